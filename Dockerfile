@@ -23,10 +23,7 @@ COPY sojourn sojourn
 COPY policy policy
 COPY autoscaler autoscaler
 COPY deployments deployments
-COPY pipelines pipelines
-COPY simulator simulator
 COPY loadtests loadtests
-COPY modelstore modelstore
 RUN pip install --no-deps --no-build-isolation . && rm -rf build *.egg-info
 
 RUN useradd --uid 1000 --create-home ray

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autoscaler.sizing.estimators import Estimator, FullBatchEstimator, Prediction
     from autoscaler.sizing.fleet_response import FleetResponse
     from autoscaler.sizing.search import least_replicas
-    from autoscaler.sizing.try_delays import TryDelays
 
 __all__ = [
     "Autoscaler",
@@ -35,7 +34,6 @@ __all__ = [
     "FullBatchEstimator",
     "Prediction",
     "ReplicaReport",
-    "TryDelays",
     "least_replicas",
     "share_budget",
 ]
@@ -57,7 +55,6 @@ _MODULES = {
     "FullBatchEstimator": "sizing.estimators",
     "Prediction": "sizing.estimators",
     "ReplicaReport": "reports",
-    "TryDelays": "sizing.try_delays",
     "least_replicas": "sizing.search",
     "share_budget": "sizing.budget",
 }

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from autoscaler.forecasting.demand import POOLS
-from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InvalidInputError
+from policy.try_delays import TryDelays
 
 #: Prefix of a setting's name among the floats of a report.
 PREFIX = "settings_"

@@ -42,7 +42,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-import modelstore
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.gpu_tier import gpu_tier
 from benchmarks.inputs import ROOT
@@ -50,12 +49,13 @@ from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT
 from benchmarks.store_models import manager, publish, timed
+from deployments import modelstore
 from deployments.models.base import Model, TensorSpec
+from deployments.modelstore.client import ask
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
-from modelstore.client import ask
 from sojourn.output import print_json, print_table, say
 
 MB = 1_000_000

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from benchmarks.store_models import MB, manager, publish, timed, wait_until_idle
-from modelstore.client import ask
-from modelstore.device.driver import CUDA, ClientDriver
-from modelstore.device.tensors import attach_to_device
-from modelstore.errors import StoreError
-from modelstore.tensors import load_state_dict
+from deployments.modelstore.client import ask
+from deployments.modelstore.device.driver import CUDA, ClientDriver
+from deployments.modelstore.device.tensors import attach_to_device
+from deployments.modelstore.errors import StoreError
+from deployments.modelstore.tensors import load_state_dict
 
 #: A second process: it has the device ready before it attaches, and says how long that took.
 _SECOND_PROCESS = """
 import sys, time, torch
-from modelstore.device.tensors import attach_to_device
+from deployments.modelstore.device.tensors import attach_to_device
 from {module} import {cls}
 client = {cls}({arguments})
 

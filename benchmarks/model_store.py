@@ -46,7 +46,6 @@ import numpy as np
 import safetensors.torch
 import torch
 
-import modelstore
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.store_models import (
     LARGE,
@@ -60,8 +59,9 @@ from benchmarks.store_models import (
     timed,
     wait_until_idle,
 )
-from modelstore.client import ask, open_model
-from modelstore.errors import StoreFullError
+from deployments import modelstore
+from deployments.modelstore.client import ask, open_model
+from deployments.modelstore.errors import StoreFullError
 from sojourn.output import print_json, print_table, say
 
 #: The shape of the popularity of models; the paper does not print its own.
@@ -71,7 +71,8 @@ CONCURRENCIES = (1, 2, 4, 6, 8, 10)
 READ_BYTES = 8 << 20
 
 _SECOND_PROCESS = """
-import sys, modelstore
+import sys
+from deployments import modelstore
 def private():
     with open("/proc/self/smaps_rollup") as file:
         rows = (line.split() for line in file)

@@ -37,11 +37,11 @@ from benchmarks.arguments import json_option, plot_option, quick_option
 from benchmarks.inputs import ROOT
 from benchmarks.peers.environments import UnavailableError, python_of
 from benchmarks.peers.pipeline_load import requests_per_s, seconds_per_request
-from pipelines import Pipeline, Stage
-from pipelines.items import Flow
-from pipelines.planning.profiling import measure_profiles
-from pipelines.planning.sizing import equal_division, plan_pipeline
-from pipelines.planning.tandem import (
+from deployments.pipelines import Pipeline, Stage
+from deployments.pipelines.items import Flow
+from deployments.pipelines.planning.profiling import measure_profiles
+from deployments.pipelines.planning.sizing import equal_division, plan_pipeline
+from deployments.pipelines.planning.tandem import (
     Setting,
     own_settings,
     response_ms_of,

@@ -14,8 +14,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from modelstore.client import ask
-from modelstore.errors import StoreError, UnavailableError
+from deployments.modelstore.client import ask
+from deployments.modelstore.errors import StoreError, UnavailableError
 
 MB = 1_000_000
 #: TrIMS's table 3: tensors and megabytes of 37 image networks.

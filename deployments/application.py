@@ -4,8 +4,8 @@ from typing import Any, cast
 
 from ray import serve
 
-from deployments.config import parse_args
-from deployments.replica import Replica
+from deployments.config.service_config import parse_args
+from deployments.serving.replica import Replica
 
 
 def build(args: dict[str, Any]) -> serve.Application:

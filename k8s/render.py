@@ -2,7 +2,7 @@
 """Generate the files in k8s/ that repeat other sources: Serve config, environment, alerts, boards.
 
 Run ``k8s/render.py`` after a change of configs/digits.yaml, configs/emulated-p4.yaml,
-deployments/routing.py, monitoring/rules.yaml or monitoring/dashboards.
+deployments/config/routing.py, monitoring/rules.yaml or monitoring/dashboards.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
 ``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
-    from deployments.config import ServiceConfig
+    from deployments.config.service_config import ServiceConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
@@ -98,9 +98,9 @@ def dashboards() -> str:
 
 def environment(config: Path, source: str) -> str:
     """Return Ray's environment for a Serve config, as lines that the kustomization reads."""
-    from deployments.config import load_service_configs
-    from deployments.request_environment import request_environment
-    from deployments.routing import serve_environment, supervisor_environment
+    from deployments.config.request_environment import request_environment
+    from deployments.config.routing import serve_environment, supervisor_environment
+    from deployments.config.service_config import load_service_configs
 
     settings = {
         **serve_environment(),
@@ -117,7 +117,7 @@ def serve_config(gpus_per_replica: float = 0, source: Path = ROOT / SOURCE) -> d
     The service listens on all interfaces of its pod, because clients are outside it; the source's
     address is for a laptop. With GPUs, each replica that does not say how many requests that many.
     """
-    from deployments.yaml_file import read_yaml
+    from deployments.config.yaml_file import read_yaml
 
     config: dict[str, Any] = read_yaml(source)
     config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
@@ -194,7 +194,7 @@ def _check_fits(service: "ServiceConfig", pod: Pod) -> None:
 
 def _with_config(config: Path, pod: Pod) -> dict[str, Any]:
     """Return what a kustomization needs for a Serve config of its own."""
-    from deployments.config import load_service_configs
+    from deployments.config.service_config import load_service_configs
 
     services = load_service_configs(config)
     for service in services:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import NDArray
 
-from deployments.config import SLAConfig
-from simulator.reporting.svg import BAD, FAINT, INK, ORACLE, SERIES, to_svg
+from autoscaler.simulator.reporting.svg import BAD, FAINT, INK, ORACLE, SERIES, to_svg
+from deployments.config.service_config import SLAConfig
 
 Rows = Sequence[dict[str, Any]]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from jinja2 import ChoiceLoader, FileSystemLoader
 
-from deployments.config import SLAConfig
+from autoscaler.simulator.reporting.report import environment
+from deployments.config.service_config import SLAConfig
 from loadtests import charts
 from loadtests.records import Records
 from loadtests.report import BEHIND_SHARE_OF_SLA, per_window
 from loadtests.schedule import Schedule
 from loadtests.table import table
-from simulator.reporting.report import environment
 
 
 @dataclass(frozen=True)

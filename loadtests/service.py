@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization
-from deployments.config import SLAConfig
-from deployments.urls import NO_ANSWER, check_url
+from deployments.config.service_config import SLAConfig
+from deployments.local.urls import NO_ANSWER, check_url
 from loadtests.answers import Case
 from policy.errors import InvalidInputError
 

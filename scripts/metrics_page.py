@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from autoscaler.instrument import Instrument
-from deployments.replica_instruments import REPLICA_INSTRUMENTS
-from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 
 HEAD = """\
 # Metrics

@@ -25,9 +25,9 @@ from autoscaler.settings import FORECASTS, AutoscalerSettings
 from deployments import config as service
 from deployments.access.config import AccessConfig, TokenConfig
 from deployments.observability.config import TracingConfig
-from pipelines import steps
-from pipelines.serving import config as pipeline
-from pipelines.serving import step_config
+from deployments.pipelines import steps
+from deployments.pipelines.serving import config as pipeline
+from deployments.pipelines.serving import step_config
 from sojourn.cli import COMMANDS, cli
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -121,7 +121,8 @@ def config_page() -> str:
         ),
         (
             "Pipelines",
-            "An application whose `import_path` is `pipelines.serving.application:build` is a\n"
+            "An application whose `import_path` is\n"
+            "`deployments.pipelines.serving.application:build` is a\n"
             "[pipeline](pipelines.md). Below its `args`, and below its `user_config`:",
             PIPELINE,
         ),

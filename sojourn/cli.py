@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from deployments.threads import limit_threads
+from deployments.models.threads import limit_threads
 from policy.errors import SojournError
 
 COMMANDS = {

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from deployments.access.config import AccessConfig
-from deployments.config import IMPORT_PATH, ServiceConfig, load_service_configs
-from deployments.config_check import check_service
+from deployments.config.check import check_service
+from deployments.config.routing import always_served_environment
+from deployments.config.service_config import IMPORT_PATH, ServiceConfig, load_service_configs
+from deployments.config.yaml_file import read_yaml
 from deployments.errors import StartError
 from deployments.haproxy.settings import ALWAYS_SERVED
 from deployments.local.run import LocalRun, ServedApplication, run_of
-from deployments.routing import always_served_environment
-from deployments.yaml_file import read_yaml
-from pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
-from pipelines.serving.config import load_pipeline_file
+from deployments.pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
+from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
 
 
@@ -120,7 +120,7 @@ def _checked(service: ServiceConfig, path: Path) -> list[str]:
 
 
 def _check_schema(path: Path, document: Mapping[str, Any]) -> None:
-    from deployments.ray_schema import check_schema  # imports Ray
+    from deployments.config.ray_schema import check_schema  # imports Ray
 
     try:
         check_schema(document)

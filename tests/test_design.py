@@ -11,10 +11,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DESIGN = ROOT / "docs/design.md"
 GLOSSARY = ROOT / "docs/glossary.md"
-PACKAGES = (
-    *("policy", "autoscaler", "deployments", "pipelines", "simulator"),
-    *("loadtests", "modelstore", "sojourn", "benchmarks"),
-)
+PACKAGES = (*("policy", "autoscaler", "deployments", "loadtests", "sojourn", "benchmarks"),)
 
 
 def rows_of_names(page: Path) -> list[tuple[str, str, str]]:

@@ -8,8 +8,8 @@ import pytest
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from autoscaler.instrument import Instrument
-from deployments.replica_instruments import REPLICA_INSTRUMENTS
-from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.readme import ROOT
 
 ALL = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values(), *PIPELINE_INSTRUMENTS]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from autoscaler.sizing.estimators import Prediction
 from autoscaler.sizing.fleet_response import FleetResponse
-from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 
 # Shares of the requests that may be late for which the policy is solved in turn. The first is
 # slightly stricter than the SLA. The next are tried if refusals and retries then break the SLA.

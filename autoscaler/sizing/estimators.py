@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from autoscaler.sizing.rand import busy_probability, retried_response_time_cdf
-from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.try_delays import TryDelays
 
 
 @dataclass(frozen=True)

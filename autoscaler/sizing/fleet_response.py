@@ -28,10 +28,10 @@ from scipy.optimize import brentq
 
 from autoscaler.sizing.equilibrium import rand_equilibrium
 from autoscaler.sizing.rand import retried_response_time_cdf
-from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
+from policy.try_delays import TryDelays
 
 FloatArray = NDArray[np.float64]
 

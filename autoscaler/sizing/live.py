@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from autoscaler.reports import ReplicaReport
 from autoscaler.sizing.estimators import FullBatchEstimator
 from autoscaler.sizing.search import least_replicas
-from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InfeasibleError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
+from policy.try_delays import TryDelays
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class LiveSizing:
         It is more than the SLA rate, at which a single replica misses the share that the SLA
         allows: of a fleet, another replica accepts what one refuses. With retries only the
         replicas' capacity limits how much is in time, so the rest of the load is what is missed
-        (simulated fleets agree within 2%: tests/simulator/test_sizing_holds.py).
+        (simulated fleets agree within 2%: tests/autoscaler/simulator/test_sizing_holds.py).
         """
         return self.sla_rate_per_s() if self.delays.retries == 0 else self.capacity_per_s()
 

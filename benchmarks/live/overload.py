@@ -18,6 +18,7 @@ import click
 import numpy as np
 import yaml
 
+from autoscaler.simulator.scenario import Scenario
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.live.local_service import get_json, running_service
 from benchmarks.peers.goodput import in_time
@@ -29,7 +30,6 @@ from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.scenario import Scenario
 from sojourn.output import print_json, say
 
 PORT = 8126

@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 
 from autoscaler.history.traces import load_trace
 from autoscaler.settings import AutoscalerSettings
+from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.results import Run
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import simulate
+from autoscaler.simulator.start_time import StartTime
 from benchmarks.arguments import json_option, plot_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE, EMULATED_P4_CONFIG
 from benchmarks.live.local_service import ReplicaWatcher, get_json, load_test, running_service
-from deployments.config import load_service_config
+from deployments.config.service_config import load_service_config
 from deployments.models.loading import load_model
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.results import Run
-from simulator.scenario import Scenario
-from simulator.simulation import simulate
-from simulator.start_time import StartTime
 from sojourn.output import print_json, print_table
 
 PORT = 8126

@@ -12,12 +12,12 @@ import uvicorn
 import uvloop
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import InferenceService
-from deployments.service_loading import load_service
+from deployments.serving.service import InferenceService
+from deployments.serving.service_loading import load_service
 
 
 async def _tick_forever(service: InferenceService) -> None:

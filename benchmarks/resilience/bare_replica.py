@@ -8,12 +8,12 @@ import uvicorn
 import uvloop
 from starlette.types import Receive, Scope, Send
 
-from deployments.config import load_service_config
+from deployments.config.service_config import load_service_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
 from deployments.http.hosted_app import HostedApp
 from deployments.http.protocol import InferenceProtocol
-from deployments.service_loading import load_service
+from deployments.serving.service_loading import load_service
 
 HEALTH_PATH = "/-/healthz"
 

@@ -21,10 +21,10 @@ import yaml
 
 from benchmarks.inputs import ROOT
 from benchmarks.resilience.service import Document, Service, everything_ended, target_of
-from deployments.config import load_service_config
+from deployments.config.request_environment import request_environment
+from deployments.config.routing import serve_environment
+from deployments.config.service_config import load_service_config
 from deployments.haproxy.open_files import open_files_limit
-from deployments.request_environment import request_environment
-from deployments.routing import serve_environment
 
 #: The program of a replica.
 REPLICA = "from benchmarks.resilience.bare_replica import serve; serve()"

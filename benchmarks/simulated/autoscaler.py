@@ -3,7 +3,8 @@
     python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--seeds N]
         [--judges N] [--only WORD] [--jobs N] [--out FILE] [--page FILE] [--plots DIR]
 
-Each family of `simulator.autoscalers.choices`, Sojourn included, is tuned over its own grid on one
+Each family of `autoscaler.simulator.autoscalers.choices`, Sojourn included, is tuned over its own
+grid on one
 part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbors on the
 frontier, are judged on parts that nobody was tuned on. Start times are lognormal, a fiftieth of the
 starts fail, and nobody but the oracle knows either. Traces are superposed (their rate smoothed,
@@ -22,13 +23,13 @@ from typing import Any
 
 import click
 
+from autoscaler.simulator.arena import Score
+from autoscaler.simulator.reporting.tournament import line
+from autoscaler.simulator.tuning import Tournament, Tuner
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import GOOGLENET_P4
 from benchmarks.simulated.arena import cases, page
 from benchmarks.simulated.arena.records import Records
-from simulator.arena import Score
-from simulator.reporting.tournament import line
-from simulator.tuning import Tournament, Tuner
 from sojourn.output import print_json, print_table, say
 
 TRACE_SOURCES = """traces: gzipped CSV with the header second,requests

@@ -21,19 +21,19 @@ import click
 import numpy as np
 from rich.progress import track
 
-from autoscaler.sizing.try_delays import TryDelays
+from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
+from autoscaler.simulator.autoscalers.fixed import FixedFleet
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import EngineName, simulate
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import GOOGLENET_P4
-from deployments.routing import RETRIES
+from deployments.config.routing import RETRIES
 from policy.errors import InfeasibleError
 from policy.front import FrontCosts
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.arrivals import WithinSecond, poisson_counts
-from simulator.autoscalers.fixed import FixedFleet
-from simulator.scenario import Scenario
-from simulator.simulation import EngineName, simulate
+from policy.try_delays import TryDelays
 from sojourn.output import print_json, print_table
 
 ENGINES: tuple[EngineName, ...] = ("compiled", "live")

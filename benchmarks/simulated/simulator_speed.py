@@ -15,16 +15,16 @@ from dataclasses import replace
 import click
 import numpy as np
 
+from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
+from autoscaler.simulator.autoscalers.fixed import FixedFleet
+from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.engines.interface import Routing
+from autoscaler.simulator.scaling import ScalingPolicy
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import EngineName, simulate
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.inputs import GOOGLENET_P4
 from policy.objective import ServiceLevelObjective
-from simulator.arrivals import WithinSecond, poisson_counts
-from simulator.autoscalers.fixed import FixedFleet
-from simulator.autoscalers.sojourn import SojournAutoscaler
-from simulator.engines.interface import Routing
-from simulator.scaling import ScalingPolicy
-from simulator.scenario import Scenario
-from simulator.simulation import EngineName, simulate
 from sojourn.output import print_json, print_table
 
 LOAD = 0.7

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from deployments.validation import StrictModel
+from deployments.config.validation import StrictModel
 
 #: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).
 Scope = Literal["inference", "operations"]

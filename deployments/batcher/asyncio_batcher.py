@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_guard import DeathGuard
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace_batch
@@ -22,13 +21,14 @@ from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.model_runner import BatchRun, DeviceLostError, Failure, ModelRunner
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.requests import Batch, StartReason
 from deployments.batcher.row_counts import RowCounts
 from deployments.batcher.shapes import Tensors
 from deployments.batcher.submission import Outcome, Submission, submission_of
 from deployments.batcher.unserved import Unserved
 from deployments.batcher.wake_timer import WakeTimer
 from deployments.models.base import Model
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Batch, StartReason
 
 logger = logging.getLogger("sojourn.batcher")
 

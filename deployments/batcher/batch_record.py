@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.batcher.requests import StartReason
+from policy.batcher.requests import StartReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ Requests are known by their inputs. So equal ones are cleared together, and of a
 idempotent, as many are answered 500 as were lost: those that come later are new.
 """
 
-from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_journal import MAX_DEATHS, DeathJournal
-from deployments.batcher.requests import Batch, Request
 from deployments.batcher.submission import Submission, submission_of
 from deployments.errors import DeviceError, ReplicaDiedError, RequestError
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Batch, Request
 
 
 class DeathGuard:

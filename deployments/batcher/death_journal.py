@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from modelstore.private_folder import make_private
+from deployments.modelstore.private_folder import make_private
 
 logger = logging.getLogger("sojourn.batcher")
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from deployments.batcher.model_runner import BatchRun, Failure
-from deployments.batcher.requests import Batch
 from deployments.batcher.shapes import Tensors
 from deployments.batcher.submission import Submission, submission_of
 from deployments.observability.tracing import BatchTimes
+from policy.batcher.requests import Batch
 
 
 def deliver_outputs(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from deployments.batcher.model_runner import BatchRun, DeviceLostError, ModelRunner
-from deployments.batcher.requests import Batch
+from policy.batcher.requests import Batch
 
 
 class DeviceThread:

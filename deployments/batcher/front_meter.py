@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable
 
 from deployments.batcher.front_counts import INTERRUPTION_S, FrontCounts, IterationSums
-from deployments.threads import thread_cpu_wait_s
+from deployments.models.threads import thread_cpu_wait_s
 
 #: Period of the heartbeat, and how long it goes on after the last request or batch.
 HEARTBEAT_S = 0.01

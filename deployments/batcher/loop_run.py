@@ -6,7 +6,7 @@ import time
 
 from deployments.batcher.model_runner import BatchRun, ModelRunner
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.requests import Batch
+from policy.batcher.requests import Batch
 
 logger = logging.getLogger("sojourn.batcher")
 

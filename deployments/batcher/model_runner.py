@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.batcher.model_errors import ModelErrors
-from deployments.batcher.requests import Batch
 from deployments.batcher.shapes import BatchShapes, Tensors
 from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
 from deployments.models.outputs import wrong_shape
+from policy.batcher.requests import Batch
 
 logger = logging.getLogger("sojourn.batcher")
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from deployments.batcher.arrival_counts import ArrivalCounts
-from deployments.batcher.requests import Refusal, Request
+from policy.batcher.requests import Refusal, Request
 from policy.burstiness import COUNT_WINDOW_S
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.requests import Slice
 from deployments.errors import ModelError
 from deployments.models.base import TensorSpec
+from policy.batcher.requests import Slice
 
 Tensors = Mapping[str, NDArray[Any]]
 

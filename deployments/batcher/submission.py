@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from deployments.batcher.death_journal import digest_of
-from deployments.batcher.requests import Request
 from deployments.batcher.shapes import Tensors
 from deployments.errors import ModelError, RequestError
 from deployments.observability.tracing import RequestTrace
+from policy.batcher.requests import Request
 
 logger = logging.getLogger("sojourn.batcher")
 

@@ -7,11 +7,11 @@ want of room after their batch failed, or because the device is lost.
 import math
 from collections.abc import Iterable, Sequence
 
-from deployments.batcher.core import BatcherCore
-from deployments.batcher.requests import Refusal, Request
 from deployments.batcher.row_counts import RowCounts
 from deployments.batcher.submission import submission_of
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Refusal, Request
 
 TOO_LATE = "the request cannot be answered within the SLA's response time"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from modelstore.client import ask
-from modelstore.errors import StoreError
-from modelstore.names import STORE_PREFIX
+from deployments.modelstore.client import ask
+from deployments.modelstore.errors import StoreError
+from deployments.modelstore.names import STORE_PREFIX
 
 Report = Mapping[str, Any]
 

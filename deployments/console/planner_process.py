@@ -8,11 +8,11 @@ from typing import Any
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
-from autoscaler.sizing.try_delays import TryDelays
 from deployments.console.answering import answer_scenarios
 from deployments.console.questions import Scenario
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 
 MAX_REPLICAS = 10_000
 #: Policies of weights are searched one number after the other; most need none of these.

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from deployments.config.validation import validate
 from deployments.console.questions import Question
 from deployments.errors import NotFoundError
-from deployments.validation import validate
 
 _DELAYS = ("request_delay_ms", "reply_delay_ms", "retry_delay_ms", "retries")
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from deployments.config import SLAConfig
+from deployments.config.service_config import SLAConfig
 from deployments.control.sla_capacity import SlaCapacity
 from deployments.control.solve_request import SolveRequest, SolveResult
 from deployments.control.table_solver import solve_in_child, solver_process

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from deployments.threads import limit_threads
+from deployments.models.threads import limit_threads
 from policy.errors import SojournError
 
 #: Low CPU priority: the requests on this machine come first.

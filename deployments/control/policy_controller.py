@@ -10,10 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from deployments.batcher.core import BatcherCore
-from deployments.batcher.limits import Limits
-from deployments.batcher.requests import PolicySource
-from deployments.config import UserConfig
+from deployments.config.service_config import UserConfig
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import Bottleneck, bottleneck
 from deployments.control.burst_policy import BurstPolicy
@@ -25,6 +22,9 @@ from deployments.control.response_times import ResponseTimePercentiles
 from deployments.control.sla_capacity import SlaCapacity
 from deployments.control.solve_request import SolveRequest
 from deployments.control.table_solver import work_conserving_table
+from policy.batcher.core import BatcherCore
+from policy.batcher.limits import Limits
+from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

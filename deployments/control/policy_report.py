@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from deployments.batcher.core import BatcherCore
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
+from policy.batcher.core import BatcherCore
 from policy.response_time.way import BalancerLoad
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.core import BatcherCore
+from policy.batcher.core import BatcherCore
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
 from policy.front import FrontCosts

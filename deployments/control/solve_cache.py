@@ -20,7 +20,7 @@ from pathlib import Path
 
 import policy
 from deployments.control.solve_request import SolveRequest, SolveResult, curve_from_dict
-from modelstore.private_folder import make_private
+from deployments.modelstore.private_folder import make_private
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.table import PolicyTable

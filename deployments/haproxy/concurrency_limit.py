@@ -5,7 +5,7 @@ the loop itself cannot be refused by the replica: at twice what it can answer, r
 more than a quarter of its time, and requests would wait unread. HAProxy refuses at little cost.
 
 Each replica says in its answers how many requests it can hold and still answer in time
-(`deployments.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends
+(`policy.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends
 further POSTs to one that has fewer, and refuses them at once if there is none. (Each replica is
 looked at alone: of a sum for all of them, one that hangs would soon have all.) It hands the number
 of those that it has refused to the replica that gets the next request, in a header: so each is

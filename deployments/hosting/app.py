@@ -27,9 +27,9 @@ from deployments.http.answers import Answer
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request import AUTHORIZATION, read_body
+from deployments.modelstore.errors import StoreFullError, UnknownModelError
 from deployments.observability.request_info import RequestInfo
-from deployments.service import InferenceService
-from modelstore.errors import StoreFullError, UnknownModelError
+from deployments.serving.service import InferenceService
 from policy.errors import InvalidInputError, SojournError
 
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/.*)?")

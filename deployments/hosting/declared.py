@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from deployments.config import HostedModelConfig, ModelConfig, UserConfig
-from deployments.validation import unknown_key, validate
-from modelstore.names import STORE_PREFIX, ModelName
+from deployments.config.service_config import HostedModelConfig, ModelConfig, UserConfig
+from deployments.config.validation import unknown_key, validate
+from deployments.modelstore.names import STORE_PREFIX, ModelName
 from policy.errors import InvalidInputError, SojournError
 
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deployments.config import ModelConfig
-from modelstore.errors import StoreFullError
+from deployments.config.service_config import ModelConfig
+from deployments.modelstore.errors import StoreFullError
 
 #: Pause before a load that failed is tried again; each failure in a row doubles it, up to this.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0

@@ -12,12 +12,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from deployments.config import ModelConfig, UserConfig
+from deployments.config.service_config import ModelConfig, UserConfig
 from deployments.control.observations import Observations
 from deployments.errors import BusyError, NotFoundError
 from deployments.hosting.version import HostedVersion, State
-from deployments.service import InferenceService
-from modelstore.errors import StoreFullError
+from deployments.modelstore.errors import StoreFullError
+from deployments.serving.service import InferenceService
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.service")

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
-from deployments.config import ModelConfig
-from deployments.service import InferenceService
+from deployments.config.service_config import ModelConfig
+from deployments.serving.service import InferenceService
 
 
 class State(Enum):

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from deployments.config import ModelConfig, UserConfig
+from deployments.config.service_config import ModelConfig, UserConfig
 from deployments.hosting.declared import declared_models, revised
 from deployments.hosting.failed_loads import FailedLoads
 from deployments.hosting.repository import ModelRepository

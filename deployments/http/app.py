@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from starlette.types import Receive, Scope, Send
 
 from deployments.access.control import OPERATIONS, scope_of
-from deployments.batcher.requests import Refusal
 from deployments.console.planning import ModelPlanning, Planning
 from deployments.errors import BusyError, RequestError
 from deployments.haproxy import only_replica
@@ -51,6 +50,7 @@ from deployments.http.service_interface import Service
 from deployments.http.turns import Turns
 from deployments.observability.request_ids import RequestIds
 from deployments.observability.request_info import TRACEPARENT, RequestInfo
+from policy.batcher.requests import Refusal
 
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"

@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 
 from deployments.access.control import AccessControl
-from deployments.batcher.requests import Refusal
 from deployments.http.body_budget import BodyBudget
 from deployments.http.retry_budget import RefusalsOfErrors, RetryBudget
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
+from policy.batcher.requests import Refusal
 
 
 class BaseService(ABC):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from deployments.access.control import INFERENCE
-from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.answering_protocol import AnsweringProtocol
@@ -25,6 +24,7 @@ from deployments.http.json_guard import claimed_rows
 from deployments.http.request_head import END_OF_HEAD, RequestHead
 from deployments.http.service_interface import Service
 from deployments.observability.request_info import RequestInfo
+from policy.batcher.requests import Refusal
 
 __all__ = ["HostedApp", "InferenceProtocol"]
 

@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from deployments.errors import BadRequestError, TooLargeError, UnsupportedEncodingError
 from deployments.http.parameters import check_timeout_ms
-from deployments.priorities import MAX_PRIORITY_LEVELS
+from deployments.http.priorities import MAX_PRIORITY_LEVELS
 
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
@@ -100,7 +100,7 @@ def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
 def read_priority(fields: Mapping[bytes, bytes]) -> int:
     """Return the priority from the header, or 0 if it is absent.
 
-    `deployments.priorities.PriorityLevels` tells whether the model has it.
+    `deployments.http.priorities.PriorityLevels` tells whether the model has it.
 
     Raises
     ------

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
 from deployments.http.inference_protocol import InferenceRequest
@@ -15,6 +14,7 @@ from deployments.http.signature import Signature, Tensors
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
 from deployments.observability.tracing import Tracing
+from policy.batcher.requests import Refusal
 
 
 class Service(Protocol):

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from deployments.http.datatypes import codec_of
 from deployments.http.json_guard import JsonGuard, body_limit_bytes
+from deployments.http.priorities import DEFAULT_PRIORITIES, PriorityLevels
 from deployments.http.tensors import TensorCodec
 from deployments.models.base import TensorSpec
-from deployments.priorities import DEFAULT_PRIORITIES, PriorityLevels
 
 Tensors = Mapping[str, NDArray[Any]]
 

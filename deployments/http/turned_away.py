@@ -7,11 +7,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from deployments.batcher.requests import Refusal
 from deployments.batcher.unserved import TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.http.app import FULL, InferenceApp
 from deployments.observability.request_info import RequestInfo
+from policy.batcher.requests import Refusal
 
 #: What clients are told, by whether their requests came too late for any replica.
 ERRORS: tuple[RequestError, RequestError] = (BusyError(FULL), DeadlineError(TOO_LATE))

@@ -29,7 +29,7 @@ from policy.errors import SojournError
 
 OBJECT_STORE_BYTES = 128 << 20
 READY_TIMEOUT_S = 120.0
-#: Replicas finish what they have accepted; see `deployments.replica.DRAIN_TIMEOUT_S`.
+#: Replicas finish what they have accepted; see `deployments.serving.replica.DRAIN_TIMEOUT_S`.
 SHUTDOWN_TIMEOUT_S = 35.0
 _POLL_S = 0.1
 #: How often the controller is asked whether a start has failed. Each answer takes CPU, which the

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import modelstore
-from deployments.start_split import StartSplit
-from modelstore.names import STORE_PREFIX
-from modelstore.sharing import Sharing
+from deployments import modelstore
+from deployments.modelstore.names import STORE_PREFIX
+from deployments.modelstore.sharing import Sharing
+from deployments.serving.start_split import StartSplit
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class WeightsLoader:
             There is no such file.
         InvalidInputError
             The config names one source, and the model asks for a second.
-        modelstore.errors.StoreError
+        deployments.modelstore.errors.StoreError
             The store refused the model, or there is no store.
         """
         if self._configured is not None:

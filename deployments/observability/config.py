@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from deployments.validation import StrictModel
+from deployments.config.validation import StrictModel
 
 
 class TracingConfig(StrictModel):

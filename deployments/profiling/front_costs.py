@@ -24,14 +24,14 @@ import uvloop
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.errors import StartError
-from deployments.example_request import example_request
 from deployments.http.app import InferenceApp
-from deployments.middleware import FastPath, middlewares, open_fast_path
+from deployments.http.middleware import FastPath, middlewares, open_fast_path
 from deployments.models.base import Model
+from deployments.models.example_request import example_request
 from deployments.profiling import closed_loop
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.batching_policy import BatchingPolicy
 from policy.front import FrontCosts
 from policy.profile import Profile

@@ -9,8 +9,9 @@ from typing import Any
 import click
 import orjson
 
+from autoscaler.simulator.reporting.report import write_page
 from deployments.access.credentials import read_token
-from deployments.config import SLAConfig
+from deployments.config.service_config import SLAConfig
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.made_cases import image_cases, random_cases
@@ -24,7 +25,6 @@ from loadtests.table import table
 from loadtests.thresholds import Thresholds
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
-from simulator.reporting.report import write_page
 from sojourn import option_types
 from sojourn.commands.loadtest_options import parse_sla, schedule_of, settings_in_words
 from sojourn.output import (

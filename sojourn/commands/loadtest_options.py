@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from autoscaler.history.traces import load_trace
-from deployments.config import SLAConfig
-from deployments.validation import validate
+from deployments.config.service_config import SLAConfig
+from deployments.config.validation import validate
 from loadtests.schedule import (
     NAMED_SHAPES,
     Schedule,

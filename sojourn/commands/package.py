@@ -11,9 +11,9 @@ from typing import Any
 import click
 import yaml
 
-from deployments.config import ServiceConfig, load_service_configs
+from deployments.config.service_config import ServiceConfig, load_service_configs
 from deployments.errors import StartError
-from deployments.model_files import files_needed
+from deployments.models.model_files import files_needed
 from policy.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, say
 

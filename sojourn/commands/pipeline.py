@@ -14,8 +14,8 @@ import orjson
 
 from deployments.access.exposure import check_exposure
 from deployments.models.base import TensorSpec
-from pipelines.pipeline import Pipeline
-from pipelines.serving.config import load_pipeline_file
+from deployments.pipelines.pipeline import Pipeline
+from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
@@ -66,7 +66,7 @@ def serve(
     check_exposure(config.http_host, config.user_config.access, insecure)
     import uvloop  # only serving needs these
 
-    from pipelines.serving.server import serve_pipeline
+    from deployments.pipelines.serving.server import serve_pipeline
 
     name = config.pipeline.name
 
@@ -116,7 +116,10 @@ def plan(
         given.response_time_ms if response_time_ms is None else response_time_ms,
         given.percentile if percentile is None else percentile,
     )
-    from pipelines.planning.sizing import equal_division, plan_pipeline  # importing numba is slow
+    from deployments.pipelines.planning.sizing import (  # importing numba is slow
+        equal_division,
+        plan_pipeline,
+    )
 
     costs = config.pipeline.worker_costs()
     found = plan_pipeline(steps, arrival_rate, sla, costs)
@@ -231,7 +234,9 @@ def simulate(
     """
     if (arrival_rate is None) == (trace_file is None):
         raise InvalidInputError("give --arrival-rate or --trace, one of them")
-    from simulator.pipeline_simulation import simulate_pipeline  # importing numba is slow
+    from deployments.pipelines.planning.simulation import (
+        simulate_pipeline,  # importing numba is slow
+    )
 
     config = load_pipeline_file(file)
     user_config = config.user_config
@@ -286,7 +291,7 @@ def _arrivals_s(
 ) -> Sequence[float]:
     """Return the times at which requests arrive."""
     from autoscaler.history.traces import load_trace
-    from simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
+    from autoscaler.simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
 
     random = np.random.default_rng(0)
     if trace_file is None:
@@ -319,8 +324,8 @@ def profile(file: Path, seconds: float, as_json: bool) -> None:
     config = load_pipeline_file(file).pipeline
     if config.example is None:
         raise InvalidInputError(f"{file}: pipeline.example: measuring needs it")
-    from pipelines.planning.profiling import measure_profiles
-    from pipelines.serving.step_config import import_function
+    from deployments.pipelines.planning.profiling import measure_profiles
+    from deployments.pipelines.serving.step_config import import_function
 
     example = import_function(config.example)()
     steps = config.build()

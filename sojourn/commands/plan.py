@@ -10,11 +10,11 @@ import click
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import FullBatchEstimator
 from autoscaler.sizing.planner import MAX_EXTRA_REPLICAS, Plan, Planner, Prices
-from autoscaler.sizing.try_delays import TryDelays
-from deployments.config import load_service_config
+from deployments.config.service_config import load_service_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table
 

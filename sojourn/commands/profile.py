@@ -11,11 +11,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from deployments.config.yaml_file import parse_yaml
 from deployments.models.loading import DEVICES, MODELS, load_model
+from deployments.models.threads import limit_threads
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
-from deployments.threads import limit_threads
-from deployments.yaml_file import parse_yaml
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn import option_types

@@ -21,15 +21,15 @@ import click
 from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from deployments.access.exposure import check_exposure, is_loopback
-from deployments.haproxy.open_files import open_files_limit
-from deployments.local.ray_token import ray_access
-from deployments.local.run import LocalRun
-from deployments.local.service import LocalService, local_service
-from deployments.routing import (
+from deployments.config.routing import (
     BALANCES,
     serve_environment,
     supervisor_environment,
 )
+from deployments.haproxy.open_files import open_files_limit
+from deployments.local.ray_token import ray_access
+from deployments.local.run import LocalRun
+from deployments.local.service import LocalService, local_service
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
 from sojourn.served import Served, load_served_file

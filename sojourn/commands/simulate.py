@@ -11,13 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from autoscaler.history.traces import counts_by_second, read_trace_file
-from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
-from simulator.autoscalers import registry as catalog
-from simulator.autoscalers.choices import choose
-from simulator.engines.interface import Routing
-from simulator.experiments import (
+from autoscaler.simulator.autoscalers import registry as catalog
+from autoscaler.simulator.autoscalers.choices import choose
+from autoscaler.simulator.engines.interface import Routing
+from autoscaler.simulator.experiments import (
     check_feasible,
     compare,
     least_predicted,
@@ -27,11 +24,14 @@ from simulator.experiments import (
     with_history,
     with_trace,
 )
-from simulator.fleet import Failures
-from simulator.policy_tables import NAMES, policy_table
-from simulator.scenario import Scenario
-from simulator.standbys import Standbys
-from simulator.start_time import StartTime
+from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.policy_tables import NAMES, policy_table
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.standbys import Standbys
+from autoscaler.simulator.start_time import StartTime
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
 from sojourn import option_types
 from sojourn.commands import simulate_tuned
 from sojourn.commands.simulated_setting import load_in_words, setting_of
@@ -251,7 +251,7 @@ def command(
         predicted = predict_fixed(scenario, arrival_rate, replicas)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
-        from simulator.reporting.report import (
+        from autoscaler.simulator.reporting.report import (
             save_report,
         )  # importing matplotlib takes half a second
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.history.traces import load_trace
+from autoscaler.simulator.arena import Load, Score
+from autoscaler.simulator.autoscalers.choices import FAMILIES
+from autoscaler.simulator.experiments import with_trace
+from autoscaler.simulator.reporting.comparison import percent
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.tuning import Tournament, Tuner
 from policy.errors import InvalidInputError
-from simulator.arena import Load, Score
-from simulator.autoscalers.choices import FAMILIES
-from simulator.experiments import with_trace
-from simulator.reporting.comparison import percent
-from simulator.scenario import Scenario
-from simulator.tuning import Tournament, Tuner
 from sojourn.output import print_json, print_table, say
 
 if TYPE_CHECKING:
-    from simulator.reporting.report import Setting
+    from autoscaler.simulator.reporting.report import Setting
 
 _Progress = Callable[[], AbstractContextManager[Callable[[str, float], None]]]
 
@@ -44,7 +44,7 @@ def run(
     scenario : Scenario
         Everything but the load.
     scale, superpose
-        As for `simulator.experiments.with_trace`.
+        As for `autoscaler.simulator.experiments.with_trace`.
     jobs : int
         Number of processes.
     progress : callable
@@ -64,7 +64,7 @@ def run(
     with progress() as tell:
         tournament = Tuner(loads[0], loads[1:], FAMILIES, jobs).run(tell)
     # Importing matplotlib takes half a second.
-    from simulator.reporting.tournament import line, save_tournament, verdict
+    from autoscaler.simulator.reporting.tournament import line, save_tournament, verdict
 
     if report_file is not None:
         save_tournament(report_file, tournament, setting, scenario.objective.in_words())

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autoscaler.simulator.autoscalers.choices import Choice
+from autoscaler.simulator.reporting.comparison import percent
+from autoscaler.simulator.scenario import Scenario
 from policy.front import FrontCosts
 from policy.profile import Profile
-from simulator.autoscalers.choices import Choice
-from simulator.reporting.comparison import percent
-from simulator.scenario import Scenario
 from sojourn.output import command_line
 
 if TYPE_CHECKING:
-    from simulator.reporting.report import Setting
+    from autoscaler.simulator.reporting.report import Setting
 
 
 def load_in_words(trace_file: Path | None, scale: float, arrival_rate: float | None) -> str:
@@ -39,7 +39,9 @@ def setting_of(
     load : str
         The load, in words.
     """
-    from simulator.reporting.report import Setting  # importing matplotlib takes half a second
+    from autoscaler.simulator.reporting.report import (
+        Setting,  # importing matplotlib takes half a second
+    )
 
     profile, delays = scenario.profile, scenario.delays
     limits = scenario.replica_model().limits

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from simulator.experiments import FIXED
-from simulator.prediction import Predicted
-from simulator.reporting.comparison import (
+from autoscaler.simulator.experiments import FIXED
+from autoscaler.simulator.prediction import Predicted
+from autoscaler.simulator.reporting.comparison import (
     Comparison,
     in_joules,
     percent,

@@ -9,17 +9,17 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from modelstore.client import ask, list_models, open_model
-from modelstore.device.driver import CUDA
-from modelstore.endpoint import allow_many_clients
-from modelstore.errors import StoreError
-from modelstore.eviction import EVICTION_RULES
-from modelstore.manager import Manager
-from modelstore.names import ModelName
-from modelstore.prometheus import exposition
-from modelstore.readers import Reader
-from modelstore.settings import ManagerSettings
-from modelstore.wire import default_socket
+from deployments.modelstore.client import ask, list_models, open_model
+from deployments.modelstore.device.driver import CUDA
+from deployments.modelstore.endpoint import allow_many_clients
+from deployments.modelstore.errors import StoreError
+from deployments.modelstore.eviction import EVICTION_RULES
+from deployments.modelstore.manager import Manager
+from deployments.modelstore.names import ModelName
+from deployments.modelstore.prometheus import exposition
+from deployments.modelstore.readers import Reader
+from deployments.modelstore.settings import ManagerSettings
+from deployments.modelstore.wire import default_socket
 from sojourn.output import json_option, print_json, print_table, say
 
 _GB = 1_000_000_000
@@ -160,7 +160,7 @@ def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
 
     PATH is a safetensors file, or a folder of them.
     """
-    from modelstore.publishing import publish  # loads torch
+    from deployments.modelstore.publishing import publish  # loads torch
 
     published = publish(dict(_model_files(text) for text in models), root)
     rows = [

@@ -10,7 +10,7 @@ import yaml
 from deployments.access.config import Scope, TokenConfig
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.access.tokens import hash_token, make_token
-from deployments.validation import validate
+from deployments.config.validation import validate
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json
 

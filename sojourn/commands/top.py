@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
-from deployments.urls import NO_ANSWER, check_url
+from deployments.local.urls import NO_ANSWER, check_url
 from policy.errors import InvalidInputError
 from sojourn import option_types
 from sojourn.commands.top_frame import frame

@@ -18,7 +18,7 @@ import yaml
 
 from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
-from pipelines.serving.config import AUTOSCALING_POLICY
+from deployments.pipelines.serving.config import AUTOSCALING_POLICY
 from tests.support.ports import free_port
 from tests.support.services import ROOT
 from tests.support.waiting import LIMIT_S, has_ended, wait_for

@@ -24,11 +24,11 @@ from ray.serve.handle import DeploymentHandle
 
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import log_key
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
 from deployments.local.cluster import deploy
-from deployments.service_loading import load_service
+from deployments.serving.service_loading import load_service
 from tests.support.services import load_document
 from tests.support.waiting import until, wait_for
 
@@ -45,7 +45,7 @@ MODELS = ("First", "Second")
 OFFERED_PER_S = {"First": 120.0, "Second": 190.0}
 ROWS = 64
 LOAD_TIMEOUT_S = 90
-ROUTER = "deployments.rand_router:RandRequestRouter"
+ROUTER = "deployments.serving.rand_router:RandRequestRouter"
 LIGHT = {"num_cpus": 0.01}
 
 

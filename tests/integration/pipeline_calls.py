@@ -29,7 +29,7 @@ def stage_workers() -> set[psutil.Process]:
     found = set()
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended meanwhile
-            if any("pipelines.workers.child" in word for word in process.cmdline()):
+            if any("deployments.pipelines.workers.child" in word for word in process.cmdline()):
                 found.add(process)
     return found
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from deployments.access.tokens import hash_token
-from pipelines.serving.config import PipelineConfig
+from deployments.pipelines.serving.config import PipelineConfig
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.ports import free_port
 from tests.support.services import ROOT, get

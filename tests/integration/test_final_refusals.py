@@ -15,7 +15,7 @@ import pytest
 
 from deployments.haproxy.alone import haproxy
 from deployments.haproxy.only_replica import OTHERS_HEADER, status_on_wire
-from deployments.haproxy_view import HaproxyView
+from deployments.haproxy.view import HaproxyView
 from deployments.http.retry_budget import ALL_UP_TO, RetryBudget
 from tests.support.ports import free_port
 from tests.support.waiting import until

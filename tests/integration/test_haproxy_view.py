@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from deployments.haproxy.alone import haproxy
-from deployments.haproxy_view import HaproxyView
+from deployments.haproxy.view import HaproxyView
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
@@ -185,8 +185,8 @@ async def test_what_waits_while_haproxy_has_no_cpu_is_seen(
     three times that, which is then measured again.
     """
     # More questions than in service, so that a short run tells.
-    monkeypatch.setattr("deployments.haproxy_view.LONGEST_PAUSE_S", 0.025)
-    monkeypatch.setattr("deployments.haproxy_view._WAITS_KEPT", 10_000)
+    monkeypatch.setattr("deployments.haproxy.view.LONGEST_PAUSE_S", 0.025)
+    monkeypatch.setattr("deployments.haproxy.view._WAITS_KEPT", 10_000)
     found = []
     for _ in range(3):
         late, said = await _late_and_said(tmp_path_factory.mktemp("haproxy"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from modelstore.client import list_models
+from deployments.modelstore.client import list_models
 from tests.support.model_stores import sign
 from tests.support.services import Running, get, load_document, post, serving, serving_late
 from tests.support.waiting import LIMIT_S, wait_for

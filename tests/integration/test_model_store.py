@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from modelstore.client import ask, list_models
+from deployments.modelstore.client import ask, list_models
 from tests.support.model_stores import is_up, publish
 from tests.support.services import Running, get, load_document, post, serving, serving_late
 from tests.support.store_model import LAYERS, WIDTH, layer_weights

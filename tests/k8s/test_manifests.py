@@ -17,9 +17,9 @@ import jsonschema
 import pytest
 import yaml
 
-from deployments.config import load_service_config
-from deployments.request_environment import request_environment
-from deployments.routing import serve_environment, supervisor_environment
+from deployments.config.request_environment import request_environment
+from deployments.config.routing import serve_environment, supervisor_environment
+from deployments.config.service_config import load_service_config
 from sojourn.cli import main
 
 pytestmark = pytest.mark.slow
@@ -478,7 +478,7 @@ def test_a_worker_has_time_to_drain(kustomization):
 
 def graceful_shutdown_s() -> int:
     """Return Serve's time limit for a replica that stops, without importing Ray."""
-    source = (ROOT / "deployments/replica.py").read_text()
+    source = (ROOT / "deployments/serving/replica.py").read_text()
     (found,) = re.findall(r"graceful_shutdown_timeout_s=(\d+)", source)
     return int(found)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.config import SLAConfig
+from deployments.config.service_config import SLAConfig
 from loadtests import charts
 from loadtests.page import Setting, render
 from loadtests.records import Outcome, Records

@@ -3,7 +3,7 @@ import csv
 import numpy as np
 import pytest
 
-from deployments.config import SLAConfig
+from deployments.config.service_config import SLAConfig
 from loadtests.records import Outcome, Records
 from loadtests.report import LATE_IN_WINDOW, WINDOWS, per_second, per_window, report, write_csv
 from loadtests.schedule import Schedule, Step

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from deployments.config import SLAConfig
+from deployments.config.service_config import SLAConfig
 from loadtests.records import Records
 from loadtests.report import report
 from loadtests.schedule import Schedule, Step

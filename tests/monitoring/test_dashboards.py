@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from deployments.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from monitoring.render import render
-from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.dashboards import BOARDS, FOLDER, QUERIES, PanelQuery, panels
 from tests.support.exposed_catalog import APPLICATION, RAY_LABELS, exposed, store_instruments
 from tests.support.prometheus import Prometheus

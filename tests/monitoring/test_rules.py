@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from deployments.replica_instruments import REPLICA_INSTRUMENTS
-from modelstore.core import StoreCore
-from modelstore.prometheus import exposition
+from deployments.modelstore.core import StoreCore
+from deployments.modelstore.prometheus import exposition
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from tests.support.readme import ROOT
 
 RULES = [

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ray._private.runtime_env.packaging import download_and_unpack_package
 
-from deployments.serve_document import KEYS
+from deployments.config.serve_document import KEYS
 from sojourn.cli import main
 from tests.support.readme import ROOT
 

@@ -52,7 +52,10 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
     [
         ("applications: 7", "applications: missing"),
         ("applications: [7]", "applications.0: must be a mapping"),
-        ("applications: [{import_path: 'pipelines.serving.application:build'}]", "deployments: "),
+        (
+            "applications: [{import_path: 'deployments.pipelines.serving.application:build'}]",
+            "deployments: ",
+        ),
         ("", "applications: missing"),
         ("applications: [null]", "applications.0: must be a mapping, not None"),
         ("applications: [{import_path: [a]}]", "import_path: input should be a valid string"),

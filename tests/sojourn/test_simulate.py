@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoscaler.simulator.autoscalers.registry import AUTOSCALERS
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.autoscalers.registry import AUTOSCALERS
 from sojourn.cli import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.numpy import save_file
 
-from modelstore.device.tensors import attach_to_device
+from deployments.modelstore.device.tensors import attach_to_device
 from sojourn.cli import main
 from tests.support import emulated_device
 from tests.support.model_stores import manager_thread, publish, settings_for, weights

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from deployments.batcher.core import BatcherCore
-from deployments.batcher.limits import Limits
-from deployments.batcher.requests import Batch
+from policy.batcher.core import BatcherCore
+from policy.batcher.limits import Limits
+from policy.batcher.requests import Batch
 from policy.batching_policy import BatchingPolicy
 
 

@@ -22,13 +22,13 @@ import uvloop
 from autoscaler.decision import FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import ScaledDeployment, log_key
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.errors import RequestError
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.emulated import Emulated
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.profile import Profile
 from tests.support.emulated_service import one_request
 from tests.support.stores import Store

@@ -11,9 +11,9 @@ import uvicorn
 from numpy.typing import NDArray
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.profile import Profile
 from tests.support.waiting import LIMIT_S
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from modelstore.device.driver import Export
-from modelstore.errors import DeviceError, OutOfDeviceMemoryError
+from deployments.modelstore.device.driver import Export
+from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
 
 MODULE = __name__
 DEVICE = "emulated"

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.profile import Profile
 from tests.support.waiting import until
 

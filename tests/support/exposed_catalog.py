@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from autoscaler.instrument import Instrument
 from autoscaler.reports import BOTTLENECKS
-from deployments.replica_instruments import REPLICA_INSTRUMENTS
-from modelstore.core import StoreCore
-from modelstore.prometheus import exposition
-from pipelines.serving.metrics import PIPELINE_INSTRUMENTS
+from deployments.modelstore.core import StoreCore
+from deployments.modelstore.prometheus import exposition
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 
 APPLICATION, DEPLOYMENT, REPLICAS = "m", "Replica", ("a", "b")
 #: The values of each label that metrics have by themselves.

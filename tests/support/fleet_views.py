@@ -3,8 +3,8 @@
 import numpy as np
 
 from autoscaler.reports import ReplicaReport
-from simulator.engines.kernel import BINS
-from simulator.scaling import FleetView, ScalingPolicy
+from autoscaler.simulator.engines.kernel import BINS
+from autoscaler.simulator.scaling import FleetView, ScalingPolicy
 
 
 def view(

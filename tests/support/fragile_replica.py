@@ -16,12 +16,12 @@ import numpy as np
 import uvicorn
 from numpy.typing import NDArray
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.profile import Profile
 
 #: The first value of an image that ends the process.

@@ -14,13 +14,13 @@ import uvicorn
 import uvloop
 
 from deployments.batcher import placement
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.control.policy_controller import TICK_S
-from deployments.haproxy_view import HaproxyView
+from deployments.haproxy.view import HaproxyView
 from deployments.http.app import InferenceApp
 from deployments.http.listeners import listen_for_haproxy
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service_loading import load_service
+from deployments.serving.service_loading import load_service
 
 
 async def main(arguments: argparse.Namespace) -> None:

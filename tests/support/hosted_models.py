@@ -5,12 +5,12 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from deployments.config import ModelConfig, UserConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, UserConfig, parse_user_config
 from deployments.hosting.app import HostingApp
 from deployments.hosting.repository import ModelRepository
 from deployments.hosting.wishes import ModelWishes
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.profile import Profile
 from tests.support.waiting import LIMIT_S
 

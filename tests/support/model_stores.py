@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from modelstore.client import ask
-from modelstore.errors import UnavailableError
-from modelstore.manager import Manager
-from modelstore.settings import ManagerSettings
+from deployments.modelstore.client import ask
+from deployments.modelstore.errors import UnavailableError
+from deployments.modelstore.manager import Manager
+from deployments.modelstore.settings import ManagerSettings
 from tests.support.waiting import LIMIT_S
 
 MB = 1_000_000

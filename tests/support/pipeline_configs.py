@@ -9,7 +9,7 @@ CONFIG: dict[str, Any] = {
     "applications": [
         {
             "name": "twice",
-            "import_path": "pipelines.serving.application:build",
+            "import_path": "deployments.pipelines.serving.application:build",
             "args": {
                 "pipeline": {
                     "name": "twice",

@@ -3,10 +3,10 @@
 import heapq
 import math
 
-from pipelines.graph import compile_steps
-from pipelines.items import BatchFailure, Outcome
-from pipelines.pipeline_core import PipelineCore
-from pipelines.stage_core import StageCore
+from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.items import BatchFailure, Outcome
+from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.stage_core import StageCore
 
 
 class Machine:

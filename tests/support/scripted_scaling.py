@@ -1,6 +1,6 @@
 """A simulated autoscaler that follows a script."""
 
-from simulator.scaling import FleetView
+from autoscaler.simulator.scaling import FleetView
 
 
 class Scripted:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from autoscaler.simulator.reporting.comparison import Comparison
+from autoscaler.simulator.results import Run
 from policy.objective import ServiceLevelObjective
-from simulator.reporting.comparison import Comparison
-from simulator.results import Run
 
 SLA = ServiceLevelObjective(100, 99)
 

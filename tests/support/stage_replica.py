@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipelines.workers.batch_server import BatchServer
-from pipelines.workers.predictor import Recipe, make_predictor
+from deployments.pipelines.workers.batch_server import BatchServer
+from deployments.pipelines.workers.predictor import Recipe, make_predictor
 
 
 def start(code: str, folder: Path) -> "subprocess.Popen[bytes]":

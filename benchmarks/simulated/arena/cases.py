@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.history.traces import load_trace
+from autoscaler.simulator.arena import Load
+from autoscaler.simulator.arrivals import WithinSecond, smoothed_rate
+from autoscaler.simulator.experiments import load_lateness_curve, with_trace
+from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.start_time import StartTime
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from simulator.arena import Load
-from simulator.arrivals import WithinSecond, smoothed_rate
-from simulator.experiments import load_lateness_curve, with_trace
-from simulator.fleet import Failures
-from simulator.scenario import Scenario
-from simulator.start_time import StartTime
 
 FloatArray = NDArray[np.float64]
 

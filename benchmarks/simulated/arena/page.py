@@ -6,11 +6,11 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from autoscaler.simulator.arena import Score
+from autoscaler.simulator.reporting.comparison import percent
+from autoscaler.simulator.reporting.tournament import draw_frontiers
+from autoscaler.simulator.tuning import GOAL, Tournament
 from benchmarks.simulated.arena.cases import Case
-from simulator.arena import Score
-from simulator.reporting.comparison import percent
-from simulator.reporting.tournament import draw_frontiers
-from simulator.tuning import GOAL, Tournament
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 COLORS = (

@@ -5,7 +5,7 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import asdict
 from pathlib import Path
 
-from simulator.arena import Outcome
+from autoscaler.simulator.arena import Outcome
 
 Key = tuple[str, str]
 

@@ -9,12 +9,12 @@ from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.equilibrium import rand_equilibrium
 from autoscaler.sizing.rand import response_time_cdf, retried_response_time_cdf
 from autoscaler.sizing.search import least_replicas
-from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.try_delays import TryDelays
 
 P4 = Profile.from_dict(
     {

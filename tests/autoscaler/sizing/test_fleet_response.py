@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from autoscaler.sizing.fleet_response import FleetResponse
-from autoscaler.sizing.try_delays import TryDelays
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.try_delays import TryDelays
 
 PROFILE = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
 GREEDY = BatchingPolicy.from_control_limit(1, PROFILE.best_batch_size)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.sizing.live import LiveSizing, Requirement, median_replicas
-from autoscaler.sizing.try_delays import TryDelays
+from policy.try_delays import TryDelays
 from tests.support.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
 REPORT = Fleet(1).report_of("r0")

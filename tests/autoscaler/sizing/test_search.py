@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from autoscaler.sizing.estimators import FullBatchEstimator, Prediction
 from autoscaler.sizing.search import least_replicas
-from autoscaler.sizing.try_delays import TryDelays
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.try_delays import TryDelays
 
 # GoogLeNet on a Tesla P4: a full batch of 32 takes 10.8152 ms.
 P4 = FullBatchEstimator(32 / 10.8152e-3, 10.8152, TryDelays(1.0, 1.0, 2.0))

@@ -6,7 +6,7 @@ import pytest
 
 from deployments.access.config import AccessConfig
 from deployments.access.tokens import hash_token
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from policy.errors import InvalidInputError
 
 

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.core import BatcherCore
-from deployments.batcher.limits import Limits
 from deployments.batcher.model_runner import PROBE_AFTER
 from deployments.batcher.placement import IN_A_ROW, BatchPlacement
-from deployments.batcher.requests import StartReason
 from deployments.batcher.submission import Outcome
 from deployments.errors import (
     BadRequestError,
@@ -31,6 +28,9 @@ from deployments.errors import (
     RowsError,
 )
 from deployments.models.base import Model, TensorSpec
+from policy.batcher.core import BatcherCore
+from policy.batcher.limits import Limits
+from policy.batcher.requests import StartReason
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy
 from tests.support.batcher_requests import submit

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.core import BatcherCore
 from deployments.batcher.death_journal import DeathJournal, digest_of
-from deployments.batcher.limits import Limits
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.requests import Request, StartReason
 from deployments.errors import DeviceError, ReplicaDiedError
 from deployments.models.base import Model, TensorSpec
+from policy.batcher.core import BatcherCore
+from policy.batcher.limits import Limits
+from policy.batcher.requests import Request, StartReason
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy, make_core
 from tests.support.batcher_requests import submit

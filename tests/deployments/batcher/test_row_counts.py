@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from deployments.batcher.requests import Refusal, Request
 from deployments.batcher.row_counts import RowCounts
+from policy.batcher.requests import Refusal, Request
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deployments.batcher.requests import Request, Slice
 from deployments.batcher.shapes import BatchShapes
 from deployments.errors import ModelError
 from deployments.models.base import TensorSpec
+from policy.batcher.requests import Request, Slice
 
 TOKENS = TensorSpec("tokens", "INT64", (-1,), pad=-7, lengths="lengths")
 TAGS = TensorSpec("tags", "INT64", (2, -1), length_of="tokens")

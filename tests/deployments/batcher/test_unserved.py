@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from deployments.batcher.core import BatcherCore
-from deployments.batcher.requests import Refusal
 from deployments.batcher.row_counts import RowCounts
 from deployments.batcher.submission import Outcome, Submission
 from deployments.batcher.unserved import TOO_LATE, Unserved
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Refusal
 from tests.support.batcher_core import make_core
 
 

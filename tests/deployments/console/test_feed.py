@@ -9,7 +9,7 @@ import pytest
 
 from deployments.console import feed as feed_module
 from deployments.console.feed import Feed
-from modelstore.errors import UnavailableError
+from deployments.modelstore.errors import UnavailableError
 
 
 class Sources:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.try_delays import TryDelays
 from deployments.console.planner_process import plan
 from deployments.console.questions import Scenario
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 from sojourn.cli import main
 
 DELAYS = TryDelays()

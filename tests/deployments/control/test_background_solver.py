@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deployments.config import SLAConfig
+from deployments.config.service_config import SLAConfig
 from deployments.control import background_solver
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.child_process import ChildProcess

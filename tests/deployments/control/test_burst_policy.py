@@ -8,7 +8,7 @@ from itertools import cycle, islice
 import numpy as np
 import pytest
 
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.control import table_solver
 from deployments.control.burst_policy import LOOK_EVERY, SEARCH_EVERY, BurstPolicy
 from deployments.control.burst_policy_process import solve

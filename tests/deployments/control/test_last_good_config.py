@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.models.emulated import Emulated
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 

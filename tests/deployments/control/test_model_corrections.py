@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.requests import StartReason
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import (
     REST_AFTER_REFIT,
@@ -14,6 +13,7 @@ from deployments.control.model_corrections import (
     ModelCorrections,
 )
 from deployments.control.observations import Observations
+from policy.batcher.requests import StartReason
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate

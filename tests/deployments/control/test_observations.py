@@ -6,9 +6,9 @@ import pytest
 
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.requests import StartReason
 from deployments.control.observations import BATCHES_SHOWN, ReplicaObserver
 from deployments.haproxy.admin_answers import MeanTimes
+from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
 from tests.support.virtual_loop import VirtualLoop
 

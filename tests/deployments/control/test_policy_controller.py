@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.batcher.limits import ADMISSION_SHARE
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.control import table_solver as solver
 from deployments.control.model_corrections import REVISE_EVERY
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
+from policy.batcher.limits import ADMISSION_SHARE
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.path import PathCosts

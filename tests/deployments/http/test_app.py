@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from starlette.types import Message
 
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import Tensors
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import POLICY, body, make_service
 
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.http.answers import JSON
 from deployments.http.app import InferenceApp
 from deployments.http.compression import COMPRESSED_FROM_BYTES, accepted_coding, compressed
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
 
 UNPACK: dict[bytes, Callable[[bytes], bytes]] = {

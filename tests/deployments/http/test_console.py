@@ -10,13 +10,13 @@ import pytest
 from starlette.types import Message
 
 from deployments.access.tokens import hash_token
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.console.planning import ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import USER_CONFIG, listening, make_service
 from tests.support.virtual_asyncio import VirtualTimeLoop
 from tests.support.waiting import LIMIT_S

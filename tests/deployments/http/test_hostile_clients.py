@@ -14,7 +14,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.guarded_protocol import MAX_FIELDS, MAX_HEAD_BYTES
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request import MAX_REQUEST_ID_BYTES
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import (
     Doubles,
     body,

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as npst
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.priorities import PriorityLevels
 from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
-from deployments.priorities import PriorityLevels
 
 SIGNATURE = Signature(
     inputs=(TensorSpec("x", "FP32", (2, 2)), TensorSpec("k", "UINT8", ())),

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deployments.batcher.requests import Refusal
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.http import turns
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
+from policy.batcher.requests import Refusal
 from tests.support.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log
 
 SHAPE = (3, 100, 100)

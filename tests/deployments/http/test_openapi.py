@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import parse_request
 from deployments.http.openapi import openapi_document
 from deployments.http.signature import Signature
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG
 
 pytestmark = pytest.mark.slow

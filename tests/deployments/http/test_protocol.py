@@ -20,14 +20,14 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from deployments.batcher.requests import Refusal
 from deployments.haproxy import concurrency_limit, only_replica
 from deployments.http.app import InferenceApp
 from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.observability.inference_statistics import RequestTotals
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
+from policy.batcher.requests import Refusal
 from tests.support.doubles_service import Doubles, body, listening, make_service
 
 INFER = "/v2/models/doubles/infer"

@@ -17,7 +17,6 @@ from uvicorn.server import ServerState
 
 from deployments.access.control import AccessControl
 from deployments.batcher.front_meter import FrontMeter
-from deployments.batcher.requests import Refusal
 from deployments.batcher.submission import Outcome
 from deployments.http.app import InferenceApp
 from deployments.http.body_budget import BodyBudget
@@ -28,6 +27,7 @@ from deployments.http.retry_budget import RetryBudget
 from deployments.http.signature import Signature
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
+from policy.batcher.requests import Refusal
 from tests.support.doubles_service import Doubles, body
 from tests.support.virtual_asyncio import Transport, VirtualTimeLoop
 

@@ -14,10 +14,10 @@ import tritonclient.http as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from deployments.config import ModelConfig, parse_user_config
+from deployments.config.service_config import ModelConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.models.base import Model, TensorSpec
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
 
 

@@ -12,14 +12,14 @@ from unittest import mock
 import orjson
 import pytest
 
-from deployments.batcher.requests import Refusal, Request
 from deployments.errors import DeadlineError, RequestError
 from deployments.http.answers import error_answer
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp
 from deployments.http.turned_away import ERRORS
 from deployments.observability.request_info import RequestInfo
-from deployments.service import InferenceService
+from deployments.serving.service import InferenceService
+from policy.batcher.requests import Refusal, Request
 from policy.profile import Profile
 from tests.support.emulated_service import REFUSES, emulated_service
 

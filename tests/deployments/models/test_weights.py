@@ -5,17 +5,17 @@ import pytest
 import safetensors.numpy
 import torch
 
-import modelstore
-from deployments.config import ModelConfig
+from deployments import modelstore
+from deployments.config.service_config import ModelConfig
 from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS, Digits
 from deployments.models.loading import load_model
 from deployments.models.weights import WeightsLoader, load_weights
-from deployments.service_loading import load_service
-from deployments.service_start import ServiceStart
-from deployments.start_split import StartSplit
-from modelstore.client import ask
-from modelstore.errors import UnavailableError
+from deployments.modelstore.client import ask
+from deployments.modelstore.errors import UnavailableError
+from deployments.serving.service_loading import load_service
+from deployments.serving.service_start import ServiceStart
+from deployments.serving.start_split import StartSplit
 from policy.errors import InvalidInputError
 from tests.support.model_stores import manager_thread, publish, settings_for
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deployments.config import parse_user_config
+from deployments.config.service_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.observability.config import TracingConfig

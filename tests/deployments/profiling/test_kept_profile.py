@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from deployments.config import ModelConfig
+from deployments.config.service_config import ModelConfig
 from deployments.models.loading import load_model
 from deployments.profiling.kept_profile import KeptProfile
-from deployments.service_loading import profile_of
+from deployments.serving.service_loading import profile_of
 from policy.profile import Profile
 
 CONFIG = ModelConfig(name="emulated", import_path="digits", max_batch_size=4)
@@ -30,7 +30,7 @@ def measured(monkeypatch):
         calls.append(options)
         return Profile("digits", "cpu", np.array([1.0, 1.5, 2.0, 2.5]))
 
-    monkeypatch.setattr("deployments.service_loading.measure_profile", measure)
+    monkeypatch.setattr("deployments.serving.service_loading.measure_profile", measure)
     return calls
 
 

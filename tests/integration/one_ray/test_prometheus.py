@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from deployments.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from tests.support.dashboards import QUERIES, PanelQuery
 from tests.support.prometheus import Prometheus
 from tests.support.services import Running, get, load_document

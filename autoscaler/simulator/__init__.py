@@ -1,0 +1,88 @@
+"""A fleet on virtual time, run by the real batching policy, batcher core and autoscaler.
+
+What a user needs can be imported from here. Its module is loaded on first use, so that reading a
+trace does not load the compiler.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autoscaler.history.traces import load_trace
+    from autoscaler.simulator.arrivals import TwoStateRate, WithinSecond, poisson_counts
+    from autoscaler.simulator.autoscalers.fixed import FixedFleet
+    from autoscaler.simulator.autoscalers.oracle import Clairvoyant
+    from autoscaler.simulator.autoscalers.registry import AUTOSCALERS
+    from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+    from autoscaler.simulator.engines.interface import Routing
+    from autoscaler.simulator.fleet import Failures
+    from autoscaler.simulator.policy_tables import policy_table
+    from autoscaler.simulator.results import Run
+    from autoscaler.simulator.scaling import FleetView, ScalingPolicy
+    from autoscaler.simulator.scenario import Scenario
+    from autoscaler.simulator.simulation import Simulation, simulate
+    from autoscaler.simulator.standbys import Standbys
+    from autoscaler.simulator.start_time import StartTime
+    from policy.objective import ServiceLevelObjective
+    from policy.profile import Profile
+
+__all__ = [
+    "AUTOSCALERS",
+    "Clairvoyant",
+    "Failures",
+    "FixedFleet",
+    "FleetView",
+    "Profile",
+    "Routing",
+    "Run",
+    "ScalingPolicy",
+    "Scenario",
+    "ServiceLevelObjective",
+    "Simulation",
+    "SojournAutoscaler",
+    "Standbys",
+    "StartTime",
+    "TwoStateRate",
+    "WithinSecond",
+    "load_trace",
+    "poisson_counts",
+    "policy_table",
+    "simulate",
+]
+
+_MODULES = {
+    "AUTOSCALERS": "autoscaler.simulator.autoscalers.registry",
+    "Clairvoyant": "autoscaler.simulator.autoscalers.oracle",
+    "Failures": "autoscaler.simulator.fleet",
+    "FixedFleet": "autoscaler.simulator.autoscalers.fixed",
+    "FleetView": "autoscaler.simulator.scaling",
+    "Profile": "policy.profile",
+    "Routing": "autoscaler.simulator.engines.interface",
+    "Run": "autoscaler.simulator.results",
+    "ScalingPolicy": "autoscaler.simulator.scaling",
+    "Scenario": "autoscaler.simulator.scenario",
+    "ServiceLevelObjective": "policy.objective",
+    "Simulation": "autoscaler.simulator.simulation",
+    "SojournAutoscaler": "autoscaler.simulator.autoscalers.sojourn",
+    "Standbys": "autoscaler.simulator.standbys",
+    "StartTime": "autoscaler.simulator.start_time",
+    "TwoStateRate": "autoscaler.simulator.arrivals",
+    "WithinSecond": "autoscaler.simulator.arrivals",
+    "load_trace": "autoscaler.history.traces",
+    "poisson_counts": "autoscaler.simulator.arrivals",
+    "policy_table": "autoscaler.simulator.policy_tables",
+    "simulate": "autoscaler.simulator.simulation",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of `__all__` from its module."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,250 @@
+"""Arrivals: counts per second, and the times within each second.
+
+Counts come from a trace, from a Poisson process, or from a process whose rate jumps between two
+values. Given the count of a second, the arrival times in it are independent of each other, as they
+are in a Poisson process. Poisson counts with `uniform` times are therefore exactly a Poisson
+process.
+
+Everything is drawn from one generator in the order of the seconds, so the same seed gives the same
+arrivals, whatever scales the fleet.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+
+from autoscaler.simulator.engines.compiling import compiled
+from policy.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+#: Requests over which the rate of a trace is averaged: 10% of noise are left in it.
+REQUESTS_PER_MEAN = 100.0
+
+#: More requests in a second are refused: a mistyped rate would fill the memory before anything is
+#: simulated.
+MAX_PER_S = 10_000_000
+
+
+class WithinSecond(StrEnum):
+    """How the requests of a second are spread over it."""
+
+    UNIFORM = "uniform"  # at a constant density
+    LINEAR = "linear"  # at a density that leads from the second before to the one after
+
+
+def check_rate(name: str, rate_per_s: float) -> None:
+    """Check a rate of arrivals.
+
+    Raises
+    ------
+    InvalidInputError
+        It is negative, or above `MAX_PER_S`.
+    """
+    if not 0 <= rate_per_s < math.inf:
+        raise InvalidInputError(f"{name}: must be at least 0 and finite, not {rate_per_s}")
+    _check_largest(np.array([rate_per_s]))
+
+
+def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArray:
+    """Draw the counts per second of a Poisson process, shape (seconds,)."""
+    check_rate("rate_per_s", rate_per_s)
+    _check_seconds(seconds)
+    return random.poisson(rate_per_s, seconds)
+
+
+@dataclass(frozen=True)
+class TwoStateRate:
+    """A rate that jumps between two values: a Markov-modulated Poisson process (MMPP).
+
+    Attributes
+    ----------
+    low_per_s, high_per_s : float
+        The two rates, at least 0.
+    mean_low_s, mean_high_s : float
+        Mean of the exponential time at each rate, above 0.
+
+    Raises
+    ------
+    InvalidInputError
+        A rate is negative or above `MAX_PER_S`, or a time is not above 0.
+    """
+
+    low_per_s: float
+    high_per_s: float
+    mean_low_s: float
+    mean_high_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("low_per_s", "high_per_s"):
+            check_rate(name, getattr(self, name))
+        for name in ("mean_low_s", "mean_high_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
+
+    def counts(self, seconds: int, random: Generator) -> IntArray:
+        """Draw the counts per second, shape (seconds,), from the mean rate of each second."""
+        _check_seconds(seconds)
+        means_s = (self.mean_low_s, self.mean_high_s)
+        is_high = int(random.random() < self.mean_high_s / sum(means_s))
+        jumps, states = [0.0], []
+        while jumps[-1] < seconds:
+            states.append(is_high)
+            jumps.append(jumps[-1] + random.exponential(means_s[is_high]))
+            is_high = 1 - is_high
+        # Time spent at the high rate up to each jump, interpolated to the ends of the seconds.
+        high_s = np.concatenate([[0.0], np.cumsum(np.diff(jumps) * states)])
+        share = np.diff(np.interp(np.arange(seconds + 1), jumps, high_s))
+        rates_per_s = self.low_per_s + share * (self.high_per_s - self.low_per_s)
+        counts: IntArray = random.poisson(rates_per_s).astype(np.int64)
+        return counts
+
+
+def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
+    """Multiply counts; fractions are rounded up or down at random, right on average.
+
+    Parameters
+    ----------
+    counts : array of float, shape (seconds,)
+    factor : float
+        Above 0.
+    random : Generator
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+
+    Raises
+    ------
+    InvalidInputError
+        The factor is not above 0, or a second would have more than `MAX_PER_S` requests.
+    """
+    _check_factor(factor)
+    scaled = factor * np.asarray(counts, dtype=np.float64)
+    _check_largest(scaled)
+    whole = np.floor(scaled)
+    return (whole + (random.random(scaled.size) < scaled - whole)).astype(np.int64)
+
+
+def superposed_counts(
+    counts: ArrayLike, factor: float, random: Generator, requests: float = REQUESTS_PER_MEAN
+) -> IntArray:
+    """Draw the counts of many services like one: its rate smoothed and multiplied, then Poisson.
+
+    Multiplying the counts of a trace makes each of its requests a burst of as many as `factor`. The
+    sum of as many independent services has the same rate, but a Poisson process's noise.
+
+    Parameters
+    ----------
+    counts : array of float, shape (seconds,)
+    factor : float
+        Above 0.
+    random : Generator
+    requests : float
+        The rate is the mean of as many seconds as have this many requests on average; so its
+        relative error is about one over the root of them.
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+
+    Raises
+    ------
+    InvalidInputError
+        The factor is not above 0, or a second would have more than `MAX_PER_S` requests.
+    """
+    _check_factor(factor)
+    rates_per_s = factor * smoothed_rate(counts, requests)
+    _check_largest(rates_per_s)
+    drawn: IntArray = random.poisson(rates_per_s).astype(np.int64)
+    return drawn
+
+
+def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> FloatArray:
+    """Return the mean of the seconds around each second, over a span that has so many `requests`.
+
+    Returns
+    -------
+    FloatArray, shape (seconds,)
+        Requests per second. The span is the same everywhere but at the ends, where it is cut off.
+    """
+    values = np.asarray(counts, dtype=np.float64)
+    mean = float(values.mean()) if values.size else 0.0
+    half = min(values.size, math.ceil(requests / mean)) // 2 if mean else 0
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(0, np.arange(values.size) - half)
+    last = np.minimum(values.size, np.arange(values.size) + half + 1)
+    rates: FloatArray = (sums[last] - sums[first]) / (last - first)
+    return rates
+
+
+class ArrivalTimes:
+    """Draws the arrival times of one second after the other.
+
+    Parameters
+    ----------
+    counts : ndarray of int, shape (seconds,)
+        Arrivals in each second.
+    within_second : WithinSecond
+    random : Generator
+    """
+
+    def __init__(self, counts: IntArray, within_second: WithinSecond, random: Generator) -> None:
+        self._counts = counts
+        self._random = random
+        # Relative density at the border of two seconds: the mean of their counts.
+        padded = np.concatenate([counts[:1], counts, counts[-1:]]).astype(np.float64)
+        self._border_densities = (padded[1:] + padded[:-1]) / 2
+        self._linear = within_second is WithinSecond.LINEAR
+
+    def of_second(self, second: int) -> FloatArray:
+        """Draw the arrival times of `second` in s, ascending; call it once per second, in order."""
+        count = int(self._counts[second])
+        gaps = self._random.standard_exponential(count + 1)
+        left, right = self._border_densities[second : second + 2] if self._linear else (1.0, 1.0)
+        times = np.empty(count)
+        _fill_times(gaps, second, left, right, times)
+        return times
+
+
+@compiled
+def _fill_times(
+    gaps: FloatArray, second: int, left: float, right: float, times: FloatArray
+) -> None:
+    """Fill in the arrival times of a second, whose density goes linearly from `left` to `right`.
+
+    Cumulated exponential gaps, divided by their sum, are uniform times in ascending order. The
+    inverse of the distribution function, in a form without cancellation, maps them to the density.
+    """
+    total = gaps.sum()
+    before_next = np.nextafter(second + 1.0, 0.0)
+    passed = 0.0
+    for i in range(times.size):
+        passed += gaps[i]
+        u = passed / total
+        root = math.sqrt(max(0.0, left * left + u * (right * right - left * left)))
+        times[i] = min(second + u * (left + right) / (left + root), before_next)
+
+
+def _check_factor(factor: float) -> None:
+    if not 0 < factor < math.inf:
+        raise InvalidInputError(f"scale: must be above 0, not {factor}")
+
+
+def _check_largest(per_s: FloatArray) -> None:
+    largest = float(np.max(per_s, initial=0.0))
+    if not largest <= MAX_PER_S:
+        raise InvalidInputError(
+            f"arrivals: at most {MAX_PER_S:,} requests per second can be simulated, not {largest:g}"
+        )
+
+
+def _check_seconds(seconds: int) -> None:
+    if seconds < 1:
+        raise InvalidInputError(f"seconds: must be at least 1, not {seconds}")

@@ -1,0 +1,164 @@
+"""Knative's Pod Autoscaler (KPA): a stable window of a minute and a panic window of a tenth of it.
+
+The KPA aims at a concurrency per pod, of which it uses the share `target_utilization`: the number
+of pods is the mean number of requests in the fleet over the stable window, divided by that target.
+If the mean over the panic window calls for at least `panic_threshold` times the ready pods, the KPA
+panics: it takes the larger of the two numbers and removes no pod until the threshold has not been
+crossed for a stable window. One step goes to at most `max_scale_up_rate` times the ready pods and
+leaves at least 1 / `max_scale_down_rate` of them.
+
+Source: knative/serving, ``pkg/autoscaler/scaling/autoscaler.go`` (`Scale`), and for the defaults
+``config/core/configmaps/autoscaler.yaml``; the tests use the numbers of Knative's own tests.
+Knative has no concurrency target for a model. Here it is a full batch: what a pod computes at once,
+and so what one would set as `containerConcurrency`. It is the knob.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from autoscaler.simulator.autoscalers.recent_maximum import RecentMaximum
+from autoscaler.simulator.scaling import FleetView
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class KnativeSettings:
+    """Settings of the KPA, with its names and, except for the target, its defaults.
+
+    Attributes
+    ----------
+    concurrency_target : float
+        Requests in one pod, waiting or running, at full utilization.
+    target_utilization : float
+        Share of the target to use.
+    stable_window_s, panic_window_s : float
+        Lengths of the two windows.
+    panic_threshold : float
+        Ratio of the pods that the panic window calls for to the ready pods.
+    max_scale_up_rate, max_scale_down_rate : float
+        Largest factors of one step, above 1.
+    scale_down_delay_s : float
+        The highest number decided over this time counts.
+    tick_s : float
+        Time between two decisions.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its range.
+    """
+
+    concurrency_target: float
+    target_utilization: float = 0.7
+    stable_window_s: float = 60.0
+    panic_window_s: float = 6.0
+    panic_threshold: float = 2.0
+    max_scale_up_rate: float = 1000.0
+    max_scale_down_rate: float = 2.0
+    scale_down_delay_s: float = 0.0
+    tick_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_scale_up_rate", "max_scale_down_rate"):
+            if not getattr(self, name) > 1:
+                raise InvalidInputError(f"{name}: must be above 1, not {getattr(self, name)}")
+        for name in ("concurrency_target", "target_utilization", "panic_threshold", "tick_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
+        if not 1 <= self.panic_window_s <= self.stable_window_s:
+            raise InvalidInputError(
+                "panic_window_s: must be between 1 and the stable window, "
+                f"{self.stable_window_s:g}, not {self.panic_window_s:g}"
+            )
+
+
+class KnativeScale:
+    """`Scale` of Knative's autoscaler: one decision after the other from the two means.
+
+    Parameters
+    ----------
+    settings : KnativeSettings
+    ready_at_start : int
+        With more than one ready pod it starts in panic mode: without a history it must not scale
+        in.
+    now_s : float
+        When it starts.
+    """
+
+    def __init__(self, settings: KnativeSettings, ready_at_start: int, now_s: float) -> None:
+        self._settings = settings
+        self._panic_since_s = now_s if ready_at_start > 1 else None
+        self._max_panic_pods = ready_at_start
+        # A decision counts for less than the delay.
+        self._recent_decisions = RecentMaximum(math.nextafter(settings.scale_down_delay_s, 0.0))
+
+    @property
+    def is_panicking(self) -> bool:
+        """Whether it is in panic mode."""
+        return self._panic_since_s is not None
+
+    def next(self, now_s: float, stable: float, panic: float, ready: int) -> int:
+        """Return the number of pods to order.
+
+        Parameters
+        ----------
+        now_s : float
+        stable, panic : float
+            Mean number of requests in the fleet over the two windows.
+        ready : int
+            Pods that serve; 0 counts as 1.
+        """
+        settings = self._settings
+        pods = max(1, ready)
+        max_pods = math.ceil(settings.max_scale_up_rate * pods)
+        min_pods = math.floor(pods / settings.max_scale_down_rate)
+        target = settings.concurrency_target * settings.target_utilization
+        panic_pods = math.ceil(panic / target)
+        desired = min(max(math.ceil(stable / target), min_pods), max_pods)
+
+        if panic_pods / pods >= settings.panic_threshold:
+            self._panic_since_s = now_s
+        elif (
+            self._panic_since_s is not None
+            and self._panic_since_s + settings.stable_window_s < now_s
+        ):
+            self._panic_since_s = None
+            self._max_panic_pods = 0
+
+        if self.is_panicking:
+            desired = max(desired, min(max(panic_pods, min_pods), max_pods))
+            self._max_panic_pods = desired = max(self._max_panic_pods, desired)
+        if not settings.scale_down_delay_s:
+            return desired
+        return self._recent_decisions.add(now_s, desired)
+
+
+class Knative:
+    """The KPA on a simulated fleet; the mean over each second replaces Knative's scrape.
+
+    Parameters
+    ----------
+    settings : KnativeSettings
+    name : str
+    """
+
+    def __init__(self, settings: KnativeSettings, name: str = "knative") -> None:
+        self.name = name
+        self.settings = settings
+        self._ongoing: deque[float] = deque(maxlen=round(settings.stable_window_s))
+        self._scaler: KnativeScale | None = None
+        self._next_tick_s = -math.inf
+        self._decision = 1
+
+    def replicas(self, view: FleetView) -> int:
+        """Return how many replicas should be ordered."""
+        if self._scaler is None:
+            self._scaler = KnativeScale(self.settings, view.ready, view.now_s)
+        self._ongoing.append(view.ongoing)
+        if view.now_s >= self._next_tick_s:
+            recent = list(self._ongoing)[-round(self.settings.panic_window_s) :]
+            stable, panic = (sum(part) / len(part) for part in (self._ongoing, recent))
+            self._decision = max(1, self._scaler.next(view.now_s, stable, panic, view.ready))
+            self._next_tick_s = view.now_s + self.settings.tick_s
+        return self._decision

@@ -1,0 +1,146 @@
+"""The oracle: the fewest replica-seconds for a trace that is known in advance.
+
+*Required replicas* are how many must serve in each second: the requests of the second over the
+highest rate of a replica within the SLA. That asks for more than a one-minute window needs, which
+may have its share of late requests; `autoscaler.simulator.autoscalers.bound` bounds what any fleet
+needs.
+
+The *instant* bound changes the fleet without cost or delay: the sum of the required replicas. The
+*clairvoyant* schedule knows the start time. It orders each replica so that it is ready when it is
+required, pays from the order on, and keeps a replica over a gap if that costs no more than
+starting another. This is optimal:
+
+Let R(t) >= required(t) be the replicas that serve. The cost of R is at least its sum plus the start
+time for each step up, since each step up is a start; keeping the oldest longest attains it. Both
+terms are sums over the levels k = 1, 2, … of the sets {R >= k}, so each level can be solved alone:
+cover {required >= k} by intervals, each of which costs its length and one start time. Closing the
+gap between two of them pays if and only if the gap is no longer than a start time, whatever is done
+about the others. The resulting sets are nested, because a gap of level k lies within a gap of level
+k + 1, so some R has them. The time before a level first serves is a gap like any other, since a run
+may begin with replicas that serve at once; leaving at the end costs nothing.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from autoscaler.simulator.scaling import FleetView
+from policy.errors import InvalidInputError
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+def required_replicas_by_second(
+    offered: ArrayLike, sla_rate_per_s: float, min_replicas: int = 1
+) -> IntArray:
+    """Return the replicas whose rate within the SLA covers each second's requests.
+
+    Parameters
+    ----------
+    offered : array of float, shape (seconds,)
+        Requests in each second.
+    sla_rate_per_s : float
+        Highest arrival rate of one replica within the SLA.
+    min_replicas : int
+        Lower bound.
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+
+    Raises
+    ------
+    InvalidInputError
+        The rate is not above 0.
+    """
+    if not 0 < sla_rate_per_s < math.inf:
+        raise InvalidInputError(f"sla_rate_per_s: must be above 0, not {sla_rate_per_s}")
+    required = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
+    return np.maximum(min_replicas, required.astype(np.int64))
+
+
+def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> IntArray:
+    """Return the cheapest schedule of orders that meets the required replicas.
+
+    The replicas of the first second are the initial fleet and serve at once.
+
+    Parameters
+    ----------
+    required_replicas : array of int, shape (seconds,)
+        Replicas that must serve in each second.
+    start_time_s : int
+        Time from an order until the replica serves.
+
+    Returns
+    -------
+    IntArray, shape (seconds,)
+        Replicas ordered in each second, starting ones included. The sum is the cost in
+        replica-seconds.
+
+    Raises
+    ------
+    InvalidInputError
+        There are no seconds, or a value is negative.
+    """
+    required = np.asarray(required_replicas, dtype=np.int64)
+    if required.ndim != 1 or not required.size or required.min() < 0 or start_time_s < 0:
+        raise InvalidInputError(
+            "required replicas and start time: must be at least 0, for at least one second"
+        )
+    steps = np.zeros(required.size + 1, dtype=np.int64)
+    for level in range(1, int(required.max()) + 1):
+        begins, ends = _true_intervals(required >= level)
+        opened = np.ones(begins.size, dtype=bool)
+        opened[1:] = begins[1:] - ends[:-1] > start_time_s
+        closed = np.append(opened[1:], True)
+        np.add.at(steps, np.maximum(0, begins[opened] - start_time_s), 1)
+        np.add.at(steps, ends[closed], -1)
+    return np.cumsum(steps[:-1])
+
+
+def _true_intervals(mask: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return where the runs of True begin, and the first index after each."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
+    return edges[0::2], edges[1::2]
+
+
+class Clairvoyant:
+    """Follows the cheapest schedule that has the required replicas ready in time.
+
+    With a start time of 0 it is the instant bound.
+
+    Parameters
+    ----------
+    required_replicas : array of int, shape (seconds,)
+        Replicas that must serve in each second.
+    start_time_s : float
+        Time from an order until the replica serves, rounded up to whole seconds.
+    name : str
+
+    Attributes
+    ----------
+    ordered : IntArray, shape (seconds,)
+        The schedule.
+    """
+
+    def __init__(
+        self, required_replicas: ArrayLike, start_time_s: float, name: str = "oracle"
+    ) -> None:
+        self.name = name
+        self.ordered = clairvoyant_schedule(required_replicas, math.ceil(start_time_s))
+
+    @property
+    def initial_replicas(self) -> int:
+        """Size of the initial fleet."""
+        return int(self.ordered[0])
+
+    @property
+    def replica_seconds(self) -> float:
+        """Cost of the schedule."""
+        return float(self.ordered.sum())
+
+    def replicas(self, view: FleetView) -> int:
+        """Return how many replicas should be ordered."""
+        return int(self.ordered[min(int(view.now_s), self.ordered.size - 1)])

@@ -1,0 +1,138 @@
+"""Sojourn's own autoscaler, the object that runs in Serve's controller, on virtual time."""
+
+import math
+from collections import deque
+from typing import Any
+
+from autoscaler import Autoscaler, Decision, FleetState
+from autoscaler.history.learning import learn
+from autoscaler.history.traces import Trace
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.simulator.faults import EPOCH_S, ReportFaults
+from autoscaler.simulator.scaling import FleetView
+from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts
+from policy.errors import InvalidInputError
+
+#: Delay of the reports in whole seconds. Measured through Ray, it is one to two seconds.
+REPORT_LAG_S = 1
+
+
+class SojournAutoscaler:
+    """Feeds the replicas' reports to `autoscaler.controller.Autoscaler`, as its Ray adapter does.
+
+    Parameters
+    ----------
+    settings : AutoscalerSettings, optional
+        Settings in force unless the replicas report others.
+    min_replicas, max_replicas : int
+        Bounds on its decisions.
+    report_lag_s : int
+        Delay after which it sees a report.
+    name : str
+    faults : ReportFaults, optional
+        What goes wrong between the replicas and the controller.
+    starts : TwoTierStarts, optional
+        Decide on standbys as well; not together with `faults`.
+    history : Trace, optional
+        Load before the run, at negative times, to learn from; with neither `faults` nor `starts`.
+
+    Attributes
+    ----------
+    autoscaler : Autoscaler
+        The live autoscaler.
+    decision : Decision or None
+        Its last decision; None before the first.
+
+    Raises
+    ------
+    InvalidInputError
+        Two of faults, standbys and a history are given.
+    """
+
+    def __init__(
+        self,
+        settings: AutoscalerSettings | None = None,
+        *,
+        min_replicas: int = 1,
+        max_replicas: int = 1000,
+        report_lag_s: int = REPORT_LAG_S,
+        name: str = "sojourn",
+        faults: ReportFaults | None = None,
+        starts: TwoTierStarts | None = None,
+        history: Trace | None = None,
+    ) -> None:
+        if sum(given is not None for given in (faults, starts, history)) > 1:
+            raise InvalidInputError(
+                "sojourn: two of faults, standbys and a history cannot be simulated together"
+            )
+        self.name = name
+        self.autoscaler = Autoscaler(settings)
+        self._two_tiers = None if starts is None else StandbyAutoscaler(starts, settings)
+        self.decision: Decision | None = None
+        self._bounds = (min_replicas, max_replicas)
+        self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
+        self._faults = faults
+        self._history = history
+        self._saved: tuple[float, dict[str, Any]] = (-math.inf, {})
+        self._is_away = False
+
+    @property
+    def forecast_per_s(self) -> float:
+        """Arrival rate that it last sized for; NaN before the first."""
+        demand = self.decision.demand_per_s if self.decision else None
+        return math.nan if demand is None else demand
+
+    @property
+    def standbys(self) -> int:
+        """Standbys that there should be besides."""
+        return self.decision.standbys if self.decision else 0
+
+    def replicas(self, view: FleetView) -> int:
+        """Return how many replicas should be ordered."""
+        now_s = view.now_s
+        if self._faults is None:
+            self._delayed.append(view.reports())
+        else:
+            self._delayed.append(self._faults.sent(now_s, view.reports()))
+            if self._faults.is_away(now_s):
+                self._is_away = True
+                return view.ordered
+            self._save_or_restore(now_s, self._faults.save_period_s)
+            now_s += EPOCH_S
+        min_replicas, max_replicas = self._bounds
+        fleet = FleetState(
+            current_replicas=view.ordered,
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            ready_replicas=view.ready,
+            waiting=view.ongoing if view.ready == 0 else 0.0,
+        )
+        decider = self._two_tiers or self.autoscaler
+        if len(self._delayed) == self._delayed.maxlen:
+            decider.observe(self._delayed[0], now_s)
+        if self._two_tiers is not None:
+            self.decision = self._two_tiers.decide(now_s, fleet, view.standbys)
+        else:
+            self._learn(now_s)
+            self.decision = self.autoscaler.decide(now_s, fleet)
+        return self.decision.replicas
+
+    def _learn(self, now_s: float) -> None:
+        """Learn from the history once the replicas have told what one of them can take."""
+        setting = None if self._history is None else self.autoscaler.fleet_setting()
+        if self._history is not None and setting is not None:
+            known = self._history.until(self.autoscaler.forecasts_from_s(now_s))
+            self.autoscaler.learn(learn(known, setting))
+            self._history = None
+
+    def _save_or_restore(self, now_s: float, save_period_s: float) -> None:
+        """Restart a controller that was away from its saved state; else save it if it is due."""
+        if self._is_away:
+            self._is_away = False
+            self.autoscaler = Autoscaler()
+            if self._saved[1]:
+                self.autoscaler.load_state(self._saved[1])
+            self._delayed.clear()
+        elif now_s - self._saved[0] >= save_period_s:
+            self._saved = now_s, self.autoscaler.state_dict()

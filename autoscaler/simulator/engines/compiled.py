@@ -1,0 +1,336 @@
+"""The compiled engine: the arrays that `autoscaler.simulator.engines.kernel` works on."""
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.simulator.engines import kernel
+from autoscaler.simulator.engines.counters import FleetCounters
+from autoscaler.simulator.engines.interface import (
+    AnsweredRequest,
+    FleetWork,
+    ReplicaCounters,
+    ReplicaModel,
+    Routing,
+)
+from autoscaler.simulator.engines.kernel import Rules, State
+from autoscaler.simulator.engines.refusals_seen import RefusalsSeen
+from policy.batcher.arrival_rate import horizon_s
+from policy.front import FrontCosts
+
+FloatArray = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
+
+_INITIAL_SLOTS = 8
+_INITIAL_RETRY_RING = 64
+
+
+class CompiledEngine:
+    """An engine for long traces: millions of requests per second on one core.
+
+    See `autoscaler.simulator.engines.interface.Engine` for the methods.
+
+    Parameters
+    ----------
+    model : ReplicaModel
+        The replicas.
+    counters : FleetCounters
+        Counts the answers and refusals.
+    seed : int
+        Seed of the balancer's choices.
+    batch_seed : int
+        Seed of the batch times, where they vary.
+    log_requests : bool
+        Whether to keep a log of the answered requests.
+    rate_window_s : float
+        Window of the arrival-rate estimate, as of `BatcherCore`.
+    """
+
+    def __init__(
+        self,
+        model: ReplicaModel,
+        counters: FleetCounters,
+        seed: int,
+        batch_seed: int = 0,
+        log_requests: bool = False,
+        rate_window_s: float = 5.0,
+    ) -> None:
+        self._rules = rules_of(model, rate_window_s)
+        self._log_requests = log_requests
+        self._batch_seeds = np.array([batch_seed], np.uint64)
+        self._refusals_seen = RefusalsSeen()
+        ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
+        front_ring = 2 * ring if self._rules.has_front else 1
+        self._state = State(
+            times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
+            counts=np.zeros((_INITIAL_SLOTS, kernel.N_COUNTS), np.int64),
+            sent_s=np.empty((_INITIAL_SLOTS, ring)),
+            reached_s=np.empty((_INITIAL_SLOTS, ring)),
+            tries=np.empty((_INITIAL_SLOTS, ring), np.int64),
+            front_times=np.empty((_INITIAL_SLOTS, front_ring, 2)),
+            front_counts=np.empty((_INITIAL_SLOTS, front_ring, 2), np.int64),
+            ready=np.zeros(_INITIAL_SLOTS, np.int64),
+            arrivals_s=np.empty(0),
+            retry_times=np.empty((_INITIAL_RETRY_RING, 2)),
+            retry_counts=np.empty((_INITIAL_RETRY_RING, 2), np.int64),
+            fleet_counts=np.zeros(kernel.N_FLEET_COUNTS, np.int64),
+            fleet_times=np.zeros(kernel.N_FLEET_TIMES),
+            random=np.array([seed], np.uint64),
+            batch_random=np.zeros(_INITIAL_SLOTS, np.uint64),
+            in_time=counters.in_time,
+            refused=counters.refused,
+            energy_j=counters.energy_j,
+            histogram=counters.histogram,
+            log=np.empty((0, 4)),
+        )
+
+    def add(self, slot: int, now_s: float) -> None:
+        """Put a new, empty replica into a slot."""
+        state = self._state
+        slots = state.times.shape[0]
+        if slot >= slots:
+            more = max(slots, slot + 1 - slots)
+            self._state = state = state._replace(
+                times=np.concatenate([state.times, np.full((more, kernel.N_TIMES), np.inf)]),
+                counts=_extended(state.counts, more),
+                sent_s=_extended(state.sent_s, more),
+                reached_s=_extended(state.reached_s, more),
+                tries=_extended(state.tries, more),
+                front_times=_extended(state.front_times, more),
+                front_counts=_extended(state.front_counts, more),
+                ready=_extended(state.ready, more),
+                batch_random=_extended(state.batch_random, more),
+            )
+        times = state.times[slot]
+        times[:] = math.inf
+        times[kernel.RATE_WEIGHT] = 0.0
+        times[kernel.REFUSED_SHARE] = 0.0
+        times[kernel.REFUSED_ELSEWHERE] = times[kernel.RETRIES_LEFT] = 0.0
+        self._refusals_seen.added(slot)
+        times[kernel.RATE_FIRST_S] = math.nan
+        times[kernel.COUNTED_S] = now_s
+        state.counts[slot] = 0
+        state.batch_random[slot] = kernel.random_bits(self._batch_seeds, 0)
+
+    def route_to(self, slots: Sequence[int], now_s: float) -> None:
+        """Set the replicas that take requests from now on; with none, requests are held."""
+        state = self._state
+        if not state.fleet_counts[kernel.READY]:
+            state.fleet_times[kernel.OPEN_SINCE_S] = now_s
+        state.ready[: len(slots)] = slots
+        state.fleet_counts[kernel.READY] = len(slots)
+
+    def offer(self, sent_s: FloatArray) -> None:
+        """Append the times, ascending, at which clients send their next requests."""
+        state = self._state
+        left = state.arrivals_s[state.fleet_counts[kernel.NEXT_ARRIVAL] :]
+        arrivals_s = np.concatenate([left, sent_s]) if left.size else sent_s
+        state.fleet_counts[kernel.NEXT_ARRIVAL] = 0
+        log = _extended(state.log, sent_s.size) if self._log_requests else state.log
+        self._state = state._replace(arrivals_s=arrivals_s, log=log)
+
+    def advance(self, until_s: float) -> None:
+        """Simulate every try before `until_s`, and the devices up to and including it."""
+        while not kernel.advance(self._rules, self._state, float(until_s)):
+            self._reserve_retries(1 + int(self._state.counts[:, kernel.UNREAD].max()))
+            if self._state.fleet_counts[kernel.FRONT_FULL]:
+                self._double_fronts()
+        self._look_at_refusals(until_s)
+
+    def _look_at_refusals(self, now_s: float) -> None:
+        """Tell each replica what the others refuse, if it is time."""
+        if not self._refusals_seen.is_due(now_s):
+            return
+        state = self._state
+        slots = state.ready[: state.fleet_counts[kernel.READY]].tolist()
+        counts = state.counts[slots]
+        refused = counts[:, kernel.REFUSED] + counts[:, kernel.EXPIRED]
+        tries = list(zip(counts[:, kernel.OFFERED].tolist(), refused.tolist(), strict=True))
+        shares = self._refusals_seen.look(now_s, slots, tries)
+        state.times[slots, kernel.REFUSED_ELSEWHERE] = shares
+
+    def drain(self, slot: int, now_s: float) -> None:
+        """Have a replica start what waits without waiting for more."""
+        state = self._state
+        state.counts[slot, kernel.DRAINING] = 1
+        if kernel.is_draining(state, slot) and not state.counts[slot, kernel.ON_DEVICE]:
+            kernel.decide(self._rules, state, slot, float(now_s))
+
+    def drained_at_s(self, slot: int) -> float:
+        """Return when a draining replica became empty; infinity while it is not."""
+        return float(self._state.times[slot, kernel.DRAINED_S])
+
+    def kill(self, slot: int, now_s: float) -> None:
+        """End a replica at once; the balancer retries its requests at others."""
+        state = self._state
+        self._reserve_retries(state.sent_s.shape[1] + int(state.counts[slot, kernel.IN_FRONT]))
+        kernel.kill(self._rules, self._state, slot, float(now_s))
+
+    def finish(self, now_s: float) -> None:
+        """Answer or refuse every request still in flight, once the last has been sent."""
+        self._refuse_held()
+        while self._in_flight:
+            now_s += max(1e-3, self._rules.try_s)
+            self.advance(now_s)
+            self._refuse_held()
+        state = self._state
+        for slot in np.flatnonzero(state.counts[:, kernel.WAITING]):
+            self.drain(int(slot), now_s)
+        self.advance(math.inf)
+
+    def counters(self, slot: int) -> ReplicaCounters:
+        """Return the counters of a replica."""
+        row = self._state.counts[slot].tolist()
+        return ReplicaCounters(
+            offered=row[kernel.OFFERED],
+            refused=row[kernel.REFUSED],
+            refused_finally=row[kernel.REFUSED_FINALLY],
+            completed=row[kernel.COMPLETED],
+            late=row[kernel.LATE],
+            expired=row[kernel.EXPIRED],
+            waiting=row[kernel.WAITING],
+        )
+
+    def take_ongoing_s(self) -> float:
+        """Return the request-seconds spent in replicas or held since the last call, and reset."""
+        ongoing_s = float(self._state.fleet_times[kernel.ONGOING_S])
+        self._state.fleet_times[kernel.ONGOING_S] = 0.0
+        return ongoing_s
+
+    @property
+    def refused(self) -> int:
+        """Requests refused by every try so far."""
+        return int(self._state.fleet_counts[kernel.GIVEN_UP])
+
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+        devices_s, fronts_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.FRONTS_BUSY_S]]
+        batches = int(self._state.fleet_counts[kernel.BATCHES])
+        return FleetWork(batches, float(devices_s), float(fronts_s))
+
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""
+        if not self._log_requests:
+            return []
+        rows = self._state.log[: self._state.fleet_counts[kernel.LOGGED]].tolist()
+        return sorted(
+            AnsweredRequest(sent_s, response_ms, int(size), int(tries))
+            for sent_s, response_ms, size, tries in rows
+        )
+
+    @property
+    def _in_flight(self) -> bool:
+        """Whether a request is on its way, or in a front that may refuse it."""
+        state = self._state
+        return bool(
+            state.fleet_counts[kernel.NEXT_ARRIVAL] < state.arrivals_s.size
+            or state.fleet_counts[kernel.RETRIES_PENDING]
+            or np.any(state.counts[:, kernel.UNREAD])
+        )
+
+    def _refuse_held(self) -> None:
+        """Refuse the requests held for a first replica if there is none."""
+        state = self._state
+        if state.fleet_counts[kernel.READY]:
+            return
+        head, pending = state.fleet_counts[[kernel.RETRY_HEAD, kernel.RETRIES_PENDING]].tolist()
+        order = (head + np.arange(pending)) % state.retry_times.shape[0]
+        held_s = np.concatenate(
+            [
+                state.arrivals_s[state.fleet_counts[kernel.NEXT_ARRIVAL] :],
+                state.retry_times[order, kernel.RETRY_SENT_S],
+            ]
+        )
+        np.add.at(state.refused, held_s.astype(np.int64), 1)
+        state.fleet_counts[kernel.GIVEN_UP] += held_s.size
+        state.fleet_counts[kernel.NEXT_ARRIVAL] = state.arrivals_s.size
+        state.fleet_counts[kernel.RETRIES_PENDING] = 0
+
+    def _double_fronts(self) -> None:
+        """Double the rings of the requests that are in a front."""
+        state = self._state
+        ring = state.front_counts.shape[1]
+        order = (state.counts[:, kernel.FRONT_HEAD, None] + np.arange(2 * ring)) & (ring - 1)
+        slots = np.arange(order.shape[0])[:, None]
+        state.counts[:, kernel.FRONT_HEAD] = 0
+        state.fleet_counts[kernel.FRONT_FULL] = 0
+        self._state = state._replace(
+            front_times=state.front_times[slots, order],
+            front_counts=state.front_counts[slots, order],
+        )
+
+    def _reserve_retries(self, more: int) -> None:
+        """Grow the ring of retries until it has room for `more`."""
+        state = self._state
+        head, pending = state.fleet_counts[[kernel.RETRY_HEAD, kernel.RETRIES_PENDING]].tolist()
+        ring = state.retry_times.shape[0]
+        if pending + more <= ring:
+            return
+        order = (head + np.arange(pending)) % ring
+        size = _power_of_two(pending + more)
+        times, counts = np.empty((size, 2)), np.empty((size, 2), np.int64)
+        times[:pending], counts[:pending] = state.retry_times[order], state.retry_counts[order]
+        state.fleet_counts[kernel.RETRY_HEAD] = 0
+        self._state = state._replace(retry_times=times, retry_counts=counts)
+
+
+def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
+    """Return the constants of a run, in the types that the kernel is compiled for.
+
+    A whole number given as an int would have the kernel compiled once more, for 20 s.
+    """
+    policies = model.table.policies
+    limits, delays = model.limits, model.delays
+    front = model.front or FrontCosts(0.0, 0.0, shares_cpu=False)
+    lengths = max(len(policy.actions) for policy in policies)
+    latency_ms = np.asarray(limits.latency_ms, dtype=np.float64)
+    energy_mj = model.energy_mj
+    waits_ms = [
+        limits.max_age_ms
+        if policy.max_wait_ms is None
+        else min(limits.max_age_ms, policy.max_wait_ms)
+        for policy in policies
+    ]
+    return Rules(
+        rates_per_s=np.array(model.table.rates_per_s, dtype=np.float64),
+        actions=np.array(
+            [[policy.batch_size(length) for length in range(lengths)] for policy in policies]
+        ),
+        max_batch_size=np.array([policy.max_batch_size for policy in policies]),
+        max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
+        latency_s=1e-3 * latency_ms,
+        latency_ms=latency_ms,
+        time_ranks=model.batch_times.ranks,
+        time_ratios=model.batch_times.ratios,
+        admit_within_ms=float(limits.admit_within_ms),
+        answer_within_ms=float(limits.answer_within_ms),
+        try_ms=float(limits.try_ms),
+        late_share_allowed=float(limits.late_share_allowed),
+        energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
+        idle_power_w=float(model.idle_power_w),
+        has_front=model.front is not None,
+        front_request_s=1e-3 * front.request_ms,
+        front_batch_s=1e-3 * front.batch_ms,
+        front_refuse_s=1e-3 * model.refuse_ms,
+        rate_window_s=float(rate_window_s),
+        rate_horizon_s=float(horizon_s(1e-3 * limits.max_age_ms, rate_window_s)),
+        request_delay_s=1e-3 * delays.request_delay_ms,
+        reply_delay_s=1e-3 * delays.reply_delay_ms,
+        try_s=1e-3 * delays.try_ms,
+        response_time_ms=float(model.objective.response_time_ms),
+        replica_response_time_ms=float(model.objective_at_replica.response_time_ms),
+        waiting_room=model.limits.waiting_room,
+        retries=model.retries,
+        routing=list(Routing).index(model.routing),
+    )
+
+
+def _extended(array: NDArray[T], rows: int) -> NDArray[T]:
+    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)])
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << max(0, at_least - 1).bit_length()

@@ -1,0 +1,232 @@
+"""The interface of the two engines that move requests through a simulated fleet.
+
+`autoscaler.simulator.engines.live` drives the batcher core of the live service, event by event.
+`autoscaler.simulator.engines.compiled` makes the same decisions in compiled code. Tests hold them
+equal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.batcher.limits import Limits
+from policy.front import FrontCosts
+from policy.latency_quantiles import LatencyQuantiles
+from policy.objective import ServiceLevelObjective
+from policy.table import PolicyTable
+from policy.try_delays import TryDelays
+
+FloatArray = NDArray[np.float64]
+
+
+class Routing(StrEnum):
+    """How the load balancer picks a replica.
+
+    A retry never goes to the replica that has just refused, unless no other is ready any more. What
+    the only ready replica refuses is not tried again, as `deployments.haproxy.only_replica` has it.
+    """
+
+    RANDOM = "random"  # RAND: HAProxy's random(1)
+    POWER_OF_TWO = "power_of_two"  # HAProxy's random(2): the less loaded of two random ones
+    LEAST_CONNECTIONS = "least_connections"  # HAProxy's leastconn, with ties broken at random
+
+
+@dataclass(frozen=True, eq=False)
+class BatchTimes:
+    """The distribution of the time of a batch, as a ratio to its latency in the limits.
+
+    Attributes
+    ----------
+    ranks : FloatArray, shape (points,)
+        Cumulative probabilities, ascending up to 1; none if batch times do not vary.
+    ratios : FloatArray, shape (max_batch_size, points)
+        Entry ``[b - 1, i]``: the ratio that a batch of ``b`` has with probability
+        ``ranks[i] - ranks[i - 1]``.
+    """
+
+    ranks: FloatArray
+    ratios: FloatArray
+
+    @classmethod
+    def of(cls, quantiles: LatencyQuantiles | None) -> "BatchTimes":
+        """Return the distribution that `policy.response_time` computes with."""
+        if quantiles is None:
+            return cls(np.empty(0), np.empty((0, 0)))
+        ratios, weights = quantiles.points
+        return cls(np.cumsum(weights), np.ascontiguousarray(ratios))
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicaModel:
+    """The properties that all replicas of a simulated fleet share.
+
+    Attributes
+    ----------
+    table : PolicyTable
+        When a replica starts a batch, by the arrival rate that it sees.
+    limits : Limits
+        Waiting room, longest wait, and batch latencies.
+    energy_mj : FloatArray or None, shape (max_batch_size,)
+        Energy of a batch of each size, in mJ; None where the profile has none.
+    idle_power_w : float
+        Power of an idle device. The engines count the energy of a batch without what the device
+        would draw idle in its time; `autoscaler.simulator.simulation` adds that for all the time
+        that a replica exists.
+    batch_times : BatchTimes
+        How the time of a batch varies.
+    objective : ServiceLevelObjective
+        The client's SLA.
+    delays : TryDelays
+        Delays between balancer and replica. `retries` must be a number.
+    routing : Routing
+        How the balancer picks a replica.
+    front : FrontCosts or None
+        The stage before and after the device, in tandem with it: one server, first come first
+        served, that takes `request_ms` for each request, and `batch_ms` for each batch that has
+        ended. None: requests reach the device at once, and answers leave at once.
+    refuse_ms : float
+        Time of the front for a request that it refuses instead of reading it.
+    """
+
+    table: PolicyTable
+    limits: Limits
+    energy_mj: FloatArray | None
+    idle_power_w: float
+    batch_times: BatchTimes
+    objective: ServiceLevelObjective
+    delays: TryDelays
+    routing: Routing
+    front: FrontCosts | None = None
+    refuse_ms: float = 0.0
+
+    @property
+    def objective_at_replica(self) -> ServiceLevelObjective:
+        """What the way to a replica and back leaves of the client's SLA.
+
+        A replica counts an answer as late by this objective, as a live one does.
+        """
+        return self.objective.after(self.delays.way_ms)
+
+    @property
+    def retries(self) -> int:
+        """Retries after which the balancer gives a request up."""
+        assert self.delays.retries is not None
+        return self.delays.retries
+
+
+class ReplicaCounters(NamedTuple):
+    """A replica's counters since it was added.
+
+    Attributes
+    ----------
+    offered, refused, completed : int
+        Tries that reached the replica, those of them that it refused, and requests answered.
+    refused_finally : int
+        Those of the refused that were not to be tried at another replica.
+    late : int
+        Answers later than `ReplicaModel.objective_at_replica` allows, timed by the replica's own
+        clock: from the request's arrival at the replica to the end of its batch. Those in `expired`
+        count as well.
+    expired : int
+        Requests that it accepted and dropped, because a batch would have answered them too late.
+    waiting : int
+        Requests that wait now.
+    """
+
+    offered: int
+    refused: int
+    refused_finally: int
+    completed: int
+    late: int
+    expired: int
+    waiting: int
+
+
+class AnsweredRequest(NamedTuple):
+    """An entry of the request log.
+
+    Attributes
+    ----------
+    sent_s : float
+        When the client sent the request.
+    response_ms : float
+        Time until the client had the answer.
+    batch_size : int
+        Size of the batch that it was answered in.
+    tries : int
+        Tries, including the one that was accepted.
+    """
+
+    sent_s: float
+    response_ms: float
+    batch_size: int
+    tries: int
+
+
+class FleetWork(NamedTuple):
+    """The work of all replicas together.
+
+    Attributes
+    ----------
+    batches : int
+        Batches started.
+    devices_busy_s : float
+        Time of these batches, in s.
+    fronts_busy_s : float
+        Time that fronts beside a device have been busy, refusals included, in s.
+    """
+
+    batches: int
+    devices_busy_s: float
+    fronts_busy_s: float
+
+
+class Engine(Protocol):
+    """Moves requests between clients, balancer and replicas. Time never goes backwards.
+
+    A replica is identified by its slot, a small number that the caller assigns and reuses.
+    """
+
+    def add(self, slot: int, now_s: float) -> None:
+        """Put a new, empty replica into a slot."""
+
+    def route_to(self, slots: Sequence[int], now_s: float) -> None:
+        """Set the replicas that take requests from now on; with none, requests are held."""
+
+    def offer(self, sent_s: FloatArray) -> None:
+        """Append the times, ascending, at which clients send their next requests."""
+
+    def advance(self, until_s: float) -> None:
+        """Simulate every try before `until_s`, and the devices up to and including it."""
+
+    def drain(self, slot: int, now_s: float) -> None:
+        """Have a replica start what waits without waiting for more; see `drained_at_s`."""
+
+    def drained_at_s(self, slot: int) -> float:
+        """Return when a draining replica became empty; infinity while it is not."""
+
+    def kill(self, slot: int, now_s: float) -> None:
+        """End a replica at once; the balancer retries its requests at others."""
+
+    def finish(self, now_s: float) -> None:
+        """Answer or refuse every request still in flight, once the last has been sent."""
+
+    def counters(self, slot: int) -> ReplicaCounters:
+        """Return the counters of a replica."""
+
+    def take_ongoing_s(self) -> float:
+        """Return the request-seconds spent in replicas or held since the last call, and reset."""
+
+    @property
+    def refused(self) -> int:
+        """Requests refused by every try so far."""
+
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""

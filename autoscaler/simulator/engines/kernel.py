@@ -1,0 +1,722 @@
+"""The inner loop of the compiled engine: tries in time order, replicas caught up when touched.
+
+Replicas affect each other only through the balancer. A replica's own events therefore need no
+processing until a try looks at it or the second ends; then `catch_up` replays them to that time.
+The result is exact and needs no event queue. Tries come from two sources that are each sorted by
+time: requests as clients send them, and retries. Where a replica has a front, what its front
+refuses becomes a retry at another replica, so fronts are served in the order of time.
+
+For requests of one row without deadline or priority, the decisions are those of
+`policy.batcher.core.BatcherCore`, and the arrival rate is that of
+`policy.batcher.arrival_rate.ArrivalRate`, in the same floating-point operations.
+`autoscaler.simulator.engines.live` has the same steps under the same names, and
+`tests/autoscaler/simulator/engines/test_engines.py` holds the two engines equal.
+
+The state is kept in arrays; the constants below name their columns.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.simulator.engines.compiling import compiled, inlined, internal
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# State.times: the end of the batch on the device, or when a free device must decide again; the end
+# of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
+# ongoing requests are counted; when a draining replica became empty; the share of tries refused of
+# late, which is no time; when the front has done what it does; the share that the other replicas
+# refuse, and what is left of the refusals that may be tried there; when the two stretches of time
+# began that check the rate estimate.
+NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
+DRAINED_S, REFUSED_SHARE, FRONT_EVENT_S, REFUSED_ELSEWHERE, RETRIES_LEFT = range(6, 11)
+EARLIER_S, LATEST_S = range(11, 13)
+N_TIMES = 13
+# State.counts: where the replica's ring of requests begins, how many of them are on the device,
+# how many wait, whether the replica drains, and its counters; where the ring of its front begins,
+# how many requests are in the front, how many of them it has not read, and whether it refuses one;
+# the refusals that are not to be tried elsewhere; the tries in the stretches of `EARLIER_S` and
+# `LATEST_S`.
+HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
+FRONT_HEAD, IN_FRONT, UNREAD, REFUSING, REFUSED_FINALLY = range(9, 14)
+EARLIER, LATEST = range(14, 16)
+N_COUNTS = 16
+# State.fleet_counts: among others batches started, and whether the ring of a front may overflow.
+NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES, FRONT_FULL = range(8)
+N_FLEET_COUNTS = 8
+# State.fleet_times: request-seconds in replicas or held, since when any replica is ready, now, and
+# for how long the devices and the fronts of all replicas have been busy.
+ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, FRONTS_BUSY_S = range(5)
+N_FLEET_TIMES = 5
+# State.retry_times: when the client sent the request, when the next try reaches a replica.
+RETRY_SENT_S, RETRY_AT_S = range(2)
+# State.retry_counts: tries so far, and the slot that refused last.
+RETRY_TRIES, RETRY_AVOID = range(2)
+NO_SLOT = -1
+# State.front_times: when the client sent the request, when it reached the replica.
+FRONT_SENT_S, FRONT_REACHED_S = range(2)
+# State.front_counts: tries so far, and the size of the batch that it was in; 0: not read yet.
+FRONT_TRIES, FRONT_BATCH_SIZE = range(2)
+
+#: As in `policy.batcher.core`: numba's cache takes no constants of another file.
+MAX_REFUSED_SHARE = 0.999
+#: As in `policy.batcher.arrival_rate`.
+BOUND_DEVIATIONS = 5.0
+#: As in `deployments.http.retry_budget`.
+ALL_UP_TO, NONE_FROM = 0.5, 0.7
+
+#: An answer is taken to wait in the front for at most so many times as long as its request has: it
+#: joins the same queue. On average it waits as long, so half of them would be late with 1.
+ANSWER_WAIT = 2.0
+
+#: Histogram of response times: `BINS_PER_OCTAVE` equal bins between 2**k ms and 2**(k + 1) ms, so
+#: that each is at most 1/256 of its value wide. It reaches from a microsecond to hours.
+BINS_PER_OCTAVE = 256
+MIN_EXPONENT, MAX_EXPONENT = -10, 24
+BINS = (MAX_EXPONENT - MIN_EXPONENT) * BINS_PER_OCTAVE
+
+# SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+# A 64-bit number without its last 11 bits, times this, is a float in [0, 1).
+_11, _2_TO_MINUS_53 = np.uint64(11), 2.0**-53
+
+
+class Rules(NamedTuple):
+    """The constants of a run. Times are in s unless the name says otherwise."""
+
+    rates_per_s: FloatArray  # (cells - 1,): borders between the cells of a PolicyTable
+    actions: IntArray  # (cells, lengths): batch sizes; the last column is for all longer queues
+    max_batch_size: IntArray  # (cells,)
+    max_wait_s: FloatArray  # (cells,)
+    latency_s: FloatArray  # (sizes,)
+    latency_ms: FloatArray  # (sizes,)
+    time_ranks: FloatArray  # (points,): see `draw_ratio`; none where batch times do not vary
+    time_ratios: FloatArray  # (sizes, points)
+    admit_within_ms: float
+    answer_within_ms: float
+    try_ms: float
+    late_share_allowed: float
+    energy_j: FloatArray  # (sizes,)
+    idle_power_w: float
+    has_front: bool
+    front_request_s: float
+    front_batch_s: float
+    front_refuse_s: float
+    rate_window_s: float
+    rate_horizon_s: float
+    request_delay_s: float
+    reply_delay_s: float
+    try_s: float
+    response_time_ms: float  # of the client's SLA
+    replica_response_time_ms: float  # what the way to the replica and back leaves of it
+    waiting_room: int
+    retries: int
+    routing: int  # index into Routing
+
+
+class State(NamedTuple):
+    """The variables of a run. The length of every ring is a power of two."""
+
+    times: FloatArray  # (slots, N_TIMES)
+    counts: IntArray  # (slots, N_COUNTS)
+    sent_s: FloatArray  # (slots, ring): the requests in a replica, from its HEAD on
+    reached_s: FloatArray  # (slots, ring)
+    tries: IntArray  # (slots, ring)
+    front_times: FloatArray  # (slots, ring, 2): those in its front, from FRONT_HEAD on
+    front_counts: IntArray  # (slots, ring, 2)
+    ready: IntArray  # (slots,): the slots that take requests; the first fleet_counts[READY] count
+    arrivals_s: FloatArray  # (requests,)
+    retry_times: FloatArray  # (ring, 2)
+    retry_counts: IntArray  # (ring, 2)
+    fleet_counts: IntArray  # (N_FLEET_COUNTS,)
+    fleet_times: FloatArray  # (N_FLEET_TIMES,)
+    random: NDArray[np.uint64]  # (1,): the balancer's stream of random numbers
+    batch_random: NDArray[np.uint64]  # (slots,): the stream of each replica's batch times
+    in_time: FloatArray  # (seconds,); this and the next three: FleetCounters
+    refused: FloatArray
+    energy_j: FloatArray
+    histogram: FloatArray
+    log: FloatArray  # (requests, 4), or (0, 4) without a log: AnsweredRequest
+
+
+@inlined
+def random_bits(streams: NDArray[np.uint64], stream: int) -> np.uint64:
+    """Return the next 64 random bits of one of the SplitMix64 generators."""
+    streams[stream] += _GAMMA
+    z = streams[stream]
+    z = (z ^ (z >> _30)) * _MIX_1
+    z = (z ^ (z >> _27)) * _MIX_2
+    return np.uint64(z ^ (z >> _31))
+
+
+@inlined
+def draw(state: NDArray[np.uint64], below: int) -> int:
+    """Draw one of 0, …, `below` - 1 from the generator with this state, shape (1,)."""
+    return int(np.int64(((random_bits(state, 0) >> _32) * np.uint64(below)) >> _32))
+
+
+@inlined
+def draw_ratio(
+    ranks: FloatArray, ratios: FloatArray, size: int, streams: NDArray[np.uint64], stream: int
+) -> float:
+    """Draw the time of a batch, as a ratio to the profile's, by inverting its distribution.
+
+    `ratios[size - 1, i]` is the ratio of all ranks from `ranks[i - 1]` to `ranks[i]`.
+    """
+    rank = float(random_bits(streams, stream) >> _11) * _2_TO_MINUS_53
+    point = int(np.searchsorted(ranks, rank, "right"))
+    return float(ratios[size - 1, min(point, ranks.size - 1)])
+
+
+@inlined
+def bin_of(response_ms: float) -> int:
+    """Return the histogram bin of a response time; times out of range count in an end bin."""
+    mantissa, exponent = math.frexp(response_ms)
+    octave = exponent - 1 - MIN_EXPONENT
+    if octave < 0 or response_ms <= 0.0:
+        return 0
+    return min(octave * BINS_PER_OCTAVE + int((2 * mantissa - 1) * BINS_PER_OCTAVE), BINS - 1)
+
+
+@internal
+def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
+    """Estimate the rate of the tries that reach a replica."""
+    times = state.times
+    if math.isnan(times[slot, RATE_FIRST_S]):
+        return 0.0
+    window_s = rules.rate_window_s
+    age_s = max(0.0, now_s - times[slot, RATE_LAST_S])
+    seen_s = max(now_s - times[slot, RATE_FIRST_S], 0.1 * window_s)
+    share_seen = -math.expm1(-seen_s / window_s)
+    weight = times[slot, RATE_WEIGHT] * math.exp(-age_s / window_s)
+    return float(weight / (window_s * share_seen))
+
+
+@internal
+def bounded_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
+    """Estimate the rate; it is at most the upper confidence bound of that of the recent tries."""
+    per_s = rate_per_s(rules, state, slot, now_s)
+    if not per_s > 0:
+        return per_s
+    counted = state.counts[slot, EARLIER] + state.counts[slot, LATEST]
+    time_s = now_s - state.times[slot, EARLIER_S]
+    expected = per_s * time_s
+    missing = expected - counted
+    if missing <= 0 or missing * missing <= BOUND_DEVIATIONS**2 * expected:
+        return per_s
+    spread = BOUND_DEVIATIONS * math.sqrt(counted + BOUND_DEVIATIONS**2 / 4)
+    return float((counted + BOUND_DEVIATIONS**2 / 2 + spread) / time_s)
+
+
+@internal
+def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Count a try that reaches a replica."""
+    times = state.times
+    if math.isnan(times[slot, RATE_FIRST_S]):
+        times[slot, RATE_FIRST_S] = now_s
+        times[slot, RATE_LAST_S] = now_s
+        times[slot, EARLIER_S] = now_s
+        times[slot, LATEST_S] = now_s
+    age_s = max(0.0, now_s - times[slot, RATE_LAST_S])
+    times[slot, RATE_WEIGHT] = times[slot, RATE_WEIGHT] * math.exp(-age_s / rules.rate_window_s) + 1
+    times[slot, RATE_LAST_S] = max(times[slot, RATE_LAST_S], now_s)
+    counts = state.counts
+    if now_s - times[slot, LATEST_S] >= rules.rate_horizon_s:
+        times[slot, EARLIER_S], counts[slot, EARLIER] = times[slot, LATEST_S], counts[slot, LATEST]
+        times[slot, LATEST_S], counts[slot, LATEST] = now_s, 0
+    counts[slot, LATEST] += 1
+    counts[slot, OFFERED] += 1
+
+
+@internal
+def give_up(state: State, sent_s: float) -> None:
+    """Count a request that no replica answers."""
+    state.refused[int(sent_s)] += 1
+    state.fleet_counts[GIVEN_UP] += 1
+
+
+@internal
+def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: float) -> None:
+    """Drop the waiting requests that a batch done at `done_s` would answer too late."""
+    counts = state.counts
+    mask = state.reached_s.shape[1] - 1
+    oldest_s = done_s - 1e-3 * rules.answer_within_ms
+    while counts[slot, WAITING]:
+        head = counts[slot, HEAD] & mask
+        if state.reached_s[slot, head] >= oldest_s:
+            break
+        count_ongoing(state, slot, now_s)
+        give_up(state, state.sent_s[slot, head])
+        counts[slot, EXPIRED] += 1
+        counts[slot, LATE] += 1
+        counts[slot, HEAD] += 1
+        counts[slot, WAITING] -= 1
+
+
+@internal
+def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
+    """Return what nearly all requests have lost at most, being refused elsewhere before."""
+    share = state.times[slot, REFUSED_SHARE]
+    if share <= rules.late_share_allowed:
+        return 0.0
+    tries = math.log(rules.late_share_allowed) / math.log(min(share, MAX_REFUSED_SHARE))
+    spare_ms = max(0.0, rules.admit_within_ms - rules.latency_ms[-1])
+    return float(min(rules.try_ms * min(tries, float(rules.retries)), spare_ms / 2))
+
+
+@internal
+def is_expired(rules: Rules, now_s: float, reached_s: float) -> bool:
+    """Return whether a request waited so long to be read that a free device is too late."""
+    done_s = now_s + rules.latency_s[0]
+    return bool(reached_s < min(now_s, done_s - 1e-3 * rules.answer_within_ms))
+
+
+@internal
+def has_room(rules: Rules, state: State, slot: int, now_s: float, reached_s: float) -> bool:
+    """Return whether one more request may wait: there is room, and it will be done in time."""
+    counts = state.counts
+    waiting = counts[slot, WAITING]
+    if waiting and waiting >= rules.waiting_room:
+        return False
+    busy = counts[slot, ON_DEVICE] > 0
+    if rules.admit_within_ms == np.inf:
+        return True
+    if not (waiting or busy):
+        alone_ms = rules.latency_ms[0]
+        if alone_ms <= rules.admit_within_ms:
+            return bool(alone_ms <= rules.admit_within_ms - 1e3 * (now_s - reached_s))
+        return not is_expired(rules, now_s, reached_s)
+    full_ms = rules.latency_ms[-1]
+    size = rules.latency_ms.size
+    # While the device is busy, later arrivals may fill up the last batch.
+    batches, rest = divmod(waiting + size if busy else waiting + 1, size)
+    done_ms = batches * full_ms
+    if not busy and rest:
+        done_ms += rules.latency_ms[rest - 1]
+    if not waiting and done_ms > rules.admit_within_ms:
+        return not is_expired(rules, now_s, reached_s)
+    start_s = max(now_s, state.times[slot, EXPECTED_END_S]) if busy else now_s
+    within_ms = rules.admit_within_ms - time_lost_in_tries_ms(rules, state, slot)
+    return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
+
+
+@inlined
+def is_draining(state: State, slot: int) -> bool:
+    """Return whether what waits starts without waiting for more: no more is to come."""
+    return bool(state.counts[slot, DRAINING] and not state.counts[slot, UNREAD])
+
+
+@internal
+def inside(state: State, slot: int) -> int:
+    """Return the number of requests in a replica."""
+    counts = state.counts
+    return int(counts[slot, WAITING] + counts[slot, ON_DEVICE] + counts[slot, IN_FRONT])
+
+
+@internal
+def count_drained(state: State, slot: int, now_s: float) -> None:
+    """Note that a draining replica is empty, if it is."""
+    if state.counts[slot, DRAINING] and not inside(state, slot):
+        state.times[slot, DRAINED_S] = now_s
+
+
+@inlined
+def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Start a batch on a free device if the policy says so, or set when to decide again."""
+    times, counts = state.times, state.counts
+    times[slot, NEXT_EVENT_S] = np.inf
+    waiting = counts[slot, WAITING]
+    if waiting == 0:
+        count_drained(state, slot, now_s)
+        return
+    arrivals_per_s = bounded_per_s(rules, state, slot, now_s)
+    cell = np.searchsorted(rules.rates_per_s, arrivals_per_s, "right")
+    size = rules.actions[cell, min(waiting, rules.actions.shape[1] - 1)]
+    if size == 0:
+        oldest_s = state.reached_s[slot, counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]
+        due_s = oldest_s + rules.max_wait_s[cell]
+        if now_s < due_s and not is_draining(state, slot):
+            times[slot, NEXT_EVENT_S] = due_s
+            return
+        size = min(waiting, rules.max_batch_size[cell])
+    drop_expired(rules, state, slot, now_s, now_s + rules.latency_s[size - 1])
+    size = min(size, counts[slot, WAITING])
+    if size == 0:
+        count_drained(state, slot, now_s)
+        return
+    counts[slot, ON_DEVICE] = size
+    counts[slot, WAITING] -= size
+    batch_s = rules.latency_s[size - 1]
+    times[slot, EXPECTED_END_S] = now_s + batch_s
+    if rules.time_ranks.size:
+        ranks, ratios = rules.time_ranks, rules.time_ratios
+        batch_s *= draw_ratio(ranks, ratios, size, state.batch_random, slot)
+    times[slot, NEXT_EVENT_S] = now_s + batch_s
+    second = min(int(now_s), state.energy_j.size - 1)
+    state.energy_j[second] += rules.energy_j[size - 1] - rules.idle_power_w * batch_s
+    state.fleet_times[DEVICES_BUSY_S] += batch_s
+    state.fleet_counts[BATCHES] += 1
+
+
+@internal
+def count_ongoing(state: State, slot: int, now_s: float) -> None:
+    """Add the time that requests have spent in a replica since this was last called."""
+    times, requests = state.times, inside(state, slot)
+    if requests:  # COUNTED_S of a slot never used is infinite
+        state.fleet_times[ONGOING_S] += requests * (now_s - times[slot, COUNTED_S])
+    times[slot, COUNTED_S] = now_s
+
+
+@internal
+def answer(
+    rules: Rules, state: State, slot: int, now_s: float,
+    sent_s: float, reached_s: float, tries: int, batch_size: int,
+) -> None:  # fmt: skip
+    """Answer a request."""
+    counts = state.counts
+    response_ms = 1e3 * (now_s + rules.reply_delay_s - sent_s)
+    state.histogram[bin_of(response_ms)] += 1
+    if response_ms <= rules.response_time_ms:
+        state.in_time[int(sent_s)] += 1
+    if 1e3 * (now_s - reached_s) > rules.replica_response_time_ms:
+        counts[slot, LATE] += 1
+    counts[slot, COMPLETED] += 1
+    if state.log.shape[0]:
+        row = state.fleet_counts[LOGGED]
+        state.log[row, 0] = sent_s
+        state.log[row, 1] = response_ms
+        state.log[row, 2] = batch_size
+        state.log[row, 3] = tries
+        state.fleet_counts[LOGGED] = row + 1
+
+
+@internal
+def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """End the batch on a device; its requests are answered at once, or pass the front."""
+    count_ongoing(state, slot, now_s)
+    counts = state.counts
+    mask = state.sent_s.shape[1] - 1
+    size, head = counts[slot, ON_DEVICE], counts[slot, HEAD]
+    for i in range(head, head + size):
+        sent_s, reached_s = state.sent_s[slot, i & mask], state.reached_s[slot, i & mask]
+        tries = state.tries[slot, i & mask]
+        if rules.has_front:
+            join_front(rules, state, slot, now_s, sent_s, reached_s, tries, size)
+        else:
+            answer(rules, state, slot, now_s, sent_s, reached_s, tries, size)
+    counts[slot, HEAD] = head + size
+    counts[slot, ON_DEVICE] = 0
+
+
+@internal
+def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int) -> None:
+    """Schedule another try after `tries` without an answer, or give the request up."""
+    fleet_counts = state.fleet_counts
+    if tries > rules.retries:
+        give_up(state, sent_s)
+        return
+    last = (fleet_counts[RETRY_HEAD] + fleet_counts[RETRIES_PENDING]) & (
+        state.retry_times.shape[0] - 1
+    )
+    state.retry_times[last, RETRY_SENT_S] = sent_s
+    state.retry_times[last, RETRY_AT_S] = now_s + rules.try_s
+    state.retry_counts[last, RETRY_TRIES] = tries
+    state.retry_counts[last, RETRY_AVOID] = avoid
+    fleet_counts[RETRIES_PENDING] += 1
+
+
+@internal
+def may_retry(state: State, slot: int) -> bool:
+    """Return whether the next refusal of a replica may be tried elsewhere."""
+    elsewhere = state.times[slot, REFUSED_ELSEWHERE]
+    if elsewhere <= ALL_UP_TO:
+        return True
+    state.times[slot, RETRIES_LEFT] += max(0.0, NONE_FROM - elsewhere) / (NONE_FROM - ALL_UP_TO)
+    if state.times[slot, RETRIES_LEFT] < 1.0:
+        state.counts[slot, REFUSED_FINALLY] += 1
+        return False
+    state.times[slot, RETRIES_LEFT] -= 1.0
+    return True
+
+
+@internal
+def refuse(
+    rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
+) -> None:
+    """Refuse a request: it is tried elsewhere, unless that would be too late."""
+    count_arrival(rules, state, slot, now_s)
+    counts = state.counts
+    if is_expired(rules, now_s, reached_s):
+        give_up(state, sent_s)
+        counts[slot, EXPIRED] += 1
+        counts[slot, LATE] += 1
+        return
+    share = state.times[slot, REFUSED_SHARE]
+    state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / state.times[slot, RATE_WEIGHT]
+    counts[slot, REFUSED] += 1
+    only_replica = state.fleet_counts[READY] == 1 and state.ready[0] == slot
+    if not only_replica and may_retry(state, slot):  # HAProxy does not ask the only one again
+        retry(rules, state, now_s, sent_s, tries, slot)
+    else:
+        give_up(state, sent_s)
+
+
+@internal
+def admit(
+    rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
+) -> None:
+    """Queue a request that reached its replica at `reached_s`, or refuse it; `tries` with this."""
+    counts, times = state.counts, state.times
+    waiting = counts[slot, WAITING]
+    if not has_room(rules, state, slot, now_s, reached_s):
+        refuse(rules, state, slot, now_s, sent_s, reached_s, tries)
+        return
+    count_arrival(rules, state, slot, now_s)
+    times[slot, REFUSED_SHARE] -= times[slot, REFUSED_SHARE] / times[slot, RATE_WEIGHT]
+    count_ongoing(state, slot, now_s)
+    last = (counts[slot, HEAD] + counts[slot, ON_DEVICE] + waiting) & (state.sent_s.shape[1] - 1)
+    state.sent_s[slot, last] = sent_s
+    state.reached_s[slot, last] = reached_s
+    state.tries[slot, last] = tries
+    counts[slot, WAITING] = waiting + 1
+    if not counts[slot, ON_DEVICE]:
+        decide(rules, state, slot, now_s)
+
+
+@internal
+def join_front(
+    rules: Rules, state: State, slot: int, now_s: float,
+    sent_s: float, reached_s: float, tries: int, batch_size: int,
+) -> None:  # fmt: skip
+    """Queue a request at the front: to be read, or answered after a batch of `batch_size`."""
+    counts, ring = state.counts, state.front_counts.shape[1]
+    last = (counts[slot, FRONT_HEAD] + counts[slot, IN_FRONT]) & (ring - 1)
+    state.front_times[slot, last, FRONT_SENT_S] = sent_s
+    state.front_times[slot, last, FRONT_REACHED_S] = reached_s
+    state.front_counts[slot, last, FRONT_TRIES] = tries
+    state.front_counts[slot, last, FRONT_BATCH_SIZE] = batch_size
+    counts[slot, IN_FRONT] += 1
+    counts[slot, UNREAD] += batch_size == 0
+    # All that is in the batcher may yet come, before the ring can grow.
+    if counts[slot, IN_FRONT] + state.sent_s.shape[1] > ring:
+        state.fleet_counts[FRONT_FULL] = 1
+    if state.times[slot, FRONT_EVENT_S] == np.inf:
+        begin_in_front(rules, state, slot, now_s)
+
+
+@internal
+def begin_in_front(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Begin to answer the next batch in the front, or to read or refuse the next request."""
+    counts = state.counts
+    head = counts[slot, FRONT_HEAD] & (state.front_counts.shape[1] - 1)
+    work_s = rules.front_request_s
+    if state.front_counts[slot, head, FRONT_BATCH_SIZE]:
+        work_s = rules.front_batch_s
+    else:
+        reached_s = state.front_times[slot, head, FRONT_REACHED_S]
+        since_s = reached_s - ANSWER_WAIT * (now_s - reached_s)
+        counts[slot, REFUSING] = not has_room(rules, state, slot, now_s + work_s, since_s)
+        if counts[slot, REFUSING]:
+            work_s = rules.front_refuse_s
+    state.times[slot, FRONT_EVENT_S] = now_s + work_s
+    state.fleet_times[FRONTS_BUSY_S] += work_s
+
+
+@internal
+def front_event(rules: Rules, state: State, slot: int) -> None:
+    """End what the front does: a batch is answered, a request handed on or refused."""
+    times, counts = state.times, state.counts
+    now_s, mask = times[slot, FRONT_EVENT_S], state.front_counts.shape[1] - 1
+    count_ongoing(state, slot, now_s)
+    head = counts[slot, FRONT_HEAD]
+    batch_size = state.front_counts[slot, head & mask, FRONT_BATCH_SIZE]
+    requests = max(1, batch_size)
+    counts[slot, FRONT_HEAD] += requests
+    counts[slot, IN_FRONT] -= requests
+    counts[slot, UNREAD] -= batch_size == 0
+    for i in range(head, head + requests):
+        sent_s = state.front_times[slot, i & mask, FRONT_SENT_S]
+        reached_s = state.front_times[slot, i & mask, FRONT_REACHED_S]
+        tries = state.front_counts[slot, i & mask, FRONT_TRIES]
+        if batch_size:
+            answer(rules, state, slot, now_s, sent_s, reached_s, tries, batch_size)
+        elif counts[slot, REFUSING]:
+            refuse(rules, state, slot, now_s, sent_s, reached_s, tries)
+        else:
+            admit(rules, state, slot, now_s, sent_s, reached_s, tries)
+    times[slot, FRONT_EVENT_S] = np.inf
+    if counts[slot, IN_FRONT]:
+        begin_in_front(rules, state, slot, now_s)
+    if is_draining(state, slot) and not counts[slot, ON_DEVICE]:
+        decide(rules, state, slot, now_s)
+
+
+@internal
+def catch_up(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Replay a replica's events up to now; up to its last one if `now_s` is infinite."""
+    times = state.times
+    while min(times[slot, NEXT_EVENT_S], times[slot, FRONT_EVENT_S]) <= now_s:
+        event_s = times[slot, NEXT_EVENT_S]
+        if rules.has_front and times[slot, FRONT_EVENT_S] < event_s:
+            front_event(rules, state, slot)
+            continue
+        if event_s == np.inf:
+            break
+        if state.counts[slot, ON_DEVICE]:
+            complete(rules, state, slot, event_s)
+        decide(rules, state, slot, event_s)
+
+
+@internal
+def pick_random(state: State, avoid: int) -> int:
+    """Pick a ready replica at random, other than `avoid` if there is another."""
+    ready = state.fleet_counts[READY]
+    index = draw(state.random, ready)
+    if state.ready[index] == avoid and ready > 1:
+        index = (index + 1 + draw(state.random, ready - 1)) % ready
+    return int(state.ready[index])
+
+
+@internal
+def load(rules: Rules, state: State, slot: int, now_s: float) -> int:
+    """Return the number of requests in a replica now."""
+    catch_up(rules, state, slot, now_s)
+    return inside(state, slot)
+
+
+@internal
+def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
+    """Pick the replica for a try; see `autoscaler.simulator.engines.interface.Routing`."""
+    ready = state.fleet_counts[READY]
+    if rules.routing == 0:
+        return pick_random(state, avoid)
+    if rules.routing == 1:
+        first = pick_random(state, avoid)
+        second = pick_random(state, avoid)
+        first_load = load(rules, state, first, now_s)
+        return second if load(rules, state, second, now_s) < first_load else first
+    best, best_load = NO_SLOT, 0
+    offset = draw(state.random, ready)
+    for i in range(ready):
+        slot = state.ready[(offset + i) % ready]
+        if slot == avoid and ready > 1:
+            continue
+        slot_load = load(rules, state, slot, now_s)
+        if best == NO_SLOT or slot_load < best_load:
+            best, best_load = slot, slot_load
+    return best
+
+
+@internal
+def attempt(
+    rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int
+) -> None:
+    """Try a request at a replica, after `tries` tries elsewhere."""
+    slot = route(rules, state, now_s, avoid)
+    catch_up(rules, state, slot, now_s)
+    if rules.has_front:
+        count_ongoing(state, slot, now_s)
+        join_front(rules, state, slot, now_s, sent_s, now_s, tries + 1, 0)
+    else:
+        admit(rules, state, slot, now_s, sent_s, now_s, tries + 1)
+
+
+@internal
+def count_held(rules: Rules, state: State, until_s: float) -> None:
+    """Add the time that requests have been held for a first replica since `advance` last ran."""
+    since_s = state.fleet_times[NOW_S]
+    held_s = 0.0
+    for i in range(state.fleet_counts[RETRIES_PENDING]):
+        entry = (state.fleet_counts[RETRY_HEAD] + i) & (state.retry_times.shape[0] - 1)
+        held_s += max(0.0, until_s - max(since_s, state.retry_times[entry, RETRY_AT_S]))
+    for i in range(state.fleet_counts[NEXT_ARRIVAL], state.arrivals_s.size):
+        held_s += max(0.0, until_s - max(since_s, state.arrivals_s[i] + rules.request_delay_s))
+    state.fleet_times[ONGOING_S] += held_s
+
+
+@internal
+def first_front(state: State) -> int:
+    """Return the slot whose front has the earliest event."""
+    first = 0
+    for slot in range(1, state.times.shape[0]):
+        if state.times[slot, FRONT_EVENT_S] < state.times[first, FRONT_EVENT_S]:
+            first = slot
+    return first
+
+
+@compiled
+def advance(rules: Rules, state: State, until_s: float) -> bool:
+    """Simulate up to `until_s`; return False if a ring must grow first."""
+    fleet_counts = state.fleet_counts
+    ring = state.retry_times.shape[0]
+    open_since_s = state.fleet_times[OPEN_SINCE_S]
+    while True:
+        arrival_s = retry_s = np.inf
+        head = fleet_counts[RETRY_HEAD]
+        if fleet_counts[READY]:
+            if fleet_counts[NEXT_ARRIVAL] < state.arrivals_s.size:
+                arrival_s = state.arrivals_s[fleet_counts[NEXT_ARRIVAL]] + rules.request_delay_s
+            if fleet_counts[RETRIES_PENDING]:
+                retry_s = state.retry_times[head, RETRY_AT_S]
+        if rules.has_front:
+            slot = first_front(state)
+            front_s = state.times[slot, FRONT_EVENT_S]
+            pending = fleet_counts[RETRIES_PENDING] + state.counts[slot, UNREAD]
+            if fleet_counts[FRONT_FULL] or pending > ring:
+                return False
+            # A request that was held reaches its replica at `open_since_s`.
+            try_s = max(min(arrival_s, retry_s), open_since_s)
+            if front_s < np.inf and front_s <= min(try_s, until_s):
+                catch_up(rules, state, slot, front_s)
+                continue
+        if min(arrival_s, retry_s) >= until_s:
+            break
+        if retry_s <= arrival_s:
+            fleet_counts[RETRY_HEAD] = (head + 1) & (ring - 1)
+            fleet_counts[RETRIES_PENDING] -= 1
+            now_s, sent_s = retry_s, state.retry_times[head, RETRY_SENT_S]
+            tries = state.retry_counts[head, RETRY_TRIES]
+            avoid = state.retry_counts[head, RETRY_AVOID]
+        elif fleet_counts[RETRIES_PENDING] == ring:
+            return False
+        else:
+            now_s, sent_s = arrival_s, state.arrivals_s[fleet_counts[NEXT_ARRIVAL]]
+            tries, avoid = 0, NO_SLOT
+            fleet_counts[NEXT_ARRIVAL] += 1
+        attempt(rules, state, max(now_s, open_since_s), sent_s, tries, avoid)
+    for slot in range(state.times.shape[0]):
+        catch_up(rules, state, slot, until_s)
+        if math.isfinite(until_s):
+            count_ongoing(state, slot, until_s)
+    if not fleet_counts[READY] and math.isfinite(until_s):
+        count_held(rules, state, until_s)
+    state.fleet_times[NOW_S] = until_s
+    return True
+
+
+@compiled
+def kill(rules: Rules, state: State, slot: int, now_s: float) -> None:
+    """Retry the requests of a replica that died; the ring of retries must have room for them."""
+    counts = state.counts
+    mask = state.sent_s.shape[1] - 1
+    head = counts[slot, HEAD]
+    for i in range(head, head + counts[slot, ON_DEVICE] + counts[slot, WAITING]):
+        tries = state.tries[slot, i & mask]
+        retry(rules, state, now_s, state.sent_s[slot, i & mask], tries, NO_SLOT)
+    mask = state.front_counts.shape[1] - 1
+    for i in range(counts[slot, FRONT_HEAD], counts[slot, FRONT_HEAD] + counts[slot, IN_FRONT]):
+        tries = state.front_counts[slot, i & mask, FRONT_TRIES]
+        retry(rules, state, now_s, state.front_times[slot, i & mask, FRONT_SENT_S], tries, NO_SLOT)
+    counts[slot, ON_DEVICE] = 0
+    counts[slot, WAITING] = 0
+    counts[slot, IN_FRONT] = 0
+    counts[slot, UNREAD] = 0
+    state.times[slot, NEXT_EVENT_S] = np.inf
+    state.times[slot, FRONT_EVENT_S] = np.inf

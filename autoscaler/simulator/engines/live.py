@@ -1,0 +1,371 @@
+"""The live engine: the batcher core that serves live traffic, on virtual time.
+
+It processes one event after the other, with a single queue of events for the whole fleet, in plain
+Python. It is slow, easy to follow, and supports whatever the core supports. The compiled engine is
+held equal to it; `autoscaler.simulator.engines.kernel` has the same steps under the same names,
+those of `autoscaler.simulator.engines.live_records` included.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from itertools import chain, count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.simulator.engines.balancer import Balancer
+from autoscaler.simulator.engines.counters import FleetCounters
+from autoscaler.simulator.engines.interface import (
+    AnsweredRequest,
+    FleetWork,
+    ReplicaCounters,
+    ReplicaModel,
+)
+from autoscaler.simulator.engines.kernel import ANSWER_WAIT, draw_ratio, random_bits
+from autoscaler.simulator.engines.live_records import LiveRecords
+from autoscaler.simulator.engines.live_replica import EventKind, LiveReplica, Message
+from autoscaler.simulator.engines.refusals_seen import RefusalsSeen
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Refusal, Request
+
+FloatArray = NDArray[np.float64]
+
+
+_DeviceEvent = tuple[LiveReplica, int]
+#: When it happens, of which kind, the slot of a front, order of scheduling, and what it concerns.
+_Event = tuple[float, EventKind, int, int, Message | _DeviceEvent | LiveReplica]
+
+
+class LiveEngine:
+    """An engine around `policy.batcher.core.BatcherCore`.
+
+    See `autoscaler.simulator.engines.interface.Engine` for the methods.
+
+    Parameters
+    ----------
+    model : ReplicaModel
+        The replicas.
+    counters : FleetCounters
+        Counts the answers and refusals.
+    seed : int
+        Seed of the balancer's choices.
+    batch_seed : int
+        Seed of the batch times, where they vary.
+    log_requests : bool
+        Whether to keep a log of the answered requests.
+    """
+
+    def __init__(
+        self,
+        model: ReplicaModel,
+        counters: FleetCounters,
+        seed: int,
+        batch_seed: int = 0,
+        log_requests: bool = False,
+    ) -> None:
+        self._model = model
+        self._records = LiveRecords(model, counters, log_requests=log_requests)
+        self._balancer = Balancer(model.routing, seed)
+        self._refusals_seen = RefusalsSeen()
+        self._batch_seeds = np.array([batch_seed], np.uint64)
+        self._replicas: dict[int, LiveReplica] = {}
+        self._ready: list[LiveReplica] = []
+        self._events: list[_Event] = []
+        self._order = count()
+        #: Requests held for a first replica, and since when.
+        self._held: list[tuple[float, Message]] = []
+        self._open_since_s = 0.0
+        #: Requests on their way, or in a front that may refuse them.
+        self._in_flight = 0
+        self._ongoing_s = 0.0
+        self._now_s = 0.0
+
+    def add(self, slot: int, now_s: float) -> None:
+        """Put a new, empty replica into a slot."""
+        core = BatcherCore(self._model.table, self._model.limits)
+        batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
+        self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
+        self._refusals_seen.added(slot)
+
+    def route_to(self, slots: Sequence[int], now_s: float) -> None:
+        """Set the replicas that take requests from now on; with none, requests are held."""
+        if not self._ready:
+            self._open_since_s = now_s
+        self._ready = [self._replicas[slot] for slot in slots]
+
+    def offer(self, sent_s: FloatArray) -> None:
+        """Append the times, ascending, at which clients send their next requests."""
+        delay_s = 1e-3 * self._model.delays.request_delay_ms
+        for sent in sent_s.tolist():
+            self._schedule(sent + delay_s, EventKind.ARRIVAL, Message(sent))
+
+    def advance(self, until_s: float) -> None:
+        """Simulate every try before `until_s`, and the devices up to and including it."""
+        if self._ready:
+            held, self._held = self._held, []
+            for _, message in held:
+                self._attempt(self._open_since_s, message)
+                self._process_events(self._open_since_s)
+        self._process_events(until_s)
+        if math.isfinite(until_s):
+            for held_s, _ in self._held:
+                self._ongoing_s += until_s - max(held_s, self._now_s)
+            self._now_s = until_s
+            for replica in self._replicas.values():
+                self._count_ongoing(until_s, replica)
+            self._look_at_refusals(until_s)
+
+    def _process_events(self, until_s: float) -> None:
+        """Process every try before `until_s`, and the replicas' events up to and including it."""
+        events = self._events
+        while events and events[0][:2] <= (until_s, EventKind.FRONT):
+            now_s, _, _, _, subject = heapq.heappop(events)
+            if math.isinf(now_s):
+                break
+            if isinstance(subject, Message):
+                self._in_flight -= 1
+                if self._ready:
+                    self._attempt(now_s, subject)
+                else:
+                    self._held.append((now_s, subject))
+            elif isinstance(subject, LiveReplica):
+                if now_s == subject.front_event_s:
+                    self._front_event(now_s, subject)
+            else:
+                replica, decision = subject
+                if decision == replica.decision:
+                    self._complete(now_s, replica)
+                    self._decide(now_s, replica)
+
+    def _look_at_refusals(self, now_s: float) -> None:
+        """Tell each replica what the others refuse, if it is time."""
+        if not self._refusals_seen.is_due(now_s):
+            return
+        tries = [(one.offered, one.refused + one.expired) for one in self._ready]
+        shares = self._refusals_seen.look(now_s, [one.slot for one in self._ready], tries)
+        for replica, share in zip(self._ready, shares.tolist(), strict=True):
+            replica.retries.refused_elsewhere = share
+
+    def drain(self, slot: int, now_s: float) -> None:
+        """Have a replica start what waits without waiting for more."""
+        replica = self._replicas[slot]
+        replica.draining = True
+        self._drain_core(now_s, replica)
+
+    def drained_at_s(self, slot: int) -> float:
+        """Return when a draining replica became empty; infinity while it is not."""
+        return self._replicas[slot].drained_at_s
+
+    def kill(self, slot: int, now_s: float) -> None:
+        """End a replica at once; the balancer retries its requests at others."""
+        replica = self._replicas.pop(slot)
+        replica.decision += 1
+        replica.front_event_s = math.inf
+        self._in_flight -= replica.unread
+        for message in (*replica.messages, *chain.from_iterable(replica.front)):
+            self._retry(now_s, message, None)
+
+    def finish(self, now_s: float) -> None:
+        """Answer or refuse every request still in flight, once the last has been sent."""
+        while self._in_flight or (self._held and self._ready):
+            now_s += max(1e-3, 1e-3 * self._model.delays.try_ms)
+            self.advance(now_s)
+        for _, message in self._held:
+            self._records.give_up(message)
+        for slot, replica in self._replicas.items():
+            if replica.core.queue_length:
+                self.drain(slot, now_s)
+        self.advance(math.inf)
+
+    def counters(self, slot: int) -> ReplicaCounters:
+        """Return the counters of a replica."""
+        return self._replicas[slot].counters()
+
+    def take_ongoing_s(self) -> float:
+        """Return the request-seconds spent in replicas or held since the last call, and reset."""
+        ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
+        return ongoing_s
+
+    @property
+    def refused(self) -> int:
+        """Requests refused by every try."""
+        return self._records.refused
+
+    def work(self) -> FleetWork:
+        """Return what all replicas have done so far."""
+        return self._records.work()
+
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""
+        return self._records.request_log()
+
+    def _schedule(
+        self, at_s: float, kind: EventKind, subject: Message | _DeviceEvent | LiveReplica
+    ) -> None:
+        self._in_flight += isinstance(subject, Message)
+        slot = subject.slot if isinstance(subject, LiveReplica) else 0
+        heapq.heappush(self._events, (at_s, kind, slot, next(self._order), subject))
+
+    def _attempt(self, now_s: float, message: Message) -> None:
+        """Try a request at a replica."""
+        message.tries += 1
+        message.reached_s = now_s
+        replica = self._balancer.pick(self._ready, message.avoid)
+        if self._model.front is None:
+            self._admit(now_s, message, replica)
+            return
+        self._count_ongoing(now_s, replica)
+        self._in_flight += 1
+        replica.unread += 1
+        message.batch_size = 0
+        self._join_front(now_s, replica, [message])
+
+    def _join_front(self, now_s: float, replica: LiveReplica, work: list[Message]) -> None:
+        """Queue a request to be read by the front, or the requests of a batch to be answered."""
+        replica.front.append(work)
+        replica.in_front += len(work)
+        if replica.front_event_s == math.inf:
+            self._begin_in_front(now_s, replica)
+
+    def _begin_in_front(self, now_s: float, replica: LiveReplica) -> None:
+        """Begin to answer the next batch in the front, or to read or refuse the next request."""
+        costs, message = self._model.front, replica.front[0][0]
+        assert costs is not None
+        work_s = 1e-3 * costs.request_ms
+        if message.batch_size:
+            work_s = 1e-3 * costs.batch_ms
+        else:
+            since_s = message.reached_s - ANSWER_WAIT * (now_s - message.reached_s)
+            replica.refusing = not replica.core.has_room(1, now_s + work_s, since_s)
+            if replica.refusing:
+                work_s = 1e-3 * self._model.refuse_ms
+        replica.front_event_s = now_s + work_s
+        self._schedule(replica.front_event_s, EventKind.FRONT, replica)
+        self._records.fronts_busy_s += work_s
+
+    def _front_event(self, now_s: float, replica: LiveReplica) -> None:
+        """End what the front does: a batch is answered, a request handed on or refused."""
+        self._count_ongoing(now_s, replica)
+        work = replica.front.popleft()
+        replica.in_front -= len(work)
+        message = work[0]
+        if message.batch_size:
+            for message in work:
+                self._records.answer(now_s, replica, message)
+        else:
+            replica.unread -= 1
+            self._in_flight -= 1
+            if replica.refusing:
+                refusal = replica.core.refuse(1, now_s, message.reached_s)
+                self._refuse(now_s, message, replica, refusal)
+            else:
+                self._admit(now_s, message, replica)
+        replica.front_event_s = math.inf
+        if replica.front:
+            self._begin_in_front(now_s, replica)
+        self._drain_core(now_s, replica)
+
+    def _drain_core(self, now_s: float, replica: LiveReplica) -> None:
+        """Have the core of a draining replica wait for no more, once no more is to come."""
+        if replica.draining and not replica.unread:
+            replica.core.drain()
+            if replica.batch is None:
+                self._decide(now_s, replica)
+
+    def _admit(self, now_s: float, message: Message, replica: LiveReplica) -> None:
+        """Queue a request at the device, or refuse it."""
+        refusal = replica.core.arrive(now_s, Request(message.reached_s, 1, message))
+        if refusal is not None:
+            self._refuse(now_s, message, replica, refusal)
+            return
+        replica.offered += 1
+        self._count_ongoing(now_s, replica)
+        replica.messages.append(message)
+        if replica.batch is None:
+            self._decide(now_s, replica)
+
+    def _refuse(
+        self, now_s: float, message: Message, replica: LiveReplica, refusal: Refusal
+    ) -> None:
+        """Refuse a request: it is tried elsewhere, unless that would be too late."""
+        replica.offered += 1
+        if refusal is Refusal.EXPIRED:
+            self._records.give_up(message)
+            replica.expired += 1
+            replica.late += 1
+            return
+        replica.refused += 1
+        # HAProxy does not ask the only replica again.
+        if self._ready != [replica] and replica.retries.take(1):
+            self._retry(now_s, message, replica.slot)
+        else:
+            self._records.give_up(message)
+
+    def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
+        """Schedule another try, or give the request up."""
+        if message.tries > self._model.retries:
+            self._records.give_up(message)
+            return
+        message.avoid = avoid
+        self._schedule(now_s + 1e-3 * self._model.delays.try_ms, EventKind.RETRY, message)
+
+    def _decide(self, now_s: float, replica: LiveReplica) -> None:
+        """Start a batch on a free device if the core says so, or schedule the next decision."""
+        batch = replica.core.next_batch(now_s)
+        self._drop_expired(now_s, replica)
+        replica.decision += 1
+        replica.batch = batch
+        if batch is not None:
+            batch_s = self._batch_s(batch.size, replica)
+            self._records.batch_started(now_s, batch.size, batch_s)
+            self._schedule(now_s + batch_s, EventKind.DEVICE, (replica, replica.decision))
+        elif replica.core.wake_at_s is not None:
+            due_s = replica.core.wake_at_s
+            self._schedule(due_s, EventKind.DEVICE, (replica, replica.decision))
+        elif replica.draining and not replica.load:
+            replica.drained_at_s = now_s
+
+    def _batch_s(self, size: int, replica: LiveReplica) -> float:
+        """Return how long a batch takes; drawn at random where batch times vary."""
+        batch_s = 1e-3 * self._model.limits.latency_ms[size - 1]
+        times = self._model.batch_times
+        if not times.ranks.size:
+            return batch_s
+        return batch_s * draw_ratio(times.ranks, times.ratios, size, replica.batch_random, 0)
+
+    def _drop_expired(self, now_s: float, replica: LiveReplica) -> None:
+        """Give up the requests that a batch would have answered too late: the oldest ones."""
+        expired = len(replica.core.deadline_missed)
+        if not expired:
+            return
+        self._count_ongoing(now_s, replica)
+        replica.core.deadline_missed.clear()
+        for _ in range(expired):
+            self._records.give_up(replica.messages.popleft())
+        replica.expired += expired
+        replica.late += expired
+
+    def _complete(self, now_s: float, replica: LiveReplica) -> None:
+        """End the batch on the device, if any; it is answered at once, or passes the front."""
+        if replica.batch is None:
+            return
+        self._count_ongoing(now_s, replica)
+        size = replica.batch.size
+        replica.batch = None
+        replica.core.device_free()
+        answered = []
+        for _ in range(size):
+            message = replica.messages.popleft()
+            message.batch_size = size
+            if self._model.front is None:
+                self._records.answer(now_s, replica, message)
+            else:
+                answered.append(message)
+        if answered:
+            self._join_front(now_s, replica, answered)
+
+    def _count_ongoing(self, now_s: float, replica: LiveReplica) -> None:
+        """Add the time that requests have spent in a replica since this was last called."""
+        self._ongoing_s += replica.load * (now_s - replica.counted_s)
+        replica.counted_s = now_s

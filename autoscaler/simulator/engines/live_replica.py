@@ -1,0 +1,87 @@
+"""What the live engine keeps of each request and of each replica."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.simulator.engines.interface import ReplicaCounters
+from deployments.http.retry_budget import RetryBudget
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Batch
+
+
+class EventKind(IntEnum):
+    """The order of events that happen at the same time."""
+
+    DEVICE = 0
+    FRONT = 1
+    RETRY = 2
+    ARRIVAL = 3
+
+
+@dataclass
+class Message:
+    """A client's request: on its way, held at the balancer, or in a replica."""
+
+    sent_s: float
+    tries: int = 0
+    #: Slot of the replica that refused it last.
+    avoid: int | None = None
+    #: When it reached the replica that it is in.
+    reached_s: float = math.nan
+    #: Size of the batch that it was in.
+    batch_size: int = 0
+
+
+@dataclass(eq=False)
+class LiveReplica:
+    """A replica of the live engine: its batcher core, its front and its counters."""
+
+    slot: int
+    core: BatcherCore
+    counted_s: float
+    #: Random numbers of its batch times.
+    batch_random: NDArray[np.uint64]
+    batch: Batch | None = None
+    drained_at_s: float = math.inf
+    draining: bool = False
+    #: Counts its decisions. A device event scheduled by an earlier decision is stale.
+    decision: int = 0
+    #: Its requests, waiting and on the device, in order of arrival.
+    messages: deque[Message] = field(default_factory=deque)
+    #: The work of its front: requests to read, and batches to answer.
+    front: deque[list[Message]] = field(default_factory=deque)
+    #: When the front has done the first of it; infinite if it has nothing to do.
+    front_event_s: float = math.inf
+    refusing: bool = False
+    #: Decides which of its refusals are tried elsewhere.
+    retries: RetryBudget = field(default_factory=RetryBudget)
+    #: Requests in the front, and those of them that it has not read.
+    in_front: int = 0
+    unread: int = 0
+    offered: int = 0
+    refused: int = 0
+    completed: int = 0
+    late: int = 0
+    expired: int = 0
+
+    @property
+    def load(self) -> int:
+        """Number of requests in the replica."""
+        return len(self.messages) + self.in_front
+
+    def counters(self) -> ReplicaCounters:
+        """Return its counters."""
+        return ReplicaCounters(
+            self.offered,
+            self.refused,
+            self.retries.refused_finally,
+            self.completed,
+            self.late,
+            self.expired,
+            self.core.queue_length,
+        )

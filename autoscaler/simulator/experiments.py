@@ -1,0 +1,276 @@
+"""Experiments: autoscalers side by side on one scenario, or a fixed fleet beside its prediction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from autoscaler.history.traces import MAX_TRACE_S, Trace, counts_by_second
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.simulator import prediction
+from autoscaler.simulator.arrivals import (
+    WithinSecond,
+    poisson_counts,
+    scaled_counts,
+    superposed_counts,
+)
+from autoscaler.simulator.autoscalers.choices import Choice
+from autoscaler.simulator.autoscalers.fixed import FixedFleet
+from autoscaler.simulator.autoscalers.oracle import Clairvoyant
+from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, ScalingProblem
+from autoscaler.simulator.reporting.comparison import PERCENTILES, Comparison
+from autoscaler.simulator.results import Run
+from autoscaler.simulator.scaling import ScalingPolicy
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import simulate
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.search import least_replicas
+from autoscaler.standbys import TwoTierStarts
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+#: Called with the label of the current run, and the share of the whole experiment that is done.
+Progress = Callable[[str, float], None]
+
+#: The name of the run of a fixed fleet.
+FIXED = "fixed"
+
+
+def compare(
+    scenario: Scenario, choices: Sequence[Choice], progress: Progress | None = None
+) -> Comparison:
+    """Run autoscalers and the oracle on the same arrivals.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        All begin with the oracle's initial fleet, but `static` with its own.
+    choices : sequence of Choice
+        The autoscalers. The oracle runs even if it is not among them.
+    progress : callable, optional
+        Called with the label of the current run and the share of the whole that is done.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    InfeasibleError
+        No number of replicas can meet the SLA; the message says which SLA could be met.
+    """
+    scenario = with_trace(scenario, scenario.counts, scenario.scale)
+    counts = scenario.counts
+    curve = load_lateness_curve(scenario)
+    problem = ScalingProblem(
+        scenario.replica_profile,
+        scenario.objective,
+        curve.sla_rate_per_s,
+        scenario.start_time.median_s,
+        counts,
+        scenario.autoscaler_settings or AutoscalerSettings(),
+        scenario.min_replicas,
+        scenario.max_replicas,
+        two_tier_starts(scenario),
+        scenario.history,
+    )
+    oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
+    runs: dict[str, Run] = {}
+    everything = {choice.name: choice for choice in (*choices, oracle)}
+    oracles_replicas = _initial_replicas(oracle.make(problem), 1)
+    for number, choice in enumerate(everything.values()):
+        policy = choice.make(problem)
+        replicas = _initial_replicas(policy, oracles_replicas)
+        replicas = min(max(replicas, scenario.min_replicas), scenario.max_replicas)
+        done = simulate(
+            replace(scenario, replicas=replicas),
+            policy,
+            progress=_overall(progress, choice.label, number, len(everything), scenario.seconds),
+        )
+        runs[choice.name] = replace(done, name=choice.name)
+    return Comparison(
+        runs=tuple(runs[choice.name] for choice in choices),
+        oracle=runs[ORACLE],
+        labels={choice.name: choice.label for choice in everything.values()},
+    )
+
+
+def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
+    """Return what an autoscaler of this scenario is told of its standbys; None without them."""
+    standbys = scenario.standbys
+    if standbys is None:
+        return None
+    near_s, cold_s = standbys.start_time.percentile_s(90), scenario.start_time.percentile_s(90)
+    return TwoTierStarts(min(near_s, cold_s), cold_s, standbys.price)
+
+
+def with_trace(
+    scenario: Scenario, counts: ArrayLike, scale: float, superpose: bool = False
+) -> Scenario:
+    """Return the scenario with the counts of a trace, scaled once, so that all see the same.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    counts : array of float, shape (seconds,)
+    scale : float
+        Factor on the counts.
+    superpose : bool
+        Draw Poisson counts from the smoothed rate, as of many services like the trace's.
+
+    Raises
+    ------
+    InvalidInputError
+        There are too many requests in a second.
+    """
+    random = np.random.default_rng(scenario.seed)
+    draw = superposed_counts if superpose else scaled_counts
+    scaled = draw(counts, scale, random).astype(np.float64)
+    return replace(scenario, counts=scaled, scale=1.0)
+
+
+def with_history(
+    scenario: Scenario, trace: Trace, history: Trace, scale: float, superpose: bool = False
+) -> Scenario:
+    """Return the scenario with a load before its own, for Sojourn's autoscaler to learn from.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    trace : Trace
+        The trace of the run.
+    history : Trace
+        On the clock of `trace`, if it ends before that begins; else it is taken to end right then.
+    scale, superpose
+        As for `with_trace`. Longer steps than a second cannot be superposed, and are only scaled.
+    """
+    end_s = history.end_s - trace.begin_s if history.end_s <= trace.begin_s else 0
+    counts = scale * history.counts
+    if history.step_s == 1:
+        known = counts_by_second(history, "history")
+        # Another seed than that of the run, or the first noise would be seen twice.
+        before = replace(scenario, seed=scenario.seed + 1)
+        counts = with_trace(before, known, scale, superpose).counts
+    past = Trace(counts, history.step_s, end_s - history.seconds, history.is_absolute)
+    return replace(scenario, history=past)
+
+
+def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: int) -> Scenario:
+    """Return the scenario with Poisson arrivals of about so many requests, for at least a second.
+
+    Raises
+    ------
+    InvalidInputError
+        The requests would take longer than a year, or there are too many in a second.
+    """
+    seconds = max(1, round(requests / arrival_rate_per_s))
+    if seconds > MAX_TRACE_S:
+        raise InvalidInputError(
+            f"requests: {requests} at {arrival_rate_per_s:g}/s take longer than a year"
+        )
+    random = np.random.default_rng(scenario.seed)
+    counts = poisson_counts(arrival_rate_per_s, seconds, random).astype(np.float64)
+    return replace(scenario, counts=counts, scale=1.0, within_second=WithinSecond.UNIFORM)
+
+
+def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = None) -> Comparison:
+    """Run a fixed fleet; the comparison holds that one run."""
+    label = f"{replicas} replica" + ("s" if replicas > 1 else "")
+    fixed = replace(scenario, replicas=replicas, min_replicas=replicas, max_replicas=replicas)
+    done = simulate(
+        fixed,
+        FixedFleet(replicas, name=FIXED),
+        progress=_overall(progress, label, 0, 1, scenario.seconds),
+    )
+    return Comparison((done,), labels={FIXED: label})
+
+
+def predict_fixed(
+    scenario: Scenario, arrival_rate_per_s: float, replicas: int
+) -> prediction.Predicted | None:
+    """Predict the response times of a fixed fleet; None if the model does not cover its load."""
+    model = scenario.replica_model()
+    curve = scenario.load_lateness_curve()
+    if curve is not None:
+        overload = prediction.predict_overload(
+            scenario.profile, curve, model.delays, arrival_rate_per_s, replicas
+        )
+        if overload is not None:
+            return overload
+    return prediction.predict(
+        scenario.profile,
+        model.table.lookup(arrival_rate_per_s / replicas),
+        scenario.objective,
+        model.delays,
+        model.limits,
+        arrival_rate_per_s,
+        replicas,
+        PERCENTILES,
+    )
+
+
+def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:
+    """Return the fewest replicas that meet the SLA by the model; None if no number allowed does."""
+    model = scenario.replica_model()
+    room = max(model.limits.waiting_room, scenario.profile.max_batch_size)
+    estimator = BatchQueueEstimator(scenario.replica_profile, model.delays, room)
+    try:
+        found = least_replicas(
+            estimator, arrival_rate_per_s, scenario.objective, 1, scenario.max_replicas
+        )
+    except InfeasibleError:
+        return None
+    return found.replicas
+
+
+def check_feasible(profile: Profile, objective: ServiceLevelObjective) -> None:
+    """Raise `InfeasibleError` if even a batch of one is too slow for the SLA."""
+    BatchQueueEstimator(profile.serial()).check_feasible(objective)
+
+
+def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
+    """Return the load–lateness curve of one replica of the scenario.
+
+    Raises
+    ------
+    InfeasibleError
+        A replica meets the SLA at no arrival rate; the message says why.
+    """
+    check_feasible(scenario.profile, scenario.objective)
+    curve = scenario.load_lateness_curve()
+    if curve is not None:
+        return curve
+    model = scenario.replica_model()
+    way_ms = model.delays.way_ms
+    if scenario.objective.response_time_ms <= way_ms:
+        raise InfeasibleError(
+            f"the way to a replica and back alone takes {way_ms:g} ms; the SLA must allow more, "
+            f"not {scenario.objective.response_time_ms:g} ms"
+        )
+    try:
+        return solve_load_lateness_curve(
+            scenario.replica_profile, model.objective_at_replica, model.limits.waiting_room
+        )
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"{error} (the way to the replica and back takes {way_ms:g} of the SLA's "
+            f"{scenario.objective.response_time_ms:g} ms)"
+        ) from error
+
+
+def _initial_replicas(policy: ScalingPolicy, otherwise: int) -> int:
+    if isinstance(policy, Clairvoyant):
+        return policy.initial_replicas
+    return policy.count if isinstance(policy, FixedFleet) else otherwise
+
+
+def _overall(
+    progress: Progress | None, label: str, number: int, runs: int, seconds: int
+) -> Callable[[int], None] | None:
+    """Return a callback that turns the seconds done of one run into the share done of all."""
+    if progress is None:
+        return None
+    return lambda done: progress(label, (number + done / seconds) / runs)

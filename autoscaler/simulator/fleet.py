@@ -1,0 +1,362 @@
+"""The life of the replicas of a simulated fleet: ordered, started, drained, killed, paid for."""
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import count
+
+from numpy.random import Generator
+
+from autoscaler.simulator.engines.interface import Engine
+from autoscaler.simulator.standbys import StandbyPool, Standbys
+from autoscaler.simulator.start_time import StartTime
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Failures:
+    """When ready replicas die, starts fail, and the cluster is full.
+
+    Attributes
+    ----------
+    per_replica_hour : float
+        Rate at which each replica dies, independently of the others.
+    times_s : tuple of float
+        Times at which a random ready replica dies as well, if any is ready.
+    failed_start_share : float
+        Probability, below 1, that a start fails at its very end. It is then tried again.
+    full_cluster : tuple of (begin_s, end_s, replicas)
+        Spans in which the cluster has room for this many replicas only. Further orders wait; the
+        replicas that exist stay.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is negative or not finite, or the share is not below 1.
+    """
+
+    per_replica_hour: float = 0.0
+    times_s: tuple[float, ...] = ()
+    failed_start_share: float = 0.0
+    full_cluster: tuple[tuple[float, float, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        spans = (value for span in self.full_cluster for value in span)
+        for value in (self.per_replica_hour, *self.times_s, *spans):
+            if not 0 <= value < math.inf:
+                raise InvalidInputError(f"failures: must be at least 0, not {value}")
+        if not 0 <= self.failed_start_share < 1:
+            raise InvalidInputError(
+                f"failures: failed_start_share must be in [0, 1), not {self.failed_start_share}"
+            )
+
+    def room(self, now_s: float) -> float:
+        """Return the number of replicas for which the cluster has room."""
+        return min(
+            (room for begin_s, end_s, room in self.full_cluster if begin_s <= now_s < end_s),
+            default=math.inf,
+        )
+
+
+class _Phase(Enum):
+    STARTING = auto()
+    READY = auto()
+    DRAINING = auto()
+    GONE = auto()
+
+
+@dataclass(eq=False)
+class Replica:
+    """A replica of the fleet.
+
+    Attributes
+    ----------
+    name : str
+        Its name in reports, never reused.
+    start_time_s : float
+        How long it takes from its creation until it serves.
+    created_s : float
+        When the cluster had room for it: paid for from then on. NaN before.
+    ready_s : float
+        When it began to serve; NaN before.
+    slot : int
+        Its slot in the engine once it serves; -1 before.
+    """
+
+    name: str
+    start_time_s: float
+    created_s: float = math.nan
+    ready_s: float = math.nan
+    slot: int = -1
+    phase: _Phase = field(default=_Phase.STARTING, repr=False)
+
+
+#: Stands for an event that concerns no replica: the cluster has room again.
+_NOBODY = Replica("", math.nan, phase=_Phase.GONE)
+
+
+class Fleet:
+    """The replicas, and the engine that moves requests through them.
+
+    Parameters
+    ----------
+    engine : Engine
+    replicas : int
+        Replicas that are ready at time 0 and paid for from then on.
+    start_time : StartTime
+    failures : Failures
+    start_random, failure_random : Generator
+        Random streams of start times and of failures.
+    standbys : Standbys or None
+        None: the fleet has no standbys.
+
+    Attributes
+    ----------
+    ready : list of Replica
+        Replicas that serve, the oldest first.
+    starting : list of Replica
+        Replicas ordered but not yet ready, the oldest order first.
+    start_times_s : list of float
+        Start times of the replicas that became ready after time 0, the oldest first.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        replicas: int,
+        start_time: StartTime,
+        failures: Failures,
+        start_random: Generator,
+        failure_random: Generator,
+        standbys: Standbys | None = None,
+    ) -> None:
+        self.ready: list[Replica] = []
+        self.starting: list[Replica] = []
+        self.start_times_s: list[float] = []
+        self._engine = engine
+        self._start_time = start_time
+        self._failures = failures
+        self._start_random = start_random
+        self._failure_random = failure_random
+        self._pool: StandbyPool | None = None
+        if standbys is not None:
+            share = failures.failed_start_share
+            self._pool = StandbyPool(standbys, start_time, share, start_random)
+        self._draining: list[Replica] = []
+        # Those of `starting` for which the cluster has no room, the oldest order first.
+        self._pending: list[Replica] = []
+        self._free_slots: list[int] = []
+        self._slots = 0
+        self._names = count()
+        self._sequence = count()
+        # (time, order, replica): a starting replica becomes ready, a ready one dies; with None, a
+        # random ready replica dies.
+        self._events: list[tuple[float, int, Replica | None]] = []
+        self._paid_s = 0.0
+        self._now_s = 0.0
+        # Replica-seconds since `run_until` last returned.
+        self._ordered_s = self._ready_s = self._existing_s = 0.0
+        for _ in range(replicas):
+            # These serve at once, and report a start time as if they had started before.
+            start_time_s = start_time.draw_s(start_random)
+            replica = Replica(self._next_name(), start_time_s, created_s=0.0)
+            self.starting.append(replica)
+            self._become_ready(0.0, replica)
+        for time_s in sorted(failures.times_s):
+            self._schedule(time_s, None)
+        for _, end_s, _ in failures.full_cluster:
+            self._schedule(end_s, _NOBODY)
+
+    @property
+    def ordered(self) -> int:
+        """Replicas that serve or start; draining replicas are excluded."""
+        return len(self.ready) + len(self.starting)
+
+    @property
+    def standbys(self) -> int:
+        """Standbys, those that start included."""
+        return 0 if self._pool is None else len(self._pool)
+
+    @property
+    def _existing(self) -> int:
+        return self.ordered - len(self._pending) + len(self._draining)
+
+    @property
+    def now_s(self) -> float:
+        """The time up to which the fleet has been simulated."""
+        return self._now_s
+
+    def run_until(self, until_s: float) -> tuple[float, float, float]:
+        """Simulate up to and including `until_s`.
+
+        Returns
+        -------
+        ordered, ready, existing : float
+            Mean numbers of replicas since the last call. Those that start or drain exist, those
+            for which the cluster has no room do not.
+        """
+        since_s = self._now_s
+        while self._events and self._events[0][0] <= until_s:
+            time_s, _, replica = heapq.heappop(self._events)
+            if replica is None:
+                if self.ready:
+                    self._advance(time_s)
+                    self._kill(time_s, self._random_ready())
+            elif replica is _NOBODY:
+                self._advance(time_s)
+                self._create_pending()
+            elif replica.phase is _Phase.STARTING:
+                self._advance(time_s)
+                self._end_start(time_s, replica)
+            elif replica.phase is _Phase.READY:
+                self._advance(time_s)
+                self._kill(time_s, replica)
+        self._advance(until_s)
+        self._release_drained()
+        length_s = until_s - since_s
+        spent_s = self._ordered_s, self._ready_s, self._existing_s
+        self._ordered_s = self._ready_s = self._existing_s = 0.0
+        ordered, ready, existing = (each_s / length_s for each_s in spent_s)
+        return ordered, ready, existing
+
+    def scale_to(self, replicas: int, standbys: int = 0) -> None:
+        """Order or remove replicas: starting ones before ready ones, the youngest first.
+
+        With standbys, these become replicas first, and replicas that go become standbys as far as
+        standbys are missing.
+        """
+        while self.ordered < replicas:
+            self._order_replica(self._now_s)
+        while self.ordered > replicas and self.starting:
+            cancelled = self.starting.pop()
+            if cancelled in self._pending:
+                self._pending.remove(cancelled)
+                cancelled.phase = _Phase.GONE
+            else:
+                self._pay(cancelled, self._now_s)
+                self._keep_as_standby(cancelled.created_s + cancelled.start_time_s, standbys)
+        if self.ordered > replicas:
+            removed = self.ready[replicas:]
+            del self.ready[replicas:]
+            self._route()
+            for replica in removed:
+                replica.phase = _Phase.DRAINING
+                self._engine.drain(replica.slot, self._now_s)
+                self._keep_as_standby(self._now_s, standbys)
+            self._draining += removed
+            self._release_drained()
+        self._create_pending()
+        if self._pool is not None:
+            self._pool.scale_to(self._now_s, standbys)
+
+    def _keep_as_standby(self, up_s: float, wanted: int) -> None:
+        if self._pool is not None and len(self._pool) < wanted:
+            self._pool.put(self._now_s, up_s)
+
+    def finish(self) -> float:
+        """Finish every request in flight and return the replica-seconds paid for in the run."""
+        end_s = self._now_s
+        self._engine.finish(end_s)
+        for replica in (*self.ready, *self.starting):
+            if replica not in self._pending:
+                self._paid_s += end_s - replica.created_s
+        for replica in self._draining:
+            self._paid_s += min(self._engine.drained_at_s(replica.slot), end_s) - replica.created_s
+        if self._pool is not None:
+            self._paid_s += self._pool.finish(end_s)
+        return self._paid_s
+
+    def _advance(self, until_s: float) -> None:
+        passed_s = until_s - self._now_s
+        self._ordered_s += self.ordered * passed_s
+        self._ready_s += len(self.ready) * passed_s
+        self._existing_s += self._existing * passed_s
+        self._engine.advance(until_s)
+        self._now_s = until_s
+
+    def _route(self) -> None:
+        self._engine.route_to([replica.slot for replica in self.ready], self._now_s)
+
+    def _order_replica(self, now_s: float) -> None:
+        start_time_s = None if self._pool is None else self._pool.take(now_s)
+        if start_time_s is None:
+            start_time_s = self._start_time.draw_s(self._start_random)
+        replica = Replica(self._next_name(), start_time_s)
+        self.starting.append(replica)
+        self._pending.append(replica)
+        self._create_pending()
+
+    def _create_pending(self) -> None:
+        """Create the replicas that wait for room in the cluster, as far as there is room now."""
+        if not self._pending:
+            return
+        now_s = self._now_s
+        while self._pending and self._existing < self._failures.room(now_s):
+            replica = self._pending.pop(0)
+            replica.created_s = now_s
+            if replica.start_time_s > 0:
+                self._schedule(now_s + replica.start_time_s, replica)
+            else:
+                self._become_ready(now_s, replica)
+
+    def _end_start(self, now_s: float, replica: Replica) -> None:
+        """Let a replica serve, or start another in its place if its start failed."""
+        share = self._failures.failed_start_share
+        if share and self._failure_random.random() < share:
+            self.starting.remove(replica)
+            self._pay(replica, now_s)
+            self._order_replica(now_s)
+        else:
+            self._become_ready(now_s, replica)
+
+    def _become_ready(self, now_s: float, replica: Replica) -> None:
+        self.starting.remove(replica)
+        if not self._free_slots:
+            self._free_slots.append(self._slots)
+            self._slots += 1
+        replica.slot = heapq.heappop(self._free_slots)
+        replica.phase = _Phase.READY
+        replica.ready_s = now_s
+        if now_s > 0:
+            self.start_times_s.append(replica.start_time_s)
+        self.ready.append(replica)
+        self._engine.add(replica.slot, now_s)
+        self._route()
+        if self._failures.per_replica_hour:
+            mean_s = 3600 / self._failures.per_replica_hour
+            self._schedule(now_s + self._failure_random.exponential(mean_s), replica)
+
+    def _kill(self, now_s: float, replica: Replica) -> None:
+        """Kill a replica and order another in its place, as Ray Serve does."""
+        self.ready.remove(replica)
+        self._route()
+        self._engine.kill(replica.slot, now_s)
+        self._release(replica, now_s)
+        self._order_replica(now_s)
+
+    def _random_ready(self) -> Replica:
+        return self.ready[int(self._failure_random.integers(len(self.ready)))]
+
+    def _release_drained(self) -> None:
+        """Release the draining replicas that have become empty."""
+        for replica in tuple(self._draining):
+            drained_at_s = self._engine.drained_at_s(replica.slot)
+            if drained_at_s <= self._now_s:
+                self._draining.remove(replica)
+                self._existing_s -= self._now_s - drained_at_s
+                self._release(replica, drained_at_s)
+
+    def _release(self, replica: Replica, now_s: float) -> None:
+        heapq.heappush(self._free_slots, replica.slot)
+        self._pay(replica, now_s)
+
+    def _pay(self, replica: Replica, until_s: float) -> None:
+        replica.phase = _Phase.GONE
+        self._paid_s += until_s - replica.created_s
+
+    def _schedule(self, time_s: float, replica: Replica | None) -> None:
+        heapq.heappush(self._events, (time_s, next(self._sequence), replica))
+
+    def _next_name(self) -> str:
+        return f"replica-{next(self._names)}"

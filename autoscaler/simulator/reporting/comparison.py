@@ -1,0 +1,230 @@
+"""Autoscalers side by side: how well each kept the SLA, and its cost relative to the oracle's."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from autoscaler.simulator.results import WINDOW_S, Run
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+
+#: Percentiles of the response time in a row.
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+
+# The verdict names at most this many autoscalers besides the first, to stay a readable sentence.
+_MAX_OTHERS_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """The summary of one run.
+
+    Attributes
+    ----------
+    name, label : str
+        Name of the autoscaler, for programs and for people.
+    keeps_sla : bool
+        Whether the service level of the whole run is at least the SLA's.
+    service_level : float
+        Share of the offered requests that were answered in time.
+    compliant_windows : float
+        Share of the one-minute windows that met the SLA.
+    replica_seconds : float
+        Replica-seconds paid for: from a replica's order until it was gone.
+    over_oracle : float or None
+        `replica_seconds` relative to the oracle's; None without an oracle.
+    energy_j : float or None
+        Energy of the batches, and of idle devices if the profile has their power; None if it has
+        none.
+    response_percentiles_ms : mapping of str to float or None
+        Response time of the answered requests by percentile; None if none was answered.
+    scalings_per_hour : float
+        Changes of the number of ordered replicas per hour.
+    refused : float
+        Requests refused by every try.
+    bottleneck : str
+        The stage of the replicas that was busy for longer, "front" or "device".
+    """
+
+    name: str
+    label: str
+    keeps_sla: bool
+    service_level: float
+    compliant_windows: float
+    replica_seconds: float
+    over_oracle: float | None
+    energy_j: float | None
+    response_percentiles_ms: Mapping[str, float | None]
+    scalings_per_hour: float
+    refused: float
+    bottleneck: str = "device"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON content, without its name."""
+        content = dict(vars(self))
+        del content["name"]
+        content["response_percentiles_ms"] = dict(self.response_percentiles_ms)
+        return content
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs on the same arrivals under the same SLA.
+
+    Attributes
+    ----------
+    runs : tuple of Run
+        At least one, in the order in which they were requested. The oracle's may be among them.
+    oracle : Run or None
+        The run that cost is measured against.
+    labels : mapping of str to str
+        Labels for people, by name. A name without one is its own label.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no run, two runs have the same name, or the runs differ in the SLA or in length.
+    """
+
+    runs: tuple[Run, ...]
+    oracle: Run | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise InvalidInputError("comparison: needs at least one run")
+        names = [run.name for run in self.runs]
+        if len(set(names)) < len(names):
+            raise InvalidInputError(f"comparison: the names of the runs must differ, not {names}")
+        first = self.runs[0]
+        for run in (*self.runs, self.oracle or first):
+            if run.objective != first.objective or run.offered.size != first.offered.size:
+                raise InvalidInputError("comparison: runs must share the SLA and the arrivals")
+
+    @property
+    def objective(self) -> ServiceLevelObjective:
+        """The SLA."""
+        return self.runs[0].objective
+
+    @property
+    def seconds(self) -> int:
+        """Length of the runs in s."""
+        return int(self.runs[0].offered.size)
+
+    def label(self, run: Run) -> str:
+        """Return the label of a run."""
+        return self.labels.get(run.name, run.name)
+
+    def is_oracle(self, name: str) -> bool:
+        """Return whether this is the name of the oracle."""
+        return self.oracle is not None and name == self.oracle.name
+
+    def row(self, run: Run) -> Row:
+        """Return the summary of a run."""
+        oracle_s = self.oracle.paid_replica_s if self.oracle else 0.0
+        energy_j = float(run.energy_j.sum())
+        percentiles = {f"{p:g}": run.response_percentile_ms(p) for p in PERCENTILES}
+        return Row(
+            name=run.name,
+            label=self.label(run),
+            keeps_sla=run.service_level >= self.objective.least_level,
+            service_level=run.service_level,
+            compliant_windows=run.compliant_windows,
+            replica_seconds=run.paid_replica_s,
+            over_oracle=run.paid_replica_s / oracle_s if oracle_s else None,
+            energy_j=energy_j if math.isfinite(energy_j) else None,
+            response_percentiles_ms={
+                name: value if math.isfinite(value) else None for name, value in percentiles.items()
+            },
+            scalings_per_hour=run.scalings_per_hour,
+            refused=float(run.refused.sum()),
+            bottleneck=run.bottleneck,
+        )
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The summaries of all runs, the cheapest first."""
+        return tuple(sorted(map(self.row, self.runs), key=lambda row: row.replica_seconds))
+
+    def verdict(self) -> list[str]:
+        """Return the outcome in two sentences, beginning with the autoscaler requested first."""
+        rows = {row.name: row for row in self.rows}
+        judged = [rows[run.name] for run in self.runs if not self.is_oracle(run.name)]
+        judged = judged or list(self.rows)
+        by_window = self.seconds >= 2 * WINDOW_S
+
+        def kept(row: Row) -> str:
+            return percent(row.compliant_windows if by_window else row.service_level)
+
+        def cost(row: Row) -> str:
+            return "" if row.over_oracle is None else f" at {times_oracle(row)}"
+
+        first, *others = judged
+        sentence = (
+            f"{first.label} kept {kept(first)} of the one-minute windows within the SLA"
+            if by_window
+            else f"{first.label} answered {kept(first)} of the requests in time"
+        )
+        if first.over_oracle is not None:
+            sentence += f"{cost(first)} the oracle's replica-hours"
+        if len(others) <= _MAX_OTHERS_NAMED:
+            sentence += "".join(
+                f"{', ' if number else '; '}{row.label} {kept(row)}{cost(row)}"
+                for number, row in enumerate(others)
+            )
+        return [f"{sentence}.", self._cheapest(judged) if others else self._alone(first)]
+
+    def _alone(self, row: Row) -> str:
+        kept = "was kept" if row.keeps_sla else "was not kept"
+        return (
+            f"{self.objective.in_words()} {kept}: "
+            f"{percent(row.service_level)} were in time over the whole run."
+        )
+
+    def _cheapest(self, judged: list[Row]) -> str:
+        sla = self.objective.in_words()
+        keeping = [row for row in judged if row.keeps_sla]
+        if not keeping:
+            return f"None of them kept {sla} over the whole run."
+        best = min(keeping, key=lambda row: row.replica_seconds)
+        if len(keeping) == 1:
+            oracle_kept = self.oracle is not None and self.row(self.oracle).keeps_sla
+            beside = ", beside the oracle, which knows the future" if oracle_kept else ""
+            return f"Only {best.label} kept {sla} over the whole run{beside}."
+        return f"Of those that kept {sla} over the whole run, {best.label} cost least."
+
+
+def percent(share: float) -> str:
+    """Format a share, truncated rather than rounded, so that less than all never reads 100%.
+
+    The number of decimals grows with the number of nines: 98.5%, 99.4%, 99.92%, at most 99.996%.
+    """
+    if share <= 0 or share >= 1:
+        return "0%" if share <= 0 else "100%"
+    digits = max(1, min(3, math.floor(-math.log10(1 - share) + 1e-9) - 1))
+    truncated = math.floor(share * 100 * 10**digits + 1e-9) / 10**digits
+    return f"{truncated:.{digits}f}%" if truncated else "under 0.1%"
+
+
+def times_oracle(row: Row) -> str:
+    """Format the cost relative to the oracle's."""
+    return "-" if row.over_oracle is None else f"{row.over_oracle:.2f}\N{MULTIPLICATION SIGN}"
+
+
+def in_joules(energy_j: float | None) -> str:
+    """Format an energy in a suitable unit."""
+    if energy_j is None:
+        return "-"
+    for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
+        if energy_j >= size:
+            return f"{three_digits(energy_j / size)} {unit}"
+    return f"{three_digits(energy_j)} J"
+
+
+def three_digits(value: float) -> str:
+    """Format a number with three significant digits, or as an integer if it has more."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"

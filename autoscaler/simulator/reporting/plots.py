@@ -1,0 +1,331 @@
+"""Pictures of simulated runs for the report; None if there is no data for a picture."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from autoscaler.simulator.reporting.comparison import Comparison, percent, times_oracle
+from autoscaler.simulator.reporting.svg import BAD, FAINT, INK, ORACLE, SERIES, to_svg
+from autoscaler.simulator.results import WINDOW_S, Run
+
+FloatArray = NDArray[np.float64]
+
+# More points cannot be distinguished over the width of a page.
+_MAX_POINTS = 480
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
+
+Picture = str | None
+
+
+def cost_and_compliance(comparison: Comparison) -> Picture:
+    """Draw each autoscaler's share of compliant windows over its cost relative to the oracle's."""
+    rows = {row.name: row for row in comparison.rows}
+    points = [
+        (color, rows[run.name])
+        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
+    ]
+    if len(points) < 2 or any(row.over_oracle is None for _, row in points):
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        best = _best_level(comparison)
+        for color, row in points:
+            level = float(_nines(np.array(row.compliant_windows), best))
+            text = f"{row.label}  {percent(row.compliant_windows)}, {times_oracle(row)}"
+            axes.plot(
+                row.over_oracle or 0.0, level, "o", color=color, ms=9, clip_on=False, label=text
+            )
+        _cost_axis(axes, [row.over_oracle or 0.0 for _, row in points])
+        axes.set_xlabel("replica-hours, times the oracle's")
+        _level_axis(axes, comparison.objective.percentile, best)
+        axes.set_title("minutes that met the SLA", color=FAINT, fontweight="normal")
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=0.8)
+
+    return to_svg(draw, 3.2, "cost")
+
+
+def load(comparison: Comparison) -> Picture:
+    """Draw the offered load and the arrival rates that the autoscalers sized for."""
+    step_s = _step_s(comparison.seconds)
+    forecasting = [
+        (color, run)
+        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
+        if np.isfinite(run.forecast_per_s).any()
+    ]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        at, unit = _midpoints(comparison.seconds, step_s)
+        offered = comparison.runs[0].offered
+        axes.fill_between(
+            at, _step_means(offered, step_s), color=ORACLE, alpha=0.35, lw=0, step="mid"
+        )
+        _add_legend_entry(axes, "offered", ORACLE)
+        for color, run in forecasting:
+            axes.plot(at, _step_means(run.forecast_per_s, step_s), color=color, lw=1.4)
+            _add_legend_entry(axes, f"{comparison.label(run)} sized for", color)
+        axes.set_ylabel("requests/s")
+        axes.set_ylim(bottom=0)
+        _time_axis(axes, comparison.seconds, unit)
+
+    return to_svg(draw, 2.6, "load")
+
+
+def replicas(comparison: Comparison) -> Picture:
+    """Draw each autoscaler's replicas over time, one row each, in front of the oracle's."""
+    oracle = comparison.oracle
+    shown = [
+        (color, run)
+        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
+        if not comparison.is_oracle(run.name)
+    ]
+    if not shown or (oracle is None and all(np.ptp(run.ready) == 0 for _, run in shown)):
+        return None
+    step_s = _step_s(comparison.seconds)
+    at, unit = _midpoints(comparison.seconds, step_s)
+    peaks = [float(_step_means(run.ordered, step_s).max()) for _, run in shown]
+    reference = float(_step_means(oracle.ready, step_s).max()) if oracle else max(peaks)
+    # All rows share one scale, except those so large that the others would become flat.
+    common = max([reference, *(peak for peak in peaks if peak <= 4 * reference)])
+
+    def draw(axes: Axes, color: str, run: Run) -> None:
+        if oracle:
+            oracles = _step_means(oracle.ready, step_s)
+            axes.fill_between(at, oracles, color=ORACLE, alpha=0.35, lw=0, step="mid")
+        ordered, ready = _step_means(run.ordered, step_s), _step_means(run.ready, step_s)
+        axes.plot(at, ordered, color=color, lw=0.9, ls=(0, (2, 1.5)), drawstyle="steps-mid")
+        axes.plot(at, ready, color=color, lw=1.5, drawstyle="steps-mid")
+        axes.set_ylim(0, 1.08 * max(common, float(ordered.max())))
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+
+    return _rows(comparison, shown, unit, "replicas", draw)
+
+
+def compliance(comparison: Comparison) -> Picture:
+    """Draw the share in time of every one-minute window, one row for each autoscaler."""
+    if comparison.seconds < 2 * WINDOW_S:
+        return None
+    shown = list(zip(_colors(comparison), comparison.runs, strict=True))
+    percentile = comparison.objective.percentile
+    best = _best_level(comparison)
+    _, unit = _midpoints(comparison.seconds, 1)
+    limit = float(_nines(np.array(percentile / 100), best))
+    starts = np.arange(0, comparison.seconds, WINDOW_S, dtype=float)
+    edges = np.append(starts, comparison.seconds) / _UNITS[unit]
+
+    def draw(axes: Axes, color: str, run: Run) -> None:
+        level = _nines(run.windows_in_time(), best)
+        late = np.where(run.compliant(), limit, level)
+        axes.stairs(limit * np.ones_like(late), edges, baseline=late, fill=True, color=BAD)
+        axes.stairs(
+            np.maximum(level, limit), edges, baseline=limit, fill=True, color=color, alpha=0.6
+        )
+        axes.axhline(limit, color=INK, lw=0.9)
+        _level_axis(axes, percentile, best)
+
+    return _rows(comparison, shown, unit, "requests in time", draw)
+
+
+def power(comparison: Comparison) -> Picture:
+    """Draw the power of the fleets over time; None if the profile has no energy."""
+    shown = [
+        (color, run)
+        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
+        if np.isfinite(run.energy_j).all()
+    ]
+    if not shown:
+        return None
+    step_s = max(_step_s(comparison.seconds), min(WINDOW_S, max(1, comparison.seconds // 20)))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        at, unit = _midpoints(comparison.seconds, step_s)
+        for color, run in shown:
+            axes.plot(at, _step_means(run.energy_j, step_s), color=color, lw=1.4)
+            _add_legend_entry(axes, comparison.label(run), color)
+        axes.set_ylabel("power (W)")
+        axes.set_ylim(
+            0, 1.08 * max(float(_step_means(run.energy_j, step_s).max()) for _, run in shown)
+        )
+        _time_axis(axes, comparison.seconds, unit)
+
+    return to_svg(draw, 2.6, "power")
+
+
+def response_times(
+    comparison: Comparison, predicted_cdf: Callable[[FloatArray], FloatArray] | None = None
+) -> Picture:
+    """Draw the share of requests not answered within a time, refused ones included.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    predicted_cdf : callable, optional
+        Takes times in ms and returns the shares that the model predicts to be answered by then.
+    """
+    objective = comparison.objective
+    shown = [
+        (color, run)
+        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
+        if run.histogram.sum() > 0
+    ]
+    if not shown:
+        return None
+    # The tail of an overloaded run must not squeeze the part around the SLA.
+    ends_ms = [run.response_percentile_ms(99.9) for _, run in shown]
+    end_ms = min(max(1.5 * objective.response_time_ms, *ends_ms), 4 * objective.response_time_ms)
+    floor = max(1e-6, min(1e-3, (1 - objective.percentile / 100) / 20))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for color, run in shown:
+            answered = np.concatenate(([0.0], np.cumsum(run.histogram)))
+            offered = max(float(run.offered.sum()), float(answered[-1]))
+            longer = np.maximum(1 - answered / offered, floor / 10)
+            near = run.bin_edges_ms <= 1.1 * end_ms
+            axes.semilogy(run.bin_edges_ms[near], 100 * longer[near], color=color, lw=1.6)
+            _add_legend_entry(axes, comparison.label(run), color)
+        if predicted_cdf is not None:
+            at_ms = np.linspace(0, end_ms, 300)
+            longer = np.maximum(1 - predicted_cdf(at_ms), floor / 10)
+            axes.semilogy(at_ms, 100 * longer, color=INK, lw=1.2, ls="--")
+            _add_legend_entry(axes, "predicted (dashed)", INK)
+        late = 100 - objective.percentile
+        axes.axvline(objective.response_time_ms, color=BAD, lw=0.9)
+        axes.fill_between(
+            [objective.response_time_ms, end_ms], late, 100, color=BAD, alpha=0.12, lw=0
+        )
+        axes.annotate(
+            f"over the SLA:\nmore than {late:.4g}% later\nthan {objective.response_time_ms:g} ms",
+            (end_ms, 100),
+            xytext=(-6, -8),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            color=BAD,
+        )
+        axes.set(xlabel="response time (ms)", ylabel="still waiting (%)")
+        axes.set(xlim=(0, end_ms), ylim=(100 * floor, 100))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+
+    return to_svg(draw, 3.2, "response")
+
+
+_UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+
+
+def _rows(
+    comparison: Comparison,
+    shown: Sequence[tuple[str, Run]],
+    unit: str,
+    y_label: str,
+    draw: Callable[[Axes, str, Run], None],
+) -> Picture:
+    """Draw one row of axes for each run, with a common time axis."""
+
+    def draw_all(figure: Figure) -> None:
+        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for row, (color, run) in zip(axes, shown, strict=True):
+            draw(row, color, run)
+            row.set_title(comparison.label(run), color=color)
+            _time_axis(row, comparison.seconds, unit)
+            row.label_outer()
+        axes[-1].set_xlabel(unit)
+        figure.supylabel(y_label, color=FAINT, fontsize=10)
+
+    return to_svg(draw_all, 0.7 + 1.15 * len(shown), y_label.split()[0])
+
+
+def _colors(comparison: Comparison) -> list[str]:
+    """Return a color for each run; the oracle has its own."""
+    colors, used = [], 0
+    for run in comparison.runs:
+        oracle = comparison.is_oracle(run.name)
+        colors.append(ORACLE if oracle else SERIES[used % len(SERIES)])
+        used += not oracle
+    return colors
+
+
+def _step_s(seconds: int) -> int:
+    """Return the shortest step that a page can show."""
+    return next((s for s in _STEPS_S if seconds / s <= _MAX_POINTS), seconds // _MAX_POINTS)
+
+
+def _step_means(values: FloatArray, step_s: int) -> FloatArray:
+    """Return the mean of each step over its finite values; NaN if it has none."""
+    starts = np.arange(0, values.size, step_s)
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known.astype(float), starts)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.divide(sums, counts, out=np.full_like(sums, math.nan), where=counts > 0)
+
+
+def _midpoints(seconds: int, step_s: int) -> tuple[FloatArray, str]:
+    """Return the midpoints of the steps and their unit."""
+    unit = "hours" if seconds > 2 * 3600 else "minutes" if seconds > 300 else "seconds"
+    starts = np.arange(0, seconds, step_s, dtype=float)
+    return (starts + np.minimum(starts + step_s, seconds)) / 2 / _UNITS[unit], unit
+
+
+def _time_axis(axes: Axes, seconds: int, unit: str) -> None:
+    axes.set_xlim(0, seconds / _UNITS[unit])
+    axes.set_xlabel(unit)
+
+
+def _best_level(comparison: Comparison) -> float:
+    """Return the share in time at the top of the axis: one nine more than the SLA's."""
+    return 1 - (1 - comparison.objective.percentile / 100) / 10
+
+
+def _nines(share: FloatArray, best: float) -> FloatArray:
+    """Map shares to a scale of nines: 0%, 90%, 99% and 99.9% are at 0, 1, 2 and 3."""
+    level: FloatArray = -np.log10(np.maximum(1 - share, 1 - best))
+    return level
+
+
+def _level_axis(axes: Axes, percentile: float, best: float) -> None:
+    limit = -math.log10(1 - percentile / 100)
+    top = -math.log10(1 - best)
+    marks = [k for k in range(math.ceil(top)) if min(abs(k - limit), abs(k - top)) > 0.5]
+    ticks = {float(k): f"{100 - 100 * 10.0**-k:.8g}%" for k in marks}
+    ticks |= {limit: f"{percentile:g}%", top: f"\N{GREATER-THAN OR EQUAL TO} {100 * best:.8g}%"}
+    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
+    axes.yaxis.set_major_formatter(lambda value, _: ticks[min(ticks, key=lambda t: abs(t - value))])
+    axes.set_ylim(0, 1.04 * top)
+    axes.axhline(limit, color=BAD, lw=0.9)
+
+
+def _add_legend_entry(axes: Axes, text: str, color: str) -> None:
+    """Add a name in its color to the legend, which stands above the axes without a box."""
+    axes.plot([], [], "s", color=color, label=text)
+    longest = max(len(str(line.get_label())) for line in axes.lines if _is_named(line))
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 0.99), ncols=max(1, int(120 / (longest + 6))),
+        borderpad=0, handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2,
+    )  # fmt: skip
+
+
+def _is_named(line: Line2D) -> bool:
+    return not str(line.get_label()).startswith("_")
+
+
+def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+    """Set up an x axis of multiples, logarithmic if they are far apart."""
+    low, high = min(0.95, *costs), max(1.1, *costs)
+    if high > 4 * low:
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.1, high * 1.1)
+        ticks = [step * 10.0**k for k in range(-3, 6) for step in (1, 2, 5)]
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}\N{MULTIPLICATION SIGN}")

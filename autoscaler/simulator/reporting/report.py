@@ -1,0 +1,216 @@
+"""The report of simulated runs: one HTML file without external resources."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from autoscaler.simulator.prediction import Predicted
+from autoscaler.simulator.reporting import plots
+from autoscaler.simulator.reporting.comparison import (
+    PERCENTILES,
+    Comparison,
+    in_joules,
+    percent,
+    three_digits,
+    times_oracle,
+)
+from autoscaler.simulator.results import WINDOW_S
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The setting of the simulation, in words.
+
+    Attributes
+    ----------
+    title : str
+        One line.
+    command : str
+        The command that produces the same report again.
+    assumptions : sequence of (str, str)
+        Names and values.
+    autoscalers : sequence of (str, str)
+        Labels, and how each decides.
+    """
+
+    title: str
+    command: str
+    assumptions: Sequence[tuple[str, str]]
+    autoscalers: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class _Section:
+    heading: str
+    picture: str
+    caption: str
+
+
+def render(comparison: Comparison, setting: Setting, predicted: Predicted | None = None) -> str:
+    """Render the page.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    setting : Setting
+    predicted : Predicted, optional
+        The prediction to show beside the first run.
+
+    Returns
+    -------
+    str
+        HTML, the same for the same input.
+    """
+    first = comparison.row(comparison.runs[0])
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            setting=setting,
+            sla=comparison.objective.in_words(),
+            verdict=comparison.verdict(),
+            keeps_sla=first.keeps_sla,
+            rows=comparison.rows,
+            is_oracle=comparison.is_oracle,
+            percentiles=_percentiles(comparison),
+            columns={
+                "windows": comparison.seconds >= 2 * WINDOW_S,
+                "over_oracle": comparison.oracle is not None,
+                "energy": any(row.energy_j is not None for row in comparison.rows),
+                "scalings": any(row.scalings_per_hour for row in comparison.rows),
+            },
+            requests=float(comparison.runs[0].offered.sum()),
+            predicted=_predicted_and_simulated(predicted, comparison) if predicted else [],
+            sections=_sections(comparison, predicted),
+        )
+    )
+
+
+def environment() -> Environment:
+    """Return the environment of the pages' templates."""
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "percent": percent,
+        "joules": in_joules,
+        "times_oracle": times_oracle,
+        "number": lambda value: "-" if value is None else three_digits(value),
+    }
+    return pages
+
+
+def save_report(
+    path: str | Path,
+    comparison: Comparison,
+    setting: Setting,
+    predicted: Predicted | None = None,
+) -> None:
+    """Render the page and write it to a file.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    write_page(path, render(comparison, setting, predicted))
+
+
+def write_page(path: str | Path, page: str) -> None:
+    """Write a page to a file.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"report {path}: {error.strerror}") from error
+
+
+def _percentiles(comparison: Comparison) -> list[str]:
+    """Return the percentiles that the table shows: 99, and the SLA's own if rows have it."""
+    known = comparison.rows[0].response_percentiles_ms
+    shown = {"99", f"{comparison.objective.percentile:g}"}
+    return [name for name in known if name in shown]
+
+
+def _predicted_and_simulated(
+    predicted: Predicted, comparison: Comparison
+) -> list[tuple[str, str, str]]:
+    """Return name, predicted value and simulated value of the first run."""
+    run = comparison.runs[0]
+    row = comparison.row(run)
+    model, seen = (f"{100 * level:.3f}%" for level in (predicted.service_level, row.service_level))
+    lines = [("in time", model, seen)]
+    found_ms = dict(predicted.percentiles_ms)
+    lines += [
+        (
+            f"p{p:g}",
+            f"{found_ms[p]:.4g} ms" if p in found_ms else "-",
+            f"{run.response_percentile_ms(p):.4g} ms",
+        )
+        for p in PERCENTILES
+    ]
+    if predicted.mean_power_w is not None and row.energy_j is not None:
+        power_w = row.energy_j / comparison.seconds
+        lines.append(("mean power", f"{predicted.mean_power_w:.4g} W", f"{power_w:.4g} W"))
+    lines.append(("bottleneck", predicted.bottleneck, row.bottleneck))
+    return lines
+
+
+def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:
+    oracle = comparison.oracle and comparison.label(comparison.oracle)
+    behind = f" Gray: the replicas of {oracle}." if oracle else ""
+    sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
+    pictures = [
+        (
+            "Compliance and cost",
+            plots.cost_and_compliance(comparison),
+            "Up is better, left is cheaper. The line is the SLA's percentile.",
+        ),
+        (
+            "The load and its forecasts" if sized else "The load",
+            plots.load(comparison),
+            "Gray: requests that clients sent."
+            + (" Lines: the arrival rates that autoscalers sized for." if sized else ""),
+        ),
+        (
+            "Replicas over time",
+            plots.replicas(comparison),
+            f"Solid: replicas that served. Dashed: ordered, starting ones included.{behind} "
+            "All rows share one scale, except those with far more replicas.",
+        ),
+        (
+            "Requests in time, minute by minute",
+            plots.compliance(comparison),
+            "Each bar is a one-minute window, on a scale of nines. Above the line the SLA was met; "
+            "below it the gap is filled.",
+        ),
+        (
+            "Response times",
+            plots.response_times(comparison, predicted.cdf if predicted else None),
+            "Share of all requests that were not answered within the time; refused ones never are. "
+            "A curve that enters the shaded corner misses the SLA.",
+        ),
+        (
+            "Power",
+            plots.power(comparison),
+            "Power of the batches by the profile, and of idle devices if the profile has it.",
+        ),
+    ]
+    return [
+        _Section(heading, picture, caption)
+        for heading, picture, caption in pictures
+        if picture is not None
+    ]

@@ -1,0 +1,74 @@
+"""The interface between a simulated fleet and its autoscaler."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.reports import ReplicaReport
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class FleetView:
+    """The fleet at the end of a second, as an autoscaler may see it: the past, never the future.
+
+    Attributes
+    ----------
+    now_s : float
+        Seconds since the run began.
+    ordered : int
+        Replicas that serve or start. Draining replicas are excluded.
+    ready : int
+        Replicas that serve.
+    standbys : int
+        Standbys, those that start included.
+    offered : float
+        Requests that clients offered in the last second, once each, answered or not.
+    refused : float
+        Requests given up in the last second, because every try was refused.
+    ongoing : float
+        Mean number of requests in the replicas over the last second, waiting or on a device; while
+        no replica serves, of the requests held for one.
+    start_times_s : FloatArray, shape (starts,)
+        Start times of the replicas that have become ready so far, the oldest first.
+    histogram : FloatArray, shape (bins,)
+        Requests answered so far by response time;
+        `autoscaler.simulator.engines.counters.bin_edges_ms` has the
+        edges. It goes on counting with the simulation: copy what is to be kept.
+    reports : callable
+        Returns the report of each ready replica, as a live one would send it. Call it before the
+        simulation goes on.
+    """
+
+    now_s: float
+    ordered: int
+    ready: int
+    standbys: int
+    offered: float
+    refused: float
+    ongoing: float
+    start_times_s: FloatArray
+    histogram: FloatArray
+    reports: Callable[[], list[ReplicaReport]]
+
+
+class ScalingPolicy(Protocol):
+    """Decides how many replicas a simulated fleet has. One object serves one run.
+
+    If it has an attribute ``forecast_per_s``, the arrival rate that it sized for, the run records
+    it. If it has an attribute ``standbys``, the fleet of a scenario with standbys has so many.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in tables and plots."""
+
+    def replicas(self, view: FleetView) -> int:
+        """Return how many replicas should be ordered.
+
+        It is called once a second, at the second's end. The caller applies the bounds.
+        """

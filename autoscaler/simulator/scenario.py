@@ -1,0 +1,276 @@
+"""The scenario of a simulation: the load, the replicas, the balancer, and failures."""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.history.traces import Trace
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.simulator.arrivals import WithinSecond
+from autoscaler.simulator.engines.interface import BatchTimes, ReplicaModel, Routing
+from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.policy_tables import live_user_config
+from autoscaler.simulator.standbys import Standbys
+from autoscaler.simulator.start_time import StartTime
+from deployments.config.routing import RETRIES
+from policy.batcher.limits import Limits, limits_for
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.objective import Objective, ServiceLevelObjective
+from policy.profile import Profile
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
+from policy.try_delays import TryDelays
+
+FloatArray = NDArray[np.float64]
+
+_MAX_RETRIES = 1000
+#: A front refuses a request in this share of the time that reading and answering one takes it,
+#: unless the scenario says otherwise: it reads the first lines, and neither parses nor computes.
+REFUSE_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One load on one kind of replica. Every autoscaler run on it sees the same arrivals.
+
+    Attributes
+    ----------
+    profile : Profile
+        Profile of every replica. If it says what requests cost the front, they pass the front as
+        well; see `replica_profile`.
+    objective : ServiceLevelObjective
+        The client's SLA. A response time counts from sending the request to having the answer.
+    counts : FloatArray, shape (seconds,)
+        Requests in each second. Fractions are rounded up or down at random, right on average.
+    scale : float
+        Factor on the counts.
+    within_second : WithinSecond
+        How requests are spread over their second; `UNIFORM` suits the counts of a Poisson process.
+    start_time : StartTime
+        Time from a replica's order until it serves.
+    seed : int
+        Seed of everything random.
+    routing : Routing
+        How the balancer picks a replica.
+    delays : TryDelays
+        Delays between balancer and replica. `retries` must be a number.
+    batching : PolicyTable, BatchingPolicy or None
+        When each replica starts a batch. None: by the table that a live replica solves for this
+        SLA.
+    waiting_room : int or None
+        Requests that may wait in a replica, at least one. None: as in a live replica of this SLA.
+    max_age_ms : float or None
+        Longest time that a request waits for others, whatever the policy says. None: as in a live
+        replica of this SLA, what a full batch leaves of the response time.
+    serve_late : bool
+        Whether a replica answers a request late rather than refuse it.
+    refuse_ms : float or None
+        Time of a front beside the device for a request that it refuses instead of reading it. None:
+        `REFUSE_SHARE` of the time for reading and answering one.
+    replicas : int
+        Replicas that are ready at the beginning.
+    min_replicas, max_replicas : int
+        Bounds on what an autoscaler may order.
+    failures : Failures
+        When replicas die.
+    standbys : Standbys or None
+        None: the fleet has no standbys.
+    autoscaler_settings : AutoscalerSettings or None
+        Settings that replicas report to be in force. None: they report none.
+    history : Trace or None
+        Load before the run, at negative times, that Sojourn's autoscaler learns from. None: its
+        past is unknown.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is out of its range.
+    InfeasibleError
+        The policy table of this SLA is needed, and no policy meets the SLA.
+    """
+
+    profile: Profile
+    objective: ServiceLevelObjective
+    counts: FloatArray
+    scale: float = 1.0
+    within_second: WithinSecond = WithinSecond.LINEAR
+    start_time: StartTime = field(default_factory=StartTime)
+    seed: int = 0
+    routing: Routing = Routing.RANDOM
+    delays: TryDelays = field(default_factory=lambda: TryDelays(retries=RETRIES))
+    batching: PolicyTable | BatchingPolicy | None = None
+    waiting_room: int | None = None
+    max_age_ms: float | None = None
+    serve_late: bool = False
+    refuse_ms: float | None = None
+    replicas: int = 1
+    min_replicas: int = 1
+    max_replicas: int = 1000
+    failures: Failures = field(default_factory=Failures)
+    standbys: Standbys | None = None
+    autoscaler_settings: AutoscalerSettings | None = None
+    history: Trace | None = None
+
+    def __post_init__(self) -> None:
+        counts = np.array(self.counts, dtype=np.float64)
+        if counts.ndim != 1 or not counts.size:
+            raise InvalidInputError("counts: must be one number for each second, at least one")
+        if not (np.all(np.isfinite(counts)) and np.all(counts >= 0)):
+            raise InvalidInputError("counts: must be finite and at least 0")
+        if not 0 < self.scale < math.inf:
+            raise InvalidInputError(f"scale: must be above 0, not {self.scale}")
+        counts.setflags(write=False)
+        object.__setattr__(self, "counts", counts)
+        _check_whole("seed", self.seed, 0, 2**63 - 1)
+        if self.delays.retries is None:
+            raise InvalidInputError("delays: retries must be a number in a simulation")
+        _check_whole("retries", self.delays.retries, 0, _MAX_RETRIES)
+        if self.waiting_room is not None:
+            _check_whole("waiting_room", self.waiting_room, 1, 1_000_000)
+        if self.max_age_ms is not None and not self.max_age_ms >= 0:
+            raise InvalidInputError(f"max_age_ms: must be at least 0, not {self.max_age_ms}")
+        if self.refuse_ms is not None and not 0 <= self.refuse_ms < math.inf:
+            raise InvalidInputError(f"refuse_ms: must be at least 0, not {self.refuse_ms}")
+        _check_whole("min_replicas", self.min_replicas, 0, 1_000_000)
+        _check_whole("max_replicas", self.max_replicas, max(1, self.min_replicas), 1_000_000)
+        _check_whole("replicas", self.replicas, self.min_replicas, self.max_replicas)
+        for name, kind in (("routing", Routing), ("within_second", WithinSecond)):
+            try:
+                object.__setattr__(self, name, kind(getattr(self, name)))
+            except ValueError:
+                raise InvalidInputError(
+                    f"{name}: must be one of {', '.join(kind)}, not {getattr(self, name)!r}"
+                ) from None
+        largest = max(policy.max_batch_size for policy in self.table.policies)
+        if largest > self.profile.max_batch_size:
+            raise InvalidInputError(
+                f"batching: starts batches of {largest}, but the profile ends at "
+                f"{self.profile.max_batch_size}"
+            )
+
+    @property
+    def seconds(self) -> int:
+        """Length of the run in s."""
+        return int(self.counts.size)
+
+    @property
+    def replica_profile(self) -> Profile:
+        """The profile that the replicas are simulated by.
+
+        Where front and device share a CPU, they are one server, and this is its profile. The way to
+        a replica and back takes what `delays` says, so the profile's path is left out.
+        """
+        return _serial(self.profile)
+
+    @property
+    def table(self) -> PolicyTable:
+        """The policy table of each replica."""
+        if isinstance(self.batching, PolicyTable):
+            return self.batching
+        if isinstance(self.batching, BatchingPolicy):
+            rates = (self.replica_profile.capacity_per_s,)
+            return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
+        user_config = live_user_config(self.objective)
+        profile = _up_to(self.replica_profile, self._limits.max_batch_size)
+        return _solved_table(profile, user_config.policy_objective(profile))
+
+    @property
+    def _batch_size_limit(self) -> int | None:
+        """Largest batch of a given batching policy; None leaves it to the SLA."""
+        if self.batching is None:
+            return None
+        return max(policy.max_batch_size for policy in self.table.policies)
+
+    @property
+    def _limits(self) -> Limits:
+        return limits_for(
+            self.replica_profile,
+            self.objective,
+            self.delays,
+            waiting_room=self.waiting_room,
+            max_age_ms=self.max_age_ms,
+            batch_size_limit=self._batch_size_limit,
+            serve_late=self.serve_late,
+        )
+
+    @property
+    def _refuse_ms(self) -> float:
+        if self.refuse_ms is not None:
+            return self.refuse_ms
+        front = self.replica_profile.front
+        return 0.0 if front is None else REFUSE_SHARE * front.request_ms
+
+    def replica_model(self) -> ReplicaModel:
+        """Return the properties of the replicas: those of a live replica, unless set otherwise."""
+        profile = self.replica_profile
+        return ReplicaModel(
+            table=self.table,
+            limits=self._limits,
+            energy_mj=profile.energy_mj,
+            idle_power_w=profile.idle_power_w or 0.0,
+            batch_times=BatchTimes.of(profile.latency_quantiles),
+            objective=self.objective,
+            delays=self.delays,
+            routing=self.routing,
+            front=profile.front,
+            refuse_ms=self._refuse_ms,
+        )
+
+    def load_lateness_curve(self) -> LoadLatenessCurve | None:
+        """Return the curve that replicas report; None if no arrival rate meets the SLA."""
+        model = self.replica_model()
+        profile = _up_to(self.replica_profile, model.limits.max_batch_size)
+        objective = live_user_config(self.objective).policy_objective(profile)
+        return _solved_curve(
+            profile,
+            model.objective_at_replica,
+            model.limits.waiting_room,
+            model.limits.admit_within_ms,
+            self.batching is None and isinstance(objective, ServiceLevelObjective),
+        )
+
+
+# Profiles are hashed by identity, so runs on the same profile share what was solved for it.
+@lru_cache(maxsize=32)
+def _serial(profile: Profile) -> Profile:
+    serial = profile.serial()
+    return serial if serial.path is None else replace(serial, path=None)
+
+
+@lru_cache(maxsize=32)
+def _up_to(profile: Profile, batch_size: int) -> Profile:
+    return profile.up_to(batch_size)
+
+
+@lru_cache(maxsize=32)
+def _solved_table(profile: Profile, objective: Objective) -> PolicyTable:
+    return solve_table(profile, objective)
+
+
+@lru_cache(maxsize=32)
+def _solved_curve(
+    profile: Profile,
+    objective: ServiceLevelObjective,
+    room: int,
+    admit_within_ms: float,
+    search_sizes: bool,
+) -> LoadLatenessCurve | None:
+    try:
+        return solve_load_lateness_curve(
+            profile, objective, room, admit_within_ms=admit_within_ms, search_sizes=search_sizes
+        )
+    except InfeasibleError:
+        return None
+
+
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:  # type: ignore[operator]
+        raise InvalidInputError(
+            f"{name}: must be a whole number from {low} to {high}, not {value!r}"
+        )

@@ -1,0 +1,212 @@
+"""Simulate one autoscaler on one scenario, second by second."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from autoscaler.reports import ReplicaReport
+from autoscaler.simulator.arrivals import ArrivalTimes, scaled_counts
+from autoscaler.simulator.engines.compiled import CompiledEngine
+from autoscaler.simulator.engines.counters import FleetCounters, bin_edges_ms
+from autoscaler.simulator.engines.interface import AnsweredRequest, Engine
+from autoscaler.simulator.engines.live import LiveEngine
+from autoscaler.simulator.fleet import Fleet, Replica
+from autoscaler.simulator.results import Run
+from autoscaler.simulator.scaling import FleetView, ScalingPolicy
+from autoscaler.simulator.scenario import Scenario
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
+
+EngineName = Literal["compiled", "live"]
+ENGINES = {"compiled": CompiledEngine, "live": LiveEngine}
+#: Calls of `progress` in a run.
+PROGRESS_CALLS = 200
+
+
+def simulate(
+    scenario: Scenario,
+    autoscaler: ScalingPolicy,
+    *,
+    progress: Callable[[int], None] | None = None,
+    engine: EngineName = "compiled",
+) -> Run:
+    """Simulate an autoscaler on a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The load, the replicas and the balancer.
+    autoscaler : ScalingPolicy
+        A new one, since it remembers what it has seen. Its attributes ``forecast_per_s`` and
+        ``standbys``, if it has them, are read after each decision.
+    progress : callable, optional
+        Called about `PROGRESS_CALLS` times with the number of seconds simulated, the last time
+        with all of them.
+    engine : {"compiled", "live"}
+        Both give the same results; see `autoscaler.simulator.engines.interface`.
+
+    Returns
+    -------
+    Run
+        The same for the same scenario, seed and autoscaler.
+
+    Raises
+    ------
+    InvalidInputError
+        The engine does not exist, or the autoscaler returned something other than an integer.
+    InfeasibleError
+        The scenario needs the policy table of its SLA, and no policy meets that SLA.
+    """
+    return Simulation(scenario, autoscaler, engine=engine).run(progress)
+
+
+class Simulation:
+    """A simulation that can keep a log of its requests. `simulate` does without.
+
+    Parameters
+    ----------
+    scenario, autoscaler, engine
+        As for `simulate`.
+    log_requests : bool
+        Whether to keep the log that `request_log` returns.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        autoscaler: ScalingPolicy,
+        *,
+        engine: EngineName = "compiled",
+        log_requests: bool = False,
+    ) -> None:
+        if engine not in ENGINES:
+            raise InvalidInputError(f"engine: must be one of {', '.join(ENGINES)}, not {engine!r}")
+        self._scenario = scenario
+        self._autoscaler = autoscaler
+        # Each purpose has its own random stream, so that the arrivals stay the same however many
+        # start times the fleet draws.
+        streams = np.random.SeedSequence(scenario.seed).spawn(6)
+        rounding, arrivals, routing, starts, failures, batches = map(np.random.default_rng, streams)
+        self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
+        self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
+        self._counters = FleetCounters.zeros(scenario.seconds)
+        model = scenario.replica_model()
+        self._limits = model.limits
+        self._engine: Engine = ENGINES[engine](
+            model,
+            self._counters,
+            int(routing.integers(2**63)),
+            int(batches.integers(2**63)),
+            log_requests,
+        )
+        self._fleet = Fleet(
+            self._engine,
+            scenario.replicas,
+            scenario.start_time,
+            scenario.failures,
+            starts,
+            failures,
+            scenario.standbys,
+        )
+
+    def run(self, progress: Callable[[int], None] | None = None) -> Run:
+        """Run the simulation and return its result; call it once."""
+        scenario, fleet, seconds = self._scenario, self._fleet, self._scenario.seconds
+        ordered, ready, forecast = (np.empty(seconds) for _ in range(3))
+        idle_power_w = scenario.profile.idle_power_w or 0.0
+        refused = 0
+        step = max(1, seconds // PROGRESS_CALLS)
+        for second in range(seconds):
+            self._engine.offer(self._arrivals.of_second(second))
+            ordered[second], ready[second], existing = fleet.run_until(second + 1.0)
+            self._counters.energy_j[second] += idle_power_w * existing
+            view = FleetView(
+                now_s=second + 1.0,
+                ordered=fleet.ordered,
+                ready=len(fleet.ready),
+                standbys=fleet.standbys,
+                offered=float(self._counts[second]),
+                refused=float(self._engine.refused - refused),
+                ongoing=self._engine.take_ongoing_s(),
+                start_times_s=np.array(fleet.start_times_s),
+                histogram=self._counters.histogram,
+                reports=self._reports,
+            )
+            refused = self._engine.refused
+            wanted = self._checked(self._autoscaler.replicas(view))
+            forecast[second] = getattr(self._autoscaler, "forecast_per_s", math.nan)
+            replicas = min(max(wanted, scenario.min_replicas), scenario.max_replicas)
+            fleet.scale_to(replicas, getattr(self._autoscaler, "standbys", 0))
+            if progress is not None and ((second + 1) % step == 0 or second + 1 == seconds):
+                progress(second + 1)
+        paid_replica_s = fleet.finish()
+        counters = self._counters
+        work = self._engine.work()
+        serial_front_s, front = 0.0, scenario.profile.front
+        if front is not None and front.shares_cpu:
+            answered = float(counters.histogram.sum())
+            serial_front_s = 1e-3 * (front.request_ms * answered + front.batch_ms * work.batches)
+        has_energy = scenario.profile.energy_mj is not None
+        return Run(
+            name=self._autoscaler.name,
+            objective=scenario.objective,
+            offered=self._counts.astype(np.float64),
+            in_time=counters.in_time,
+            refused=counters.refused,
+            ordered=ordered,
+            ready=ready,
+            paid_replica_s=paid_replica_s,
+            forecast_per_s=forecast,
+            energy_j=counters.energy_j if has_energy else np.full(seconds, math.nan),
+            histogram=counters.histogram,
+            bin_edges_ms=bin_edges_ms(),
+            device_busy_s=work.devices_busy_s - serial_front_s,
+            front_busy_s=work.fronts_busy_s + serial_front_s,
+        )
+
+    def request_log(self) -> list[AnsweredRequest]:
+        """Return the answered requests by the time they were sent; empty without a log."""
+        return self._engine.request_log()
+
+    def _checked(self, answer: object) -> int:
+        if isinstance(answer, int | np.integer) and not isinstance(answer, bool):
+            return int(answer)
+        raise InvalidInputError(
+            f"autoscaler {self._autoscaler.name}: must return a whole number, not {answer!r}"
+        )
+
+    def _reports(self) -> list[ReplicaReport]:
+        curve = self._scenario.load_lateness_curve()
+        now_s = self._fleet.now_s
+        return [self._report(replica, now_s, curve) for replica in self._fleet.ready]
+
+    def _report(
+        self, replica: Replica, now_s: float, curve: LoadLatenessCurve | None
+    ) -> ReplicaReport:
+        """Build the report that a live replica would send in this state."""
+        scenario, limits = self._scenario, self._limits
+        counted = self._engine.counters(replica.slot)
+        infeasible = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
+        return ReplicaReport(
+            replica_id=replica.name,
+            time_s=now_s,
+            offered_total=counted.offered,
+            refused_total=counted.refused,
+            refused_finally_total=counted.refused_finally,
+            completed_total=counted.completed,
+            queue_length=counted.waiting,
+            full_batch_size=limits.max_batch_size,
+            full_batch_ms=float(limits.latency_ms[-1]),
+            sla_response_time_ms=scenario.objective.response_time_ms,
+            sla_percentile=scenario.objective.percentile,
+            start_time_s=replica.start_time_s,
+            settings=scenario.autoscaler_settings,
+            sla_rate_per_s=curve.sla_rate_per_s if curve else 0.0,
+            late_shares=curve.late_shares if curve else infeasible,
+            overload_levels=curve.overload_levels if curve else (),
+            answered_total=counted.completed + counted.expired,
+            late_total=counted.late,
+            counted_s=now_s - replica.ready_s,
+        )

@@ -1,0 +1,93 @@
+"""The standbys of a simulated fleet: up or starting, without traffic, at a price of their own."""
+
+import math
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+from autoscaler.simulator.start_time import StartTime
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Standbys:
+    """What a fleet may keep besides replicas.
+
+    Attributes
+    ----------
+    start_time : StartTime
+        Time until a standby serves. The start time of the scenario is that of a new standby.
+    price : float
+        What a standby costs, starting ones included, as a share of a replica; above 0.
+
+    Raises
+    ------
+    InvalidInputError
+        The price is not above 0, or not finite.
+    """
+
+    start_time: StartTime
+    price: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.price < math.inf:
+            raise InvalidInputError(f"standby price: must be above 0, not {self.price}")
+
+
+class StandbyPool:
+    """The standbys of a fleet.
+
+    Parameters
+    ----------
+    standbys : Standbys
+    cold : StartTime
+        Time until a new standby is up.
+    failed_start_share : float
+        Share of these starts that fail at their end and are tried again.
+    random : Generator
+    """
+
+    def __init__(
+        self, standbys: Standbys, cold: StartTime, failed_start_share: float, random: Generator
+    ) -> None:
+        self._standbys = standbys
+        self._cold = cold
+        self._failed_share = failed_start_share
+        self._random = random
+        # (up at, paid since), the first to be up first.
+        self._members: list[tuple[float, float]] = []
+        self._paid_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def take(self, now_s: float) -> float | None:
+        """Remove the standby that is up first, if there is one; return in how many s it serves."""
+        if not self._members:
+            return None
+        up_s, since_s = self._members.pop(0)
+        self._pay(since_s, now_s)
+        return max(0.0, up_s - now_s) + self._standbys.start_time.draw_s(self._random)
+
+    def put(self, now_s: float, up_s: float) -> None:
+        """Add a former replica that is up, or will be at `up_s`."""
+        self._members.append((max(now_s, up_s), now_s))
+        self._members.sort()
+
+    def scale_to(self, now_s: float, count: int) -> None:
+        """Order standbys, or let go of those that are up last."""
+        while len(self._members) < count:
+            up_s = now_s + self._cold.draw_s(self._random)
+            while self._failed_share and self._random.random() < self._failed_share:
+                up_s += self._cold.draw_s(self._random)
+            self.put(now_s, up_s)
+        while len(self._members) > count:
+            self._pay(self._members.pop()[1], now_s)
+
+    def finish(self, end_s: float) -> float:
+        """Let go of all, and return what was paid, in replica-seconds."""
+        self.scale_to(end_s, 0)
+        return self._paid_s
+
+    def _pay(self, since_s: float, until_s: float) -> None:
+        self._paid_s += self._standbys.price * (until_s - since_s)

@@ -1,0 +1,1 @@
+"""The configuration file: read, checked, and turned into settings."""

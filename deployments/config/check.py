@@ -1,0 +1,174 @@
+"""Check what a config file promises before anything starts: the model, the SLA, the machine.
+
+The model is imported in a process of its own, because a user's module may do anything when it is
+imported. ``python -m deployments.config.check`` is that process: it reads one JSON object from
+standard input and writes one to standard output.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import url2pathname
+from zipfile import BadZipFile, ZipFile
+
+from deployments.config.service_config import ModelConfig, ServiceConfig, UserConfig
+from deployments.errors import StartError
+from deployments.hosting.declared import declared_models
+from deployments.models.loading import check_weights, make_model
+from policy.errors import InfeasibleError, InvalidInputError, SojournError
+from policy.load_lateness import solve_load_lateness_curve
+
+#: Importing a model takes a few seconds with a large library; a module that hangs is told of.
+TIMEOUT_S = 120.0
+_FILE = "file://"
+
+
+def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[str]:
+    """Check that each model can be imported and constructed, and that its SLA is in reach.
+
+    Parameters
+    ----------
+    config : ServiceConfig
+    cpu_count : int, optional
+        CPUs of the machine, to compare the replicas' with.
+
+    Returns
+    -------
+    list of str
+        What may be meant, but should be known: replicas for which this machine has no room, and
+        a model that is elsewhere.
+
+    Raises
+    ------
+    InvalidInputError
+        The autoscaler's history is a file that cannot be used, or `user_config` names a model that
+        there is not, or a version that cannot be meant.
+    StartError
+        A model cannot be imported or constructed, or its profile is wrong.
+    InfeasibleError
+        The model's profile is known, and no load is light enough for the SLA.
+    """
+    try:
+        models = declared_models(config.args.all_models, config.user_config)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"user_config: {error}") from None
+    room = _room(config, cpu_count or os.cpu_count() or 1)
+    package = _package(config)
+    if package is not None and not package.startswith(_FILE):
+        return [f"{config.application}: its model is in {package} and was not checked", *room]
+    with _working_directory(package) as directory:
+        history = config.user_config.autoscaler.history_source()
+        if history is not None:
+            history.check(directory or ".")
+        for model in models.values():
+            _check_in_child(model, config.user_config.for_model(model.name), directory)
+    return room
+
+
+def _check_in_child(model: ModelConfig, user_config: UserConfig, directory: str | None) -> None:
+    question = {"model": model.model_dump(), "user_config": user_config.model_dump()}
+    try:
+        child = subprocess.run(
+            [sys.executable, "-m", "deployments.config.check"],
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            cwd=directory,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise StartError(
+            f"model {model.import_path}: its import did not end in {TIMEOUT_S:.0f} s"
+        ) from None
+    if child.returncode:
+        last_line = child.stderr.strip().rpartition("\n")[2]
+        raise StartError(
+            f"model {model.import_path}: its import ended the process with status "
+            f"{child.returncode}; its last line: {last_line!r}"
+        )
+    answer = json.loads(child.stdout)
+    if "out_of_reach" in answer:
+        raise InfeasibleError(f"user_config: sla: {answer['out_of_reach']}")
+    if "error" in answer:
+        raise StartError(answer["error"])
+
+
+def _package(config: ServiceConfig) -> str | None:
+    """Return the URL from which Ray takes the working directory of the replicas."""
+    for content in config.document["applications"]:
+        if content.get("name", "default") == config.application:
+            url: str | None = (content.get("runtime_env") or {}).get("working_dir")
+            return url
+    return None
+
+
+@contextmanager
+def _working_directory(package: str | None) -> Iterator[str | None]:
+    """Unpack a local package, as Ray does; without one, stay where we are."""
+    if package is None:
+        yield None
+        return
+    path = url2pathname(package.removeprefix(_FILE))
+    with TemporaryDirectory() as scratch:
+        try:
+            with ZipFile(path) as archive:
+                archive.extractall(scratch)
+        except (OSError, BadZipFile) as error:
+            raise StartError(f"runtime_env.working_dir: {package}: {error}") from None
+        top = os.listdir(scratch)
+        yield os.path.join(scratch, top[0]) if len(top) == 1 else scratch
+
+
+def _room(config: ServiceConfig, cpu_count: int) -> list[str]:
+    most = config.replicas[1]
+    fits = int(cpu_count / config.num_cpus) if config.num_cpus else most
+    if most <= fits:
+        return []
+    return [
+        f"max_replicas is {most}, and this machine has CPUs for {fits}: "
+        f"{cpu_count} CPUs, {config.num_cpus:g} for each replica"
+    ]
+
+
+def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
+    """Construct the model; if its profile is known, check that the SLA is in reach.
+
+    Raises
+    ------
+    SojournError
+        The model cannot be constructed, the profile is wrong, or the SLA is out of reach.
+    """
+    model = make_model(model_config.import_path, model_config.options)
+    check_weights(model, model_config.import_path, model_config.weights)
+    profile = model_config.load_profile() or model.profile()
+    if profile is None or user_config.limits.late == "serve":
+        return
+    limits = user_config.batcher_limits(profile)
+    solve_load_lateness_curve(
+        profile.up_to(limits.max_batch_size), user_config.sla_at_replica(), limits.waiting_room
+    )
+
+
+def _main() -> None:
+    question = json.load(sys.stdin)
+    answer: dict[str, Any] = {}
+    with redirect_stdout(sys.stderr):
+        try:
+            check_model(
+                ModelConfig.model_validate(question["model"]),
+                UserConfig.model_validate(question["user_config"]),
+            )
+        except InfeasibleError as error:
+            answer["out_of_reach"] = str(error)
+        except SojournError as error:
+            answer["error"] = str(error)
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    _main()

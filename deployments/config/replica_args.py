@@ -1,0 +1,143 @@
+"""`args` of a deployment: what a replica is. Ray replaces every replica if they change."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from deployments.config.validation import StrictModel, validate
+from deployments.modelstore.names import STORE_PREFIX, ModelName
+from deployments.modelstore.settings import ManagerSettings
+from deployments.modelstore.wire import default_socket
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+
+class ModelConfig(StrictModel):
+    """The model that a replica hosts, and its device."""
+
+    #: Names the model in paths (``/v2/models/NAME/infer``), logs and metrics.
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    #: Label of the version, which every answer carries.
+    version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
+    #: The model's class, as ``module:Class``.
+    import_path: str
+    #: Keyword arguments of the class.
+    options: dict[str, Any] = Field(default_factory=dict)
+    #: ``auto`` takes a GPU if Ray gave the replica one (`num_gpus`).
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: The largest batch that the model can compute; the policy may use smaller ones.
+    max_batch_size: int = Field(default=32, ge=1, le=1024)
+    #: The file or ``store://[framework/]name[@version]`` that is loaded instead of the weights that
+    #: the model asks for.
+    weights: str | None = None
+    #: A profile file or its content. None: the model's own profile, or one measured at the start.
+    profile: str | dict[str, Any] | None = None
+    #: How long a starting replica may run batches of all sizes, if the model compiles for each.
+    warm_up_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    #: A batch that takes longer hangs. None: 10 s, or 20 full batches if those take longer.
+    hang_after_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: The same for the first batch of a size that a model compiles for and the warm-up left out.
+    compile_hang_after_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+
+    @field_validator("weights")
+    @classmethod
+    def _names_a_model(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith(STORE_PREFIX):
+            try:
+                ModelName.parse(value.removeprefix(STORE_PREFIX))
+            except InvalidInputError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    def load_profile(self) -> Profile | None:
+        """Return the profile in the config, if there is one.
+
+        Raises
+        ------
+        InvalidInputError
+            The profile is invalid.
+        """
+        if self.profile is None:
+            return None
+        if isinstance(self.profile, str):
+            return Profile.load(self.profile)
+        return Profile.from_dict(self.profile)
+
+
+class StoreConfig(StrictModel):
+    """The model store of each node. The first replica on a node starts its manager.
+
+    A manager that runs keeps its settings. Each remote has a manager of its own.
+    """
+
+    #: URL below which the models lie: file://, https://, s3://, …
+    remote: str = Field(pattern=r"^[a-z0-9]+://")
+    #: Size of the memory tier.
+    host_bytes: int = Field(default=8_000_000_000, ge=1)
+    #: Size of the disk tier.
+    disk_bytes: int = Field(default=50_000_000_000, ge=0)
+    #: Size of the tier of GPU memory, on nodes with a GPU; 0: none.
+    device_bytes: int = Field(default=0, ge=0)
+    #: The GPU of that tier: its number on the node, or its UUID.
+    device: str = "0"
+    #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
+    disk: Path | None = None
+    #: Which model leaves a full tier first: the least recently used, the least commonly used, or
+    #: the quickest to bring back.
+    eviction: Literal["lru", "lcu", "reload-time"] = "lru"
+    #: Drop a model from memory with its last user.
+    eager: bool = False
+
+    def settings(self) -> ManagerSettings:
+        """Return the manager's settings on this machine."""
+        place = hashlib.sha256(self.remote.encode()).hexdigest()[:12]
+        return ManagerSettings(
+            remote=self.remote,
+            disk=self.disk or Path.home() / f".cache/sojourn/store-{place}",
+            host_bytes=self.host_bytes,
+            device_bytes=self.device_bytes,
+            device=self.device,
+            disk_bytes=self.disk_bytes,
+            socket=default_socket().with_name(f"store-{place}.sock"),
+            eviction=self.eviction,
+            eager=self.eager,
+        )
+
+
+class ReplicaArgs(StrictModel):
+    """`args` of the application; a change replaces every replica."""
+
+    #: The deployment's own model, which stays loaded.
+    model: ModelConfig
+    #: Further models that the same replicas serve.
+    models: tuple[ModelConfig, ...] = ()
+    #: When the further models are loaded: as a replica starts, or as a request asks for one.
+    load_models: Literal["at_start", "on_demand"] = "at_start"
+    #: None: replicas start no manager, and use the one that the user started, if they need one.
+    store: StoreConfig | None = None
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [model.name for model in self.all_models]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"two models have the name {repeated!r}")
+        return self
+
+    @property
+    def all_models(self) -> tuple[ModelConfig, ...]:
+        """The deployment's own model, and the further ones."""
+        return (self.model, *self.models)
+
+
+def parse_args(content: Any) -> ReplicaArgs:
+    """Return the checked `args` of the application.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    return validate(ReplicaArgs, content or {}, "args")

@@ -1,0 +1,186 @@
+"""HAProxy's settings that follow from the config: what it can send to another replica, and may.
+
+HAProxy sends a request again only if all of it fits into one of its buffers. It copies the whole
+buffer for every request, however small: 22 µs of CPU per request with buffers of 64 KiB, 109 µs
+with 608 KiB. So the buffer is as large as the model's requests need, and no larger.
+
+The model's signature is read from its source, without running it: most models import torch, which
+takes seconds. If the source computes it, a child process imports the model.
+"""
+
+import ast
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from deployments.config.routing import always_served_environment
+from deployments.config.service_config import ModelConfig, ServiceConfig
+from deployments.haproxy.open_files import max_connections
+from deployments.models.base import Model, TensorSpec
+from deployments.models.loading import MODELS, find_model_class
+from policy.errors import SojournError
+
+#: The smallest buffer: several rows of a small model.
+MIN_BUFFER_BYTES = 64 << 10
+#: The largest one that a signature alone leads to.
+_MAX_BUFFER_BYTES = 16 << 20
+#: For the head of a request, the JSON beside the tensors, and what HAProxy keeps free.
+_REST_BYTES = 16 << 10
+#: Memory that HAProxy may use for the buffers of clients that send slowly; each holds one.
+_BUFFER_MEMORY_BYTES = 1 << 30
+_MIN_CONNECTIONS = 256
+_CHILD_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class RequestTraits:
+    """What a model's class says of its requests.
+
+    Attributes
+    ----------
+    row_bytes : int
+        Bytes of the tensors of one row, without texts.
+    idempotent : bool
+        As in `deployments.models.base.Model`.
+    """
+
+    row_bytes: int = 0
+    idempotent: bool = True
+
+
+def traits_of(model: type[Model]) -> RequestTraits:
+    """Return the traits of a model's class; its inputs may be unknown until it is loaded."""
+    return RequestTraits(_row_bytes(getattr(model, "inputs", ())), model.idempotent)
+
+
+def _row_bytes(inputs: Sequence[TensorSpec]) -> int:
+    return sum(
+        math.prod(spec.max_shape) * spec.numpy_dtype.itemsize
+        for spec in inputs
+        if spec.datatype != "BYTES"
+    )
+
+
+def read_traits(config: ModelConfig) -> RequestTraits:
+    """Return the traits of the model in a config; the defaults if it cannot be imported.
+
+    The replica that loads the model says what is wrong with it.
+    """
+    try:
+        declared = _declared_traits(MODELS.get(config.import_path, config.import_path))
+    except (ImportError, OSError, SyntaxError, ValueError, TypeError, SojournError):
+        declared = None
+    return declared or _imported_traits(config)
+
+
+def _declared_traits(import_path: str) -> RequestTraits | None:
+    """Return the traits of a class whose body declares its inputs as literals; else None."""
+    module_name, _, class_name = import_path.partition(":")
+    if "." in module_name:
+        module = importlib.util.find_spec(module_name)
+    else:  # a user's model may be in the working directory, as for the replicas
+        module = PathFinder.find_spec(module_name, [os.getcwd(), *sys.path])
+    if module is None or module.origin is None or not module.origin.endswith(".py"):
+        return None
+    tree = ast.parse(Path(module.origin).read_bytes())
+    (body,) = (
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+    )
+    declared = {
+        target.id: node.value
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    inputs = declared.get("inputs")
+    if not isinstance(inputs, ast.Tuple):
+        return None
+    specs = []
+    for call in inputs.elts:
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != TensorSpec.__name__:
+            return None
+        named = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
+        specs.append(TensorSpec(*map(ast.literal_eval, call.args), **named))
+    idempotent = declared.get("idempotent")
+    return RequestTraits(
+        _row_bytes(specs), idempotent is None or bool(ast.literal_eval(idempotent))
+    )
+
+
+def _imported_traits(config: ModelConfig) -> RequestTraits:
+    command = [sys.executable, "-m", __name__, config.model_dump_json(include={"import_path"})]
+    try:
+        child = subprocess.run(
+            command, capture_output=True, check=True, text=True, timeout=_CHILD_TIMEOUT_S
+        )
+        return RequestTraits(**json.loads(child.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError):
+        return RequestTraits()
+
+
+def request_environment(
+    services: Sequence[ServiceConfig],
+    traits: Sequence[RequestTraits] | None = None,
+    own: Mapping[str, str] | None = None,
+    open_files: int = 1 << 16,
+) -> dict[str, str]:
+    """Return the environment variables for Ray beyond those of `serve_environment`.
+
+    Parameters
+    ----------
+    services : sequence of ServiceConfig
+        The models behind one HAProxy: the buffer is that of the largest request.
+    traits : sequence of RequestTraits, optional
+        Those of the models; read by default.
+    own : mapping of str to str, optional
+        What the user has set, which is left as it is; by default, this process's environment.
+    open_files : int
+        How many files HAProxy may open.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    if traits is None:
+        hosted = [(service, model) for service in services for model in service.args.all_models]
+        services, traits = (
+            [service for service, _ in hosted],
+            [read_traits(model) for _, model in hosted],
+        )
+    own = os.environ if own is None else own
+    needed_bytes = max(map(_needed_bytes, services, traits))
+    buffer_bytes = -(-needed_bytes // 1024) * 1024
+    connections = max(_BUFFER_MEMORY_BYTES // buffer_bytes, _MIN_CONNECTIONS)
+    environment = {
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(buffer_bytes),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(min(connections, max_connections(open_files))),
+    }
+    if not all(each.idempotent for each in traits):
+        # An empty response is that of a replica that died, perhaps while it computed the request.
+        environment["RAY_SERVE_HAPROXY_RETRY_ON"] = "503 conn-failure"
+    environment |= always_served_environment(
+        dict.fromkeys(service.application for service in services if service.replicas[0] > 0)
+    )
+    return {name: own.get(name, value) for name, value in environment.items()}
+
+
+def _needed_bytes(service: ServiceConfig, traits: RequestTraits) -> int:
+    wanted = service.user_config.limits.retry_body_bytes
+    if wanted is None:
+        return max(MIN_BUFFER_BYTES, min(traits.row_bytes + _REST_BYTES, _MAX_BUFFER_BYTES))
+    return wanted + _REST_BYTES
+
+
+if __name__ == "__main__":
+    found = traits_of(find_model_class(json.loads(sys.argv[1])["import_path"]))
+    sys.stdout.write(json.dumps(asdict(found)))

@@ -1,0 +1,111 @@
+"""Settings that make Ray Serve's HAProxy route requests as RAND, Swayam's load balancing, does.
+
+HAProxy sends a request to a random replica; a busy replica refuses it, and HAProxy tries another.
+Ray reads these settings from the environment of Serve's controller, HAProxy and the replicas: the
+environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
+"""
+
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+from deployments.haproxy.open_files import max_connections
+from deployments.haproxy.ray_config import backend_name
+from deployments.haproxy.settings import ALWAYS_SERVED, RAYS_HAPROXY
+from policy.errors import InvalidInputError
+
+#: How many times HAProxy tries another replica after a refusal: RAND's retries.
+RETRIES = 5
+#: HAProxy's algorithm for each `--balance`: a random replica, as in RAND; the less busy of two
+#: random ones; or the least busy of all, as far as this HAProxy knows.
+BALANCES = {
+    "random": "random(1)",
+    "power-of-two": "random(2)",
+    "least-connections": "leastconn",
+}
+
+#: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
+SUPERVISOR = "sojourn-haproxy"
+
+
+def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dict[str, str]:
+    """Return the environment variables with which Ray must be started.
+
+    `deployments.config.request_environment` has those that depend on the model.
+
+    Parameters
+    ----------
+    balance : str
+        A key of `BALANCES`.
+    open_files : int
+        How many files HAProxy may open (``ulimit -Hn``); it does not start if it needs more.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    InvalidInputError
+        `balance` is not a key of `BALANCES`.
+    """
+    if balance not in BALANCES:
+        raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
+    return {
+        # HAProxy connects clients to replicas directly, without a Python proxy.
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.http.middleware.middlewares",
+        # Once HAProxy has a fifth of its files open, it closes connections to replicas rather than
+        # keep them. With Ray's 4,096 that is at 1,000 clients: nearly every request then opens a
+        # connection, and waits for the replica to accept it.
+        "RAY_SERVE_HAPROXY_MAXCONN": str(max_connections(open_files)),
+        # Ray has its workers, and so replicas and HAProxy, give way to all other processes: by 15.
+        # Then the solver beside a replica, which gives way by 10 more, gets two fifths as much CPU.
+        "RAY_worker_niceness": "0",
+        # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
+        # HAProxy may also resend requests that a dying replica left unanswered.
+        "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
+        "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
+        # A client that sends or takes nothing for so long is gone; Ray would wait for an hour.
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "30",
+        # For HAProxy's metrics, a Python process of Ray's parses one log line per request: 15 µs of
+        # CPU each. The replicas count their requests themselves.
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # A draining replica stays reachable until every HAProxy has learned of it.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+        # Ray restarts its HAProxy after three failed checks, which come every 10 s otherwise.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        # On a busy machine it takes longer than 5 s to start, and Ray would kill it three times.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
+    }
+
+
+def supervisor_environment(path: Path | None = None) -> dict[str, str]:
+    """Return the environment variable with which Ray runs `SUPERVISOR` as its HAProxy.
+
+    Parameters
+    ----------
+    path : Path, optional
+        Where the program is on every node; where it is installed with this Python by default.
+
+    Returns
+    -------
+    dict of str to str
+        Empty if it is not installed: HAProxy then runs alone.
+    """
+    installed = path or Path(sysconfig.get_path("scripts")) / SUPERVISOR
+    if path is None and not installed.is_file():
+        return {}
+    return {RAYS_HAPROXY: str(installed)}
+
+
+def always_served_environment(applications: Iterable[str]) -> dict[str, str]:
+    """Return the environment variable that names the applications that always have replicas.
+
+    Without a replica, their requests are refused at once (`deployments.haproxy.fallback`).
+    """
+    names = ",".join(backend_name(application) for application in applications)
+    return {ALWAYS_SERVED: names} if names else {}

@@ -1,0 +1,103 @@
+"""The device of a model, as its service uses it: which batches run where, and whether it hangs."""
+
+import time
+from collections.abc import Collection
+
+from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
+from deployments.config.service_config import ModelConfig
+from deployments.serving.device_health import HangLimits
+from policy.profile import Profile
+
+
+class ModelDevice:
+    """The device that a model computes on.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        May set when a batch hangs.
+    measured_cpus : float or None
+        CPUs with which the model's profile was measured; None if unknown.
+    cpus : float
+        CPUs that this process may use.
+    computes_here : bool
+        Whether batches are computed on the CPUs of this process.
+    not_run : collection of int
+        Batch sizes that the model compiles for and that have not run yet.
+
+    Attributes
+    ----------
+    cpus : float
+        As above.
+    placement : BatchPlacement
+        Decides which batches the event loop runs.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        measured_cpus: float | None,
+        cpus: float = 1.0,
+        *,
+        computes_here: bool = True,
+        not_run: Collection[int] = (),
+    ) -> None:
+        self.cpus = cpus
+        self.placement = BatchPlacement()
+        self._measured_cpus = measured_cpus
+        self._computes_here = computes_here
+        self._hang_limits = HangLimits(config, not_run)
+
+    @property
+    def cpus_note(self) -> str | None:
+        """What to know about the profile: that it was measured with other CPUs, if it was."""
+        measured = self._measured_cpus
+        if not self._computes_here or measured is None or measured == self.cpus:
+            return None
+        return (
+            f"the profile was measured with {measured:g} CPUs, but this replica has {self.cpus:g}; "
+            "measure it anew with as many"
+        )
+
+    def shares_cpu(self, max_batch_size: int) -> bool:
+        """Return whether all batches are computed on the CPU that the event loop runs on."""
+        if not self._computes_here:
+            return False
+        return self.cpus <= 1 or self.placement.largest >= max_batch_size
+
+    def place_batches(self, profile: Profile, response_time_ms: float) -> None:
+        """Decide which batches the event loop runs.
+
+        Parameters
+        ----------
+        profile : Profile
+            What batches take, as it is believed now.
+        response_time_ms : float
+            Response time of the SLA at the replica.
+        """
+        if self._computes_here:
+            self.placement.use(
+                profile.latency_ms.tolist(),
+                longest_on_loop_ms(self.cpus, response_time_ms),
+                time.monotonic(),
+            )
+
+    def ran(self, sizes: Collection[int]) -> None:
+        """Note that batches of these sizes have run."""
+        self._hang_limits.ran(sizes)
+
+    def is_stuck(self, batcher: Batcher, profile: Profile) -> bool:
+        """Return whether the device is lost, or hangs: one batch takes far too long."""
+        if batcher.lost_reason is not None:
+            return True
+        limit_s = self._hang_limits.limit_s(_full_batch_ms(profile), batcher.size_on_device)
+        return batcher.busy_for_s() > limit_s
+
+    def longest_batch_s(self, profile: Profile) -> float:
+        """Return how long any batch may take, those included that the model compiles for."""
+        return self._hang_limits.longest_s(_full_batch_ms(profile))
+
+
+def _full_batch_ms(profile: Profile) -> float:
+    return float(profile.latency_ms[-1])

@@ -1,0 +1,210 @@
+"""The client's side: one connection per open model. While it is open, the model stays in memory."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployments.modelstore import wire
+from deployments.modelstore.errors import ERRORS, StoreError, UnavailableError, UntrustedFileError
+from deployments.modelstore.host_memory import is_sealed
+from deployments.modelstore.sharing import Sharing
+from policy.errors import InvalidInputError
+
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all while the store fetches a model."""
+
+
+class Hold:
+    """A connection that holds a model; it ends when nothing refers to this object any more.
+
+    Parameters
+    ----------
+    descriptor : int
+        The connected socket, which this object owns from here on.
+    source : str
+        The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
+        ``remote``.
+    sharing : Sharing
+        Whether the client should map the model, or copy it and close this.
+    """
+
+    def __init__(self, descriptor: int, source: str, sharing: Sharing) -> None:
+        self._descriptor = descriptor
+        self.source, self.sharing = source, sharing
+
+    def close(self) -> None:
+        """Give the model back."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self._descriptor >= 0:
+            close(self._descriptor)
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """A file of a model, as sealed memory.
+
+    Attributes
+    ----------
+    name : str
+    sha256 : str
+    size_bytes : int
+    descriptor : int
+        The caller's to close; a mapping stays valid without it.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+    descriptor: int
+
+
+def open_model(
+    name: str,
+    on_progress: OnProgress | None = None,
+    socket_path: Path | None = None,
+    timeout_s: float | None = None,
+) -> tuple[Hold, tuple[SharedFile, ...]]:
+    """Open a model in host memory; the store fetches it first if it has to.
+
+    Parameters
+    ----------
+    name : str
+        ``[framework/]name[@version]``.
+    on_progress : callable, optional
+    socket_path : Path, optional
+        The manager's socket; by default `deployments.modelstore.wire.default_socket`.
+    timeout_s : float, optional
+        Limit on the time without news from the manager. By default there is none, because another
+        process's fetch may be ahead.
+
+    Returns
+    -------
+    (Hold, tuple of SharedFile)
+        The model stays in memory as long as the hold does.
+
+    Raises
+    ------
+    StoreError
+        The store refused it, or there is no store.
+    """
+    connection, message, descriptors = open_in_tier(
+        "host", name, on_progress, socket_path, timeout_s
+    )
+    with connection:
+        files = _files_of(message, descriptors)
+        sharing = Sharing(**message["sharing"])
+        return Hold(connection.detach(), str(message["source"]), sharing), files
+
+
+def open_in_tier(
+    tier: str,
+    name: str,
+    on_progress: OnProgress | None,
+    socket_path: Path | None,
+    timeout_s: float | None = None,
+) -> tuple[socket.socket, dict[str, Any], list[int]]:
+    """Open a model in a tier of memory; return the connection, the grant and its descriptors.
+
+    Parameters and errors are those of `open_model`.
+    """
+    connection = wire.connect(socket_path or wire.default_socket())
+    connection.settimeout(timeout_s)
+    try:
+        progress = on_progress is not None
+        _send(connection, {"do": "open", "name": name, "tier": tier, "progress": progress})
+        while True:
+            message, descriptors = _receive(connection)
+            if "progress" not in message:
+                connection.settimeout(None)
+                return connection, message, descriptors
+            if on_progress is not None:
+                on_progress(*message["progress"])
+    except BaseException:
+        connection.close()
+        raise
+
+
+def ask(
+    do: str,
+    name: str | None = None,
+    socket_path: Path | None = None,
+    *,
+    timeout_s: float | None = None,
+    **options: Any,
+) -> Any:
+    """Ask the manager for `stats` or to `verify`, or to `pin`, `unpin` or `evict` a model.
+
+    Raises
+    ------
+    StoreError
+        The manager refused, there is none, or it has not answered within `timeout_s`.
+    """
+    with wire.connect(socket_path or wire.default_socket()) as connection:
+        connection.settimeout(timeout_s)
+        _send(connection, {"do": do, "name": name, **options})
+        message, _ = _receive(connection)
+        return message["result"]
+
+
+def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:
+    """Return what the store knows of each model, by name.
+
+    Raises
+    ------
+    StoreError
+        There is no store.
+    """
+    models: list[dict[str, Any]] = []
+    while part := ask("models", socket_path=socket_path, first=len(models)):
+        models += part
+    return models
+
+
+def _files_of(message: dict[str, Any], descriptors: list[int]) -> tuple[SharedFile, ...]:
+    try:
+        files = tuple(
+            SharedFile(name, sha256, size_bytes, descriptor)
+            for (name, sha256, size_bytes), descriptor in zip(
+                message["files"], descriptors, strict=True
+            )
+        )
+        for file in files:
+            if (
+                not is_sealed(file.descriptor)
+                or os.fstat(file.descriptor).st_size != file.size_bytes
+            ):
+                raise UntrustedFileError(f"{file.name}: the manager sent memory that may change")
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return files
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        wire.send(connection, message, [])
+    except OSError as error:
+        raise UnavailableError(f"the model store went away: {error}") from error
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    try:
+        received = wire.receive(connection)
+    except OSError as error:
+        raise UnavailableError(f"the model store does not answer: {error}") from error
+    if received is None:
+        raise UnavailableError("the model store went away")
+    if "error" in received[0]:
+        kind, text = received[0]["error"]
+        if kind == InvalidInputError.__name__:
+            raise InvalidInputError(text)
+        raise ERRORS.get(kind, StoreError)(text)
+    return received

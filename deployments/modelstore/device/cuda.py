@@ -1,0 +1,270 @@
+"""NVIDIA's GPUs: memory that one process allocates and others attach to.
+
+Where the driver has virtual memory with file descriptors (CUDA's VMM API), an allocation is passed
+as a descriptor, and stays valid until the last process has unmapped and closed it; clients map it
+for reading only, if the driver can. Elsewhere it is passed as a CUDA IPC handle, and is the
+holder's: it goes when the holder does, and clients could write to it.
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from ctypes import c_char, c_int, c_size_t, c_ulonglong, c_void_p
+from typing import Any
+
+from deployments.modelstore.device import cuda_api as cuda
+from deployments.modelstore.device.cuda_api import CudaApi
+from deployments.modelstore.device.driver import Export
+from deployments.modelstore.errors import DeviceError
+
+#: An allocation of its own block, so that an IPC handle shares nothing else of it.
+_IPC_BLOCK_BYTES = 2 << 20
+VMM, IPC = "cuda-vmm", "cuda-ipc"
+
+
+class _Gpu:
+    """A GPU and this process's primary context on it, which torch uses, too."""
+
+    def __init__(self, api: CudaApi, ordinal: int) -> None:
+        self.api = api
+        self.ordinal: int = api.get(c_int(), "cuDeviceGet", ordinal).value
+        uuid = api.get(cuda.Uuid(), "cuDeviceGetUuid_v2", self.ordinal)
+        self.uuid = bytes(uuid.bytes).hex()
+        self._context = api.get(c_void_p(), "cuDevicePrimaryCtxRetain", self.ordinal)
+        self.location = cuda.Location(cuda.ON_DEVICE, self.ordinal)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the context this thread's."""
+        self.api.call("cuCtxPushCurrent_v2", self._context)
+        try:
+            yield
+        finally:
+            self.api.get(c_void_p(), "cuCtxPopCurrent_v2")
+
+    def supports(self, attribute: int) -> bool:
+        return bool(self.api.get(c_int(), "cuDeviceGetAttribute", attribute, self.ordinal).value)
+
+    def map(self, allocation: int, size_bytes: int, access: int) -> int:
+        """Map an allocation of virtual memory into this process."""
+        api = self.api
+        pointer: int = api.get(c_ulonglong(), "cuMemAddressReserve", size_bytes, 0, 0, 0).value
+        try:
+            api.call("cuMemMap", pointer, size_bytes, 0, allocation, 0)
+            try:
+                described = cuda.AccessDescription(self.location, access)
+                api.call("cuMemSetAccess", pointer, size_bytes, ctypes.byref(described), 1)
+            except DeviceError:
+                api.call("cuMemUnmap", pointer, size_bytes)
+                raise
+        except DeviceError:
+            api.call("cuMemAddressFree", pointer, size_bytes)
+            raise
+        return pointer
+
+    def unmap(self, pointer: int, size_bytes: int) -> None:
+        """End what `map` made."""
+        self.api.call("cuMemUnmap", pointer, size_bytes)
+        self.api.call("cuMemAddressFree", pointer, size_bytes)
+
+
+class _PinnedBuffer:
+    """Page-locked memory, which the GPU reads by itself, and a stream to do so."""
+
+    def __init__(self, gpu: _Gpu, size_bytes: int) -> None:
+        with gpu.current():
+            self.address: int = gpu.api.get(c_void_p(), "cuMemHostAlloc", size_bytes, 0).value
+            self.stream = gpu.api.get(c_void_p(), "cuStreamCreate", cuda.NON_BLOCKING_STREAM)
+        self.buffer = memoryview((c_char * size_bytes).from_address(self.address)).cast("B")
+
+
+class _Holder:
+    """The holder's side, as `deployments.modelstore.device.driver.HolderDriver` defines it."""
+
+    def __init__(self, gpu: _Gpu) -> None:
+        self._gpu = gpu
+        self.device = gpu.uuid
+        self.outlives_holder = gpu.supports(cuda.VIRTUAL_MEMORY_SUPPORTED) and gpu.supports(
+            cuda.DESCRIPTORS_SUPPORTED
+        )
+        self._properties = cuda.AllocationProperties(
+            type=cuda.PINNED, requested_handle_types=cuda.POSIX_DESCRIPTOR, location=gpu.location
+        )
+        self._page_bytes = _IPC_BLOCK_BYTES
+        if self.outlives_holder:
+            self._page_bytes = gpu.api.get(
+                c_size_t(),
+                "cuMemGetAllocationGranularity",
+                ctypes.byref(self._properties),
+                cuda.MINIMUM_GRANULARITY,
+            ).value
+        # By pointer: what was allocated, and its size.
+        self._allocations: dict[int, tuple[int, int]] = {}
+
+    def allocate(self, size_bytes: int) -> int:
+        whole_bytes = -(-size_bytes // self._page_bytes) * self._page_bytes
+        api = self._gpu.api
+        with self._gpu.current():
+            if not self.outlives_holder:
+                pointer: int = api.get(c_ulonglong(), "cuMemAlloc_v2", whole_bytes).value
+                self._allocations[pointer] = (0, whole_bytes)
+                return pointer
+            allocation: int = api.get(
+                c_ulonglong(), "cuMemCreate", whole_bytes, ctypes.byref(self._properties), 0
+            ).value
+            try:
+                pointer = self._gpu.map(allocation, whole_bytes, cuda.READ_WRITE)
+            except DeviceError:
+                api.call("cuMemRelease", allocation)
+                raise
+            self._allocations[pointer] = (allocation, whole_bytes)
+            return pointer
+
+    def staging(self, size_bytes: int) -> _PinnedBuffer:
+        return _PinnedBuffer(self._gpu, size_bytes)
+
+    def write(self, handle: int, offset: int, staging: _PinnedBuffer, size_bytes: int) -> None:
+        api, stream = self._gpu.api, staging.stream
+        with self._gpu.current():
+            api.call("cuMemcpyHtoDAsync_v2", handle + offset, staging.address, size_bytes, stream)
+            api.call("cuStreamSynchronize", stream)
+
+    def export(self, handle: int) -> Export:
+        allocation, size_bytes = self._allocations[handle]
+        with self._gpu.current():
+            if not self.outlives_holder:
+                ipc = self._gpu.api.get(cuda.IpcHandle(), "cuIpcGetMemHandle", handle)
+                return Export(IPC, size_bytes, bytes(ipc.reserved).hex())
+            descriptor = self._gpu.api.get(
+                c_int(-1), "cuMemExportToShareableHandle", allocation, cuda.POSIX_DESCRIPTOR, 0
+            )
+            return Export(VMM, size_bytes, descriptor=descriptor.value)
+
+    def free(self, handle: int) -> None:
+        allocation, size_bytes = self._allocations.pop(handle)
+        with self._gpu.current():
+            if not self.outlives_holder:
+                self._gpu.api.call("cuMemFree_v2", handle)
+                return
+            self._gpu.unmap(handle, size_bytes)
+            self._gpu.api.call("cuMemRelease", allocation)
+
+
+class _Array:
+    """Memory of a region as torch takes it over: the CUDA array interface, version 3."""
+
+    def __init__(self, region: "_Region", pointer: int, shape: Sequence[int], typestr: str) -> None:
+        self._region = region
+        # Torch knows no memory that is for reading only, so False; a write fails on the GPU.
+        self.__cuda_array_interface__ = {
+            "data": (pointer, False),
+            "shape": tuple(shape),
+            "typestr": typestr,
+            "version": 3,
+        }
+
+
+class _Region:
+    """Memory of another process that this one is attached to."""
+
+    def __init__(
+        self, gpu: _Gpu, kind: str, pointer: int, size_bytes: int, read_only: bool
+    ) -> None:
+        self._gpu, self._kind, self._size_bytes = gpu, kind, size_bytes
+        self.read_only = read_only
+        self.hold: object = None
+        self._pointer: int | None = pointer
+
+    def __del__(self) -> None:
+        with suppress(DeviceError):  # at its end, a process may have left the driver already
+            self.close()
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        assert self._pointer is not None
+        content = ctypes.create_string_buffer(size_bytes)
+        with self._gpu.current():
+            self._gpu.api.call("cuMemcpyDtoH_v2", content, self._pointer + offset, size_bytes)
+        return content.raw
+
+    def array(self, offset: int, shape: Sequence[int], typestr: str) -> Any:
+        assert self._pointer is not None
+        return _Array(self, self._pointer + offset, shape, typestr)
+
+    def close(self) -> None:
+        pointer, self._pointer = self._pointer, None
+        if pointer is None:
+            return
+        with self._gpu.current():
+            # Kernels that were started may still read it.
+            self._gpu.api.call("cuCtxSynchronize")
+            if self._kind == VMM:
+                self._gpu.unmap(pointer, self._size_bytes)
+            else:
+                self._gpu.api.call("cuIpcCloseMemHandle", pointer)
+
+
+class CudaClient:
+    """A client's side of a GPU.
+
+    Parameters
+    ----------
+    ordinal : int
+        The number that this process has for the GPU.
+
+    Raises
+    ------
+    DeviceError
+        There is no such GPU.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self._gpu = _Gpu(CudaApi(), ordinal)
+        self.device = self._gpu.uuid
+        self.torch_device = f"cuda:{ordinal}"
+
+    def attach(self, export: Export) -> _Region:
+        """Attach to memory of the holder.
+
+        Raises
+        ------
+        DeviceError
+            It is not possible.
+        """
+        gpu, api = self._gpu, self._gpu.api
+        with gpu.current():
+            if export.kind == IPC:
+                handle = cuda.IpcHandle.from_buffer_copy(bytes.fromhex(export.handle))
+                pointer: int = api.get(
+                    c_ulonglong(), "cuIpcOpenMemHandle_v2", handle, cuda.LAZY_PEER_ACCESS
+                ).value
+                return _Region(gpu, IPC, pointer, export.size_bytes, read_only=False)
+            if export.kind != VMM or export.descriptor is None:
+                raise DeviceError(f"a GPU cannot attach to memory of kind {export.kind!r:.50}")
+            allocation: int = api.get(
+                c_ulonglong(),
+                "cuMemImportFromShareableHandle",
+                export.descriptor,
+                cuda.POSIX_DESCRIPTOR,
+            ).value
+            read_only = True
+            try:
+                try:
+                    pointer = gpu.map(allocation, export.size_bytes, cuda.READ)
+                except DeviceError:  # not every driver protects memory on the device
+                    pointer = gpu.map(allocation, export.size_bytes, cuda.READ_WRITE)
+                    read_only = False
+            finally:
+                # The mapping keeps the memory.
+                api.call("cuMemRelease", allocation)
+            return _Region(gpu, VMM, pointer, export.size_bytes, read_only)
+
+
+def open_holder() -> _Holder:
+    """Open the first GPU that this process sees, to hold memory of it.
+
+    Raises
+    ------
+    DeviceError
+        There is none.
+    """
+    return _Holder(_Gpu(CudaApi(), 0))

@@ -1,0 +1,167 @@
+"""The holder: a process of the manager's that owns the device's memory and fills it.
+
+It is a process of its own so that neither the manager nor any client has a device context of it,
+and so that an error of the device ends nothing but this. It ends with its connection to the
+manager.
+
+    python -m deployments.modelstore.device.holder DESCRIPTOR DRIVER
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from deployments.modelstore import wire
+from deployments.modelstore.device.driver import HolderDriver, Staging, open_holder_driver
+from deployments.modelstore.device.layout import Piece, offsets, pieces, windows
+from deployments.modelstore.errors import FetchError, StoreError
+from deployments.modelstore.safetensors_header import header_end, read_header
+
+#: One thread reads memory at 5 to 10 GB/s; a GPU takes 25 to 55 GB/s over its bus.
+COPY_THREADS = 4
+#: Large enough that a copy's fixed cost of some µs is nothing beside it.
+STAGING_BYTES = 16 << 20
+
+
+class Holder:
+    """Memory on the device, by digest of the blob.
+
+    Parameters
+    ----------
+    driver : HolderDriver
+    """
+
+    def __init__(self, driver: HolderDriver) -> None:
+        self._driver = driver
+        self._handles: dict[str, int] = {}
+        self._pool = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="device-copy")
+        self._local = threading.local()
+
+    def fill(
+        self, sha256: str, descriptor: int, size_bytes: int, progress: Callable[[int], None]
+    ) -> list[Any]:
+        """Copy a blob from sealed host memory to the device; return its export and descriptor.
+
+        Raises
+        ------
+        StoreError
+            The blob is no safetensors file, or the device refused.
+        """
+        data_begin = header_end(os.pread(descriptor, 8, 0), size_bytes)
+        entries = read_header(os.pread(descriptor, data_begin, 0), size_bytes)
+        handle = self._driver.allocate(offsets(data_begin, entries)[-1])
+        try:
+            self._copy(descriptor, handle, pieces(data_begin, entries), progress)
+            export = self._driver.export(handle)
+        except BaseException:
+            self._driver.free(handle)
+            raise
+        self._handles[sha256] = handle
+        return [export.to_message(), export.descriptor]
+
+    def drop(self, sha256: str) -> None:
+        """Free a blob's memory. One that an earlier holder filled is not this one's to free."""
+        if sha256 in self._handles:
+            self._driver.free(self._handles.pop(sha256))
+
+    def _copy(
+        self,
+        descriptor: int,
+        handle: int,
+        all_pieces: Iterable[Piece],
+        progress: Callable[[int], None],
+    ) -> None:
+        parts = windows(list(all_pieces), STAGING_BYTES)
+        futures = [self._pool.submit(self._copy_part, descriptor, handle, *part) for part in parts]
+        done_bytes = 0
+        try:
+            for future in futures:
+                done_bytes += future.result()
+                progress(done_bytes)
+        finally:
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()
+
+    def _copy_part(
+        self, descriptor: int, handle: int, begin: int, size_bytes: int, inside: list[Piece]
+    ) -> int:
+        if not hasattr(self._local, "staging"):
+            self._local.staging = self._driver.staging(STAGING_BYTES)
+        staging: Staging = self._local.staging
+        copied = 0
+        for piece in inside:
+            with staging.buffer[piece.device_offset :][: piece.size_bytes] as target:
+                _read_all(descriptor, target, piece.file_offset)
+            copied += piece.size_bytes
+        self._driver.write(handle, begin, staging, size_bytes)
+        return copied
+
+
+def _read_all(descriptor: int, target: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(target):
+        got = os.preadv(descriptor, [target[done:]], offset + done)
+        if got == 0:
+            raise FetchError(f"host memory ends at byte {offset + done}")
+        done += got
+
+
+def serve(connection: socket.socket, driver_module: str) -> None:
+    """Do what the manager asks until it closes the connection."""
+    try:
+        driver = open_holder_driver(driver_module)
+    except StoreError as error:
+        wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
+        return
+    ready = {"device": driver.device, "outlives_holder": driver.outlives_holder}
+    wire.send(connection, {"ready": ready}, [])
+    holder = Holder(driver)
+    while (received := wire.receive(connection)) is not None:
+        message, descriptors = received
+        if message["do"] == "drop":
+            holder.drop(message["blob"])
+            continue
+        try:
+            answer = _fill(connection, holder, message, descriptors[0])
+        finally:
+            os.close(descriptors[0])
+        exported = answer.pop("descriptor", None)
+        wire.send(connection, answer, [] if exported is None else [exported])
+        if exported is not None:
+            os.close(exported)
+
+
+def _fill(
+    connection: socket.socket, holder: Holder, message: dict[str, Any], descriptor: int
+) -> dict[str, Any]:
+    def progress(done_bytes: int) -> None:
+        wire.send(connection, {"progress": done_bytes}, [])
+
+    try:
+        export, exported = holder.fill(message["blob"], descriptor, message["bytes"], progress)
+    except (StoreError, OSError) as error:
+        return {"error": [type(error).__name__, str(error)]}
+    return {"export": export, "descriptor": exported}
+
+
+def main() -> None:
+    """Serve the connection that the manager passed on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the manager; this ends with it
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    with connection, suppress(BrokenPipeError, ConnectionResetError):  # the manager is gone
+        serve(connection, sys.argv[2])
+    # Threads that copy for nobody would be waited for, and the driver's own end is not needed.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A model's weights as torch tensors on memory of a device that processes share."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from deployments.modelstore.client import Hold, OnProgress, open_in_tier
+from deployments.modelstore.device.driver import ClientDriver, Export, Region
+from deployments.modelstore.device.layout import offsets
+from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
+from deployments.modelstore.errors import DeviceError, UntrustedFileError
+from deployments.modelstore.safetensors_header import TensorEntry, header_end, read_header
+from deployments.modelstore.sharing import Sharing
+
+
+def attach_to_device(
+    name: str,
+    driver: ClientDriver,
+    on_progress: OnProgress | None = None,
+    socket_path: Path | None = None,
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Attach to a model in the store's device tier; the store brings it there if it has to.
+
+    The store keeps the model on the device until the last of the tensors is gone.
+
+    Parameters
+    ----------
+    name : str
+        ``[framework/]name[@version]``.
+    driver : ClientDriver
+        This process's side of the device.
+    on_progress, socket_path
+        As for `modelstore.load_state_dict`.
+
+    Returns
+    -------
+    (dict of str to torch.Tensor, str)
+        The tensors by name, and the fastest tier that had all of the model.
+
+    Raises
+    ------
+    StoreError
+        The store refused the model, there is no store, or it is one of another device.
+    """
+    torch.empty(0, device=driver.torch_device)  # has torch begin to use the device
+    connection, grant, descriptors = open_in_tier("device", name, on_progress, socket_path)
+    try:
+        with connection:
+            if grant["device"] != driver.device:
+                raise DeviceError(
+                    f"the store's device is {grant['device']}, and {driver.torch_device} is "
+                    f"{driver.device}"
+                )
+            exports = _exports(grant["files"], descriptors)
+            # Regions that were attached before an error are detached as they go out of use.
+            regions = [driver.attach(export) for export in exports]
+            hold = Hold(connection.detach(), str(grant["source"]), Sharing(shared=True))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    tensors: dict[str, torch.Tensor] = {}
+    for region, (_, size_bytes, *_) in zip(regions, grant["files"], strict=True):
+        region.hold = hold
+        for key, tensor in _tensors_of(region, size_bytes, driver.torch_device):
+            if key in tensors:
+                raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
+            tensors[key] = tensor
+    return tensors, hold.source
+
+
+def _exports(files: Sequence[Sequence[Any]], descriptors: Sequence[int]) -> list[Export]:
+    """Return what to attach to; either each file came with a descriptor or none did."""
+    if descriptors and len(descriptors) != len(files):
+        raise DeviceError(f"{len(descriptors)} descriptors came with {len(files)} files")
+    given: Sequence[int | None] = descriptors or [None] * len(files)
+    return [
+        Export(kind, size_bytes, handle, descriptor)
+        for (_, _, kind, size_bytes, handle), descriptor in zip(files, given, strict=True)
+    ]
+
+
+def _tensors_of(
+    region: Region, size_bytes: int, torch_device: str
+) -> list[tuple[str, torch.Tensor]]:
+    data_begin = header_end(region.read(0, 8), size_bytes)
+    entries = read_header(region.read(0, data_begin), size_bytes)
+    places = offsets(data_begin, entries)
+    return [
+        (entry.name, _tensor(region, entry, offset, torch_device))
+        for entry, offset in zip(entries, places, strict=False)
+    ]
+
+
+def _tensor(region: Region, entry: TensorEntry, offset: int, torch_device: str) -> torch.Tensor:
+    _, name, shape, begin, end = entry
+    if begin == end:
+        dtype = TORCH_ONLY.get(name) or torch.from_numpy(np.empty(0, NUMPY_DTYPES[name])).dtype
+        return torch.empty(shape, dtype=dtype, device=torch_device)
+    array = region.array(offset, shape, NUMPY_DTYPES[name].str)
+    tensor = torch.as_tensor(array, device=torch_device)
+    return tensor.view(TORCH_ONLY[name]) if name in TORCH_ONLY else tensor

@@ -1,0 +1,211 @@
+"""The manager's side of the device tier: it runs the holder, and keeps what that exports."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from deployments.modelstore import wire
+from deployments.modelstore.device.driver import CUDA, Export
+from deployments.modelstore.errors import ERRORS, FetchError, StoreError
+from deployments.modelstore.names import Blob, Manifest
+
+#: Memory is shared in pages of this size, so that each blob takes whole ones.
+PAGE_BYTES = 2 << 20
+
+
+class _HolderDiedError(FetchError):
+    """The holder's process ended while it was asked for something."""
+
+
+class DeviceTier:
+    """The blobs in a device's memory, by digest.
+
+    Parameters
+    ----------
+    device : str
+        The device, as `CUDA_VISIBLE_DEVICES` names it: its number or its UUID.
+    on_lost : callable
+        Called when a holder died whose memory is gone with it, from another thread.
+    driver : str
+        The module of the device's driver.
+
+    Attributes
+    ----------
+    fault : str or None
+        Why the device cannot be used.
+    name : str or None
+        What names the device in all processes of the machine.
+    holder_starts : int
+        How many holders were started.
+    """
+
+    def __init__(self, device: str, on_lost: Callable[[], None], driver: str = CUDA) -> None:
+        self._device, self._on_lost, self._driver = device, on_lost, driver
+        self._exports: dict[str, Export] = {}
+        # One copy at a time: one takes all of the bus.
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._watcher: threading.Thread | None = None
+        self._closing = False
+        self._outlives_holder: bool | None = None
+        self.fault: str | None = None
+        self.name: str | None = None
+        self.holder_starts = 0
+
+    def start(self) -> None:
+        """Start the first holder; if it cannot use the device, `fault` says why from then on."""
+        try:
+            self._start_holder()
+        except (StoreError, OSError) as error:
+            self.fault = str(error)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the device, why it cannot be used, and its holder, as JSON values."""
+        return {
+            "name": self.name,
+            "fault": self.fault,
+            "holder_pid": None if self._process is None else self._process.pid,
+            "holder_starts": self.holder_starts,
+            "outlives_holder": self._outlives_holder,
+        }
+
+    def fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> None:
+        """Copy a blob from sealed host memory to the device.
+
+        A holder that dies meanwhile is started again, once.
+
+        Raises
+        ------
+        StoreError
+            It is not possible; `OutOfDeviceMemoryError` if the device has no room.
+        """
+        with self._lock:
+            if self.fault is not None:
+                raise StoreError(self.fault)
+            try:
+                export = self._ask_fill(blob, descriptor, progress)
+            except _HolderDiedError:
+                export = self._ask_fill(blob, descriptor, progress)
+            self._exports[blob.sha256] = export
+
+    def grant(self, manifest: Manifest) -> tuple[dict[str, Any], list[int]]:
+        """Return what a client needs to attach to a model; descriptors stay this object's."""
+        exports = [self._exports[blob.sha256] for _, blob in manifest.files]
+        files = [
+            [file, blob.size_bytes, *export.to_message()]
+            for (file, blob), export in zip(manifest.files, exports, strict=True)
+        ]
+        descriptors = [export.descriptor for export in exports if export.descriptor is not None]
+        return {"device": self.name, "files": files}, descriptors
+
+    def drop(self, blob: Blob) -> None:
+        """Free a blob, as far as no client is attached to it. This does not wait for the holder."""
+        export = self._exports.pop(blob.sha256)
+        if export.descriptor is not None:
+            os.close(export.descriptor)
+        connection = self._connection
+        if connection is not None:
+            with suppress(OSError):  # the holder is gone, and what it held with it
+                wire.send(connection, {"do": "drop", "blob": blob.sha256}, [])
+
+    def close(self) -> None:
+        """End the holder, and forget all blobs."""
+        self._closing = True
+        if self._process is not None:
+            self._process.kill()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._connection is not None:
+            self._connection.close()
+        while self._exports:
+            descriptor = self._exports.popitem()[1].descriptor
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _start_holder(self) -> None:
+        """Start a holder; return once it is ready.
+
+        Raises
+        ------
+        StoreError
+            It cannot use the device.
+        """
+        if self._watcher is not None:
+            # What it reports of the last holder comes before anything that this one does.
+            self._watcher.join()
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wire.MAX_MESSAGE_BYTES)
+        with far:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __package__ + ".holder", str(far.fileno()), self._driver],
+                env=os.environ
+                | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self._device},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[far.fileno()],
+            )
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = near
+        try:
+            ready = self._receive()[0]["ready"]
+        except StoreError:
+            self._process.wait()
+            near.close()
+            self._connection = None
+            raise
+        self.name, self._outlives_holder = ready["device"], bool(ready["outlives_holder"])
+        self.holder_starts += 1
+        self._watcher = threading.Thread(
+            target=self._watch,
+            args=(self._process, self._outlives_holder),
+            name="store-device",
+            daemon=True,
+        )
+        self._watcher.start()
+
+    def _watch(self, process: "subprocess.Popen[bytes]", outlives_holder: bool) -> None:
+        process.wait()
+        if not self._closing and not outlives_holder:
+            self._on_lost()
+
+    def _ask_fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> Export:
+        if self._process is None or self._process.poll() is not None:
+            self._start_holder()
+        assert self._connection is not None
+        order = {"do": "fill", "blob": blob.sha256, "bytes": blob.size_bytes}
+        try:
+            wire.send(self._connection, order, [descriptor])
+        except OSError as error:
+            raise self._died() from error
+        while True:
+            message, descriptors = self._receive()
+            if "progress" in message:
+                progress(message["progress"])
+                continue
+            return Export(*message["export"], *descriptors)
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        assert self._connection is not None
+        try:
+            received = wire.receive(self._connection)
+        except OSError as error:
+            raise self._died() from error
+        if received is None:
+            raise self._died()
+        if "error" in received[0]:
+            kind, text = received[0]["error"]
+            raise ERRORS.get(kind, StoreError)(text)
+        return received
+
+    def _died(self) -> _HolderDiedError:
+        """Return the error of a holder that does not answer; its process is gone after this."""
+        assert self._process is not None
+        self._process.kill()
+        status = self._process.wait()
+        return _HolderDiedError(f"the process that holds the device's memory ended ({status})")

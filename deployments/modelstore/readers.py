@@ -1,0 +1,98 @@
+"""Who else may read a store: other users of the machine, each some of the models."""
+
+import os
+import pwd
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from deployments.modelstore.names import ModelName
+from policy.errors import InvalidInputError
+
+#: The user whose manager a client trusts, besides its own user's and root's.
+OWNER_VARIABLE = "SOJOURN_STORE_OWNER"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A user who may open some of the models, and nothing else.
+
+    Attributes
+    ----------
+    uid : int
+    models : str
+        A pattern of ``framework/name``, such as ``pytorch/resnet*``.
+    """
+
+    uid: int
+    models: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Reader":
+        """Parse ``USER=PATTERN``; the user is a name or a number.
+
+        Raises
+        ------
+        InvalidInputError
+            The text does not have this form, or there is no such user.
+        """
+        user, equals, models = text.partition("=")
+        if not equals or models.count("/") != 1 or not all(models.split("/")):
+            raise InvalidInputError(
+                f"reader {text!r}: must be USER=FRAMEWORK/NAME, such as alice=pytorch/resnet*"
+            )
+        return cls(uid_of(user), models)
+
+
+class Readers:
+    """The users who may use a store: its owner everything, readers what their patterns match.
+
+    Parameters
+    ----------
+    readers : iterable of Reader
+    """
+
+    def __init__(self, readers: Iterable[Reader] = ()) -> None:
+        self._readers = tuple(readers)
+
+    def __bool__(self) -> bool:
+        return bool(self._readers)
+
+    def admit(self, uid: int) -> bool:
+        """Return whether a user may connect."""
+        return uid == os.getuid() or any(reader.uid == uid for reader in self._readers)
+
+    def may_open(self, uid: int, model: ModelName) -> bool:
+        """Return whether a user may open a model."""
+        path = f"{model.framework}/{model.name}"
+        return uid == os.getuid() or any(
+            reader.uid == uid and fnmatchcase(path, reader.models) for reader in self._readers
+        )
+
+
+def trusted_owners() -> set[int]:
+    """Return the users whose manager a client of this process trusts.
+
+    Raises
+    ------
+    InvalidInputError
+        `OWNER_VARIABLE` names no user.
+    """
+    named = os.environ.get(OWNER_VARIABLE)
+    return {0, os.getuid()} | ({uid_of(named)} if named else set())
+
+
+def uid_of(user: str) -> int:
+    """Return the number of a user who is given by name or number.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no user of that name.
+    """
+    if user.isdecimal():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise InvalidInputError(f"there is no user {user!r} on this machine") from None

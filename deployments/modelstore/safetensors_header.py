@@ -1,0 +1,192 @@
+"""The header of a safetensors file, checked before anything in the file is used.
+
+The format is 8 bytes with the length of the header (little-endian), the header in JSON, and the
+tensors' bytes, in order, without gaps. A file that departs from it is refused.
+"""
+
+import json
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import orjson
+
+from deployments.modelstore.errors import UntrustedFileError
+
+#: The format's own limit on the header.
+MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_MAX_DIMENSIONS = 64
+_MAX_ELEMENTS = 1 << 60
+_KEYS = {"dtype", "shape", "data_offsets"}
+
+ITEM_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "U16": 2,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+    "I32": 4,
+    "F32": 4,
+    "U64": 8,
+    "I64": 8,
+    "F64": 8,
+    "C64": 8,
+}
+"""Bytes of one element, by the format's name of the data type."""
+
+
+class TensorEntry(NamedTuple):
+    """Where a tensor is in the file.
+
+    Attributes
+    ----------
+    name, dtype : str
+        The data type is a key of `ITEM_BYTES`.
+    shape : tuple of int
+    begin, end : int
+        Offsets of its first byte and of the byte after its last one, from the start of the file.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry, ...]:
+    """Return the tensors of a safetensors file, in the order of their bytes.
+
+    Parameters
+    ----------
+    file : bytes-like
+        The file, or its beginning; it must contain the whole header.
+    size_bytes : int
+        Size of the file.
+
+    Raises
+    ------
+    UntrustedFileError
+        The header is cut off, too long or not the JSON of this format; a data type is unknown; a
+        tensor's bytes do not match its shape; or the tensors overlap, leave a gap, or do not end
+        with the file.
+    """
+    end = header_end(file[:_LENGTH_BYTES], size_bytes)
+    if len(file) < end:
+        raise UntrustedFileError(f"safetensors: the header has {end} bytes, {len(file)} are there")
+    try:
+        header = _parse(bytes(file[_LENGTH_BYTES:end]))
+    except (ValueError, RecursionError) as error:
+        raise UntrustedFileError(f"safetensors: the header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise UntrustedFileError("safetensors: the header is not an object")
+    _check_metadata(header.pop("__metadata__", {}))
+    entries = [_entry(name, value, end) for name, value in header.items()]
+    entries.sort(key=itemgetter(3, 4))  # begin, end
+    position = end
+    for entry in entries:
+        if entry.begin != position:
+            raise UntrustedFileError(
+                f"safetensors: tensor {entry.name!r} begins at byte {entry.begin}, not {position}; "
+                "tensors must neither overlap nor leave gaps"
+            )
+        position = entry.end
+    if position != size_bytes:
+        raise UntrustedFileError(
+            f"safetensors: the tensors end at byte {position}, the file at {size_bytes}"
+        )
+    return tuple(entries)
+
+
+def header_end(length: memoryview | bytes, size_bytes: int) -> int:
+    """Return the offset of the first tensor's bytes, from the first 8 bytes of a file.
+
+    Raises
+    ------
+    UntrustedFileError
+        The header would be longer than the file or than the format allows.
+    """
+    if len(length) < _LENGTH_BYTES:
+        raise UntrustedFileError(f"safetensors: a file of {len(length)} bytes has no header")
+    header_bytes = int.from_bytes(length, "little")
+    if header_bytes > min(MAX_HEADER_BYTES, size_bytes - _LENGTH_BYTES):
+        raise UntrustedFileError(
+            f"safetensors: a header of {header_bytes} bytes in a file of {size_bytes}; the limit "
+            f"is {MAX_HEADER_BYTES}"
+        )
+    return _LENGTH_BYTES + header_bytes
+
+
+def _parse(text: bytes) -> Any:
+    """Parse JSON in which no key may occur twice."""
+    header = orjson.loads(text)
+    # Strings and whole numbers never get longer when they are written again, and other values are
+    # refused below. So if nothing got shorter, as in a file without spaces, no key was dropped.
+    if len(orjson.dumps(header)) == len(text.rstrip(b" ")):
+        return header
+    return json.loads(text.decode(), object_pairs_hook=_without_duplicates)
+
+
+def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
+    # A network may have thousands of tensors, and each process that attaches to it reads them all.
+    try:
+        dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+        complete = len(value) == len(_KEYS)
+    except (TypeError, KeyError):
+        complete = False
+    if not complete:
+        raise UntrustedFileError(
+            f"safetensors: tensor {name!r} must have dtype, shape and data_offsets alone"
+        )
+    if type(dtype) is not str or dtype not in ITEM_BYTES:
+        raise UntrustedFileError(
+            f"safetensors: tensor {name!r}: dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}"
+        )
+    elements = _elements(shape)
+    if elements is None:
+        raise UntrustedFileError(f"safetensors: tensor {name!r}: shape {shape!r:.100} is invalid")
+    # A negative offset is found when the tensors are put in order.
+    if (
+        type(offsets) is not list
+        or len(offsets) != 2
+        or type(begin := offsets[0]) is not int
+        or type(end := offsets[1]) is not int
+    ):
+        raise UntrustedFileError(f"safetensors: tensor {name!r}: offsets {offsets!r:.100}")
+    if end - begin != elements * ITEM_BYTES[dtype]:
+        raise UntrustedFileError(
+            f"safetensors: tensor {name!r}: {end - begin} bytes do not match shape {shape} of "
+            f"{dtype}"
+        )
+    return TensorEntry(name, dtype, tuple(shape), data_begin + begin, data_begin + end)
+
+
+def _elements(shape: Any) -> int | None:
+    """Return the number of elements of a shape, or None if it is none."""
+    if type(shape) is not list or len(shape) > _MAX_DIMENSIONS:
+        return None
+    elements = 1
+    for length in shape:
+        if type(length) is not int or length < 0:
+            return None
+        elements *= length
+    return elements if elements <= _MAX_ELEMENTS else None
+
+
+def _check_metadata(metadata: Any) -> None:
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
+        raise UntrustedFileError("safetensors: __metadata__ must map strings to strings")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return values

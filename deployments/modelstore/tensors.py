@@ -1,0 +1,181 @@
+"""A model's weights as ordinary torch tensors on shared memory.
+
+The tensors lie in a private mapping of memory that all processes share: reading shares it, and a
+write copies the page and is seen by this `load_state_dict` alone. A model that is so small that
+copying it is faster (`deployments.modelstore.sharing`) is copied.
+"""
+
+import gc
+import logging
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from deployments.modelstore.client import Hold, OnProgress, SharedFile, open_model
+from deployments.modelstore.device.cuda import CudaClient
+from deployments.modelstore.device.tensors import attach_to_device
+from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
+from deployments.modelstore.errors import StoreError, UnavailableError, UntrustedFileError
+from deployments.modelstore.safetensors_header import TensorEntry, header_end, read_header
+from deployments.modelstore.sharing import Sharing, copy_of
+
+
+class _Mapping(mmap.mmap):
+    """A private mapping that keeps its model in the store until the last tensor is gone."""
+
+    hold: Hold
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AttachedModel:
+    """A model's tensors on shared memory.
+
+    Attributes
+    ----------
+    tensors : dict of str to torch.Tensor
+        The tensors of all of the model's files, by name. If they are shared, the store keeps the
+        model in memory until the last of them is gone.
+    source : str
+        The fastest tier that had all of the model when it was opened: ``device``, ``host``,
+        ``disk`` or ``remote``.
+    sharing : Sharing
+        Whether the memory is shared, and why.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    source: str
+    sharing: Sharing
+
+
+def load_state_dict(
+    name: str,
+    device: str | torch.device = "cpu",
+    on_progress: OnProgress | None = None,
+    socket_path: Path | None = None,
+    *,
+    share: bool = True,
+) -> dict[str, torch.Tensor]:
+    """Load a model's tensors from this machine's store, without reading or copying them.
+
+    Use them in a module made on the meta device::
+
+        with torch.device("meta"):
+            network = Network()
+        network.load_state_dict(modelstore.load_state_dict("resnet50@2"), assign=True)
+
+    The store keeps a model that is shared in memory until the last of the tensors is gone, or this
+    process is.
+
+    Parameters
+    ----------
+    name : str
+        ``[framework/]name[@version]``; the defaults are ``pytorch`` and ``1``.
+    device : str or torch.device
+        On a GPU, too, processes share one copy of the weights, if the store has that GPU's memory
+        as a tier. Elsewhere each gets a copy of its own, and a line in the log says why.
+    on_progress : callable, optional
+        Called with the bytes done and the bytes in all while the store fetches the model.
+    socket_path : Path, optional
+        The manager's socket; by default that of this user.
+    share : bool
+        False for a private copy on a GPU, as for training: what is shared there must not be
+        written to. It is mapped for reading only, and a write fails on the GPU, after which the
+        process can use that GPU no more. On the CPU a write copies the page.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        The tensors of all of the model's files, by name.
+
+    Raises
+    ------
+    StoreError
+        The store refused the model, or there is no store.
+    """
+    return attach(name, on_progress, socket_path, device, share=share).tensors
+
+
+def attach(
+    name: str,
+    on_progress: OnProgress | None = None,
+    socket_path: Path | None = None,
+    device: str | torch.device = "cpu",
+    *,
+    share: bool = True,
+) -> AttachedModel:
+    """Attach to a model of this machine's store, and say where the model was.
+
+    Parameters and errors are those of `load_state_dict`.
+    """
+    target = torch.device(device)
+    if target.type == "cpu":
+        return _attach_on_host(name, on_progress, socket_path)
+    if target.type == "cuda" and share and torch.cuda.is_available():
+        try:
+            ordinal = torch.cuda.current_device() if target.index is None else target.index
+            tensors, source = attach_to_device(name, CudaClient(ordinal), on_progress, socket_path)
+            return AttachedModel(tensors, source, Sharing(shared=True))
+        except UnavailableError:
+            raise
+        except StoreError as error:
+            logger.warning("%s: copied to %s, not shared: %s", name, target, error)
+    attached = _attach_on_host(name, on_progress, socket_path)
+    tensors = {key: tensor.to(target) for key, tensor in attached.tensors.items()}
+    return AttachedModel(tensors, attached.source, Sharing(shared=False))
+
+
+def _attach_on_host(
+    name: str, on_progress: OnProgress | None, socket_path: Path | None
+) -> AttachedModel:
+    hold, files = open_model(name, on_progress, socket_path)
+    tensors: dict[str, torch.Tensor] = {}
+    collecting = gc.isenabled()
+    # Thousands of new objects would have the collector walk all of torch's, some times over.
+    gc.disable()
+    try:
+        for file in files:
+            for key, tensor in _tensors_of(file, hold).items():
+                if key in tensors:
+                    raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
+                tensors[key] = tensor
+    finally:
+        if collecting:
+            gc.enable()
+        for file in files:
+            os.close(file.descriptor)
+    return AttachedModel(tensors, hold.source, hold.sharing)
+
+
+def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
+    content: _Mapping | bytearray
+    if hold.sharing.shared:
+        content = _Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
+        content.hold = hold
+    else:
+        content = copy_of(file.descriptor, file.size_bytes)
+    with memoryview(content) as view, view[: header_end(view[:8], file.size_bytes)] as header:
+        entries = read_header(header, file.size_bytes)
+    return {entry.name: _tensor(content, entry) for entry in entries}
+
+
+def _tensor(content: _Mapping | bytearray, entry: TensorEntry) -> torch.Tensor:
+    _, name, shape, begin, end = entry
+    dtype = NUMPY_DTYPES[name]
+    if begin == end:
+        array = np.empty(shape, dtype)
+    elif begin % dtype.itemsize:
+        # Torch expects aligned elements; the format only recommends them.
+        array = np.frombuffer(content[begin:end], dtype).reshape(shape).copy()
+    else:
+        # By way of numpy, because that takes a third of the time of `torch.frombuffer` and a view.
+        # The tensor has a storage of its own, so that saving it does not save the whole file.
+        array = np.ndarray(shape, dtype, content, begin)
+    tensor = torch.from_numpy(array)
+    return tensor.view(TORCH_ONLY[name]) if name in TORCH_ONLY else tensor

@@ -1,0 +1,132 @@
+"""Messages between the manager and its clients, on a Unix socket that keeps message boundaries.
+
+A message is one JSON object, and may carry descriptors. The kernel tells each side the user of the
+other (SO_PEERCRED); `deployments.modelstore.readers` says who is admitted and trusted.
+"""
+
+import array
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from deployments.modelstore.errors import StoreError, UnavailableError
+from deployments.modelstore.names import MAX_FILES
+from deployments.modelstore.readers import OWNER_VARIABLE, trusted_owners
+
+#: Far more than the longest message: a grant of `MAX_FILES` files, or a list of models.
+MAX_MESSAGE_BYTES = 1 << 20
+#: Far more than the longest request of a client.
+MAX_REQUEST_BYTES = 1 << 13
+_CREDENTIALS = struct.Struct("3i")
+
+
+def default_socket() -> Path:
+    """Return the socket's path: `SOJOURN_STORE`, or one in this user's runtime folder."""
+    if configured := os.environ.get("SOJOURN_STORE"):
+        return Path(configured)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) / "sojourn" if runtime else Path(f"/tmp/sojourn-{os.getuid()}")
+    return folder / "store.sock"
+
+
+def make_socket() -> socket.socket:
+    """Return a socket of the kind that both sides use."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE_BYTES)
+    return made
+
+
+def connect(path: Path) -> socket.socket:
+    """Connect to the manager.
+
+    Raises
+    ------
+    UnavailableError
+        No manager listens there, or one of a user who is not trusted.
+    """
+    made = make_socket()
+    try:
+        made.connect(os.fspath(path))
+    except OSError as error:
+        made.close()
+        raise UnavailableError(
+            f"no model store answers at {path} ({error.strerror or error}); start one with "
+            "`sojourn store serve`"
+        ) from error
+    owner = peer_uid(made)
+    if owner not in trusted_owners():
+        made.close()
+        raise UnavailableError(
+            f"the model store at {path} belongs to another user ({owner}); to trust that user, set "
+            f"{OWNER_VARIABLE}"
+        )
+    return made
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user of the process at the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid: int = _CREDENTIALS.unpack(raw)[1]
+    return uid
+
+
+def send(connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
+    """Send one message.
+
+    Raises
+    ------
+    OSError
+        The other end is gone; BlockingIOError if it does not read.
+    StoreError
+        The message is too long.
+    """
+    data = json.dumps(message, separators=(",", ":")).encode()
+    if len(data) > MAX_MESSAGE_BYTES // 2:
+        raise StoreError(f"a message of {len(data)} bytes is too long")
+    rights = array.array("i", descriptors)
+    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
+    connection.sendmsg([data], control, socket.MSG_NOSIGNAL)
+
+
+def receive(
+    connection: socket.socket, max_bytes: int = MAX_MESSAGE_BYTES
+) -> tuple[dict[str, Any], list[int]] | None:
+    """Receive one message and its descriptors, or None if the other end closed.
+
+    Raises
+    ------
+    StoreError
+        It is not a message of this protocol. Descriptors that came with it are closed.
+    OSError
+        The connection failed.
+    """
+    room = socket.CMSG_SPACE(MAX_FILES * array.array("i").itemsize)
+    data, control, flags, _ = connection.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, content in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    try:
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise StoreError("a message was cut off")
+        if not data:
+            return None
+        message = json.loads(data)
+        if not isinstance(message, dict):
+            raise StoreError("a message must be an object")
+    except (ValueError, RecursionError) as error:
+        _close(descriptors)
+        raise StoreError(f"a message is not JSON: {error}") from error
+    except StoreError:
+        _close(descriptors)
+        raise
+    return message, list(descriptors)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

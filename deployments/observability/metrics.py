@@ -1,0 +1,73 @@
+"""A replica's metrics, exported by Ray.
+
+The request path only appends to lists and counters. `flush` hands them to Ray once a second; Ray
+exports them to the cluster's Prometheus, with the prefix `ray_`. Counters are exact; in a busy
+second, histograms get a random sample.
+"""
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+from ray.serve import metrics
+
+from deployments.control.observations import Observations
+from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS, ReplicaInstrument
+from deployments.serving.service import InferenceService
+
+#: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
+_MAX_OBSERVATIONS_PER_FLUSH = 100
+#: After so many, requests that came meanwhile have their turn.
+_VALUES_PER_TURN = 10
+#: What all services of a replica count together.
+_SHARED = {"sojourn_admitted_requests_total", "sojourn_denied_requests_total"}
+
+
+class ReplicaMetrics:
+    """The metrics of one `InferenceService`.
+
+    Parameters
+    ----------
+    service : InferenceService
+        A service; it must be configured before the first `flush`.
+    """
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+        self._exported = [(given, _register(given)) for given in REPLICA_INSTRUMENTS]
+        self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
+
+    def use(self, service: InferenceService) -> None:
+        """Go on with another version of the model, whose own counters begin at 0."""
+        self._service = service
+        for key in [key for key in self._flushed if key[0] not in _SHARED]:
+            del self._flushed[key]
+
+    async def flush(self, seen: Observations) -> None:
+        """Hand to Ray what was observed since the last call, in turns with the requests."""
+        seen = seen.sampled(_MAX_OBSERVATIONS_PER_FLUSH)
+        handed = 0
+        for given, exported in self._exported:
+            for labels, value in given.read(self._service, seen):
+                handed += 1
+                if handed % _VALUES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                if given.kind == "histogram":
+                    exported.observe(value)
+                    continue
+                tags = dict(zip(given.labels, labels, strict=True))
+                if given.kind == "gauge":
+                    exported.set(value, tags)
+                    continue
+                key = (given.name, *labels)
+                if value > self._flushed[key]:
+                    exported.inc(value - self._flushed[key], tags)
+                    self._flushed[key] = value
+
+
+def _register(given: ReplicaInstrument) -> Any:
+    """Return Ray's metric for an instrument."""
+    if given.kind == "histogram":
+        return metrics.Histogram(given.name, given.description, list(given.buckets), given.labels)
+    kind = metrics.Counter if given.kind == "counter" else metrics.Gauge
+    return kind(given.name, given.description, given.labels)

@@ -1,0 +1,295 @@
+"""The metrics of a replica: what each is called, and where its values come from."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler.instrument import Instrument
+from autoscaler.reports import BOTTLENECKS
+from deployments.control.observations import Observations
+from deployments.serving.service import InferenceService
+
+#: The values of a metric by its labels: totals of a counter, observations of a histogram.
+Reading = Iterable[tuple[tuple[str, ...], float]]
+
+_RESPONSE_TIMES_S = (
+    *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0),
+)
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class ReplicaInstrument(Instrument):
+    """A metric of a replica.
+
+    Attributes
+    ----------
+    read : callable
+        Returns its values, given the service and what it observed since the last call. Counters
+        return totals since the start.
+    """
+
+    read: Callable[[InferenceService, Observations], Reading] = lambda service, seen: ()
+
+
+def _rows(
+    what: str, description: str, total: Callable[[InferenceService], int]
+) -> ReplicaInstrument:
+    return ReplicaInstrument(
+        f"sojourn_{what}_rows_total",
+        "counter",
+        description,
+        read=lambda service, seen: [((), total(service))],
+    )
+
+
+def _counter(
+    name: str, description: str, total: Callable[[InferenceService], float]
+) -> ReplicaInstrument:
+    return ReplicaInstrument(
+        f"sojourn_{name}_total",
+        "counter",
+        description,
+        read=lambda service, seen: [((), total(service))],
+    )
+
+
+def _counters(
+    name: str,
+    description: str,
+    label: str,
+    totals: Callable[[InferenceService], Mapping[Any, int]],
+) -> ReplicaInstrument:
+    return ReplicaInstrument(
+        f"sojourn_{name}_total",
+        "counter",
+        description,
+        (label,),
+        read=lambda service, seen: [((str(key),), total) for key, total in totals(service).items()],
+    )
+
+
+def _gauge(
+    name: str, description: str, value: Callable[[InferenceService], float | None]
+) -> ReplicaInstrument:
+    def read(service: InferenceService, seen: Observations) -> Reading:
+        now = value(service)
+        return [] if now is None else [((), now)]
+
+    return ReplicaInstrument(f"sojourn_{name}", "gauge", description, read=read)
+
+
+def _gauges(
+    name: str,
+    description: str,
+    label: str,
+    values: Callable[[InferenceService], Mapping[str, float]],
+) -> ReplicaInstrument:
+    return ReplicaInstrument(
+        f"sojourn_{name}",
+        "gauge",
+        description,
+        (label,),
+        read=lambda service, seen: [((key,), value) for key, value in values(service).items()],
+    )
+
+
+def _histogram(
+    name: str,
+    description: str,
+    buckets: tuple[float, ...],
+    values: Callable[[Observations], Iterable[float]],
+) -> ReplicaInstrument:
+    return ReplicaInstrument(
+        f"sojourn_{name}",
+        "histogram",
+        description,
+        buckets=buckets,
+        read=lambda service, seen: [((), value) for value in values(seen)],
+    )
+
+
+def _in_seconds(by_percentile: Mapping[str, float]) -> dict[str, float]:
+    return {percentile: 1e-3 * value for percentile, value in by_percentile.items()}
+
+
+REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
+    _rows("offered", "Rows that reached this replica.", lambda s: s.batcher.rows.offered),
+    _rows("refused", "Rows that this replica refused.", lambda s: s.batcher.rows.refused),
+    _rows(
+        "completed",
+        "Rows for which the model returned outputs.",
+        lambda s: s.batcher.rows.completed,
+    ),
+    _rows(
+        "answered",
+        "Rows that the SLA judges: answered, or given up because it was too late.",
+        lambda s: s.observer.answered_rows,
+    ),
+    _rows("late", "Those among them that were too late.", lambda s: s.observer.late_rows),
+    _rows(
+        "pruned",
+        "Rows that were dropped from the queue because they would have been too late.",
+        lambda s: s.batcher.rows.pruned,
+    ),
+    _rows(
+        "refused_too_late",
+        "Rows that no replica could have answered in time when they were read.",
+        lambda s: s.batcher.rows.refused_too_late,
+    ),
+    _rows(
+        "cancelled",
+        "Rows of requests whose clients left.",
+        lambda s: s.batcher.rows.cancelled,
+    ),
+    _counters("answers", "Answers by HTTP status.", "status", lambda s: s.answers),
+    _counter(
+        "model_errors",
+        "Requests on which the model raised an exception.",
+        lambda s: s.batcher.model_errors.count,
+    ),
+    _counters(
+        "admitted_requests",
+        "Requests admitted by a token, by its name.",
+        "token",
+        lambda s: s.access.admitted,
+    ),
+    _counters(
+        "denied_requests",
+        "Requests without access: 401 no valid token, 403 scope, 429 rate.",
+        "status",
+        lambda s: s.access.denied,
+    ),
+    _histogram(
+        "response_time_seconds",
+        "From the arrival of a request at the replica to its answer.",
+        _RESPONSE_TIMES_S,
+        lambda seen: seen.response_times_s,
+    ),
+    _gauges(
+        "measured_response_time_seconds",
+        "Response time of the last second with answers, by percentile.",
+        "percentile",
+        lambda s: _in_seconds(s.controller.percentiles.measured_ms),
+    ),
+    _gauges(
+        "predicted_response_time_seconds",
+        "The same as the model of the replica predicts it at the present load.",
+        "percentile",
+        lambda s: _in_seconds(s.controller.percentiles.predicted_ms),
+    ),
+    _gauge(
+        "sla_response_time_seconds",
+        "Response time of the SLA in force.",
+        lambda s: 1e-3 * s.controller.user_config.sla.response_time_ms,
+    ),
+    _gauge(
+        "sla_percentile_ratio",
+        "Share of requests that the SLA covers.",
+        lambda s: 1e-2 * s.controller.user_config.sla.percentile,
+    ),
+    _gauge(
+        "queue_length_rows",
+        "Rows waiting for the device.",
+        lambda s: s.batcher.core.queue_length,
+    ),
+    _gauge(
+        "body_bytes",
+        "Bytes of the bodies of unanswered requests.",
+        lambda s: s.bodies.used_bytes,
+    ),
+    _gauge(
+        "arrival_rate_rows_per_second",
+        "The batcher's estimate of its arrival rate.",
+        lambda s: s.batcher.core.arrival_rate.per_s(time.monotonic()),
+    ),
+    _gauge(
+        "control_limit_rows",
+        "Queue length at which a batch starts.",
+        lambda s: s.batcher.core.policy(time.monotonic()).control_limit,
+    ),
+    _gauge(
+        "longest_wait_seconds",
+        "The longest that a free device lets the oldest request wait.",
+        lambda s: 1e-3 * s.batcher.core.longest_wait_ms(s.batcher.core.policy(time.monotonic())),
+    ),
+    _counters(
+        "batches",
+        "Batches by the reason for which they started.",
+        "reason",
+        lambda s: {reason.value: count for reason, count in s.batcher.starts.items()},
+    ),
+    _histogram(
+        "batch_size_rows",
+        "Rows of a batch.",
+        _BATCH_SIZES,
+        lambda seen: [record.size for record in seen.batches],
+    ),
+    _histogram(
+        "batch_duration_seconds",
+        "Time of a batch on the device.",
+        _RESPONSE_TIMES_S,
+        lambda seen: [record.duration_s for record in seen.batches],
+    ),
+    _histogram(
+        "oldest_wait_seconds",
+        "How long the oldest request of a batch had waited when it started.",
+        _RESPONSE_TIMES_S,
+        lambda seen: [record.oldest_wait_s for record in seen.batches],
+    ),
+    _counter(
+        "device_busy_seconds",
+        "Time for which batches were on the device.",
+        lambda s: s.observer.device_busy_s,
+    ),
+    _counter(
+        "energy_joules",
+        "Energy of the batches, if known.",
+        lambda s: s.observer.energy_j,
+    ),
+    _gauge("standby", "1 if this replica stands by, else 0.", lambda s: float(s.standby)),
+    _gauge(
+        "full_batch_seconds",
+        "Time of the largest batch, by the profile now believed.",
+        lambda s: 1e-3 * float(s.controller.profile.latency_ms[-1]),
+    ),
+    _gauge(
+        "profiled_full_batch_seconds",
+        "The same by the profile that the replica started with.",
+        lambda s: 1e-3 * s.controller.profiled_full_batch_ms,
+    ),
+    _counter(
+        "profile_refits",
+        "How often the profile was fitted again to what batches and requests take.",
+        lambda s: s.controller.profile_revisions,
+    ),
+    _counter(
+        "solver_failures",
+        "Solvers of the policy that died, hung or found no solution.",
+        lambda s: s.controller.solver_failures,
+    ),
+    _gauge(
+        "front_utilization_ratio",
+        "Share of the time for which the event loop had work.",
+        lambda s: s.controller.front.state.utilization,
+    ),
+    _gauge(
+        "loop_lag_seconds",
+        "The longest that the event loop kept anything waiting in the last second.",
+        lambda s: s.controller.front.state.lag_s,
+    ),
+    _gauges(
+        "bottleneck",
+        "1 for what limits the replica: front, device or neither; else 0.",
+        "stage",
+        lambda s: {stage: float(stage == s.controller.bottleneck) for stage in BOTTLENECKS},
+    ),
+    _gauges(
+        "start_seconds",
+        "What the replica's start was spent on, by phase.",
+        "phase",
+        lambda s: s.start.split.seconds(),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Scale the stages of a running pipeline together, from the load at its front."""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from deployments.pipelines.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from deployments.pipelines.planning.scaling import StageScaler
+
+logger = logging.getLogger("sojourn.pipelines")
+
+#: How often the load is measured.
+PERIOD_S = 1.0
+#: The measured items per request are an average over about so many requests.
+_RATIO_REQUESTS = 200.0
+
+
+class PipelineAutoscaler:
+    """Resizes the stages of a pipeline once a second, as a `StageScaler` decides.
+
+    Stages whose workers are Ray replicas are resized by Ray, which `replica_needs` tells how many
+    this pipeline needs.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        It must have been started.
+    scaler : StageScaler
+
+    Attributes
+    ----------
+    scaler : StageScaler
+    workers : dict of str to int
+        The workers that were last ordered, or, of a stage with Ray replicas, are needed.
+    items_per_request : dict of str to float
+        The items that each stage has of one request, measured.
+    """
+
+    def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
+        self._pipeline, self.scaler = pipeline, scaler
+        core = pipeline.core
+        self._offered, self._admitted = core.offered, core.admitted
+        self._items = [stage.items for stage in core.stages]
+        self._measured_s = time.monotonic()
+        self.workers = {stage.name: stage.workers for stage in pipeline.stages}
+        self.items_per_request: dict[str, float] = {}
+
+    def step(self, now_s: float) -> None:
+        """Measure the load since the last step, and resize the stages that need it."""
+        total = self._pipeline.core.offered
+        offered, self._offered = total - self._offered, total
+        elapsed_s, self._measured_s = now_s - self._measured_s, now_s
+        self._measure_ratios()
+        decision = self.scaler.decide(now_s, offered / elapsed_s, self.items_per_request)
+        for stage, workers in decision.items():
+            if workers != self.workers[stage]:
+                logger.info("stage %s: %d workers", stage, workers)
+                if stage not in self._pipeline.replicas:
+                    self._pipeline.resize(stage, workers)
+                self.workers[stage] = workers
+
+    def _measure_ratios(self) -> None:
+        """Follow the items that each stage has of one request."""
+        core = self._pipeline.core
+        admitted, self._admitted = core.admitted - self._admitted, core.admitted
+        if not admitted:
+            return
+        weight = admitted / (admitted + _RATIO_REQUESTS)
+        for number, stage in enumerate(core.stages):
+            items, self._items[number] = stage.items - self._items[number], stage.items
+            known = self.items_per_request.get(stage.name)
+            ratio = items / admitted
+            self.items_per_request[stage.name] = (
+                ratio if known is None else known + weight * (ratio - known)
+            )
+
+    def replica_needs(self) -> dict[str, float]:
+        """Return how many replicas the load of this pipeline needs, as fractions.
+
+        Returns
+        -------
+        dict of str to float
+            By the name of the stage, of those with Ray replicas; of the pipeline itself under "".
+        """
+        needs = {stage: self.scaler.replicas(stage) for stage in self._pipeline.replicas}
+        return {"": self.scaler.pipeline_replicas(), **needs}
+
+    async def run(self) -> None:
+        """Step once a second, until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            try:
+                self.step(time.monotonic())
+            except Exception:
+                logger.exception("the stages could not be scaled; trying again")

@@ -1,0 +1,120 @@
+"""What is ahead of a new request: how long each stage needs for it, and what that adds up to.
+
+The items at a stage go on to later ones. How many of them reach which is expected from what the
+switches chose and how many elements items had; the latest count for more.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.pipelines.graph import END, JOIN, EachNode, ForkNode, Graph, StageNode, SwitchNode
+from deployments.pipelines.stage_core import StageCore
+
+# What the steps say counts as so many items that were seen.
+_STATED = 10.0
+# Counts are halved at this number, so that what came before fades.
+_MEMORY = 1000.0
+
+
+class Backlog:
+    """The work ahead of a new request.
+
+    Parameters
+    ----------
+    graph : Graph
+    stages : sequence of StageCore
+        One for each stage of the graph.
+    """
+
+    def __init__(self, graph: Graph, stages: Sequence[StageCore]) -> None:
+        self._graph, self._stages = graph, stages
+        self._chosen: dict[int, dict[Any, float]] = {}
+        # Of an `Each`: items, those of them that had elements, elements.
+        self._divided: dict[int, list[float]] = {}
+        # How often each branch of an ensemble is passed: a simulation has one several times.
+        self._together: dict[int, Counter[int]] = {}
+        for number, node in enumerate(graph.nodes):
+            if isinstance(node, SwitchNode):
+                self._chosen[number] = {k: _STATED * node.shares[k] for k in node.entries}
+            elif isinstance(node, ForkNode):
+                self._together[number] = Counter(node.entries)
+            elif isinstance(node, EachNode):
+                self._divided[number] = [_STATED, _STATED, _STATED * node.expected_items]
+
+    def count_chosen(self, at: int, key: Any) -> None:
+        """Count an item that took a branch of the switch at node `at`."""
+        counts = self._chosen[at]
+        counts[key] += 1
+        if counts[key] > _MEMORY:
+            self._chosen[at] = {key: count / 2 for key, count in counts.items()}
+
+    def count_divided(self, at: int, elements: int) -> None:
+        """Count an item that had so many elements at node `at`."""
+        counts = self._divided[at]
+        counts[0] += 1
+        counts[1] += elements > 0
+        counts[2] += elements
+        if counts[0] > _MEMORY:
+            self._divided[at] = [count / 2 for count in counts]
+
+    def measure(self) -> tuple[float, list[float]]:
+        """Return how long a new request is expected to wait, and what each stage has ahead of it.
+
+        Returns
+        -------
+        float
+            In ms. In sequence, and over branches that it passes together, it is the longest that a
+            stage needs for what is ahead; over the branches of a switch, the mean.
+        list of float
+            For each stage, how long it needs for what is ahead, in ms.
+        """
+        stages_ms = [0.0] * len(self._stages)
+        wait_ms, _ = self._pass(self._graph.entry, END, 0.0, stages_ms)
+        return wait_ms, stages_ms
+
+    def _pass(self, at: int, end: int, ahead: float, stages_ms: list[float]) -> tuple[float, float]:
+        """Follow `ahead` items from node `at` to node `end`, with those that are between the two.
+
+        Returns
+        -------
+        float
+            How long a new item would wait on the way, in ms.
+        float
+            The items that are expected at `end`.
+        """
+        wait_ms = 0.0
+        while at != end:
+            node = self._graph.nodes[at]
+            if isinstance(node, StageNode):
+                stage = self._stages[node.stage]
+                ahead += stage.waiting + stage.in_service
+                own_ms = stages_ms[node.stage] = ahead * stage.item_ms / stage.own_workers
+            elif isinstance(node, SwitchNode):
+                counts = self._chosen[at]
+                total = sum(counts.values())
+                own_ms = left = 0.0
+                for key, entry in node.entries.items():
+                    share = counts[key] / total
+                    branch_ms, out = self._pass(entry, node.next, share * ahead, stages_ms)
+                    own_ms += share * branch_ms
+                    left += out
+                ahead = left
+            elif isinstance(node, ForkNode):
+                # Each request is in all branches, so they are not added up.
+                own_ms = most = 0.0
+                for entry, times in self._together[at].items():
+                    branch_ms, out = self._pass(entry, JOIN, times * ahead, stages_ms)
+                    own_ms, most = max(own_ms, branch_ms), max(most, out / times)
+                ahead = most
+            else:
+                items, with_elements, elements = self._divided[at]
+                inside = ahead * elements / items
+                branch_ms, out = self._pass(node.entry, JOIN, inside, stages_ms)
+                own_ms = branch_ms * with_elements / items
+                ahead *= 1 - with_elements / items
+                if out:
+                    ahead += out * with_elements / elements
+            wait_ms = max(wait_ms, own_ms)
+            at = node.next
+        return wait_ms, ahead

@@ -1,0 +1,381 @@
+"""A pipeline on an event loop: `await pipeline.predict(x)`, and streams with bounded memory.
+
+::
+
+    async with Pipeline([Stage(Scale, cpus=[0, 1]), Stage(Shift, place="loop")]) as pipeline:
+        y = await pipeline.predict(3)
+        async for y in pipeline.stream(range(1000)):
+            ...
+"""
+
+import asyncio
+import logging
+import math
+import sys
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from deployments.errors import BusyError, RequestError
+from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.items import BatchFailure, Flow, Outcome
+from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.stage_core import StageBatch, StageCore
+from deployments.pipelines.stage_workers import StageWorkers
+from deployments.pipelines.steps import Stage, Step
+from deployments.pipelines.streams import RoomQueue, set_exception, stream_results
+from deployments.pipelines.workers.replicas import ReplicaAccess
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+
+logger = logging.getLogger("sojourn.pipelines")
+
+MAX_PENDING = 1024
+
+
+class Pipeline:
+    """Stages with their own workers and batches, used as one function.
+
+    Use it as an async context manager, or call `start` and `close`.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+        `deployments.pipelines.steps` says what a step is.
+    sla : ServiceLevelObjective, optional
+        Every request that cannot be answered within its response time is refused, or given up.
+    max_pending : int
+        The most requests in the pipeline; more are refused.
+    replicas : mapping of str to ReplicaAccess, optional
+        How to reach the stages whose workers are Ray replicas.
+
+    Attributes
+    ----------
+    core : PipelineCore
+        The queues and counts.
+    replicas : mapping of str to ReplicaAccess
+        The stages whose workers are Ray replicas.
+
+    Raises
+    ------
+    InvalidInputError
+        The steps are not a pipeline.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        sla: ServiceLevelObjective | None = None,
+        max_pending: int = MAX_PENDING,
+        replicas: Mapping[str, ReplicaAccess] | None = None,
+    ) -> None:
+        if max_pending < 1:
+            raise InvalidInputError(f"max_pending: must be at least 1, not {max_pending}")
+        graph = compile_steps(steps)
+        self.sla = sla
+        cores = [_stage_core(stage) for stage in graph.stages]
+        self.core = PipelineCore(graph, cores, max_pending)
+        self.replicas = replicas or {}
+        self._workers = StageWorkers(
+            self.core, graph.stages, self._batch_ended, self._pump, self.replicas
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s: float | None = None
+        self._started = self._running = self._pumping = self._pump_due = False
+        self._room = RoomQueue(self._free_room)
+        self._idle: asyncio.Event | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start the pipeline."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the pipeline."""
+        await self.close()
+
+    async def start(self) -> None:
+        """Start all workers; return when each can take a batch.
+
+        Raises
+        ------
+        InvalidInputError
+            It has been started before.
+        StartError
+            A worker did not start; the message says which and why.
+        StageError
+            A stage with ``policy="auto"`` failed on its example.
+        """
+        if self._started:
+            raise InvalidInputError("pipeline: it has been started before")
+        self._loop = asyncio.get_running_loop()
+        self._started = True
+        self._running = True
+        try:
+            await self._workers.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End all workers. Requests that are not answered fail."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell_ended()
+        for flow in [*self.core.open.values()]:
+            self.core.cancel(flow)
+            set_exception(flow, BusyError("the pipeline is closed"))
+        self._requests_left()
+        await self._workers.close()
+
+    def resize(self, name: str, workers: int) -> None:
+        """Change the number of workers of a running stage; no request is lost.
+
+        Parameters
+        ----------
+        name : str
+            The stage.
+        workers : int
+            At least 1. More are started; fewer end, those with a batch after it.
+
+        Raises
+        ------
+        InvalidInputError
+            There is no such stage, the number is below 1, or the stage has one worker on the event
+            loop or workers pinned to CPUs.
+        """
+        self._workers.resize(name, workers)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages in the order of the steps, with the profiles that are now believed."""
+        return self._workers.stages
+
+    async def drain(self) -> None:
+        """Return when all admitted requests are answered."""
+        if self.core.open:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
+
+    def submit(
+        self,
+        value: Any,
+        *,
+        timeout_ms: float | None = None,
+        arrival_s: float | None = None,
+        record_times: bool = False,
+    ) -> Flow:
+        """Admit a request; its ``content`` is the future of its result.
+
+        Parameters
+        ----------
+        value : Any
+            The input of the first stage.
+        timeout_ms : float, optional
+            The answer is useless later than this after the arrival. The SLA bounds it, too.
+        arrival_s : float, optional
+            When it arrived, by `time.monotonic`; by default now.
+        record_times : bool
+            Whether the flow records the time in each stage.
+
+        Raises
+        ------
+        RequestError
+            As `PipelineCore.submit`.
+        """
+        self._check_running()
+        now_s = time.monotonic()
+        within_ms = math.inf if timeout_ms is None else timeout_ms
+        if self.sla is not None:
+            within_ms = min(within_ms, self.sla.response_time_ms)
+        deadline_s = (now_s if arrival_s is None else arrival_s) + 1e-3 * within_ms
+        future: asyncio.Future[Any] = self._loop.create_future()
+        flow = self.core.submit(now_s, value, deadline_s, future, record_times)
+        if within_ms < math.inf:
+            timer = self._loop.call_later(deadline_s - now_s, self._expire, flow)
+            future.add_done_callback(lambda _: timer.cancel())
+        self._pump_soon()
+        return flow
+
+    async def predict(self, value: Any, *, timeout_ms: float | None = None) -> Any:
+        """Return the pipeline's result for one value.
+
+        Parameters
+        ----------
+        value : Any
+            The input of the first stage.
+        timeout_ms : float, optional
+            The answer is useless later than this.
+
+        Raises
+        ------
+        StageError
+            A stage failed on this value; it has the name of the stage and the cause.
+        BusyError
+            The pipeline has no room, or cannot answer in time.
+        DeviceError
+            A stage has no worker, and cannot start one.
+        DeadlineError
+            The deadline passed, or can no longer be met.
+        """
+        return await self.result(self.submit(value, timeout_ms=timeout_ms))
+
+    async def result(self, flow: Flow) -> Any:
+        """Wait for the result of an admitted request; if cancelled, give the request up."""
+        try:
+            return await flow.content
+        except asyncio.CancelledError:
+            self.give_up(flow)
+            raise
+
+    def give_up(self, flow: Flow) -> None:
+        """Give up a request, if it has not ended: nobody waits for its result."""
+        if not flow.done:
+            self.core.cancel(flow)
+            flow.content.cancel()
+            self._requests_left()
+            self._pump()
+
+    def stream(
+        self,
+        values: Iterable[Any] | AsyncIterable[Any],
+        *,
+        in_flight: int | None = None,
+        raise_errors: bool = False,
+    ) -> AsyncIterator[Any]:
+        """Stream many values through; their results come in order, with bounded memory.
+
+        Values are taken as room becomes free, so other requests are served meanwhile, and the SLA
+        does not apply.
+
+        Parameters
+        ----------
+        values : iterable or async iterable
+            An exception among them is not sent: it takes its place among the results.
+        in_flight : int, optional
+            The most values in the pipeline or waiting to be yielded; by default half of the
+            pipeline's room.
+        raise_errors : bool
+            Whether the first error ends the stream; otherwise it is yielded in its place.
+
+        Returns
+        -------
+        async iterator
+            Of results, and of the errors of values, mostly `RequestError`.
+
+        Raises
+        ------
+        InvalidInputError
+            `in_flight` is below 1.
+        """
+        limit = max(1, self.core.max_pending // 2) if in_flight is None else in_flight
+        if limit < 1:
+            raise InvalidInputError(f"in_flight: must be at least 1, not {in_flight}")
+        return stream_results(values, self._submit_when_room, self.give_up, limit, raise_errors)
+
+    async def _submit_when_room(self, value: Any) -> Flow:
+        await self._room.wait()
+        try:
+            self._check_running()
+            flow = self.core.submit(time.monotonic(), value, content=self._loop.create_future())
+        except RequestError:
+            self._room.wake()  # this stream leaves its turn to another
+            raise
+        self._pump_soon()
+        return flow
+
+    def _free_room(self) -> int:
+        # A closed pipeline has no room to wait for; whoever waits must hear of it.
+        return self.core.max_pending - len(self.core.open) if self._running else sys.maxsize
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise BusyError("the pipeline is not running")
+
+    def _pump_soon(self) -> None:
+        """Pump at the end of this turn of the event loop: its requests can share a batch."""
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.call_soon(self._pump_once)
+
+    def _expire(self, flow: Flow) -> None:
+        self.core.expire(flow)
+        self._tell_ended()
+        self._pump()
+
+    def _batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:
+        self.core.batch_ended(time.monotonic(), number, batch, outcome)
+        self._pump()
+
+    def _pump_once(self) -> None:
+        self._pump_due = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Start what can start, and answer what has ended."""
+        if self._pumping or not self._running:
+            return  # a worker on the event loop has ended its batch: the loop below goes on
+        self._pumping = True
+        try:
+            while batches := self.core.next_batches(time.monotonic()):
+                for number, batch in batches:
+                    self._run(number, batch)
+        finally:
+            self._pumping = False
+        self._tell_ended()
+        wake_at_s = self.core.wake_at_s()
+        if wake_at_s != self._timer_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_s = None, wake_at_s
+            if wake_at_s is not None:
+                delay_s = wake_at_s - time.monotonic()
+                self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _run(self, number: int, batch: StageBatch) -> None:
+        try:
+            self._workers.run(number, batch)
+        except Exception as error:
+            # Otherwise its requests would wait for ever, and its worker with them.
+            logger.exception("stage %r: a batch could not be run", self.core.stages[number].name)
+            failure = BatchFailure(error, whole=True)
+            self.core.batch_ended(time.monotonic(), number, batch, failure)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_s = None
+        self.core.tick(time.monotonic())
+        self._pump()
+
+    def _tell_ended(self) -> None:
+        ended = self.core.ended
+        if not ended:
+            return
+        self.core.ended = []
+        for flow in ended:
+            # A future that its client cancelled takes no result.
+            if flow.content.done():
+                continue
+            if flow.error is None:
+                flow.content.set_result(flow.result)
+            else:
+                set_exception(flow, flow.error)
+        self._requests_left()
+
+    def _requests_left(self) -> None:
+        self._room.wake()
+        if self._idle is not None and not self.core.open:
+            self._idle.set()
+            self._idle = None
+
+
+def _stage_core(stage: Stage) -> StageCore:
+    profile = stage.batch_profile
+    latency_ms = None if profile is None else profile.latency_ms.tolist()
+    return StageCore(stage.name, stage.first_policy(), 0, latency_ms)

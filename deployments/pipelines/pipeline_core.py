@@ -1,0 +1,328 @@
+"""The core of a pipeline: requests in, batches for its stages out, results back, on any clock.
+
+Only single items move between stages; each stage batches for itself. What is bounded is the number
+of requests in the pipeline: a stage never waits for room in the next one, so nothing can block, and
+a slow stage is felt at the front, where a request is refused that could not be answered in time.
+"""
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.pipelines.backlog import Backlog
+from deployments.pipelines.errors import ResultError, StageError
+from deployments.pipelines.graph import END, JOIN, EachNode, ForkNode, Graph, StageNode, SwitchNode
+from deployments.pipelines.items import Flow, Frame, Item, ItemFailure, Outcome
+from deployments.pipelines.stage_core import StageBatch, StageCore
+
+# A request is admitted if it should be answered within this share of its time.
+_ADMISSION_SHARE = 0.97
+# Measured latencies are taken up after so many batches.
+_REFRESH_BATCHES = 32
+# So many of the latest response times are kept, for percentiles over some seconds.
+_RESPONSE_TIMES = 4096
+_KINDS: dict[type, str] = {SwitchNode: "switch", ForkNode: "ensemble", EachNode: "each"}
+
+
+class PipelineCore:
+    """The requests in a pipeline, and the queues of its stages.
+
+    After every event the caller asks `next_batches`, runs them, and answers the requests in
+    `ended`.
+
+    Parameters
+    ----------
+    graph : Graph
+    stages : sequence of StageCore
+        One for each stage of the graph.
+    max_pending : int
+        The most requests in the pipeline.
+
+    Attributes
+    ----------
+    ended : list of Flow
+        Requests that have their result or error since the caller last emptied the list.
+    open : dict of int to Flow
+        Requests in the pipeline, by number.
+    offered, admitted, refused, completed, failed, late, cancelled : int
+        Requests: all that came; those admitted; those refused; those answered with a result; those
+        that failed in a stage; those given up because of their deadline; those that their client
+        gave up.
+    response_times : deque of (float, float)
+        When the latest requests were completed, in s, and their response times, in ms.
+    """
+
+    def __init__(self, graph: Graph, stages: Sequence[StageCore], max_pending: int) -> None:
+        self.graph = graph
+        self.stages = stages
+        self.max_pending = max_pending
+        self.ended: list[Flow] = []
+        self.open: dict[int, Flow] = {}
+        self.offered = self.admitted = self.refused = self.completed = self.failed = 0
+        self.late = self.cancelled = 0
+        self.response_times: deque[tuple[float, float]] = deque(maxlen=_RESPONSE_TIMES)
+        self._ids = itertools.count()
+        self._nodes = graph.nodes
+        self._backlog = Backlog(graph, stages)
+        self._node_of = {node.stage: node for node in graph.nodes if isinstance(node, StageNode)}
+        self._touched: set[int] = set()
+        self._batches = 0
+        self._number_of = {id(stage): number for number, stage in enumerate(stages)}
+        self.refresh(-math.inf)
+
+    def refresh(self, now_s: float) -> None:
+        """Take up the latencies that the stages have measured; forget those that are old."""
+        for stage in self.stages:
+            stage.refresh(now_s)
+        stage_ms = [stage.latency_ms(1) for stage in self.stages]
+        self._least_ms, rest_ms = self.graph.rest_ms(stage_ms)
+        for stage, rest in zip(self.stages, rest_ms, strict=True):
+            stage.rest_ms = rest
+
+    def submit(
+        self,
+        now_s: float,
+        value: Any,
+        deadline_s: float = math.inf,
+        content: Any = None,
+        record_times: bool = False,
+    ) -> Flow:
+        """Admit a request.
+
+        Raises
+        ------
+        BusyError
+            There is no room, or the stages are too busy to answer it in time.
+        DeadlineError
+            Not even an idle pipeline could answer it in time.
+        DeviceError
+            A stage has no worker, and cannot start one.
+        """
+        self.offered += 1
+        if len(self.open) >= self.max_pending:
+            self.refused += 1
+            raise BusyError(f"the pipeline is full: {len(self.open)} requests; try again later")
+        for stage in self.stages:
+            if stage.lost is not None:
+                self.refused += 1
+                raise DeviceError(stage.lost)
+        if deadline_s < math.inf:
+            self._check_deadline(now_s, deadline_s)
+        self.admitted += 1
+        flow = Flow(next(self._ids), now_s, deadline_s, content)
+        if record_times:
+            flow.stage_times = []
+        self.open[flow.id] = flow
+        item = Item(flow)
+        flow.items.add(item)
+        self._advance(now_s, item, value, self.graph.entry)
+        return flow
+
+    def _check_deadline(self, now_s: float, deadline_s: float) -> None:
+        for stage in self.stages:
+            if not stage.workers:
+                self.refused += 1
+                raise BusyError(f"stage {stage.name!r} has no worker now; try again later")
+        left_ms = 1e3 * (deadline_s - now_s)
+        if left_ms < self._least_ms:
+            self.late += 1
+            raise DeadlineError("the request's deadline is shorter than its own processing time")
+        if self.expected_ms() > _ADMISSION_SHARE * left_ms:
+            self.refused += 1
+            stage = self.bottleneck()
+            raise BusyError(f"stage {stage.name!r} is too busy to answer in time; try again later")
+
+    def expected_ms(self) -> float:
+        """Return about how long a request admitted now would take.
+
+        It takes its own batches, and waits for what is ahead of it (`Backlog.measure`).
+        """
+        return self._least_ms + self._backlog.measure()[0]
+
+    def bottleneck(self) -> StageCore:
+        """Return the stage that needs longest for what is ahead of a new request.
+
+        Of an empty pipeline, it is the stage with the lowest throughput.
+        """
+        _, backlog_ms = self._backlog.measure()
+        if not any(backlog_ms):
+            backlog_ms = [
+                stage.item_ms * (stage.items / max(1, self.admitted)) / stage.own_workers
+                for stage in self.stages
+            ]
+        return self.stages[backlog_ms.index(max(backlog_ms))]
+
+    def next_batches(self, now_s: float) -> list[tuple[int, StageBatch]]:
+        """Return the batches to start now, each with the number of its stage."""
+        started: list[tuple[int, StageBatch]] = []
+        while self._touched:
+            number = self._touched.pop()
+            stage = self.stages[number]
+            while (batch := stage.next_batch(now_s)) is not None:
+                started.append((number, batch))
+            while stage.too_late:
+                self._give_up_late(stage.too_late.pop().flow)
+        return started
+
+    def wake_at_s(self) -> float | None:
+        """Return when to `tick`, if nothing happens before."""
+        times = [stage.wake_at_s for stage in self.stages if stage.wake_at_s is not None]
+        return min(times, default=None)
+
+    def tick(self, now_s: float) -> None:
+        """Note that time has passed: stages may have waited long enough."""
+        for number, stage in enumerate(self.stages):
+            if stage.wake_at_s is not None and stage.wake_at_s <= now_s + 1e-6:
+                self._touched.add(number)
+
+    def touch(self, number: int) -> None:
+        """Ask a stage again: its policy or its number of workers has changed."""
+        self._touched.add(number)
+
+    def batch_ended(self, now_s: float, number: int, batch: StageBatch, outcome: Outcome) -> None:
+        """Take the outcome of a batch, and move its items on."""
+        stage = self.stages[number]
+        node = self._node_of[number]
+        self._touched.add(number)
+        self._batches += 1
+        if self._batches % _REFRESH_BATCHES == 0:
+            self.refresh(now_s)
+        for item, result in stage.batch_ended(now_s, batch, outcome):
+            flow = item.flow
+            if flow.stage_times is not None:
+                waited_ms = 1e3 * (batch.started_s - item.arrival_s)
+                flow.stage_times.append((stage.name, waited_ms, 1e3 * (now_s - batch.started_s)))
+            if type(result) is ItemFailure:
+                self._fail(flow, StageError(stage.name, result.error))
+            elif not flow.done:  # another item of this batch may have failed the request
+                self._advance(now_s, item, result, node.next)
+
+    def lose_stage(self, number: int, reason: str) -> None:
+        """Answer what waits at a stage that has no worker and cannot start one.
+
+        Until its ``lost`` is None again, whatever reaches it fails, and no request is admitted.
+        """
+        self.stages[number].lost = reason
+        for item in self.stages[number].give_up():
+            self._fail(item.flow, DeviceError(reason))
+
+    def cancel(self, flow: Flow) -> None:
+        """Give up a request: its client has gone."""
+        if not flow.done:
+            self.cancelled += 1
+            self._end(flow, error=None, tell=False)
+
+    def expire(self, flow: Flow) -> None:
+        """Give up a request whose deadline has passed."""
+        self._give_up_late(flow)
+
+    def _give_up_late(self, flow: Flow) -> None:
+        if not flow.done:
+            self.late += 1
+            self._end(flow, error=DeadlineError("the request cannot be answered in time"))
+
+    def _fail(self, flow: Flow, error: Exception) -> None:
+        if not flow.done:
+            self.failed += 1
+            self._end(flow, error=error)
+
+    def _end(self, flow: Flow, error: Exception | None, tell: bool = True) -> None:
+        if flow.done:
+            return
+        flow.done = True
+        flow.error = error
+        del self.open[flow.id]
+        for item in flow.items:
+            if item.waits_in is not None:
+                # The stage may now wait for fewer items than its policy asked for.
+                self._touched.add(self._number_of[id(item.waits_in)])
+                item.waits_in.abandon(item)
+        flow.items.clear()
+        if tell:
+            self.ended.append(flow)
+
+    def _advance(self, now_s: float, item: Item, value: Any, at: int) -> None:
+        """Move an item with its new value from node `at` on, to the next stage or to its end."""
+        flow = item.flow
+        nodes = self._nodes
+        while not flow.done:
+            if at == END:
+                flow.result = value
+                self.completed += 1
+                self.response_times.append((now_s, 1e3 * (now_s - flow.arrival_s)))
+                self._end(flow, error=None)
+                return
+            if at == JOIN:
+                frame = item.frame
+                assert frame is not None
+                frame.results[item.place] = value
+                frame.missing -= 1
+                flow.items.discard(item)
+                if frame.missing:
+                    return
+                item = frame.item
+                fan_out = nodes[frame.node]
+                assert isinstance(fan_out, ForkNode | EachNode)
+                try:
+                    value = fan_out.join(frame.results)
+                except Exception as error:
+                    self._fail(flow, StageError("join", error))
+                    return
+                at = fan_out.next
+                continue
+            node = nodes[at]
+            if isinstance(node, StageNode):
+                stage = self.stages[node.stage]
+                if stage.lost is not None:
+                    self._fail(flow, DeviceError(stage.lost))
+                    return
+                item.value = value
+                stage.arrive(now_s, item)
+                self._touched.add(node.stage)
+                return
+            try:
+                if isinstance(node, SwitchNode):
+                    key = _branch(node, value)
+                    self._backlog.count_chosen(at, key)
+                    at = node.entries[key]
+                    continue
+                values, entries = _fan_out(node, value)
+                if isinstance(node, EachNode):
+                    self._backlog.count_divided(at, len(values))
+                if not values:
+                    value, at = node.join([]), node.next
+                    continue
+            except Exception as error:
+                self._fail(flow, StageError(_KINDS[type(node)], error))
+                return
+            frame = Frame(item, at, [None] * len(values), len(values))
+            for place, (part, entry) in enumerate(zip(values, entries, strict=True)):
+                if flow.id not in self.open:
+                    return  # an earlier branch has failed the request
+                branch = Item(flow, frame, place)
+                flow.items.add(branch)
+                self._advance(now_s, branch, part, entry)
+            return
+
+
+def _branch(node: SwitchNode, value: Any) -> Any:
+    """Return the key of the branch that a value takes."""
+    key = node.choose(value)
+    if key not in node.entries:
+        known = ", ".join(repr(known) for known in node.entries)
+        raise ResultError(f"there is no branch {key!r}; the branches are {known}")
+    return key
+
+
+def _fan_out(node: ForkNode | EachNode, value: Any) -> tuple[list[Any], Sequence[int]]:
+    """Return the values of the branches, and where each goes."""
+    if isinstance(node, ForkNode):
+        return [value] * len(node.entries), node.entries
+    # One more than allowed is enough to know, even of an endless iterable.
+    values = list(itertools.islice(value, node.max_items + 1))
+    if len(values) > node.max_items:
+        raise ResultError(f"an item has more than max_items = {node.max_items} elements")
+    return values, [node.entry] * len(values)

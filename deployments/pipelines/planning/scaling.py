@@ -1,0 +1,215 @@
+"""How many workers each stage needs at a rate, solved ahead, and when to change them.
+
+The load is measured at the front, where requests are offered: all stages are sized from it
+together, and a shortage in one stage is not paid for in the others.
+"""
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
+from deployments.pipelines.planning.tandem import profile_of
+from deployments.pipelines.steps import Step
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective
+
+# Each rate of a table is so many times the one before.
+_STEP = 1.15
+# The first rate is this share of what one worker in each stage can carry.
+_FIRST_SHARE = 0.1
+_REQUESTS = 50_000
+
+
+@dataclass(frozen=True)
+class DivisionTable:
+    """The workers of each stage by the rate of the requests.
+
+    Attributes
+    ----------
+    rates_per_s : tuple of float
+        Increasing. Entry ``i`` of `divisions` carries every rate up to ``rates_per_s[i]``.
+    divisions : tuple of mapping from str to int
+        Workers by stage. The last holds for higher rates, too, and cannot keep the SLA there.
+    items_per_request : mapping of str to float
+        The items that each stage is expected to have of one request; 1 if not given.
+    ends_with_pipeline : bool
+        Whether it is one replica of the pipeline that cannot carry more than the last rate.
+    """
+
+    rates_per_s: tuple[float, ...]
+    divisions: tuple[Mapping[str, int], ...]
+    items_per_request: Mapping[str, float] = field(default_factory=dict)
+    ends_with_pipeline: bool = True
+
+    def lookup(self, rate_per_s: float) -> Mapping[str, int]:
+        """Return the workers for a rate."""
+        at = bisect_left(self.rates_per_s, rate_per_s)
+        return self.divisions[min(at, len(self.divisions) - 1)]
+
+    def share_of_workers(self, stage: str, rate_per_s: float) -> float:
+        """Return the workers that a stage needs for a rate, as a fraction.
+
+        Between the rates that fewer and that n workers carry it rises from n - 1 to n, so that the
+        sum over several pipelines can be rounded up. Beyond the last rate it is proportional.
+        """
+        needs = [*itertools.accumulate((division[stage] for division in self.divisions), max)]
+        at = bisect_left(self.rates_per_s, rate_per_s)
+        if at == len(needs):
+            return needs[-1] * rate_per_s / self.rates_per_s[-1]
+        first, last = bisect_left(needs, needs[at]), bisect_right(needs, needs[at]) - 1
+        below_per_s = self.rates_per_s[first - 1] if first else 0.0
+        part = (rate_per_s - below_per_s) / (self.rates_per_s[last] - below_per_s)
+        return needs[at] - 1 + part
+
+
+def solve_divisions(
+    steps: Sequence[Step],
+    sla: ServiceLevelObjective,
+    max_workers: int,
+    worker_costs: Mapping[str, float] | None = None,
+    *,
+    most_replicas: Mapping[str, int] | None = None,
+    requests: int = _REQUESTS,
+) -> DivisionTable:
+    """Solve the divisions of least cost for all rates that a number of workers can carry.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+        Every stage needs a profile.
+    sla : ServiceLevelObjective
+        Of the whole pipeline.
+    max_workers : int
+        Of all stages together, but those in `most_replicas`.
+    worker_costs : mapping of str to float, optional
+        Cost of one worker of each stage; 1 if not given.
+    most_replicas : mapping of str to int, optional
+        The stages whose workers are replicas of their own, and how many each may have.
+    requests : int
+        Simulated for each division that is tried.
+
+    Raises
+    ------
+    InvalidInputError
+        A stage has no profile, or there are fewer workers than stages.
+    InfeasibleError
+        No number of workers keeps the SLA, even with little load.
+    """
+    stages = compile_steps(steps).stages
+    most = most_replicas or {}
+    inside = [stage for stage in stages if stage.name not in most]
+    if max_workers < len(inside):
+        raise InvalidInputError(
+            f"max_workers: must be at least {len(inside)}, one for each stage, not {max_workers}"
+        )
+    per_request = stage_rates(steps, 1.0)
+    alone_per_s = min(
+        profile_of(stage).capacity_per_s / per_request[stage.name] for stage in stages
+    )
+    rates: list[float] = []
+    divisions: list[Mapping[str, int]] = []
+    ends_with_pipeline = False
+    rate_per_s = _FIRST_SHARE * alone_per_s
+    while True:
+        try:
+            plan = plan_pipeline(steps, rate_per_s, sla, worker_costs, requests=requests)
+        except InfeasibleError:
+            # More load can make an SLA impossible: batches grow, and they take longer.
+            if not divisions:
+                raise
+            break
+        workers = {name: setting.workers for name, setting in plan.settings.items()}
+        if sum([workers[stage.name] for stage in inside]) > max_workers or any(
+            stage.place == "loop" and workers[stage.name] > 1 for stage in stages
+        ):
+            ends_with_pipeline = True
+            break
+        if any(workers[name] > count for name, count in most.items()):
+            break
+        rates.append(rate_per_s)
+        divisions.append(workers)
+        rate_per_s *= _STEP
+    if not divisions:
+        raise InfeasibleError(
+            f"max_workers: {max_workers} do not keep {sla.in_words()}, even with little load"
+        )
+    return DivisionTable(tuple(rates), tuple(divisions), per_request, ends_with_pipeline)
+
+
+class StageScaler:
+    """When the workers of the stages change, on any clock.
+
+    More workers are ordered at once; fewer only when they would have been enough for some time.
+
+    Parameters
+    ----------
+    table : DivisionTable
+    margin : float
+        The table is looked up at the measured rate times this.
+    hold_s : float
+        How long fewer workers must have been enough.
+
+    Attributes
+    ----------
+    table : DivisionTable
+        Another one of the same stages may be put in its place.
+
+    Raises
+    ------
+    InvalidInputError
+        The margin is below 1, or the hold is negative.
+    """
+
+    def __init__(self, table: DivisionTable, margin: float = 1.2, hold_s: float = 60.0) -> None:
+        if not margin >= 1:
+            raise InvalidInputError(f"margin: must be at least 1, not {margin:g}")
+        if not hold_s >= 0:
+            raise InvalidInputError(f"hold_s: must be at least 0, not {hold_s:g}")
+        self.table, self._margin, self._hold_s = table, margin, hold_s
+        self._rates: deque[tuple[float, float, Mapping[str, float]]] = deque()
+        self._held: Mapping[str, float] = {}
+
+    def decide(
+        self,
+        now_s: float,
+        rate_per_s: float,
+        items_per_request: Mapping[str, float] | None = None,
+    ) -> dict[str, int]:
+        """Return the workers of each stage.
+
+        Parameters
+        ----------
+        now_s : float
+        rate_per_s : float
+            Requests offered per second since the last call.
+        items_per_request : mapping of str to float, optional
+            What was measured; a stage that is left out has what was expected.
+        """
+        table = self.table
+        measured = items_per_request or {}
+        rates = {}
+        for stage in table.divisions[0]:
+            expected = table.items_per_request.get(stage, 1.0)
+            rates[stage] = self._margin * rate_per_s * measured.get(stage, expected) / expected
+        self._rates.append((now_s, self._margin * rate_per_s, rates))
+        while self._rates[0][0] < now_s - self._hold_s:
+            self._rates.popleft()
+        self._held = {
+            stage: max([past[stage] for _, _, past in self._rates]) for stage in table.divisions[0]
+        }
+        return {stage: table.lookup(rate)[stage] for stage, rate in self._held.items()}
+
+    def replicas(self, stage: str) -> float:
+        """Return the replicas that a stage needs for the load of this pipeline, as a fraction."""
+        return self.table.share_of_workers(stage, self._held.get(stage, 0.0))
+
+    def pipeline_replicas(self) -> float:
+        """Return how many replicas of this pipeline its own load needs, as a fraction."""
+        if not self.table.ends_with_pipeline:
+            return 0.0
+        held = max([rate for _, rate, _ in self._rates], default=0.0)
+        return held / self.table.rates_per_s[-1]

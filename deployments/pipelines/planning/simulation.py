@@ -1,0 +1,282 @@
+"""A pipeline in virtual time: the live core with its admission and scaling, stages by profile.
+
+`deployments.pipelines.planning.tandem` is a thousand times faster, but refuses nothing and scales
+nothing.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.errors import BusyError, DeadlineError
+from deployments.pipelines.graph import EachNode, ForkNode, Graph, SwitchNode, compile_steps
+from deployments.pipelines.items import Flow
+from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.planning.scaling import StageScaler
+from deployments.pipelines.planning.tandem import profile_of
+from deployments.pipelines.policies import problem_of, solve_problem
+from deployments.pipelines.stage_core import StageBatch, StageCore
+from deployments.pipelines.steps import Stage, Step
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+
+FloatArray = NDArray[np.float64]
+
+_SEED = 15
+#: How often the scaler is asked, as in the live pipeline.
+_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What one stage did.
+
+    Attributes
+    ----------
+    name : str
+    items, batches : int
+    mean_workers, utilization : float
+        Over the whole run.
+    longest_queue : int
+        The most items that waited.
+    """
+
+    name: str
+    items: int
+    batches: int
+    mean_workers: float
+    utilization: float
+    longest_queue: int
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineRun:
+    """What a simulated pipeline did.
+
+    Attributes
+    ----------
+    offered, refused, late : int
+        Requests: all; those refused at the front; those given up because of their deadline.
+    response_ms : ndarray of float, shape (answered,)
+        Response times of the requests that were answered.
+    in_time : int
+        Requests answered within the SLA's response time.
+    stages : tuple of StageRun
+    """
+
+    offered: int
+    refused: int
+    late: int
+    response_ms: FloatArray
+    in_time: int
+    stages: tuple[StageRun, ...]
+
+    @property
+    def service_level(self) -> float:
+        """The fraction of all requests that was answered in time."""
+        return self.in_time / self.offered if self.offered else 1.0
+
+
+def simulate_pipeline(
+    steps: Sequence[Step],
+    arrivals_s: Sequence[float] | FloatArray,
+    sla: ServiceLevelObjective,
+    max_pending: int,
+    *,
+    refuse: bool = True,
+    scaler: StageScaler | None = None,
+    start_time_s: float = 0.0,
+    seed: int = _SEED,
+) -> PipelineRun:
+    """Simulate a pipeline.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+        Every stage needs a profile. An `Each` gives its expected number of items, a `Switch`
+        chooses at random by its shares.
+    arrivals_s : array of float, shape (requests,)
+        Ascending.
+    sla : ServiceLevelObjective
+    max_pending : int
+        The most requests in the pipeline.
+    refuse : bool
+        Whether requests that cannot be answered in time are refused.
+    scaler : StageScaler, optional
+        Resizes the stages once a second.
+    start_time_s : float
+        From the order of a worker until it takes batches.
+    seed : int
+        Of the choices of switches.
+
+    Raises
+    ------
+    InvalidInputError
+        A stage has no profile, or the arrivals are not ascending.
+    """
+    times_s = np.asarray(arrivals_s, dtype=np.float64)
+    if np.any(np.diff(times_s) < 0):
+        raise InvalidInputError("arrivals: must be ascending")
+    graph = compile_steps(steps)
+    _expect(graph, np.random.default_rng(seed))
+    machine = _Machine(graph, max_pending, scaler, start_time_s)
+    within_s = 1e-3 * sla.response_time_ms if refuse else math.inf
+    machine.run(times_s.tolist(), within_s)
+    core, response_ms = machine.core, np.array(machine.response_ms)
+    return PipelineRun(
+        offered=core.offered,
+        refused=core.refused,
+        late=core.late,
+        response_ms=response_ms,
+        in_time=int(np.sum(response_ms <= sla.response_time_ms)),
+        stages=tuple(machine.stage_run(number) for number in range(len(core.stages))),
+    )
+
+
+def _expect(graph: Graph, random: np.random.Generator) -> None:
+    """Let the nodes of a graph do with any value what is expected of them."""
+
+    def chooser(node: SwitchNode) -> Any:
+        keys, shares = [*node.shares], [*node.shares.values()]
+        return lambda value: keys[random.choice(len(keys), p=shares)]
+
+    for at, node in enumerate(graph.nodes):
+        if isinstance(node, SwitchNode):
+            graph.nodes[at] = replace(node, choose=chooser(node))
+        elif isinstance(node, ForkNode):
+            graph.nodes[at] = ForkNode(node.entries, _join, node.next)
+        elif isinstance(node, EachNode):
+            graph.nodes[at] = ForkNode((node.entry,) * node.expected_items, _join, node.next)
+
+
+def _join(results: list[Any]) -> None:
+    """Return nothing: values do not matter here."""
+
+
+def _stage_core(stage: Stage) -> StageCore:
+    latency_ms = profile_of(stage).latency_ms.tolist()
+    core = StageCore(stage.name, stage.first_policy(), stage.workers, latency_ms)
+    if stage.policy in ("smdp", "auto"):
+        core.use(solve_problem(problem_of(stage)))
+    return core
+
+
+class _Machine:
+    """Runs the batches of a pipeline core in virtual time."""
+
+    def __init__(
+        self, graph: Graph, max_pending: int, scaler: StageScaler | None, start_time_s: float
+    ) -> None:
+        self.core = PipelineCore(graph, [_stage_core(stage) for stage in graph.stages], max_pending)
+        self.response_ms: list[float] = []
+        self._scaler, self._start_time_s = scaler, start_time_s
+        self._now_s = self._began_s = 0.0
+        # Entries: time, order, what to do, with what.
+        self._events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
+        self._order = 0
+        count = len(graph.stages)
+        self._worker_s, self._since_s = [0.0] * count, [0.0] * count
+        self._longest = [0] * count
+        self._ordered = {stage.name: stage.workers for stage in self.core.stages}
+        self._offered = 0
+
+    def run(self, arrivals_s: list[float], within_s: float) -> None:
+        """Submit requests at the given times, and go on until all have ended."""
+        if not arrivals_s:
+            return
+        self._now_s = self._began_s = arrivals_s[0]
+        self._since_s = [self._began_s] * len(self._since_s)
+        if self._scaler is not None:
+            self._at(self._now_s + _PERIOD_S, self._scale, arrivals_s[-1])
+        waiting = iter(arrivals_s)
+        arrival_s = next(waiting, math.inf)
+        while True:
+            wake_s = self.core.wake_at_s()
+            event_s = self._events[0][0] if self._events else math.inf
+            next_s = min(arrival_s, event_s, math.inf if wake_s is None else wake_s)
+            if next_s == math.inf:
+                break
+            self._now_s = next_s
+            if arrival_s <= next_s:
+                self._submit(within_s)
+                arrival_s = next(waiting, math.inf)
+            elif event_s <= next_s:
+                _, _, action, arguments = heapq.heappop(self._events)
+                action(*arguments)
+            else:
+                self.core.tick(self._now_s)
+            self._advance()
+
+    def stage_run(self, number: int) -> StageRun:
+        """Return what a stage did, once the run has ended."""
+        stage = self.core.stages[number]
+        self._count_workers(number)
+        worker_s, elapsed_s = self._worker_s[number], self._now_s - self._began_s
+        return StageRun(
+            name=stage.name,
+            items=stage.items,
+            batches=stage.batches,
+            mean_workers=worker_s / elapsed_s if elapsed_s else float(stage.workers),
+            utilization=stage.busy_s / worker_s if worker_s else 0.0,
+            longest_queue=self._longest[number],
+        )
+
+    def _at(self, time_s: float, action: Any, *arguments: Any) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (time_s, self._order, action, arguments))
+
+    def _submit(self, within_s: float) -> None:
+        try:
+            flow = self.core.submit(self._now_s, None, self._now_s + within_s)
+        except (BusyError, DeadlineError):
+            return  # the core has counted it
+        if within_s < math.inf:
+            self._at(flow.deadline_s, self._expire, flow)
+
+    def _expire(self, flow: Flow) -> None:
+        self.core.expire(flow)
+
+    def _advance(self) -> None:
+        for number, batch in self.core.next_batches(self._now_s):
+            latency_ms = self.core.stages[number].latency_ms(len(batch.items))
+            self._at(self._now_s + 1e-3 * latency_ms, self._end_batch, number, batch)
+        for number, stage in enumerate(self.core.stages):
+            self._longest[number] = max(self._longest[number], stage.waiting)
+        for flow in self.core.ended:
+            if flow.error is None:
+                self.response_ms.append(1e3 * (self._now_s - flow.arrival_s))
+        self.core.ended.clear()
+
+    def _end_batch(self, number: int, batch: StageBatch) -> None:
+        self.core.batch_ended(self._now_s, number, batch, [None] * len(batch.items))
+
+    def _scale(self, until_s: float) -> None:
+        assert self._scaler is not None
+        offered, self._offered = self.core.offered - self._offered, self.core.offered
+        decision = self._scaler.decide(self._now_s, offered / _PERIOD_S)
+        for number, stage in enumerate(self.core.stages):
+            workers, before = decision[stage.name], self._ordered[stage.name]
+            self._ordered[stage.name] = workers
+            if workers > before:
+                self._at(self._now_s + self._start_time_s, self._resize, number)
+            elif workers < before:
+                self._resize(number)
+        if self._now_s < until_s:
+            self._at(self._now_s + _PERIOD_S, self._scale, until_s)
+
+    def _resize(self, number: int) -> None:
+        """Put into force what was last ordered; workers that are too many end after their batch."""
+        stage = self.core.stages[number]
+        self._count_workers(number)
+        stage.workers = self._ordered[stage.name]
+        self.core.touch(number)
+
+    def _count_workers(self, number: int) -> None:
+        elapsed_s = self._now_s - self._since_s[number]
+        self._worker_s[number] += elapsed_s * self.core.stages[number].workers
+        self._since_s[number] = self._now_s

@@ -1,0 +1,316 @@
+"""The response times of a whole pipeline, from a compiled simulation of its stages.
+
+Stages do not influence those before them, so they are simulated one after the other: each turns
+the times at which items arrive into the times at which they leave. What an item meets in a stage is
+what `deployments.pipelines.stage_core` does, in the same order; a test compares the two item by
+item. Arrivals
+at the first stage are Poisson. Those at later stages are what they are: a batch that ends sends all
+its items on at once, which `deployments.pipelines.planning.convolution` leaves out.
+
+Batches take the times of their profile; where it says how they vary, each is drawn by itself.
+Nothing is refused or given up.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.pipelines.stage_core import longest_wait_ms
+from deployments.pipelines.steps import Each, Ensemble, Stage, Step, Switch
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile import Profile
+
+FloatArray = NDArray[np.float64]
+
+#: Requests of a simulation; the first tenth is not counted. At a load of 0.8 the 99th percentile
+#: of so many is within 2% of the limit, mostly within 1%.
+REQUESTS = 200_000
+_WARM_UP_SHARE = 0.1
+_SEED = 15
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a plan may choose for a stage.
+
+    Attributes
+    ----------
+    workers : int
+    policy : BatchingPolicy
+    """
+
+    workers: int
+    policy: BatchingPolicy
+
+
+Settings = Mapping[str, Setting]
+"""By the name of the stage."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageLoad:
+    """What a simulation saw of one stage.
+
+    Attributes
+    ----------
+    mean_batch_size : float
+        Items per batch.
+    utilization : float
+        Share of the time for which a worker has a batch, over all workers.
+    times_ms : ndarray of float, shape (items counted,)
+        What each item spent in the stage, waiting and in its batch, in ms.
+    """
+
+    mean_batch_size: float
+    utilization: float
+    times_ms: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedPipeline:
+    """The response times of a pipeline, and what became of its stages.
+
+    Attributes
+    ----------
+    response_ms : ndarray of float, shape (requests counted,)
+        In ms, in the order of arrival.
+    stages : mapping of str to StageLoad
+        By the name of the stage.
+    """
+
+    response_ms: FloatArray
+    stages: Mapping[str, StageLoad]
+
+
+def profile_of(stage: Stage) -> Profile:
+    """Return the profile of a stage up to its largest batch.
+
+    Raises
+    ------
+    InvalidInputError
+        It has none.
+    """
+    if stage.batch_profile is None:
+        raise InvalidInputError(f"stage {stage.name}: planning needs its profile")
+    return stage.batch_profile
+
+
+def own_settings(stages: Sequence[Stage]) -> dict[str, Setting]:
+    """Return the settings that the stages have."""
+    return {stage.name: Setting(stage.workers, stage.first_policy()) for stage in stages}
+
+
+def simulate(
+    steps: Sequence[Step],
+    settings: Settings,
+    arrival_rate_per_s: float,
+    *,
+    requests: int = REQUESTS,
+    seed: int = _SEED,
+) -> SimulatedPipeline:
+    """Simulate a pipeline under Poisson arrivals.
+
+    The same seed gives the same arrivals, whatever the settings, so that plans can be compared.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+    settings : mapping of str to Setting
+    arrival_rate_per_s : float
+        Requests per second.
+    requests : int
+        How many are simulated.
+    seed : int
+
+    Raises
+    ------
+    InvalidInputError
+        A stage has no profile, or the rate is not above 0 and finite.
+    InfeasibleError
+        A stage cannot keep up.
+    """
+    if not 0 < arrival_rate_per_s < math.inf:
+        raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
+    random = np.random.default_rng(seed)
+    gaps_ms = random.exponential(1e3 / arrival_rate_per_s, requests)
+    arrivals_ms = np.cumsum(gaps_ms)
+    passage = _Passage(settings, random)
+    ends_ms = passage.through(list(steps), arrivals_ms, arrival_rate_per_s)
+    return SimulatedPipeline(_without_warm_up(ends_ms - arrivals_ms), passage.stages)
+
+
+def simulate_response_ms(
+    steps: Sequence[Step],
+    settings: Settings,
+    arrival_rate_per_s: float,
+    *,
+    requests: int = REQUESTS,
+    seed: int = _SEED,
+) -> FloatArray:
+    """Return the response times of `simulate`, in ms; parameters and errors as there."""
+    return simulate(steps, settings, arrival_rate_per_s, requests=requests, seed=seed).response_ms
+
+
+def response_ms_of(
+    steps: Sequence[Step], settings: Settings, arrivals_ms: FloatArray, *, seed: int = _SEED
+) -> FloatArray:
+    """Return the response times of requests that arrive at given times.
+
+    Parameters
+    ----------
+    steps : sequence of steps
+    settings : mapping of str to Setting
+    arrivals_ms : ndarray of float, shape (requests,)
+        Ascending.
+    seed : int
+        Of the choices of switches.
+
+    Returns
+    -------
+    ndarray of float, shape (requests,)
+        In ms, in the order of arrival.
+
+    Raises
+    ------
+    InvalidInputError
+        A stage has no profile.
+    InfeasibleError
+        A stage cannot keep up.
+    """
+    rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
+    passage = _Passage(settings, np.random.default_rng(seed))
+    return passage.through(list(steps), arrivals_ms, rate_per_s) - arrivals_ms
+
+
+def _without_warm_up(times_ms: FloatArray) -> FloatArray:
+    return times_ms[int(_WARM_UP_SHARE * times_ms.size) :]
+
+
+@dataclass
+class _Passage:
+    """The passage of items through the steps of a pipeline, and what each stage saw of them."""
+
+    settings: Settings
+    random: np.random.Generator
+    stages: dict[str, StageLoad] = field(default_factory=dict)
+
+    def through(
+        self, step: "Step | Sequence[Step]", arrivals_ms: FloatArray, rate_per_s: float
+    ) -> FloatArray:
+        """Return when the items that arrive at a step, in any order, leave it."""
+        if isinstance(step, Stage):
+            return self._stage(step, arrivals_ms, rate_per_s)
+        if isinstance(step, Ensemble):
+            ends = [self.through(branch, arrivals_ms, rate_per_s) for branch in step.branches]
+            return np.asarray(np.max(ends, axis=0))
+        if isinstance(step, Each):
+            items = step.expected_items
+            repeated = np.repeat(arrivals_ms, items)
+            ends_ms = self.through(step.branch, repeated, rate_per_s * items)
+            return np.asarray(ends_ms.reshape(-1, items).max(axis=1))
+        if isinstance(step, Switch):
+            shares = step.expected_shares
+            keys = self.random.choice(len(shares), arrivals_ms.size, p=list(shares.values()))
+            ends_ms = np.empty_like(arrivals_ms)
+            for number, (key, share) in enumerate(shares.items()):
+                chosen = keys == number
+                ends_ms[chosen] = self.through(
+                    step.branches[key], arrivals_ms[chosen], rate_per_s * share
+                )
+            return ends_ms
+        for part in step:
+            arrivals_ms = self.through(part, arrivals_ms, rate_per_s)
+        return arrivals_ms
+
+    def _stage(self, stage: Stage, arrivals_ms: FloatArray, rate_per_s: float) -> FloatArray:
+        setting = self.settings[stage.name]
+        profile, policy = profile_of(stage), setting.policy
+        ratios, ranks = np.ones((profile.max_batch_size, 1)), np.zeros(1)
+        means_ms = profile.latency_ms
+        quantiles = profile.latency_quantiles
+        if quantiles is not None:
+            ratios = np.ascontiguousarray(quantiles.points[0])
+            ranks = quantiles.ranks(self.random.standard_normal(arrivals_ms.size))
+            means_ms = quantiles.means_ms(profile.latency_ms)
+        repeated = policy.actions[-1]
+        capacity_per_s = 1e3 * setting.workers * repeated / means_ms[repeated - 1]
+        if rate_per_s >= capacity_per_s:
+            raise InfeasibleError(
+                f"stage {stage.name}: {setting.workers} workers serve at most {capacity_per_s:.6g} "
+                f"items/s, and {rate_per_s:.6g} arrive"
+            )
+        order = np.argsort(arrivals_ms, kind="stable")
+        ends_ms = np.empty_like(arrivals_ms)
+        ends_ms[order], batches, busy_ms = _departures(
+            arrivals_ms[order],
+            np.array(policy.actions),
+            longest_wait_ms(policy, profile.latency_ms[policy.max_batch_size - 1]),
+            policy.max_batch_size,
+            np.ascontiguousarray(profile.latency_ms),
+            ratios,
+            ranks,
+            setting.workers,
+        )
+        if batches:
+            all_ms = setting.workers * (float(ends_ms.max()) - float(arrivals_ms.min()))
+            self.stages[stage.name] = StageLoad(
+                arrivals_ms.size / batches,
+                busy_ms / all_ms,
+                _without_warm_up(ends_ms - arrivals_ms),
+            )
+        return ends_ms
+
+
+@numba.njit(cache=True)
+def _departures(
+    arrivals_ms: FloatArray,
+    actions: NDArray[np.int64],
+    max_wait_ms: float,
+    max_size: int,
+    latency_ms: FloatArray,
+    ratios: FloatArray,
+    ranks: FloatArray,
+    workers: int,
+) -> tuple[FloatArray, int, float]:
+    """Return when each of the items that arrive at increasing times leaves a stage.
+
+    The number of batches and the time of all batches together, in ms, follow.
+
+    The time of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
+    between two entries in proportion.
+    """
+    count, last = arrivals_ms.size, actions.size - 1
+    ends_ms = np.empty(count)
+    free_ms = np.zeros(workers)
+    busy_ms = 0.0
+    head = tail = batch = 0  # the first that waits, and the first that has not arrived
+    while head < count:
+        worker = np.argmin(free_ms)
+        now_ms = max(free_ms[worker], arrivals_ms[head])
+        due_ms = arrivals_ms[head] + max_wait_ms
+        while True:
+            while tail < count and arrivals_ms[tail] <= now_ms:
+                tail += 1
+            waiting = tail - head
+            size = actions[min(waiting, last)]
+            if size == 0 and now_ms >= due_ms:
+                size = min(waiting, max_size)
+            if size:
+                break
+            now_ms = min(due_ms, arrivals_ms[tail]) if tail < count else due_ms
+        rank = ranks[batch % ranks.size]
+        below = int(rank)
+        above = min(below + 1, ratios.shape[1] - 1)
+        ratio = ratios[size - 1, below]
+        ratio += (rank - below) * (ratios[size - 1, above] - ratio)
+        batch += 1
+        busy_ms += latency_ms[size - 1] * ratio
+        free_ms[worker] = now_ms + latency_ms[size - 1] * ratio
+        ends_ms[head : head + size] = free_ms[worker]
+        head += size
+    return ends_ms, batch, busy_ms

@@ -1,0 +1,254 @@
+"""The config file of a pipeline, in Ray Serve's schema; `configs/digits-pipeline.yaml` is one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from deployments.access.config import AccessConfig
+from deployments.config.serve_document import Application, find_applications
+from deployments.config.service_config import SLAConfig
+from deployments.config.validation import StrictModel, validate
+from deployments.config.yaml_file import read_yaml
+from deployments.observability.config import TracingConfig
+from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.pipeline import MAX_PENDING
+from deployments.pipelines.serving.step_config import (
+    StageConfig,
+    StepConfig,
+    TensorConfig,
+    build_steps,
+)
+from deployments.pipelines.steps import Step
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+
+if TYPE_CHECKING:
+    from deployments.pipelines.planning.scaling import StageScaler
+
+#: The application builder that marks a pipeline in the config file.
+IMPORT_PATH = "deployments.pipelines.serving.application:build"
+#: What scales the replicas of a pipeline, and those of its stages.
+AUTOSCALING_POLICY = "deployments.pipelines.serving.ray_scaling:scale"
+#: The deployment's name in the config file.
+DEPLOYMENT = "PipelineReplica"
+
+
+class AutoscalingConfig(StrictModel):
+    """The workers of the stages follow the load; every stage needs a profile, and none has cpus."""
+
+    #: Of all stages in one replica together; those in deployments of their own are not counted.
+    max_workers: int = Field(ge=1)
+    #: The measured load times this is what the workers must carry.
+    margin: float = Field(default=1.2, ge=1, allow_inf_nan=False)
+    #: How long fewer workers must have been enough before some end.
+    hold_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+
+
+class PipelineConfig(StrictModel):
+    """`args` of the application: what the pipeline is; a change replaces every replica."""
+
+    #: Names the pipeline in paths (``/v2/models/NAME/infer``), logs and metrics.
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    #: Label of the version, which every answer carries.
+    version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
+    #: What an item of the pipeline is made of.
+    inputs: list[TensorConfig] = Field(min_length=1)
+    #: What its result is made of.
+    outputs: list[TensorConfig] = Field(min_length=1)
+    #: The steps that each item passes, in order.
+    steps: list[StepConfig]
+    #: A function that returns an example item.
+    example: str | None = None
+    #: Items that may be in the pipeline at the same time.
+    max_pending: int = Field(default=MAX_PENDING, ge=1)
+    #: None: each stage keeps its number of workers.
+    autoscaling: AutoscalingConfig | None = None
+
+    @model_validator(mode="after")
+    def _can_be_scaled(self) -> "PipelineConfig":
+        pinned = [name for name, stage in self.stages().items() if stage.cpus is not None]
+        if self.autoscaling is not None and pinned:
+            raise ValueError(f"stage {pinned[0]}: give cpus or autoscaling, not both")
+        return self
+
+    def build(self) -> list[Step]:
+        """Return the steps, checked as a whole.
+
+        Raises
+        ------
+        InvalidInputError
+            A step is wrong, or two stages have the same name.
+        """
+        steps = build_steps(self.steps)
+        compile_steps(steps)
+        for tensor in (*self.inputs, *self.outputs):
+            tensor.spec  # noqa: B018 - it raises if the tensor is wrong
+        return steps
+
+    def stages(self) -> dict[str, StageConfig]:
+        """Return the stages by their names."""
+        found: dict[str, StageConfig] = {}
+
+        def visit(value: Any) -> None:
+            if isinstance(value, StageConfig):
+                found[value.stage_name] = value
+            elif isinstance(value, BaseModel):
+                for name in type(value).model_fields:
+                    visit(getattr(value, name))
+            elif isinstance(value, Mapping):
+                visit([*value.values()])
+            elif isinstance(value, list):
+                for part in value:
+                    visit(part)
+
+        visit(self.steps)
+        return found
+
+    def worker_costs(self) -> dict[str, float]:
+        """Return the cost of one worker of each stage."""
+        return {name: stage.cost for name, stage in self.stages().items()}
+
+    def deployed(self) -> dict[str, StageConfig]:
+        """Return the stages with Ray replicas of their own, by their names."""
+        return {name: s for name, s in self.stages().items() if s.place == "deployment"}
+
+    def most_replicas(self) -> dict[str, int]:
+        """Return how many replicas each stage with Ray replicas of its own may have."""
+        return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
+
+    def make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
+        """Return what decides the workers of the stages by the load; None: nothing does.
+
+        It solves the divisions of all rates, which takes seconds.
+
+        Raises
+        ------
+        InvalidInputError, InfeasibleError
+            A stage has no profile, or its workers cannot keep the SLA.
+        """
+        config = self.autoscaling
+        if config is None:
+            return None
+        from deployments.pipelines.planning.scaling import (  # loads numba
+            StageScaler,
+            solve_divisions,
+        )
+
+        table = solve_divisions(
+            self.build(),
+            sla,
+            config.max_workers,
+            self.worker_costs(),
+            most_replicas=self.most_replicas(),
+        )
+        return StageScaler(table, config.margin, config.hold_s)
+
+
+class PipelineUserConfig(StrictModel):
+    """`user_config` of the deployment; a change takes effect without restarting a replica."""
+
+    #: The SLA of the pipeline as a whole.
+    sla: SLAConfig = SLAConfig()
+    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
+    #: "serve" it all the same.
+    late: Literal["refuse", "serve"] = "refuse"
+    #: Rows of one request.
+    max_rows_per_request: int = Field(default=256, ge=1)
+    #: Size of one request's body.
+    max_body_bytes: int = Field(default=4 << 20, ge=1)
+    #: Who may use the pipeline.
+    access: AccessConfig = AccessConfig()
+    #: None: no request is traced.
+    tracing: TracingConfig | None = None
+
+
+class PipelineFile(StrictModel):
+    """The parts of a config file that concern the pipeline."""
+
+    application: str
+    route_prefix: str
+    http_host: str
+    http_port: int
+    pipeline: PipelineConfig
+    user_config: PipelineUserConfig
+    document: dict[str, Any]
+
+
+def parse_args(args: Any) -> PipelineConfig:
+    """Return the checked ``args`` of the application.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    if not isinstance(args, Mapping) or set(args) != {"pipeline"}:
+        raise InvalidInputError("args: must have the key pipeline, and no other")
+    return validate(PipelineConfig, args["pipeline"], "pipeline")
+
+
+def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
+    """Return the checked content of `user_config`.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    return validate(PipelineUserConfig, content or {}, "user_config")
+
+
+def load_pipeline_file(path: str | Path) -> PipelineFile:
+    """Read and check the config file of a pipeline.
+
+    Raises
+    ------
+    InvalidInputError
+        The first error, in one line: where it is, and what is allowed.
+    """
+    document = read_yaml(path)
+    try:
+        return _pipeline_file(document)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
+def _pipeline_file(document: Any) -> PipelineFile:
+    found = find_applications(document, IMPORT_PATH, DEPLOYMENT, policy_function=None)
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"applications: {len(found)} have import_path {IMPORT_PATH}, must be exactly one"
+        )
+    (application,) = found
+    pipeline = parse_args(application.content.get("args"))
+    _check_scaling(pipeline, application)
+    return PipelineFile(
+        application=application.values.name,
+        route_prefix=(application.values.route_prefix or "/").rstrip("/"),
+        http_host=application.http.host,
+        http_port=application.http.port,
+        pipeline=pipeline,
+        user_config=parse_user_config(application.user_config),
+        document=document,
+    )
+
+
+def _check_scaling(pipeline: PipelineConfig, application: Application) -> None:
+    """Check that what is to follow the load is told of it."""
+    scaling = application.deployment.get("autoscaling_config")
+    policy = application.content.get("autoscaling_policy")
+    following = [name for name, s in pipeline.deployed().items() if s.max_workers is not None]
+    if not following and scaling is None and policy is None:
+        return
+    what = f"stage {following[0]}: max_workers" if following else "scaling the pipeline"
+    if pipeline.autoscaling is None:
+        raise InvalidInputError(f"{what} needs pipeline.autoscaling")
+    if scaling is None:
+        raise InvalidInputError(f"{what} needs autoscaling_config of {DEPLOYMENT}")
+    if (policy or {}).get("policy_function") != AUTOSCALING_POLICY:
+        raise InvalidInputError(
+            f"{what} needs autoscaling_policy of the application: "
+            f"{{policy_function: {AUTOSCALING_POLICY}}}"
+        )

@@ -1,0 +1,138 @@
+"""The metrics of a pipeline: what each is called, and where its values come from.
+
+Prometheus scrapes them as text (``GET /metrics``); under Ray,
+`deployments.pipelines.serving.ray_metrics` passes them on as well.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from autoscaler.instrument import Instrument
+from deployments.control.response_times import PERCENTILES
+from deployments.pipelines.pipeline_core import PipelineCore
+
+Reading = list[tuple[tuple[str, ...], float]]
+"""The values of a metric by its labels after the first, which is the pipeline."""
+
+#: Over so many seconds percentiles are taken.
+_RECENT_S = 10.0
+_OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
+
+
+@dataclass(frozen=True)
+class PipelineInstrument(Instrument):
+    """A metric of a pipeline.
+
+    Attributes
+    ----------
+    read : callable
+        Returns its values; of counters, totals since the start.
+    """
+
+    read: Callable[[PipelineCore], Reading] = lambda core: []
+
+
+def measured_ms(core: PipelineCore) -> dict[str, float]:
+    """Return percentiles of the response time in the ten seconds up to the latest answer, in ms."""
+    kept = core.response_times
+    recent = [ms for at_s, ms in kept if at_s > kept[-1][0] - _RECENT_S]
+    if not recent:
+        return {}
+    values_ms = np.percentile(recent, PERCENTILES).tolist()
+    return {f"{rank:g}": ms for rank, ms in zip(PERCENTILES, values_ms, strict=True)}
+
+
+def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
+    def read(core: PipelineCore) -> Reading:
+        return [((stage.name,), float(getattr(stage, attribute))) for stage in core.stages]
+
+    return PipelineInstrument(
+        f"sojourn_stage_{name}",
+        "counter" if name.endswith("_total") else "gauge",
+        description,
+        ("pipeline", "stage"),
+        read=read,
+    )
+
+
+PIPELINE_INSTRUMENTS = (
+    _stages("queue_length_items", "Items that wait.", "waiting"),
+    _stages("in_service_items", "Items that are with a worker.", "in_service"),
+    _stages("workers", "Workers that can run batches.", "workers"),
+    _stages("busy_workers", "Workers with a batch.", "busy"),
+    _stages("items_total", "Items that arrived.", "items"),
+    _stages("completed_items_total", "Items that were computed.", "completed"),
+    _stages("batches_total", "Batches started.", "batches"),
+    _stages("batched_items_total", "Items in the batches that started.", "batched"),
+    _stages("lost_workers_total", "Batches whose worker died or hung.", "deaths"),
+    _stages("busy_seconds_total", "Time of all batches together.", "busy_s"),
+    _stages(
+        "believed_busy_seconds_total",
+        "Time that these batches were believed to take, by the profile then in force.",
+        "believed_s",
+    ),
+    PipelineInstrument(
+        "sojourn_pipeline_open_requests",
+        "gauge",
+        "Requests in the pipeline.",
+        ("pipeline",),
+        read=lambda core: [((), float(len(core.open)))],
+    ),
+    PipelineInstrument(
+        "sojourn_pipeline_expected_response_time_seconds",
+        "gauge",
+        "About how long a request admitted now would take.",
+        ("pipeline",),
+        read=lambda core: [((), 1e-3 * core.expected_ms())],
+    ),
+    PipelineInstrument(
+        "sojourn_pipeline_measured_response_time_seconds",
+        "gauge",
+        "Response time of the requests completed in the last ten seconds, by percentile.",
+        ("pipeline", "percentile"),
+        read=lambda core: [((key,), 1e-3 * ms) for key, ms in measured_ms(core).items()],
+    ),
+    PipelineInstrument(
+        "sojourn_pipeline_requests_total",
+        "counter",
+        "Requests by what became of them.",
+        ("pipeline", "outcome"),
+        read=lambda core: [((outcome,), float(getattr(core, outcome))) for outcome in _OUTCOMES],
+    ),
+)
+
+
+class _Stages(Collector):
+    """Reads the counts when it is asked, so that counting costs nothing."""
+
+    def __init__(self, pipeline: str, core: PipelineCore) -> None:
+        self._pipeline, self._core = pipeline, core
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        for given in PIPELINE_INSTRUMENTS:
+            kind: Any = CounterMetricFamily if given.kind == "counter" else GaugeMetricFamily
+            family = kind(given.name, given.description, labels=given.labels)
+            for labels, value in given.read(self._core):
+                family.add_metric([self._pipeline, *labels], value)
+            yield family
+
+
+def metrics_text(pipeline: str, core: PipelineCore) -> bytes:
+    """Return the metrics of a pipeline.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name, the label of every metric.
+    core : PipelineCore
+    """
+    registry = CollectorRegistry()
+    registry.register(_Stages(pipeline, core))
+    return generate_latest(registry)

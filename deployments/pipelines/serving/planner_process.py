@@ -1,0 +1,134 @@
+"""The child process that plans a pipeline for the console.
+
+It reads one question per line from standard input, as JSON, and writes one line with its answer. It
+imports none of the pipeline's code: a plan needs the profiles of its stages only.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import yaml
+
+from deployments.console.answering import answer_scenarios
+from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
+from deployments.pipelines.planning.tandem import own_settings, simulate_response_ms
+from deployments.pipelines.serving.planning import PipelineScenario
+from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
+from deployments.pipelines.steps import Stage
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+#: Fewer than `sojourn pipeline plan` simulates, so that an answer takes a tenth of a second.
+REQUESTS = 50_000
+#: A search for fewer workers ends after so many divisions; mostly a second.
+MOST_TRIED = 100
+#: Of a line of YAML.
+_WIDTH = 100
+
+
+def plan(message: Mapping[str, Any], scenario: PipelineScenario) -> dict[str, Any]:
+    """Return the plan for a scenario, in JSON's types.
+
+    The workers are those that the load times the margin needs, with the policies that the stages
+    have; the rest is predicted at that load.
+
+    Parameters
+    ----------
+    message : mapping
+        As `deployments.pipelines.serving.planning.PipelinePlanning.message`.
+    scenario : PipelineScenario
+
+    Raises
+    ------
+    SojournError
+        No number of workers keeps the SLA, or a stage has no profile.
+    """
+    planned = copy.deepcopy(message["steps"])
+    for name, stage in _stages(planned):
+        # Neither changes a plan, and both may need what is not here.
+        stage.pop("example", None)
+        stage.pop("cpus", None)
+        if name in message["profiles"]:
+            stage["profile"] = message["profiles"][name]
+    configs = [StepConfig.model_validate(step) for step in planned]
+    found = plan_pipeline(
+        build_steps(configs, lambda path: list),
+        scenario.margin * scenario.arrival_rate_per_s,
+        ServiceLevelObjective(scenario.response_time_ms, scenario.percentile),
+        message["costs"],
+        requests=REQUESTS,
+        most_tried=MOST_TRIED,
+        save_power=False,
+    )
+    return {
+        "workers": sum(setting.workers for setting in found.settings.values()),
+        "cost": found.cost,
+        "is_cheapest": found.is_cheapest,
+        "meets_sla": found.percentile_ms <= scenario.response_time_ms,
+        "predicted_percentile_ms": found.percentile_ms,
+        "predicted_service_level": found.service_level,
+        "mean_power_w": found.mean_power_w,
+        "stages": [_described(name, found, scenario) for name in found.settings],
+        "steps": _as_yaml(message["steps"], found),
+    }
+
+
+def _described(name: str, found: PipelinePlan, scenario: PipelineScenario) -> dict[str, Any]:
+    setting, load = found.settings[name], found.loads[name]
+    return {
+        "name": name,
+        "workers": setting.workers,
+        "control_limit": setting.policy.control_limit,
+        "max_batch_size": setting.policy.max_batch_size,
+        "mean_batch_size": load.mean_batch_size,
+        "utilization": load.utilization,
+        "percentile_ms": float(np.percentile(load.times_ms, scenario.percentile)),
+        "budget_ms": found.budgets_ms[name],
+    }
+
+
+def _stages(steps: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the stages in the steps of a config file, with their names."""
+    if isinstance(steps, list):
+        for step in steps:
+            yield from _stages(step)
+    elif isinstance(steps, dict):
+        for key, content in steps.items():
+            if key == "stage" and isinstance(content, dict):
+                yield StageConfig.model_validate(content).stage_name, content
+            else:
+                yield from _stages(content)
+
+
+def _as_yaml(steps: Any, found: PipelinePlan) -> str:
+    """Return the steps as they were written, with the workers of a plan."""
+    planned = copy.deepcopy(steps)
+    for name, stage in _stages(planned):
+        workers = found.settings[name].workers
+        if workers == (len(stage.get("cpus") or ()) or stage.get("workers", 1)):
+            continue
+        stage.pop("cpus", None)
+        stage["workers"] = workers
+        if stage.get("max_workers") is not None:
+            stage["max_workers"] = max(stage["max_workers"], workers)
+    text: str = yaml.safe_dump(
+        {"steps": planned}, sort_keys=False, default_flow_style=None, width=_WIDTH
+    )
+    return text
+
+
+def _answer(about: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
+    return plan(about, PipelineScenario.model_validate(scenario))
+
+
+def _load_compiled() -> None:
+    """Load what is compiled at its first use, before there is a question."""
+    stage = Stage(list, "any", profile=Profile.from_dict({"max_batch_size": 1, "latency_ms": [1]}))
+    simulate_response_ms([stage], own_settings([stage]), 1.0, requests=10)
+
+
+if __name__ == "__main__":
+    _load_compiled()
+    answer_scenarios(_answer)

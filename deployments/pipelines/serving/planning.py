@@ -1,0 +1,63 @@
+"""The what-if of a pipeline in the console: what the page asks, and what the planner is told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from deployments.config.validation import StrictModel, validate
+from deployments.pipelines.serving.config import PipelineConfig
+from deployments.pipelines.steps import Stage
+
+
+class PipelineScenario(StrictModel):
+    """An SLA and a load."""
+
+    response_time_ms: float = Field(gt=0, le=1e7)
+    percentile: float = Field(gt=1, lt=100)
+    #: Requests per second.
+    arrival_rate_per_s: float = Field(gt=0, le=1e7)
+    #: The load times this is what the workers must carry.
+    margin: float = Field(default=1.0, ge=1, le=1e3)
+
+
+class PipelineQuestion(StrictModel):
+    """What is, and what might be."""
+
+    now: PipelineScenario
+    then: PipelineScenario
+    #: Name of the pipeline; it is the only one.
+    model: str | None = None
+
+
+class PipelinePlanning:
+    """Plans the workers of a pipeline, by the profiles that are believed now.
+
+    Parameters
+    ----------
+    config : PipelineConfig
+    stages : callable
+        Returns the stages with the profiles that are believed.
+    """
+
+    process = "deployments.pipelines.serving.planner_process"
+
+    def __init__(self, config: PipelineConfig, stages: Callable[[], Sequence[Stage]]) -> None:
+        self._steps = config.model_dump(mode="json", include={"steps"}, exclude_unset=True)["steps"]
+        self._costs = config.worker_costs()
+        self._stages = stages
+
+    def message(self, content: Any) -> dict[str, Any]:
+        """Return the steps, what is believed of them, and the scenarios; see `Planning.message`."""
+        question = validate(PipelineQuestion, content)
+        profiles: Mapping[str, Any] = {
+            stage.name: stage.profile.to_dict()
+            for stage in self._stages()
+            if stage.profile is not None
+        }
+        return {
+            "steps": self._steps,
+            "costs": self._costs,
+            "profiles": profiles,
+            "scenarios": question.model_dump(include={"now", "then"}),
+        }

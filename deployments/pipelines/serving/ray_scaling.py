@@ -1,0 +1,63 @@
+"""The autoscaling policy of a pipeline's application, in Ray Serve's terms.
+
+In the config file, beside the deployments::
+
+    autoscaling_policy: {policy_function: deployments.pipelines.serving.ray_scaling:scale}
+
+Each replica of the pipeline reports how many replicas its load needs, of itself and of each stage
+(`deployments.pipelines.autoscaler`); here they are added up. Each number follows from the load at
+the front, so
+a shortage in one stage is not paid for in the others. Ray calls this in Serve's controller ten
+times a second.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+logger = logging.getLogger("ray.serve")
+
+#: The reports have these names, with the name of the stage at the end; "" is the pipeline itself.
+NEED = "replicas_needed/"
+#: A need that is above a whole number by less is that number: it is a sum of fractions.
+_ROUNDING = 1e-6
+
+
+def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
+    """Return the number of replicas of each deployment, and no policy state.
+
+    Parameters
+    ----------
+    contexts : mapping of DeploymentID to AutoscalingContext
+        The deployments of one application. The one whose replicas report is the pipeline; the
+        others have the names of their stages.
+    """
+    try:
+        needs = _needs(contexts)
+    except Exception:
+        # An exception would keep Serve's controller from scaling the other applications.
+        logger.exception("the pipeline's autoscaler failed; replicas are kept as they are")
+        needs = {}
+    decisions = {}
+    for deployment, context in contexts.items():
+        reported = needs.get(deployment.name)
+        decisions[deployment] = (
+            context.target_num_replicas
+            if reported is None
+            else max(1, math.ceil(reported - _ROUNDING))
+        )
+    return decisions, {}
+
+
+def _needs(contexts: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the replicas needed by the name of the deployment, of those that are reported."""
+    needs: dict[str, float] = {}
+    for deployment, context in contexts.items():
+        for name, by_replica in (context.raw_metrics or {}).items():
+            if not name.startswith(NEED):
+                continue
+            latest = [series[-1].value for series in by_replica.values() if series]
+            if latest:
+                needs[name.removeprefix(NEED) or deployment.name] = sum(latest)
+    return needs

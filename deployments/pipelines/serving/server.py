@@ -1,0 +1,86 @@
+"""Serve a pipeline with uvicorn, without Ray."""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from deployments.pipelines.serving.app import PipelineApp
+from deployments.pipelines.serving.config import PipelineFile
+from deployments.pipelines.serving.service import PipelineService
+
+_STOP = (signal.SIGINT, signal.SIGTERM)
+
+
+async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
+    """Serve a pipeline until the process is told to stop.
+
+    Parameters
+    ----------
+    config : PipelineFile
+    on_ready : callable
+        Called with the URL once requests are answered.
+
+    Raises
+    ------
+    InvalidInputError, StartError
+        The pipeline is wrong, or a worker did not start.
+    """
+    service = PipelineService(config.pipeline, config.user_config)
+    await service.start()
+    app = PipelineApp(service, importlib.metadata.version("sojourn"))
+    try:
+        server = _Server(
+            uvicorn.Config(
+                app,
+                host=config.http_host,
+                port=config.http_port,
+                http="httptools",
+                lifespan="off",
+                log_level="error",
+                access_log=False,
+            ),
+            lambda: on_ready(f"http://{config.http_host}:{config.http_port}"),
+            service.begin_drain,
+        )
+        await server.serve()
+    finally:
+        app.console.close()
+        await service.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_ready: Callable[[], None],
+        on_stop: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._on_ready, self._on_stop = on_ready, on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, and let open consoles know."""
+        self._on_stop()
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at SIGINT and SIGTERM; uvicorn's own would raise them again before `close` ends."""
+        loop = asyncio.get_running_loop()
+        for number in _STOP:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in _STOP:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: object = None) -> None:
+        await super().startup()
+        if self.started:
+            self._on_ready()

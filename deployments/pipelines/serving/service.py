@@ -1,0 +1,340 @@
+"""A pipeline as the service of `deployments.http.app`: each row of a request is one item."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.submission import Cancellable, Outcome
+from deployments.errors import ModelError, RequestError
+from deployments.http.base_service import BaseService
+from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import Signature, Tensors
+from deployments.models.base import TensorSpec
+from deployments.observability.request_info import RequestInfo
+from deployments.pipelines.autoscaler import PipelineAutoscaler
+from deployments.pipelines.errors import StageError
+from deployments.pipelines.items import Flow
+from deployments.pipelines.pipeline import Pipeline
+from deployments.pipelines.serving.config import PipelineConfig, PipelineUserConfig
+from deployments.pipelines.serving.description import describe
+from deployments.pipelines.serving.planning import PipelinePlanning
+from deployments.pipelines.serving.step_config import import_function
+from deployments.pipelines.workers.replicas import ReplicaAccess
+from policy.batcher.requests import Refusal
+from policy.objective import ServiceLevelObjective
+
+if TYPE_CHECKING:
+    from deployments.pipelines.planning.scaling import StageScaler
+
+logger = logging.getLogger("sojourn.pipelines")
+
+StageTimes = list[dict[str, Any]]
+#: Where the times of the stages go, if the client asked for them.
+stage_times: ContextVar[StageTimes | None] = ContextVar("stage_times", default=None)
+
+
+class PipelineService(BaseService):
+    """A pipeline behind an HTTP interface.
+
+    An item is a mapping from the names of the inputs to their values in one row. The result of the
+    last step is a mapping from the names of the outputs, or, of a single output, its value.
+
+    Parameters
+    ----------
+    config : PipelineConfig
+    user_config : PipelineUserConfig or None
+        None: `configure` brings it after the start; until then the defaults hold, and nothing is
+        scaled.
+    replicas : mapping of str to ReplicaAccess, optional
+        How to reach the stages with Ray replicas of their own.
+
+    Attributes
+    ----------
+    config : PipelineConfig
+    pipeline : Pipeline
+        `start` starts it. The batches of its stages are at `/sojourn/pipeline`, and not in
+        `batch_totals`.
+    planning : PipelinePlanning
+        Answers the console's what-if questions.
+    autoscaler : PipelineAutoscaler or None
+        What scales the stages, if anything does.
+    configured : bool
+        Whether `configure` has applied a configuration.
+
+    Raises
+    ------
+    InvalidInputError
+        The config does not describe a pipeline.
+    """
+
+    platform = "pipeline"
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        user_config: PipelineUserConfig | None,
+        replicas: Mapping[str, ReplicaAccess] | None = None,
+    ) -> None:
+        super().__init__(config.name, config.version)
+        self.config = config
+        self.pipeline = Pipeline(config.build(), max_pending=config.max_pending, replicas=replicas)
+        self.planning = PipelinePlanning(config, lambda: self.pipeline.stages)
+        self._inputs = tuple(tensor.spec for tensor in config.inputs)
+        self._outputs = tuple(tensor.spec for tensor in config.outputs)
+        self._example = None if config.example is None else import_function(config.example)
+        self._started = False
+        self.autoscaler: PipelineAutoscaler | None = None
+        self._scaling: asyncio.Task[None] | None = None
+        self._front_meter: FrontMeter | None = None
+        #: The event loop keeps only weak references to tasks.
+        self._calls: set[asyncio.Task[None]] = set()
+        self.configured = False
+        self._sla_known = user_config is not None
+        self._apply(user_config or PipelineUserConfig())
+
+    @property
+    def front_meter(self) -> FrontMeter:
+        """What counts the requests, and tells since when they could have been read."""
+        if self._front_meter is None:
+            self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
+        return self._front_meter
+
+    async def configure(self, user_config: PipelineUserConfig) -> None:
+        """Apply a configuration; it holds for the requests to come.
+
+        With autoscaling and another SLA, the workers are solved again first; that takes seconds.
+
+        Raises
+        ------
+        InvalidInputError
+            Requests are to be traced, but the packages for that are not installed.
+        InfeasibleError
+            With autoscaling: the workers cannot keep the SLA.
+        """
+        scaler = None
+        objective = user_config.sla.objective
+        if self._started and not (self._sla_known and objective == self.user_config.sla.objective):
+            scaler = await self._make_scaler(objective)
+        self._apply(user_config)
+        self.configured = self._sla_known = True
+        self._scale_with(scaler)
+
+    def _apply(self, user_config: PipelineUserConfig) -> None:
+        self.tracing.configure(user_config.tracing)
+        self.access.configure(user_config.access)
+        self.user_config = user_config
+        self.pipeline.sla = user_config.sla.objective if user_config.late == "refuse" else None
+        self.signature = Signature(self._inputs, self._outputs, user_config.max_rows_per_request)
+        self.max_body_bytes = user_config.max_body_bytes
+        self.receive_timeout_s = RECEIVE_TIMEOUT_S
+
+    async def start(self) -> None:
+        """Start the workers of all stages.
+
+        Raises
+        ------
+        StartError
+            A worker did not start.
+        InvalidInputError, InfeasibleError
+            With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
+        """
+        scaler = None
+        if self._sla_known:
+            scaler = await self._make_scaler(self.user_config.sla.objective)
+        await self.pipeline.start()
+        self._started = True
+        self._scale_with(scaler)
+
+    async def _make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
+        return await asyncio.to_thread(self.config.make_scaler, sla)
+
+    def _scale_with(self, scaler: "StageScaler | None") -> None:
+        """Scale the stages from now on as `scaler` does; None: go on as before."""
+        if scaler is None:
+            return
+        if self.autoscaler is None:
+            self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
+            self._scaling = asyncio.create_task(self.autoscaler.run())
+        else:
+            self.autoscaler.scaler.table = scaler.table  # the load that was measured still counts
+
+    async def close(self) -> None:
+        """End all workers."""
+        self.tracing.close()
+        if self._scaling is not None:
+            self._scaling.cancel()
+        await self.pipeline.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all stages have a worker, and the service is not about to stop."""
+        return (
+            self._started
+            and not self.draining
+            and all(stage.workers > 0 for stage in self.pipeline.core.stages)
+        )
+
+    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
+        """Return FULL if no more rows can wait; it is not counted.
+
+        Whether a request can be answered in time is decided when it is submitted.
+        """
+        core = self.pipeline.core
+        return Refusal.FULL if len(core.open) >= core.max_pending else None
+
+    def count_turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that were turned away."""
+        self.count_refused_before(sum([rows for _, rows in requests]))
+
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count nothing: the core does, flow by flow."""
+
+    def count_refused_before(self, requests: int) -> None:
+        """Count requests, or rows, that were refused before they were submitted."""
+        core = self.pipeline.core
+        core.offered += requests
+        core.refused += requests
+
+    def refuse(self, body: bytes, arrival_s: float) -> None:
+        """Count a request that is refused because the bodies of others take too much memory."""
+        core = self.pipeline.core
+        core.offered += 1
+        core.refused += 1
+
+    def infer_nowait(
+        self,
+        request: InferenceRequest,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        info: RequestInfo | None = None,
+    ) -> Cancellable:
+        """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
+
+        async def run() -> None:
+            try:
+                outcome: Outcome = await self.infer(request, arrival_s)
+            except RequestError as error:
+                outcome = error
+            except Exception:
+                logger.exception("internal error while answering a request")
+                outcome = ModelError("internal error while answering this request")
+            on_done(outcome)
+
+        task = asyncio.create_task(run())
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    async def infer(
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
+    ) -> Tensors:
+        """Answer a checked request.
+
+        Parameters
+        ----------
+        request : InferenceRequest
+        arrival_s : float
+            When it reached this process, by `time.monotonic`.
+        info : RequestInfo, optional
+            Not used: only the request as a whole has a span.
+
+        Raises
+        ------
+        RequestError
+            A row failed, or was refused; the other rows are given up.
+        """
+        wanted = stage_times.get()
+        flows: list[Flow] = []
+        try:
+            for row in range(request.rows):
+                try:
+                    flow = self.pipeline.submit(
+                        {name: array[row] for name, array in request.inputs.items()},
+                        timeout_ms=request.deadline_ms,
+                        arrival_s=arrival_s,
+                        record_times=wanted is not None,
+                    )
+                except RequestError:
+                    self.count_refused_before(request.rows - row - 1)  # they are load all the same
+                    raise
+                flows.append(flow)
+            results = await asyncio.gather(*(self.pipeline.result(flow) for flow in flows))
+        except StageError as error:
+            logger.warning("%s", error, exc_info=error.cause)
+            raise error.for_client() from None
+        finally:
+            for flow in flows:
+                self.pipeline.give_up(flow)
+        if wanted is not None:
+            for row, flow in enumerate(flows):
+                wanted += [
+                    {"row": row, "stage": stage, "wait_ms": wait_ms, "service_ms": service_ms}
+                    for stage, wait_ms, service_ms in flow.stage_times or ()
+                ]
+        return self._stack(results)
+
+    def _stack(self, results: list[Any]) -> Tensors:
+        if len(self._outputs) == 1 and not isinstance(results[0], Mapping):
+            results = [{self._outputs[0].name: result} for result in results]
+        try:
+            return {spec.name: _stack_output(spec, results) for spec in self._outputs}
+        except (KeyError, TypeError, ValueError) as error:
+            logger.error("the pipeline's result is not its outputs: %r", error)
+            raise ModelError("the pipeline returned something else than its outputs") from None
+
+    def explain(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/policy``: the policy of each stage."""
+        now_s = time.monotonic()
+        policies = {}
+        for stage in self.pipeline.core.stages:
+            policy = stage.policy(now_s)
+            policies[stage.name] = {
+                "control_limit": policy.control_limit,
+                "max_batch_size": policy.max_batch_size,
+                "max_wait_ms": policy.max_wait_ms,
+            }
+        return {
+            "model": self.model_name,
+            "sla": self.user_config.sla.model_dump(),
+            "sla_in_words": self.user_config.sla.objective.in_words(),
+            "config_error": self.config_error,
+            "stages": policies,
+        }
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/pipeline``."""
+        return describe(self)
+
+    def example_request(self) -> Mapping[str, Any]:
+        """Return a valid request of one row, for ``GET /sojourn/example``."""
+        item = self._example() if self._example is not None else {}
+        inputs = []
+        for spec in self._inputs:
+            zero = b"" if spec.datatype == "BYTES" else 0
+            value = item.get(spec.name, np.full(spec.shape, zero, spec.numpy_dtype))
+            data = np.asarray(value, spec.numpy_dtype).ravel().tolist()
+            inputs.append(
+                {
+                    "name": spec.name,
+                    "datatype": spec.datatype,
+                    "shape": [1, *spec.shape],
+                    "data": [v.decode() if isinstance(v, bytes) else v for v in data],
+                }
+            )
+        return {"inputs": inputs}
+
+
+def _stack_output(spec: TensorSpec, results: list[Any]) -> Any:
+    stacked = np.empty((len(results), *spec.shape), spec.numpy_dtype)
+    for row, result in enumerate(results):
+        stacked[row] = result[spec.name]
+    return stacked

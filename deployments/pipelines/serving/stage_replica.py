@@ -1,0 +1,122 @@
+"""The Ray Serve deployment of one stage: runs the batches that pipelines send it.
+
+Ray places the replicas and starts them again. A pipeline on the same machine sends its batches over
+a socket (`deployments.pipelines.workers.batch_server`), one on another machine through the
+deployment's handle.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.config import RequestRouterConfig
+from ray.serve.handle import DeploymentHandle
+
+from deployments.pipelines.errors import WorkerLostError
+from deployments.pipelines.items import BatchFailure
+from deployments.pipelines.serving.step_config import StageConfig
+from deployments.pipelines.workers.batch_server import BatchServer, socket_folder
+from deployments.pipelines.workers.factory import recipe_of
+from deployments.pipelines.workers.predictor import make_predictor
+from deployments.pipelines.workers.replicas import ReplicaAccess
+from deployments.serving.ray_replica import call_when_draining, confine_to_node
+
+#: How long a stopping replica waits for its batch and for the pipelines to leave.
+DRAIN_TIMEOUT_S = 20.0
+#: Replicas report to the autoscaler this often, and changes take effect at once: the pipeline holds
+#: back what is to be held back.
+AUTOSCALING = {
+    "metrics_interval_s": 1.0,
+    "look_back_period_s": 5.0,
+    "upscale_delay_s": 0.0,
+    "downscale_delay_s": 0.0,
+}
+
+
+@serve.deployment(
+    # A call by handle waits for a free replica, and tries them at random.
+    max_ongoing_requests=1,
+    request_router_config=RequestRouterConfig(
+        request_router_class="deployments.serving.rand_router:RandRequestRouter"
+    ),
+    health_check_period_s=1,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=30,
+    logging_config={"enable_access_log": False},
+)
+class StageReplica:
+    """One replica of a stage."""
+
+    def __init__(self, stage: Mapping[str, Any], version: str) -> None:
+        confine_to_node()
+        made = StageConfig.model_validate(stage).build()
+        predict = make_predictor(recipe_of(made))
+        one_at_a_time = threading.Lock()
+
+        def run(items: list[Any]) -> list[Any] | BatchFailure:
+            with one_at_a_time:
+                return predict(items)
+
+        self._run = run
+        self._hang_after_s = made.hang_after_s
+        self._server = BatchServer(run, folder_of(version, made.name))
+        call_when_draining(self._server.retire)
+
+    async def run_batch(self, items: list[Any]) -> list[Any] | BatchFailure:
+        """Run a batch of a pipeline on another machine."""
+        return await asyncio.to_thread(self._run, items)
+
+    async def runs(self) -> bool:
+        """Return that this replica runs."""
+        return True
+
+    def check_health(self) -> None:
+        """Raise if Ray must replace this replica.
+
+        Raises
+        ------
+        RuntimeError
+            The stage's code hangs.
+        """
+        since_s = self._server.busy_since_s
+        if since_s is not None and time.monotonic() - since_s > self._hang_after_s:
+            raise RuntimeError(f"a batch took more than {self._hang_after_s:g} s")
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_server"):
+            await asyncio.to_thread(self._server.close, DRAIN_TIMEOUT_S)
+
+
+def folder_of(version: str, stage: str) -> Path:
+    """Return where the replicas of a stage on this node have their sockets.
+
+    Parameters
+    ----------
+    version : str
+        Tells one version of the pipeline from the others.
+    stage : str
+    """
+    application = serve.get_replica_context().app_name
+    return socket_folder(ray.get_runtime_context().get_node_id(), application, version, stage)
+
+
+def access_to(handle: DeploymentHandle, folder: Path) -> ReplicaAccess:
+    """Return how the pipeline of this process reaches the replicas of a stage."""
+
+    async def call(items: list[Any]) -> list[Any] | BatchFailure:
+        try:
+            outcome: list[Any] | BatchFailure = await handle.run_batch.remote(items)
+        except RayActorError as error:
+            raise WorkerLostError(str(error).partition("\n")[0]) from error
+        return outcome
+
+    async def any_runs() -> None:
+        await handle.runs.remote()
+
+    return ReplicaAccess(folder, call, any_runs)

@@ -1,0 +1,223 @@
+"""The steps of a pipeline in its config file."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from deployments.config.serve_document import KEYS
+from deployments.config.serve_values import ActorOptions
+from deployments.config.validation import StrictModel, unknown_key, validate
+from deployments.models.base import TensorSpec
+from deployments.pipelines.steps import (
+    MAX_ITEMS,
+    Each,
+    Ensemble,
+    Place,
+    Stage,
+    Step,
+    Switch,
+    default_name,
+)
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+FunctionOf = Callable[[str], Callable[..., Any]]
+"""From a path ``package.module:name`` to what is there."""
+
+
+class TensorConfig(StrictModel):
+    """One input or output of the pipeline."""
+
+    #: Name of the tensor in requests and answers.
+    name: str
+    #: A datatype of the Open Inference Protocol, such as FP32 or BYTES.
+    datatype: str
+    #: Shape of one row. Empty: a number, or a text.
+    shape: tuple[int, ...] = ()
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor as the HTTP interface takes it."""
+        spec = TensorSpec(self.name, self.datatype, self.shape)
+        if spec.is_variable:
+            raise InvalidInputError(
+                f"tensor {self.name}: a pipeline's tensors have fixed shapes, not {self.shape}"
+            )
+        return spec
+
+
+class StageConfig(StrictModel):
+    """Code with workers and batches of its own.
+
+    `deployments.pipelines.steps.Stage` explains the keys.
+    """
+
+    code: str
+    name: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+    workers: int = 1
+    cpus: list[int] | None = None
+    place: Place = "process"
+    batch_size: int | None = None
+    max_wait_ms: float = 0.0
+    policy: Literal["smdp", "auto"] | None = None
+    #: A profile file or its content.
+    profile: str | dict[str, Any] | None = None
+    budget_ms: float | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    hang_after_s: float = 30.0
+    #: A function that returns an item, for measuring the profile with `policy: auto`.
+    example: str | None = None
+    #: Cost of one worker, for `sojourn pipeline plan`.
+    cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    #: With `place: deployment`: the most replicas, if they follow the load; `workers` is the least.
+    max_workers: int | None = Field(default=None, ge=1)
+    #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
+    ray_actor_options: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _deployment(self) -> "StageConfig":
+        if self.place == "deployment":
+            if self.max_workers is not None and self.max_workers < self.workers:
+                raise ValueError(f"max_workers must be at least workers, which is {self.workers}")
+            known = KEYS["ray_actor_options"]
+            for name in self.ray_actor_options or {}:
+                if name not in known:
+                    raise ValueError(f"ray_actor_options.{name}: {unknown_key(name, known)}")
+            try:
+                validate(ActorOptions, self.ray_actor_options or {}, "ray_actor_options")
+            except InvalidInputError as error:
+                raise ValueError(str(error)) from None
+        elif self.max_workers is not None or self.ray_actor_options is not None:
+            raise ValueError("max_workers and ray_actor_options need place deployment")
+        return self
+
+    @property
+    def stage_name(self) -> str:
+        """The name of the stage, also where it is given none."""
+        return self.name or default_name(self.code)
+
+    def build(self) -> Stage:
+        """Return the stage.
+
+        Raises
+        ------
+        InvalidInputError
+            A value is out of its range, or the profile is invalid.
+        """
+        values = self.model_dump(
+            exclude={"profile", "cost", "example", "max_workers", "ray_actor_options"}
+        )
+        if self.example is not None:
+            values["example"] = import_function(self.example)()
+        if isinstance(self.profile, str):
+            values["profile"] = Profile.load(self.profile)
+        elif self.profile is not None:
+            values["profile"] = Profile.from_dict(self.profile)
+        return Stage(**values)
+
+
+class EnsembleConfig(StrictModel):
+    """Branches that each item passes, and how their results are joined.
+
+    `deployments.pipelines.steps.Ensemble` explains the keys, as `Switch` and `Each` do those of
+    the next two.
+    """
+
+    branches: list[list["StepConfig"]]
+    join: str | None = None
+
+
+class SwitchConfig(StrictModel):
+    """Branches of which each item passes one."""
+
+    choose: str
+    branches: dict[str | int | bool, list["StepConfig"]]
+    shares: dict[str | int | bool, float] | None = None
+
+
+class EachConfig(StrictModel):
+    """A branch that each element of an item passes, and how the results are joined."""
+
+    #: The steps that each element passes.
+    branch: list["StepConfig"]
+    join: str | None = None
+    max_items: int = MAX_ITEMS
+    expected_items: int = 1
+
+
+class StepConfig(StrictModel):
+    """One step: exactly one of the keys."""
+
+    #: Code with workers and batches of its own.
+    stage: StageConfig | None = None
+    #: Several branches at the same time.
+    ensemble: EnsembleConfig | None = None
+    #: One of several branches.
+    switch: SwitchConfig | None = None
+    #: The same branch for each element.
+    each: EachConfig | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "StepConfig":
+        if len(self.model_fields_set) != 1:
+            raise ValueError("a step is one of stage, ensemble, switch and each")
+        return self
+
+    def build(self, function: FunctionOf | None = None) -> Step:
+        """Return the step.
+
+        Parameters
+        ----------
+        function : callable, optional
+            Returns the function at a path. By default it is imported.
+
+        Raises
+        ------
+        InvalidInputError
+            A value is out of its range, or a function cannot be imported.
+        """
+        if self.stage is not None:
+            return self.stage.build()
+        function = function or import_function
+
+        def join(path: str | None) -> Callable[..., Any]:
+            return list if path is None else function(path)
+
+        if self.ensemble is not None:
+            branches = [build_steps(branch, function) for branch in self.ensemble.branches]
+            return Ensemble(branches, join(self.ensemble.join))
+        if self.switch is not None:
+            keyed = {
+                key: build_steps(steps, function) for key, steps in self.switch.branches.items()
+            }
+            return Switch(function(self.switch.choose), keyed, self.switch.shares)
+        assert self.each is not None
+        each = self.each
+        branch = build_steps(each.branch, function)
+        return Each(branch, join(each.join), each.max_items, each.expected_items)
+
+
+def build_steps(steps: Sequence[StepConfig], function: FunctionOf | None = None) -> list[Step]:
+    """Return the steps that a list in the config describes; `function` as of `StepConfig.build`."""
+    return [step.build(function) for step in steps]
+
+
+def import_function(path: str) -> Callable[..., Any]:
+    """Import a function by its path ``package.module:name``.
+
+    Raises
+    ------
+    InvalidInputError
+        It cannot be imported, or is not callable.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInputError(f"function {path!r}: {error}") from error
+    if not callable(found):
+        raise InvalidInputError(f"function {path!r}: is not callable")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,239 @@
+"""The workers of a pipeline's stages: started, resized, watched, and their profiles kept right."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from deployments.control.latency_refit import LatencyRefit
+from deployments.pipelines.items import BatchFailure, Outcome, WorkerLoss
+from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.policies import problem_of, solve_problem
+from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.steps import Stage
+from deployments.pipelines.workers.factory import make_workers
+from deployments.pipelines.workers.interface import Workers
+from deployments.pipelines.workers.replicas import ReplicaAccess
+from policy.errors import InvalidInputError, SojournError
+from policy.profile import Profile
+
+logger = logging.getLogger("sojourn.pipelines")
+
+#: How often workers are checked for hanging, and how often profiles are compared with the batches.
+_CHECK_S, _REFIT_S = 0.2, 2.0
+#: How long each batch size of a stage with ``policy="auto"`` is measured.
+_MEASURE_S = 0.1
+#: How long the solution of a policy table may take.
+_SOLVE_S = 600.0
+
+
+class _StageListener:
+    """Passes on what one stage's workers say, with the number of the stage."""
+
+    def __init__(self, owner: "StageWorkers", number: int) -> None:
+        self._owner, self._number = owner, number
+
+    def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
+        self._owner.batch_ended(self._number, batch, outcome)
+
+    def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
+        self._owner.workers_changed(self._number, workers, problem, taken)
+
+
+class StageWorkers:
+    """The workers of all stages, and what keeps the stages' latencies and policies right.
+
+    Parameters
+    ----------
+    core : PipelineCore
+        It is told how many workers each stage has, and how long batches take.
+    stages : sequence of Stage
+        In the order of ``core.stages``.
+    on_batch_ended : callable
+        Called with the number of the stage, the batch and its outcome.
+    on_change : callable
+        Called when a stage may be able to start a batch.
+    replicas : mapping of str to ReplicaAccess
+        The stages whose workers are Ray replicas.
+
+    Attributes
+    ----------
+    stages : list of Stage
+        With the profiles that are now believed.
+    """
+
+    def __init__(
+        self,
+        core: PipelineCore,
+        stages: Sequence[Stage],
+        on_batch_ended: Callable[[int, StageBatch, Outcome], None],
+        on_change: Callable[[], None],
+        replicas: Mapping[str, ReplicaAccess],
+    ) -> None:
+        self.stages = [*stages]
+        self._core = core
+        self._on_batch_ended, self._on_change = on_batch_ended, on_change
+        self._replicas = replicas
+        self._workers: list[Workers] = []
+        self._refits: dict[int, LatencyRefit] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __getitem__(self, number: int) -> Workers:
+        return self._workers[number]
+
+    async def start(self) -> None:
+        """Start all workers; return when each can take a batch.
+
+        Raises
+        ------
+        StartError
+            A worker did not start; the message says which and why.
+        StageError
+            A stage with ``policy="auto"`` failed on its example.
+        """
+        for number, stage in enumerate(self.stages):
+            if stage.policy == "auto" and stage.profile is None:
+                self._believe(number, await _measured_profile(stage))
+            profile = self.stages[number].batch_profile
+            if profile is not None:
+                self._refits[number] = LatencyRefit(profile)
+        self._core.refresh(time.monotonic())
+        for number, stage in enumerate(self.stages):
+            listener = _StageListener(self, number)
+            self._workers.append(make_workers(stage, listener, self._replicas.get(stage.name)))
+        starts = [asyncio.create_task(workers.start()) for workers in self._workers]
+        try:
+            await asyncio.gather(*starts)
+        finally:
+            for start in starts:
+                start.cancel()
+            await asyncio.wait(starts)
+        self._spawn(self._check_forever())
+        self._spawn(self._refit_forever())
+        for number in range(len(self.stages)):
+            self._solve_soon(number)
+
+    async def close(self) -> None:
+        """End all workers."""
+        for task in self._tasks:
+            task.cancel()
+        # A solver that is cancelled ends its process.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(workers.close() for workers in self._workers))
+
+    def run(self, number: int, batch: StageBatch) -> None:
+        """Run a batch on a free worker of a stage. The caller knows that there is one."""
+        self._workers[number].run(batch)
+
+    def resize(self, name: str, workers: int) -> None:
+        """Change the number of workers of a stage, as `Pipeline.resize`."""
+        numbers = {stage.name: number for number, stage in enumerate(self.stages)}
+        if name not in numbers:
+            raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
+        if workers < 1:
+            raise InvalidInputError(f"stage {name}: workers must be at least 1, not {workers}")
+        self._workers[numbers[name]].resize(workers)
+
+    def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:
+        """Note how long a batch took, and pass its outcome on."""
+        refit = self._refits.get(number)
+        if refit is not None and not isinstance(outcome, BatchFailure | WorkerLoss):
+            refit.observe(len(batch.items), 1e3 * (time.monotonic() - batch.started_s))
+        self._on_batch_ended(number, batch, outcome)
+
+    def workers_changed(self, number: int, workers: int, problem: str | None, taken: int) -> None:
+        """Tell the core how many workers a stage has now, and how many others have taken."""
+        stage = self._core.stages[number]
+        stage.workers = workers
+        stage.share(time.monotonic(), taken)
+        if problem is None:
+            if workers:
+                stage.lost = None
+        else:
+            self._core.lose_stage(number, problem)
+        self._core.touch(number)
+        self._on_change()
+
+    def refit(self) -> list[str]:
+        """Correct the profiles that the latest batches show to be wrong.
+
+        Call it at intervals of some seconds: two calls in a row must find a profile wrong.
+
+        Returns
+        -------
+        list of str
+            The stages that have another profile now. Those with a solved policy solve it again.
+        """
+        corrected = []
+        for number, refit in self._refits.items():
+            profile = refit.revise()
+            if profile is not None:
+                stage = self.stages[number]
+                corrected.append(stage.name)
+                logger.info("stage %s: its profile was corrected by what batches took", stage.name)
+                self._believe(number, profile)
+                self._solve_soon(number)
+        if corrected:
+            self._core.refresh(time.monotonic())
+        return corrected
+
+    def _believe(self, number: int, profile: Profile) -> None:
+        self.stages[number] = replace(self.stages[number], profile=profile)
+        self._core.stages[number].state_latency(profile.latency_ms.tolist())
+
+    async def _check_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            now_s = time.monotonic()
+            for stage, workers in zip(self.stages, self._workers, strict=True):
+                try:
+                    workers.check(now_s)
+                except Exception:
+                    # The other stages, and the next check, must not suffer from it.
+                    logger.exception("stage %r: its workers could not be checked", stage.name)
+            self._core.refresh(now_s)
+
+    async def _refit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_REFIT_S)
+            try:
+                self.refit()
+            except Exception:
+                logger.exception("the profiles could not be compared with the latest batches")
+
+    def _solve_soon(self, number: int) -> None:
+        if self.stages[number].policy in ("smdp", "auto"):
+            self._spawn(self._solve(number, self.stages[number]))
+
+    async def _solve(self, number: int, stage: Stage) -> None:
+        """Solve the policy table of a stage, and put it into force."""
+        from deployments.pipelines.pipeline import Pipeline  # it is built on this module
+
+        # In a process: a second of solving would keep the interpreter from the requests.
+        solver = Stage(solve_problem, "solver", hang_after_s=_SOLVE_S)
+        try:
+            async with Pipeline([solver]) as solvers:
+                table = await solvers.predict(problem_of(stage))
+        except SojournError:
+            logger.exception("stage %r keeps its present policy: no table was found", stage.name)
+            return
+        self._core.stages[number].use(table)
+        self._core.touch(number)
+        self._on_change()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _measured_profile(stage: Stage) -> Profile:
+    from deployments.pipelines.planning.profiling import (
+        measure_stage,  # it measures with a pipeline
+    )
+
+    profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
+    # So short a measurement knows the medians; of the tails it knows too little for a policy.
+    return replace(profile, latency_quantiles=None)

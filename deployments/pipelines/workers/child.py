@@ -1,0 +1,154 @@
+"""The program of a worker process: construct a stage's code, then run batches until told to stop.
+
+A message is a small record on a socket; what it speaks of is in an arena. The process ends when the
+socket closes, so it cannot outlive the process that started it by more than one batch.
+"""
+
+import json
+import math
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+from deployments.pipelines.items import BatchFailure, ItemFailure
+from deployments.pipelines.workers.arena import Arena
+from deployments.pipelines.workers.predictor import Predictor, make_predictor
+from policy.errors import SojournError
+
+#: What a message is, the bytes that its content takes in the arena, and when its batch is useless,
+#: by `time.monotonic`, which all processes of a machine share.
+MESSAGE = struct.Struct("<BQd")
+START, BATCH = 0, 1
+
+
+class UnpicklableError(Exception):
+    """Stands for an exception, or a result, that cannot be sent between processes."""
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the batches that come over an inherited socket.
+
+    Parameters
+    ----------
+    arguments : list of str
+        The descriptors of the socket and of the two arenas.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    descriptor, requests, replies = map(int, arguments)
+    connection = socket.socket(fileno=descriptor)
+    try:
+        _serve(connection, Arena(requests), Arena(replies))
+    finally:
+        connection.detach()  # only the end of the process closes it: its status is known by then
+
+
+def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
+    run: Predictor | None = None
+    while message := _receive(connection):
+        kind, size, _ = MESSAGE.unpack(message)
+        if kind == START:
+            run, reply = _start(requests.read(size, copy=True))
+            written = replies.write(reply)
+        else:
+            assert run is not None
+            written = run_batch(run, requests, size, replies)
+        connection.send(MESSAGE.pack(kind, written, math.inf))
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(MESSAGE.size)
+    except ConnectionError:
+        return b""
+
+
+def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str | None]:
+    """Construct the code; return it, and why it failed or None."""
+    pickled, cpus = start
+    try:
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
+        return make_predictor(pickle.loads(pickled)), None
+    except SojournError as error:
+        return None, str(error)
+    except BaseException as error:  # SystemExit is a reason, too
+        return None, f"{type(error).__name__}: {error}"
+
+
+def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int:
+    """Run the batch that lies in one arena, and write its outcome into the other.
+
+    Parameters
+    ----------
+    run : callable
+    requests : Arena
+    size : int
+        Bytes of the batch.
+    replies : Arena
+
+    Returns
+    -------
+    int
+        Bytes of the outcome.
+    """
+    try:
+        items = requests.read(size, copy=False)
+    except Exception as error:
+        return _write(replies, BatchFailure(UnpicklableError(f"an item cannot be read: {error}")))
+    return _write(replies, run(items))
+
+
+def _write(replies: Arena, reply: Any) -> int:
+    """Write a reply; replace the parts of it that cannot be sent."""
+    try:
+        if isinstance(reply, list) and not any(type(part) is ItemFailure for part in reply):
+            return replies.write(reply)
+        return replies.write(_sendable(reply))
+    except Exception:
+        pass
+    try:
+        return replies.write(_sendable(reply))
+    except Exception as error:  # each result can be sent alone, but not with the others
+        return replies.write(BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}")))
+
+
+def _sendable(reply: Any) -> Any:
+    if isinstance(reply, BatchFailure):
+        return BatchFailure(_sendable_error(reply.error), reply.whole)
+    if isinstance(reply, list):
+        return [_sendable_part(part) for part in reply]
+    return reply
+
+
+def _sendable_part(part: Any) -> Any:
+    if isinstance(part, ItemFailure):
+        return ItemFailure(_sendable_error(part.error))
+    try:
+        pickle.dumps(part, protocol=5, buffer_callback=lambda buffer: None)
+    except Exception as error:
+        return ItemFailure(
+            UnpicklableError(f"a {type(part).__name__} cannot be sent between processes: {error}")
+        )
+    return part
+
+
+def _sendable_error(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return UnpicklableError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def command(descriptors: list[int]) -> list[str]:
+    """Return the command line of a worker process that inherits `descriptors`."""
+    paths = json.dumps([path or os.getcwd() for path in sys.path])
+    program = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+        "from deployments.pipelines.workers.child import main; main(sys.argv[1:])"
+    )
+    return [sys.executable, "-c", program, paths, *map(str, descriptors)]

@@ -1,0 +1,180 @@
+"""The connection to a worker in another process: batches go out, outcomes come back.
+
+The event loop never waits for the other end. What a message speaks of lies in memory that both
+processes share; the socket carries only small records, which fit into its buffer, and its end says
+that the process died.
+"""
+
+import asyncio
+import contextlib
+import math
+import pickle
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.pipelines.items import BatchFailure, ItemFailure, Outcome
+from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.workers.arena import Arena
+from deployments.pipelines.workers.child import BATCH, MESSAGE, START, UnpicklableError
+
+
+@dataclass(slots=True)
+class Job:
+    """A batch on a worker.
+
+    Attributes
+    ----------
+    batch : StageBatch
+    outcomes : list
+        Of the items that could not be sent; None for the others.
+    started_s : float
+    """
+
+    batch: StageBatch
+    outcomes: list[Any]
+    started_s: float
+
+
+class WorkerLink:
+    """Our end of the connection to one worker.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        Of type SOCK_SEQPACKET; the link owns it, and closes it if it cannot be made.
+    on_message : callable
+        Called with the kind of each message, and its content if it has one.
+    on_end : callable
+        Called when the other end has closed, or its process has died.
+
+    Raises
+    ------
+    OSError
+        There are no descriptors left, or no memory.
+
+    Attributes
+    ----------
+    requests, replies : Arena
+        The other end needs their descriptors.
+    job : Job or None
+        The batch that the worker runs.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        on_message: Callable[[int, Any], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            self.requests = Arena()
+            undo.callback(self.requests.close)
+            self.replies = Arena()
+            undo.pop_all()
+        self.job: Job | None = None
+        self._socket = connection
+        self._on_message_of, self._on_end = on_message, on_end
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        connection.setblocking(False)
+        self._loop.add_reader(connection, self._read)
+
+    def introduce(self) -> None:
+        """Send the descriptors of the arenas to a process that has not inherited them."""
+        message = MESSAGE.pack(START, 0, math.inf)
+        arenas = [self.requests.descriptor, self.replies.descriptor]
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(self._socket, [message], arenas)
+
+    def send(self, kind: int, content: Any, until_s: float = math.inf) -> None:
+        """Send a message; `until_s` is when it is useless.
+
+        Raises
+        ------
+        Exception
+            The content cannot be pickled.
+        """
+        message = MESSAGE.pack(kind, self.requests.write(content), until_s)
+        # If the process has died, the loop will hear it from the socket.
+        with contextlib.suppress(ConnectionError):
+            self._socket.send(message)
+
+    def run(self, batch: StageBatch) -> Outcome | None:
+        """Send a batch; return its outcome if nothing of it can be sent."""
+        values = [item.value for item in batch.items]
+        until_s = max([item.flow.deadline_s for item in batch.items])
+        job = Job(batch, [None] * len(values), time.monotonic())
+        try:
+            self.send(BATCH, values, until_s)
+        except Exception:
+            job.outcomes = [unsendable(value) for value in values]
+            kept = [
+                value
+                for value, failure in zip(values, job.outcomes, strict=True)
+                if failure is None
+            ]
+            if not kept:
+                return job.outcomes
+            try:
+                self.send(BATCH, kept, until_s)
+            except Exception as error:
+                # Each can be sent alone, but not with the others, or not at the present.
+                return BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}"))
+        self.job = job
+        return None
+
+    def end_job(self, reply: Any) -> tuple[StageBatch, Outcome]:
+        """Return the batch that the worker ran, and its outcome, which the reply tells."""
+        job, self.job = self.job, None
+        assert job is not None, "a worker runs one batch at a time"
+        if isinstance(reply, list):
+            results = iter(reply)
+            reply = [next(results) if made is None else made for made in job.outcomes]
+        return job.batch, reply
+
+    def hangs(self, now_s: float, after_s: float) -> bool:
+        """Return whether the worker has had its batch for longer than `after_s`."""
+        return self.job is not None and now_s - self.job.started_s > after_s
+
+    def close(self) -> None:
+        """Close the socket, which ends what the other end does for this one after its batch."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self.requests.close()
+            self.replies.close()
+
+    def _read(self) -> None:
+        try:
+            message = self._socket.recv(MESSAGE.size)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            message = b""
+        if not message:
+            self._on_end()
+            return
+        kind, size, _ = MESSAGE.unpack(message)
+        content: Any = None
+        if size:
+            try:
+                content = self.replies.read(size, copy=True)
+            except Exception as error:
+                content = BatchFailure(UnpicklableError(f"a result cannot be read: {error}"))
+        self._on_message_of(kind, content)
+
+
+def unsendable(value: Any) -> ItemFailure | None:
+    """Return why a value cannot be sent to another process; None if it can."""
+    try:
+        pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
+    except Exception as error:
+        return ItemFailure(
+            UnpicklableError(f"a {type(value).__name__} cannot be sent between processes: {error}")
+        )
+    return None

@@ -1,0 +1,160 @@
+"""Run a stage's code on the items of a batch, and take the result apart again."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deployments.errors import ModelError, RowsError, StartError
+from deployments.models.base import Model
+from deployments.models.loading import load_model
+from deployments.pipelines.errors import ResultError
+from deployments.pipelines.items import RETRY, BatchFailure, ItemFailure
+from policy.errors import InvalidInputError, SojournError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a worker constructs; it travels to worker processes.
+
+    Attributes
+    ----------
+    code, options, device
+        As of `deployments.pipelines.steps.Stage`.
+    lists : bool
+        Whether the code takes a list of items, rather than one.
+    """
+
+    code: Any
+    options: Mapping[str, Any]
+    device: str
+    lists: bool
+
+
+Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
+"""From the items of a batch to an outcome for each, or to the failure of the batch."""
+
+
+def make_predictor(recipe: Recipe) -> Predictor:
+    """Construct a stage's code.
+
+    Raises
+    ------
+    InvalidInputError
+        The code cannot be imported or has nothing to call, or the options do not fit.
+    StartError
+        Its constructor failed.
+    """
+    code = recipe.code
+    try:
+        if isinstance(code, str):
+            code = _import(code)
+        if isinstance(code, type):
+            if issubclass(code, Model) and isinstance(recipe.code, str):
+                code = load_model(recipe.code, recipe.options, recipe.device)
+            else:
+                code = code(**recipe.options)
+                if isinstance(code, Model):
+                    code.load(recipe.device)
+    except SojournError:
+        raise
+    except Exception as error:
+        raise StartError(f"{type(error).__name__}: {error}") from error
+    if isinstance(code, Model):
+        return _ModelPredictor(code, recipe.lists)
+    predict = getattr(code, "predict", code)
+    if not callable(predict):
+        raise InvalidInputError(f"{recipe.code!r} has no method predict, and cannot be called")
+    return _ListPredictor(predict) if recipe.lists else _ItemPredictor(predict)
+
+
+def _import(path: str) -> Any:
+    module, colon, name = path.partition(":")
+    if not (colon and module and name):
+        raise InvalidInputError(f"code {path!r}: must be package.module:name")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(f"code {path!r}: {error}") from error
+
+
+class _ItemPredictor:
+    def __init__(self, predict: Callable[[Any], Any]) -> None:
+        self._predict = predict
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        outcomes: list[Any] = []
+        for item in items:
+            try:
+                result = self._predict(item)
+            except Exception as error:
+                result = error
+            outcomes.append(ItemFailure(result) if isinstance(result, Exception) else result)
+        return outcomes
+
+
+class _ListPredictor:
+    def __init__(self, predict: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self._predict = predict
+
+    def __call__(self, items: list[Any]) -> "list[Any] | BatchFailure":
+        try:
+            results = _check_results(self._predict(items), len(items))
+        except RowsError as error:
+            return _rows_failed(error, len(items))
+        except Exception as error:
+            return BatchFailure(error, whole=isinstance(error, ModelError))
+        return [
+            ItemFailure(result) if isinstance(result, Exception) else result for result in results
+        ]
+
+
+def _check_results(results: Any, wanted: int) -> list[Any]:
+    if isinstance(results, str | bytes | Mapping) or not hasattr(results, "__len__"):
+        raise ResultError(
+            f"predict must return a list of {wanted} results, not a {type(results).__name__}"
+        )
+    if len(results) != wanted:
+        raise ResultError(f"predict returned {len(results)} results for {wanted} items")
+    return list(results)
+
+
+def _rows_failed(error: RowsError, items: int) -> "list[Any] | BatchFailure":
+    """Return the outcomes where the code has named the items that failed."""
+    blamed = {row: cause for row, cause in error.errors.items() if 0 <= row < items}
+    if not blamed:
+        return BatchFailure(error)
+    return [ItemFailure(blamed[row]) if row in blamed else RETRY for row in range(items)]
+
+
+class _ModelPredictor:
+    """Stacks items, mappings from input names to one row each, for a `Model`, and takes rows apart.
+
+    Without lists the batch has one row.
+    """
+
+    def __init__(self, model: Model, lists: bool) -> None:
+        self._model = model
+        self._lists = _ListPredictor(self._predict)
+
+    def __call__(self, items: list[Any]) -> "list[Any] | BatchFailure":
+        return self._lists(items)
+
+    def _predict(self, items: list[Any]) -> list[Any]:
+        model = self._model
+        batch = {
+            spec.name: np.stack([np.asarray(item[spec.name], spec.numpy_dtype) for item in items])
+            for spec in model.inputs
+        }
+        outputs = model.forward(batch)
+        for spec in model.outputs:
+            shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
+            if shape != (len(items), *spec.shape):
+                raise ResultError(
+                    f"output {spec.name!r} has shape {shape} for a batch of {len(items)}"
+                )
+        # Copies: a model may reuse its output buffers for the next batch.
+        arrays = {spec.name: np.array(outputs[spec.name]) for spec in model.outputs}
+        return [{name: array[row] for name, array in arrays.items()} for row in range(len(items))]

@@ -1,0 +1,322 @@
+"""A stage's workers in Ray replicas of their own, as a pipeline on their machine sees them.
+
+Ray places them and starts them again. Batches go to them directly, over the sockets of
+`deployments.pipelines.workers.batch_server`, in a hundredth of the time of a call through Ray's
+handle. A pipeline on a machine without a replica calls the handle.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployments.errors import StartError
+from deployments.pipelines.errors import WorkerLostError
+from deployments.pipelines.items import RETRY, BatchFailure, Outcome, WorkerLoss
+from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.workers.batch_server import (
+    FREE,
+    LATE,
+    RETIRED,
+    SUFFIX,
+    TAKEN,
+    private,
+)
+from deployments.pipelines.workers.child import BATCH, START
+from deployments.pipelines.workers.interface import Listener
+from deployments.pipelines.workers.link import WorkerLink
+from policy.errors import InvalidInputError
+
+logger = logging.getLogger("sojourn.pipelines")
+
+#: How long a pipeline waits for the first replica of a stage, and how often it looks for it.
+_START_S, _FIND_S = 300.0, 0.1
+#: After so long without a replica, what waits for the stage is answered.
+_LOST_S = 30.0
+_NO_REPLICA = "stage {!r}: it has no replica"
+
+#: A replica that runs has its socket after this time, if it is on this machine.
+_GRACE_S = 1.0
+
+Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
+"""Runs the items of a batch on any replica; raises `WorkerLostError` if that one dies."""
+
+
+@dataclass(frozen=True)
+class ReplicaAccess:
+    """How a pipeline reaches the replicas of a stage.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the replicas on this machine have their sockets.
+    call : callable, optional
+        The way to the replicas on other machines, for as long as there is none on this one.
+    any_runs : async callable, optional
+        Returns when there is a replica somewhere; goes with `call`.
+    """
+
+    folder: Path
+    call: Call | None = None
+    any_runs: Callable[[], Awaitable[Any]] | None = None
+
+
+class _Replica:
+    """One replica on this machine."""
+
+    def __init__(self, pool: "ReplicaWorkers", path: Path, connection: socket.socket) -> None:
+        self.path = path
+        self.ready = self.taken = self.retired = False
+        self._pool = pool
+        self.link = WorkerLink(connection, self._on_message, self._on_end)
+        try:
+            self.link.introduce()
+        except OSError:
+            self.link.close()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs a batch of this pipeline, or can take one."""
+        return self.ready and (not self.retired or self.link.job is not None)
+
+    def _on_message(self, kind: int, content: Any) -> None:
+        if kind in (BATCH, LATE):
+            assert self.link.job is not None
+            reply = content if kind == BATCH else [RETRY] * len(self.link.job.batch.items)
+            self._pool.replica_answered(self, *self.link.end_job(reply))
+            return
+        if kind == START:
+            self.ready = True
+            self._pool.replica_found()
+        elif kind == RETIRED:
+            self.retired = True
+        else:
+            self.taken = kind == TAKEN
+            assert kind in (TAKEN, FREE)
+        self._pool.replica_changed(self)
+
+    def _on_end(self) -> None:
+        self._pool.replica_lost(self, "died")
+
+
+class ReplicaWorkers:
+    """The replicas of one stage.
+
+    Parameters
+    ----------
+    name : str
+        The stage's name, for messages.
+    access : ReplicaAccess
+    workers : int
+        The most batches on the way to other machines at a time.
+    hang_after_s : float
+        A replica that takes longer for one batch is given up; Ray replaces it.
+    listener : Listener
+    """
+
+    def __init__(
+        self,
+        name: str,
+        access: ReplicaAccess,
+        workers: int,
+        hang_after_s: float,
+        listener: Listener,
+    ) -> None:
+        self._name, self._access = name, access
+        self._most_calls = workers
+        self._hang_after_s = hang_after_s
+        self._listener = listener
+        self._replicas: dict[Path, _Replica] = {}
+        self._given_up: set[Path] = set()
+        self._called: set[asyncio.Task[None]] = set()
+        self._remote = False
+        self._search: asyncio.Task[None] | None = None
+        self._missing_since_s = time.monotonic()
+        self._started: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Return when there is a replica that can take a batch.
+
+        Raises
+        ------
+        StartError
+            There is none after some minutes, or the folder is open to other users.
+        """
+        private(self._access.folder)
+        self._started = asyncio.get_running_loop().create_future()
+        # Until the pipeline has started, nobody calls `check`.
+        finding = asyncio.create_task(self._find_forever())
+        self._search_elsewhere()
+        try:
+            await asyncio.wait_for(self._started, _START_S)
+        except TimeoutError:
+            raise StartError(_NO_REPLICA.format(self._name)) from None
+        finally:
+            finding.cancel()
+
+    def run(self, batch: StageBatch) -> None:
+        """Run a batch on a free replica, a random one. The caller knows that there is one."""
+        free = [
+            replica
+            for replica in self._replicas.values()
+            if replica.ready and not replica.retired and replica.link.job is None
+        ]
+        # One that another pipeline took a moment ago runs this batch after that one.
+        free = [replica for replica in free if not replica.taken] or free
+        if not free:
+            task = asyncio.create_task(self._call_with(batch))
+            self._called.add(task)
+            task.add_done_callback(self._called.discard)
+            return
+        outcome = random.choice(free).link.run(batch)
+        if outcome is not None:
+            self._listener.batch_ended(batch, outcome)
+
+    def resize(self, count: int) -> None:
+        """Refuse: the autoscaler of the stage's deployment does it.
+
+        Raises
+        ------
+        InvalidInputError
+            Always.
+        """
+        raise InvalidInputError(f"stage {self._name}: Ray decides how many replicas it has")
+
+    def check(self, now_s: float) -> None:
+        """Find new replicas, and give up those that hang."""
+        for replica in [*self._replicas.values()]:
+            if replica.link.hangs(now_s, self._hang_after_s):
+                self._given_up.add(replica.path)
+                how = f"took more than {self._hang_after_s:g} s for a batch"
+                self.replica_lost(replica, how)
+        self._find()
+        if self._count() or self._remote:
+            self._missing_since_s = now_s
+            return
+        self._search_elsewhere()
+        if now_s - self._missing_since_s > _LOST_S:
+            self._listener.workers_changed(0, _NO_REPLICA.format(self._name))
+
+    async def close(self) -> None:
+        """Leave all replicas."""
+        if self._search is not None:
+            self._search.cancel()
+        for task in self._called:
+            task.cancel()
+        for replica in self._replicas.values():
+            replica.link.close()
+        self._replicas.clear()
+
+    def replica_found(self) -> None:
+        """Use the replicas on this machine from now on, for as long as there is one."""
+        self._remote = False
+        if self._search is not None:
+            self._search.cancel()
+
+    def replica_changed(self, replica: _Replica) -> None:
+        """Take note of a replica that is ready, taken, free, or about to end."""
+        if replica.retired and replica.link.job is None:
+            self._leave(replica)
+        self._tell()
+
+    def replica_answered(self, replica: _Replica, batch: StageBatch, outcome: Outcome) -> None:
+        """Pass on the outcome of a batch."""
+        if replica.retired:
+            self.replica_changed(replica)
+        self._listener.batch_ended(batch, outcome)
+
+    def replica_lost(self, replica: _Replica, how: str) -> None:
+        """Leave a replica that died or hangs; its batch is told."""
+        job = replica.link.job
+        self._leave(replica)
+        if not replica.retired:
+            logger.error("a replica of stage %r %s", self._name, how)
+        self._tell()
+        if job is not None:
+            reason = f"a replica of stage {self._name!r} {how}"
+            self._listener.batch_ended(job.batch, WorkerLoss(reason))
+
+    def _leave(self, replica: _Replica) -> None:
+        replica.link.close()
+        del self._replicas[replica.path]
+
+    async def _find_forever(self) -> None:
+        while True:
+            self._find()
+            await asyncio.sleep(_FIND_S)
+
+    def _search_elsewhere(self) -> None:
+        """Begin to look for replicas on other machines, unless that is being done."""
+        if self._access.call is not None and (self._search is None or self._search.done()):
+            self._search = asyncio.create_task(self._look_elsewhere())
+
+    async def _look_elsewhere(self) -> None:
+        """Use the replicas on other machines if there are some, but none on this one."""
+        assert self._access.any_runs is not None
+        while True:
+            try:
+                await self._access.any_runs()
+                break
+            except Exception:
+                logger.exception("stage %r: its replicas were not found; trying again", self._name)
+                await asyncio.sleep(_GRACE_S)
+        await asyncio.sleep(_GRACE_S)
+        self._remote = True
+        self._tell()
+
+    def _find(self) -> None:
+        """Connect to the replicas whose sockets are new, and remove those of dead ones."""
+        found = {*self._access.folder.glob(f"*{SUFFIX}")}
+        self._given_up &= found
+        for path in found - self._replicas.keys() - self._given_up:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.setblocking(False)
+            try:
+                connection.connect(str(path))
+            except BlockingIOError:  # it has too many to accept; the next look finds it again
+                connection.close()
+            except OSError:
+                connection.close()
+                path.unlink(missing_ok=True)
+            else:
+                self._replicas[path] = _Replica(self, path, connection)
+
+    def _count(self) -> int:
+        return sum([replica.usable for replica in self._replicas.values()])
+
+    def _tell(self) -> None:
+        count = self._count()
+        taken = sum(
+            [
+                replica.taken and replica.link.job is None
+                for replica in self._replicas.values()
+                if replica.usable
+            ]
+        )
+        if not count and self._remote:
+            count = self._most_calls
+        if count and self._started is not None and not self._started.done():
+            self._started.set_result(None)
+        self._listener.workers_changed(count, None, taken)
+
+    async def _call_with(self, batch: StageBatch) -> None:
+        """Run a batch on another machine."""
+        assert self._access.call is not None
+        outcome: Outcome
+        try:
+            async with asyncio.timeout(self._hang_after_s):
+                outcome = await self._access.call([item.value for item in batch.items])
+        except TimeoutError:
+            how = f"took more than {self._hang_after_s:g} s for a batch"
+            outcome = WorkerLoss(f"a replica of stage {self._name!r} {how}")
+        except WorkerLostError as error:
+            outcome = WorkerLoss(f"a replica of stage {self._name!r} died: {error}")
+        except Exception as error:
+            outcome = BatchFailure(error)
+        self._listener.batch_ended(batch, outcome)

@@ -1,0 +1,320 @@
+"""The Ray Serve deployment: a thin adapter around `InferenceService`."""
+
+import asyncio
+import gc
+import importlib.metadata
+import logging
+import time
+from typing import Any
+
+import ray
+from ray import serve
+
+from autoscaler.history.source import store_history
+from autoscaler.ray import store as ray_store
+from autoscaler.scaled_deployments import history_key
+from autoscaler.standby_roles import roles_key
+from deployments.batcher.death_journal import journal_directory
+from deployments.config.service_config import (
+    DEPLOYMENT,
+    ModelConfig,
+    StoreConfig,
+    UserConfig,
+    parse_user_config,
+)
+from deployments.control.decision_reader import DecisionReader, replicas_in
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
+from deployments.control.policy_controller import TICK_S
+from deployments.control.standby_role import StandbyRole, StepInApp
+from deployments.haproxy.fallback import note_held
+from deployments.haproxy.ray_config import backend_name
+from deployments.haproxy.view import HaproxyView, socket_path_on
+from deployments.hosting.app import HostingApp
+from deployments.hosting.report import CombinedReport
+from deployments.hosting.repository import ModelRepository
+from deployments.hosting.wishes import ModelWishes
+from deployments.http.middleware import open_fast_path
+from deployments.models.kept_imports import kept_imports
+from deployments.models.loading import find_model_class
+from deployments.observability.metrics import ReplicaMetrics
+from deployments.profiling.kept_profile import KeptProfile
+from deployments.serving.loop_watchdog import LoopWatchdog
+from deployments.serving.ray_replica import call_when_draining, confine_to_node, leave_out_while
+from deployments.serving.service import InferenceService
+from deployments.serving.service_loading import load_service
+from deployments.serving.service_start import ServiceStart
+from deployments.serving.start_split import StartSplit, process_busy_s
+from deployments.serving.store_actor import open_store
+from policy.errors import InvalidInputError
+
+logger = logging.getLogger("ray.serve")
+
+#: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
+DRAIN_TIMEOUT_S = 20.0
+#: How many times the time for an answer HAProxy waits for what no replica has taken. While Ray
+#: deploys, the way to the replicas is longer, and a late answer is better than none.
+HELD_FACTOR = 3.0
+
+
+def _kept_profile(model: str) -> KeptProfile | None:
+    """Return where this deployment's replicas on this node share the profile of a model."""
+    context = serve.get_replica_context()
+    if context.code_version is None:
+        return None
+    node = ray.get_runtime_context().get_node_id()
+    key = f"profile/{context.app_name}/{context.deployment}/{context.code_version}/{node}/{model}"
+
+    def write(content: bytes) -> None:
+        ray_store.store().save(key, lambda: content)
+
+    return KeptProfile(lambda: ray_store.read(key), write)
+
+
+@serve.deployment(
+    name=DEPLOYMENT,
+    # The batcher queues and refuses requests, so Ray's own limit must never be reached.
+    max_ongoing_requests=100_000,
+    # Serve notices a dead replica at its next check, and only then starts another.
+    health_check_period_s=1,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=60,
+    # A replacement serves before the replica that it replaces stops, so that even one replica can
+    # be replaced without an outage. It needs room for one more replica in four, at least one.
+    max_surge_percent=25,
+    # An access-log line costs more than a request's share of its batch; counters tell as much.
+    logging_config={"enable_access_log": False},
+)
+@serve.ingress()
+class Replica:
+    """One replica: models on a device, each behind a batcher, and an HTTP interface."""
+
+    def __init__(
+        self,
+        model: dict[str, Any],
+        store: dict[str, Any] | None = None,
+        models: list[dict[str, Any]] | None = None,
+        *,
+        on_demand: bool = False,
+    ) -> None:
+        started_s = time.monotonic()
+        start = ServiceStart(StartSplit(process_busy_s()))
+        confine_to_node()
+        # Serve gives handlers to its own logger only.
+        logging.getLogger("sojourn").parent = logger
+        context = serve.get_replica_context()
+        configs = [ModelConfig.model_validate(each) for each in (model, *(models or ()))]
+        with start.split.phase("imports"), kept_imports():
+            find_model_class(configs[0].import_path)
+        self._node_id = ray.get_runtime_context().get_node_id()
+        if store is not None:
+            with start.split.phase("store"):
+                start.store_socket = open_store(StoreConfig.model_validate(store).settings())
+        self._store_socket = start.store_socket
+        first = self._load(configs[0], start)
+        self._report = CombinedReport()
+        self._repository = ModelRepository(
+            first,
+            configs,
+            self._load,
+            on_demand=on_demand,
+            on_takeover=self._took_over,
+            on_retired=self._report.retired,
+        )
+        self._wishes = ModelWishes(
+            self._repository,
+            configs,
+            key=f"models#{context.app_name}#{context.deployment}",
+            read=ray_store.read,
+            save=ray_store.store().save,
+        )
+        call_when_draining(self._repository.begin_drain)
+        self._started_s = started_s
+        self._start_time_s: float | None = None
+        self._metrics = ReplicaMetrics(first)
+        self._tasks: list[asyncio.Task[None]] = []
+        socket_path = socket_path_on(self._node_id)
+        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path)
+        self._haproxy_folder = socket_path.parent
+        self._backend = backend_name(context.app_name)
+        key = roles_key(context.app_name, context.deployment)
+        self._role = StandbyRole(
+            context.replica_id.unique_id, lambda: ray_store.read(key), self._took_role
+        )
+        leave_out_while(lambda: self._role.standby)
+        self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
+        self._last_good = LastGoodConfig(
+            *(context.app_name, context.deployment, first.model_name),
+            *(ray_store.read, ray_store.store().save),
+        )
+        self._history_key = history_key(context.app_name, context.deployment)
+        self._history_code = 0
+        version = importlib.metadata.version("sojourn")
+        self._app = HostingApp(
+            self._wishes, version, self._decisions.content, context.replica_id.unique_id
+        )
+
+    def _load(self, config: ModelConfig, start: ServiceStart | None = None) -> InferenceService:
+        """Load a model; this blocks."""
+        context = serve.get_replica_context()
+        cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
+        start = start or ServiceStart(store_socket=self._store_socket)
+        start.kept_profile = _kept_profile(config.name)
+        journals = journal_directory(
+            self._node_id, context.app_name, context.deployment, config.model_dump_json()
+        )
+        service = load_service(config, cpus, journals, start)
+        service.replica = context.replica_id.unique_id
+        return service
+
+    def _took_role(self, standby: bool) -> None:
+        for service in self._repository.services:
+            service.standby = standby
+
+    def _took_over(self, service: InferenceService) -> None:
+        service.standby = self._role.standby
+        self._app.take_over(service)
+        if service is self._repository.first:
+            self._metrics.use(service)
+
+    def __serve_build_asgi_app__(self) -> StepInApp:
+        """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
+        open_fast_path(self._app)
+        return StepInApp(self._app, self._role)
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Apply a `user_config`. Ray calls this at the start and after each change.
+
+        A new version of a model is loaded while the replica serves, and takes over by itself.
+
+        If the config is invalid, or names a version that cannot be loaded, a running replica keeps
+        what it has, and a starting one takes the deployment's last good config. Both report
+        the error in their log and at ``/sojourn/policy``, so that a typo cannot take a service
+        down.
+
+        Raises
+        ------
+        SojournError
+            The config is invalid, and the deployment never had another that was good.
+        """
+        await apply_user_config(self._wishes, user_config, self._last_good, parse_user_config)
+        self._storing = asyncio.create_task(self._store_history())
+        await self._role.configure(self._user_config.autoscaler.settings().standbys)
+        if not self._tasks:
+            # The collector need not look at the model again, as it need not at the modules: their
+            # hundreds of thousands of objects would stop the event loop for 90 ms at a time.
+            gc.collect()
+            gc.freeze()
+            self._tasks = [
+                asyncio.create_task(LoopWatchdog().watch(self._longest_turn_s, TICK_S)),
+                asyncio.create_task(self._tick_forever()),
+                asyncio.create_task(self._follow_forever()),
+                asyncio.create_task(self._follow_role_forever()),
+                asyncio.create_task(self._haproxy.watch()),
+            ]
+            self._start_time_s = time.monotonic() - self._started_s
+            self._repository.first.start.split.ready()
+
+    async def _store_history(self) -> None:
+        """Store the load of past days, if the config names it, for the autoscaler to learn from."""
+        source = self._repository.first.controller.user_config.autoscaler.history_source()
+        try:
+            self._history_code = (
+                0
+                if source is None
+                else await asyncio.to_thread(
+                    store_history,
+                    source,
+                    lambda: ray_store.read(self._history_key),
+                    lambda content: ray_store.store().save(self._history_key, lambda: content),
+                )
+            )
+        except InvalidInputError as error:
+            self._history_code = 0
+            logger.warning("the autoscaler begins without its history: %s", error)
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                first = self._repository.first
+                self._haproxy.tell_refusals_of_errors(first.refusals_of_errors())
+                first.compare_with_balancer(
+                    self._haproxy.take(),
+                    self._haproxy.load,
+                    self._haproxy.refused_elsewhere,
+                    self._haproxy.take_unread_ms(),
+                )
+                seen = await self._repository.tick()
+                if first is self._repository.first:
+                    await self._metrics.flush(seen[first.model_name])
+                await self._follow_decisions()
+            except Exception:
+                # A failed tick must not prevent later ones.
+                logger.exception("the replica's periodic update failed")
+
+    async def _follow_forever(self) -> None:
+        """Have the models that clients of other replicas asked for."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                await self._wishes.follow()
+            except Exception:
+                logger.exception("the replica's models could not be compared with the wishes")
+
+    async def _follow_role_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._role.period_s)
+            try:
+                await self._role.follow()
+            except Exception:
+                logger.exception("the replica could not find out whether it stands by")
+
+    @property
+    def _user_config(self) -> UserConfig:
+        return self._repository.first.controller.user_config
+
+    def _longest_turn_s(self) -> float:
+        """Return how long the event loop may be busy, with a batch of every model."""
+        return 2 * sum(service.longest_batch_s for service in self._repository.services)
+
+    async def _follow_decisions(self) -> None:
+        """Limit tokens to this replica's share, and tell HAProxy how long requests may be held."""
+        content = await self._decisions.content()
+        access = self._repository.first.access
+        if access.limits_rates:
+            access.share_among(replicas_in(content), time.monotonic())
+        longest_ms = max(service.longest_answer_ms for service in self._repository.services)
+        held_ms = HELD_FACTOR * longest_ms
+        may_have_none = content.get("may_have_no_replicas")
+        note_held(self._haproxy_folder, self._backend, None if may_have_none else held_ms)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return this replica's statistics, which Ray passes to the autoscaler."""
+        if self._start_time_s is None:
+            return {}
+        return {
+            **self._report.of(self._repository.services),
+            "start_time_s": self._start_time_s,
+            "dry_run": float(self._user_config.autoscaler.dry_run),
+            "history_code": float(self._history_code),
+            "standby": float(self._role.standby),
+        }
+
+    def check_health(self) -> None:
+        """Raise if Ray must replace this replica.
+
+        Raises
+        ------
+        RuntimeError
+            The device hangs.
+        """
+        if any(service.stuck() for service in self._repository.services):
+            raise RuntimeError("the device hangs: it has been running one batch for too long")
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_app"):
+            self._app.console.close()
+            # Ray has stopped the HTTP server; this finishes late requests and calls by handle.
+            await self._repository.close(DRAIN_TIMEOUT_S)
+            for task in self._tasks:
+                task.cancel()

@@ -1,0 +1,105 @@
+"""What a service counts of its requests: those answered, refused, too late, and given up."""
+
+import math
+import time
+from collections.abc import Sequence
+
+from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.front_meter import FrontMeter
+from deployments.control.observations import ReplicaObserver
+from deployments.errors import BusyError, DeadlineError, RequestError
+from policy.batcher.requests import Refusal
+
+
+class RequestCounts:
+    """Counts each request where its outcome matters: for the SLA, the load, or the event loop.
+
+    Parameters
+    ----------
+    batcher : Batcher
+        Counts rows, and the load that clients offer.
+    observer : ReplicaObserver
+        Counts rows by whether they were in time.
+    front_meter : FrontMeter
+        Counts what the event loop has worked for.
+
+    Attributes
+    ----------
+    refused : int
+        Requests that were answered 503, for another replica to take them.
+    """
+
+    def __init__(
+        self, batcher: Batcher, observer: ReplicaObserver, front_meter: FrontMeter
+    ) -> None:
+        self.refused = 0
+        self._refused_before = 0
+        self._rows_at_balancer = 0
+        self._rows = batcher.rows
+        self._unserved = batcher.unserved
+        self._observer = observer
+        self._front_meter = front_meter
+
+    def take_refused(self) -> int:
+        """Return how many requests were refused since the last call."""
+        refused = self.refused - self._refused_before
+        self._refused_before = self.refused
+        return refused
+
+    def turned_away(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that were turned away, given their arrival times and rows.
+
+        Not by the front's meter, which counts each when it is read.
+        """
+        self._unserved.turned_away(refusal, requests, now_s)
+        if refusal is Refusal.FULL:
+            self.refused += len(requests)
+        else:
+            for arrival_s, rows in requests:
+                self._observer.deadline_missed(rows, now_s - arrival_s, math.inf)
+
+    def refused_unread(self, rows: int, arrival_s: float) -> None:
+        """Count a request that is refused before it is parsed.
+
+        Raises
+        ------
+        RequestError
+            As in `Unserved.refused_unread`; it is counted as well.
+        """
+        now_s = time.monotonic()
+        self._front_meter.request_refused()
+        try:
+            self._unserved.refused_unread(rows, now_s, arrival_s)
+        except RequestError as error:
+            self.failed(error, rows, arrival_s)
+            raise
+        self.refused += 1
+
+    def refused_by_balancer(self, requests: int) -> int:
+        """Count requests that never came here; return their rows, as many as others have."""
+        counted = self._rows
+        came = counted.offered - self._rows_at_balancer
+        rows = round(requests * max(1.0, came / max(1, self._front_meter.requests)))
+        self._rows_at_balancer += rows
+        counted.offered += rows
+        counted.refused += rows
+        return rows
+
+    def failed(
+        self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
+    ) -> None:
+        """Count a request that is answered with an error."""
+        if error.status == BusyError.status:
+            self.refused += 1
+        if isinstance(error, DeadlineError):
+            self._observer.deadline_missed(rows, time.monotonic() - arrival_s, deadline_ms)
+
+    def answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request that is answered with the model's outputs."""
+        self._observer.answered(rows, time.monotonic() - arrival_s)
+
+    def client_left(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose client did not wait for the answer."""
+        self._observer.client_left(rows, time.monotonic() - arrival_s)

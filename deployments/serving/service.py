@@ -1,0 +1,333 @@
+"""A replica without Ray: a model, its profile, its policy controller and its batcher."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deployments.batcher.asyncio_batcher import Batcher
+from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.death_journal import DeathJournal
+from deployments.batcher.front_meter import FrontMeter
+from deployments.config.service_config import ModelConfig, UserConfig
+from deployments.control.observations import Observations, ReplicaObserver
+from deployments.control.policy_controller import PolicyController, check_feasible
+from deployments.haproxy.admin_answers import MeanTimes
+from deployments.http.body_budget import default_limit_bytes
+from deployments.http.signature import Signature
+from deployments.models.base import Model
+from deployments.models.example_request import example_request
+from deployments.models.model_device import ModelDevice
+from deployments.models.threads import limit_threads, threads_in_use
+from deployments.serving.batched_service import BatchedService
+from deployments.serving.request_counts import RequestCounts
+from deployments.serving.service_report import autoscaling_stats, policy_document
+from deployments.serving.service_start import ServiceStart
+from deployments.serving.warm_up import WarmUp
+from policy.profile import Profile
+from policy.response_time.way import BalancerLoad
+
+logger = logging.getLogger("sojourn.service")
+
+
+class InferenceService(BatchedService):
+    """One model behind its batcher; the `Service` of `deployments.http.app`.
+
+    Call `configure` before anything else.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model's configuration.
+    model : Model
+        The loaded model.
+    profile : Profile
+        The model's profile on this device.
+    device : str
+        ``cpu`` or ``cuda``.
+    cpus : float
+        CPUs that this process may use.
+    warm : WarmUp, optional
+        What warming the model up has found.
+    journals : Path, optional
+        Directory in which the replicas of this model on this machine tell each other what they
+        were computing when they died (`deployments.batcher.death_journal`); by default, they do
+        not.
+    start : ServiceStart, optional
+        What the start takes.
+
+    Attributes
+    ----------
+    start : ServiceStart
+        As above.
+    device : ModelDevice
+        Where batches run.
+    controller : PolicyController
+        Controls the batcher's policy; the first `configure` makes it, as the next.
+    observer : ReplicaObserver
+        The counts of batches and answers.
+    standby : bool
+        Whether this replica stands by.
+    counting_since_s : float
+        Since when it counts, by `time.monotonic`.
+    """
+
+    platform = "python"
+
+    controller: PolicyController
+    observer: ReplicaObserver
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        model: Model,
+        profile: Profile,
+        *,
+        device: str = "cpu",
+        cpus: float = 1.0,
+        warm: WarmUp | None = None,
+        journals: Path | None = None,
+        start: ServiceStart | None = None,
+    ) -> None:
+        super().__init__(config.name, config.version)
+        self.start = start or ServiceStart()
+        self.device = ModelDevice(
+            config,
+            profile.cpus,
+            cpus,
+            computes_here=device == "cpu" and not model.waits,
+            not_run=warm.not_run if warm else (),
+        )
+        self.signature = Signature(model.inputs, model.outputs, max_rows=1)
+        self.max_body_bytes = 0
+        self.receive_timeout_s = 0.0
+        self.standby = False
+        self.counting_since_s = time.monotonic()
+        self._model = model
+        self._journals = journals
+        self._profile = profile
+
+    @property
+    def shares_cpu(self) -> bool:
+        """Whether batches are computed on the CPU that the event loop runs on."""
+        return self.device.shares_cpu(self.batcher.core.limits.max_batch_size)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model can answer, and will for longer than it takes to stop."""
+        return self.configured and not self.draining and not self.stuck()
+
+    def stuck(self) -> bool:
+        """Return whether the device is lost, or hangs: one batch takes far too long."""
+        return self.configured and self.device.is_stuck(self.batcher, self.controller.profile)
+
+    @property
+    def longest_answer_ms(self) -> float:
+        """How long a client may wait for an answer that it is still given."""
+        user_config = self.controller.user_config
+        if user_config.limits.late == "serve":
+            return self._max_timeout_ms
+        return user_config.sla.response_time_ms
+
+    @property
+    def longest_batch_s(self) -> float:
+        """How long any batch may take, those included that the model compiles for."""
+        return self.device.longest_batch_s(self.controller.profile)
+
+    def check(self, user_config: UserConfig) -> None:
+        """Check that a configuration suits the model, and change nothing.
+
+        Raises
+        ------
+        InfeasibleError
+            The SLA allows less time than a batch of one takes.
+        """
+        check_feasible(self.controller.profile if self.configured else self._profile, user_config)
+
+    async def configure(self, user_config: UserConfig) -> None:
+        """Apply a configuration; its policy takes effect as soon as it is solved.
+
+        Until then the current policy stays. The first one starts a batch whenever the device is
+        free.
+
+        Raises
+        ------
+        InfeasibleError
+            The SLA allows less time than a batch of one takes. The old configuration stays.
+        InvalidInputError
+            Requests are to be traced, but the packages for that are not installed. The old
+            configuration stays.
+        """
+        self.check(user_config)
+        self.tracing.configure(user_config.tracing)
+        if self.configured:
+            self.controller.configure(user_config)
+            self.observer.sla = self.controller.sla_at_replica
+        else:
+            self._begin(user_config)
+        self.access.configure(user_config.access)
+        limits = user_config.limits
+        self.signature = Signature(
+            self._model.inputs,
+            self._model.outputs,
+            limits.max_rows_per_request,
+            limits.priorities,
+        )
+        self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
+        self.receive_timeout_s = limits.receive_timeout_s
+        self.bodies.limit_bytes = limits.max_bytes_in_flight or default_limit_bytes()
+        self._max_timeout_ms = limits.max_timeout_ms
+        self._place_batches()
+
+    def _begin(self, user_config: UserConfig) -> None:
+        """Make what works by a configuration, with the first one."""
+        self.front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
+        self.controller = PolicyController(self._profile, user_config, self._advance)
+        self.observer = ReplicaObserver(self.controller.sla_at_replica, self.front_meter)
+        self.batcher = Batcher(
+            self._model,
+            self.controller.core,
+            self._batch_ended,
+            self.device.placement,
+            partial(limit_threads, threads_in_use(self.device.cpus)),
+            self._open_journal(),
+        )
+        self.batcher.model_errors.model = self.model_name
+        self.counts = RequestCounts(self.batcher, self.observer, self.front_meter)
+        self.counting_since_s = time.monotonic()
+        self.configured = True
+
+    def _advance(self) -> None:
+        # The controller may find a policy before there is a batcher.
+        if self.configured:
+            self.batcher.advance()
+
+    def _batch_ended(self, record: BatchRecord) -> None:
+        self.observer.batch_ended(record)
+        self.batch_totals.add(record.size, record.duration_s)
+
+    def _open_journal(self) -> DeathJournal | None:
+        if self._journals is None:
+            return None
+        try:
+            return DeathJournal(self._journals)
+        except OSError as error:
+            logger.warning("a request that kills a replica can kill more: %s", error)
+            return None
+
+    def _place_batches(self) -> None:
+        """Decide which batches the event loop runs, by the profile now believed."""
+        controller = self.controller
+        self.device.place_batches(controller.profile, controller.sla_at_replica.response_time_ms)
+
+    async def tick(self) -> Observations:
+        """Adjust the policy to what was observed, and give up a device that hangs.
+
+        To be called every `deployments.control.policy_controller.TICK_S`.
+
+        Returns
+        -------
+        Observations
+            What was observed since the last call.
+        """
+        self.end_overdue()
+        self.batcher.refresh()
+        await asyncio.sleep(0)  # requests that came meanwhile have their turn
+        seen = self.observer.take(
+            self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
+        )
+        if seen.response_times_s.size:
+            self.start.split.answered(float(seen.response_times_s[0]))
+        await asyncio.sleep(0)
+        self.device.ran({record.size for record in seen.batches})
+        await self.controller.tick(seen)
+        self._place_batches()
+        return seen
+
+    def end_overdue(self) -> None:
+        """Give up a device that hangs, and answer the requests whose time is over."""
+        if self.stuck():
+            self.batcher.lose_device("the device of this replica does not answer")
+        self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
+
+    def compare_with_balancer(
+        self,
+        means: MeanTimes | None,
+        balancer: BalancerLoad | None = None,
+        refused_elsewhere: float = 0.0,
+        unread_ms: Sequence[float] = (),
+    ) -> None:
+        """Take in what the balancer says: requests that wait there are answered later.
+
+        Parameters
+        ----------
+        means : MeanTimes or None
+            Mean times of the latest requests; None: it has nothing new.
+        balancer : BalancerLoad, optional
+            Its load; None: not known.
+        refused_elsewhere : float
+            The share of their requests that the other replicas refuse.
+        unread_ms : sequence of float
+            How long requests wait there before it reads them, as a sample.
+        """
+        self.retries.refused_elsewhere = refused_elsewhere
+        self.controller.balancer = balancer
+        self.observer.balancer_wait.revise(
+            means,
+            refused=self.counts.take_refused(),
+            held_s=self.front_meter.take_held_s(),
+            unread_ms=unread_ms,
+            way_ms=self.controller.user_config.autoscaler.settings().delays.way_ms,
+        )
+
+    def autoscaling_stats(self) -> dict[str, float]:
+        """Return what the autoscaler is told of this replica: counters, gauges and settings."""
+        return autoscaling_stats(self)
+
+    def explain(self) -> Mapping[str, Any]:
+        """Return the content of `GET /sojourn/policy`."""
+        return policy_document(self)
+
+    def example_request(self) -> Mapping[str, Any]:
+        """Return a valid request of one row, for `GET /sojourn/example`."""
+        return example_request(self._model)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests, and wait until the accepted ones are answered.
+
+        Returns
+        -------
+        bool
+            Whether all were answered within `timeout_s`.
+        """
+        self.begin_drain()
+        if not self.configured:
+            return True
+        try:
+            await asyncio.wait_for(self.batcher.drain(), timeout_s)
+        except TimeoutError:
+            waiting = self.batcher.core.queue_length
+            logger.error("%d rows were not answered within %g s", waiting, timeout_s)
+            return False
+        return True
+
+    def unload(self) -> None:
+        """Give back the model's weights. Nothing may be asked of the model after this."""
+        self._model.unload()
+
+    async def close(self) -> None:
+        """End the device thread, and cancel an unfinished solve.
+
+        Open requests, and those that still come, are told that another replica may answer.
+        """
+        self.tracing.close()
+        if self.configured:
+            self.batcher.core.drain()
+            if self.batcher.core.device_busy or self.batcher.core.queue_length:
+                version = f"{self.model_name} {self.model_version}"
+                self.batcher.lose_device(f"{version} was closed before it could answer")
+            await self.controller.close()
+            self.batcher.close()

@@ -1,0 +1,133 @@
+"""Load what a replica serves: the model, its weights and its profile."""
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from deployments.config.service_config import ModelConfig
+from deployments.control.response_times import load_evaluation
+from deployments.models.base import Model
+from deployments.models.loading import check_weights, find_model_class, load_model
+from deployments.models.threads import limit_threads
+from deployments.models.weights import WeightsLoader
+from deployments.profiling.kept_profile import KeptProfile
+from deployments.profiling.measure import measure_profile
+from deployments.serving.service import InferenceService
+from deployments.serving.service_start import ServiceStart
+from deployments.serving.warm_up import warm_up
+from policy.errors import InvalidInputError
+from policy.profile import Profile
+
+logger = logging.getLogger("sojourn.service")
+
+#: How long a starting replica may measure its own profile, if it has none.
+PROFILE_BUDGET_S = 1.0
+
+
+def load_service(
+    config: ModelConfig,
+    cpus: float | None = None,
+    journals: Path | None = None,
+    start: ServiceStart | None = None,
+) -> InferenceService:
+    """Load a model, warm it up, and return its service.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The model's configuration.
+    cpus : float, optional
+        CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
+        default, all that it may run on, and its threads stay as they are.
+    journals : Path, optional
+        As in `InferenceService`.
+    start : ServiceStart, optional
+        Where the start is timed, and where the model store is.
+
+    Raises
+    ------
+    InvalidInputError
+        The model or its profile cannot be loaded, the profile exceeds `max_batch_size`, or the
+        config names weights and the model does not ask for any.
+    """
+    if cpus is None:
+        cpus = float(len(os.sched_getaffinity(0)))
+    else:
+        limit_threads(cpus)
+    start = start or ServiceStart()
+    start.weights = WeightsLoader(config.weights, start.store_socket, start.split)
+    with start.split.phase("imports"):
+        device = resolve_device(config.device)
+        model_class = find_model_class(config.import_path)
+    check_weights(model_class, config.import_path, config.weights)
+    with start.split.phase("model"):
+        model = load_model(config.import_path, config.options, device, start.weights)
+    with start.split.phase("profile"):
+        profile = profile_of(config, model, device, cpus, start.kept_profile)
+    if profile.max_batch_size > config.max_batch_size:
+        raise InvalidInputError(
+            f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
+            f"max_batch_size {config.max_batch_size}"
+        )
+    with start.split.phase("warm_up"):
+        warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
+        load_evaluation()
+    service = InferenceService(
+        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start
+    )
+    if service.device.cpus_note is not None:
+        logger.warning("%s", service.device.cpus_note)
+    return service
+
+
+def resolve_device(device: str) -> str:
+    """Return `device`; for ``auto``, ``cuda`` if this process has a GPU, else ``cpu``."""
+    if device != "auto":
+        return device
+    import torch  # here, because importing this module must not load torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def profile_of(
+    config: ModelConfig,
+    model: Model,
+    device: str,
+    cpus: float | None = None,
+    kept: KeptProfile | None = None,
+) -> Profile:
+    """Return the profile in the config, else the model's own, else the one kept, else measure one.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    model : Model
+        The loaded model.
+    device : str
+        ``cpu`` or ``cuda``.
+    cpus : float, optional
+        CPUs of this process, to be noted in a profile that is measured here.
+    kept : KeptProfile, optional
+        Where a profile that is measured here is kept.
+
+    Raises
+    ------
+    InvalidInputError
+        The profile in the config is invalid.
+    """
+    profile = config.load_profile() or model.profile()
+    if profile is None and kept is not None:
+        profile = kept.load()
+    if profile is None:
+        profile = measure_profile(
+            model,
+            model_name=config.name,
+            device=device,
+            max_batch_size=config.max_batch_size,
+            budget_s=PROFILE_BUDGET_S,
+        )
+        profile = replace(profile, cpus=cpus)
+        if kept is not None:
+            kept.save(profile)
+    return profile

@@ -1,0 +1,51 @@
+"""A service's start: how long each phase took, and where its weights came from."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deployments.models.weights import WeightsLoader
+from deployments.profiling.kept_profile import KeptProfile
+from deployments.serving.start_split import StartSplit
+
+
+@dataclass
+class ServiceStart:
+    """The start of one service.
+
+    Attributes
+    ----------
+    split : StartSplit
+        The times of its phases.
+    store_socket : Path or None
+        Socket of the model store's manager; None means that of this user.
+    kept_profile : KeptProfile or None
+        Where replicas share the profile that one of them measured.
+    weights : WeightsLoader or None
+        What the model loads its weights with; `deployments.serving.service_loading.load_service`
+        sets it.
+    """
+
+    split: StartSplit = field(default_factory=StartSplit)
+    store_socket: Path | None = None
+    kept_profile: KeptProfile | None = None
+    weights: WeightsLoader | None = None
+
+    def explain(self) -> dict[str, Any]:
+        """Return the start in `GET /sojourn/policy`."""
+        source, found_in, sharing = None, None, None
+        if self.weights is not None:
+            source, found_in = self.weights.source, self.weights.found_in
+            sharing = self.weights.sharing and asdict(self.weights.sharing)
+        socket = self.store_socket
+        return {
+            "total_s": self.split.total_s,
+            "phases_s": self.split.seconds(),
+            "first_answer_ms": (
+                None if self.split.first_answer_s is None else 1e3 * self.split.first_answer_s
+            ),
+            "weights": source,
+            "weights_found_in": found_in,
+            "weights_sharing": sharing,
+            "store_socket": None if socket is None else str(socket),
+        }

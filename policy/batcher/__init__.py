@@ -1,0 +1,1 @@
+"""The batcher core: queue, limits, admission and batches on any clock."""

@@ -1,0 +1,111 @@
+"""Which requests may wait: those that can be answered in time."""
+
+import math
+
+from policy.batcher.limits import Limits
+
+_MAX_REFUSED_SHARE = 0.999
+
+
+class Admission:
+    """The rule by which a replica refuses requests that are still in time.
+
+    Parameters
+    ----------
+    limits : Limits
+        What bounds the batcher; may be replaced.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._refused_share = 0.0
+
+    def admits(
+        self,
+        rows: int,
+        *,
+        queued: int,
+        ahead: int,
+        behind: int = 0,
+        device_free_s: float | None,
+        now_s: float,
+        arrival_s: float,
+    ) -> bool:
+        """Return whether `rows` more rows may wait: there is room, and they will be done in time.
+
+        A request that is larger than the waiting room, or that takes too long on an idle device,
+        may wait if nothing else does: it would never be served otherwise. Suspected rows have a
+        room of their own, of the same size: they must not keep out the requests that fill up their
+        tests.
+
+        Parameters
+        ----------
+        rows : int
+        queued, ahead : int
+            Rows in the queue for ordinary batches that go before them; all that do.
+        behind : int
+            Rows in that queue that they overtake, but which may fill up their last batch.
+        device_free_s : float or None
+            When the batch on the device will be done. None: there is none.
+        now_s, arrival_s : float
+            Time, and when the request reached the replica, from which its time counts.
+        """
+        limits = self.limits
+        if queued and queued + rows > limits.waiting_room:
+            return False
+        if limits.admit_within_ms == math.inf:
+            return True
+        fills_up = device_free_s is not None or behind > 0
+        if not ahead and not fills_up:
+            alone_ms = self.processing_ms(rows)
+            left_ms = limits.admit_within_ms - 1e3 * (now_s - arrival_s)
+            if alone_ms <= limits.admit_within_ms:
+                return alone_ms <= left_ms
+            return not self.is_expired(rows, now_s, arrival_s)
+        # Later arrivals may fill up the last batch while the device is busy, so it counts as full.
+        # An idle device need not wait for them, but takes what they overtake along.
+        size = limits.max_batch_size
+        done = -(-(ahead + rows) // size) * size if fills_up else ahead + rows
+        if not ahead and self.processing_ms(done) > limits.admit_within_ms:
+            return not self.is_expired(rows, now_s, arrival_s)
+        within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()
+        return self.completion_s(done, now_s, device_free_s) <= arrival_s + 1e-3 * within_ms
+
+    def is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
+        """Return whether a request waited so long to be read that a free device is too late."""
+        done_s = now_s + 1e-3 * self.limits.batch_latency_ms(rows)
+        return arrival_s < min(now_s, done_s - 1e-3 * self.limits.answer_within_ms)
+
+    def completion_s(self, rows: int, now_s: float, device_free_s: float | None) -> float:
+        """Return when `rows` rows can be done at the earliest, in batches of the largest size."""
+        start_s = now_s if device_free_s is None else max(now_s, device_free_s)
+        return start_s + 1e-3 * self.processing_ms(rows)
+
+    def processing_ms(self, rows: int) -> float:
+        """Return how long the device takes for `rows` rows, in batches of the largest size."""
+        latency_ms = self.limits.latency_ms
+        batches, rest = divmod(rows, len(latency_ms))
+        return batches * latency_ms[-1] + (latency_ms[rest - 1] if rest else 0.0)
+
+    def count_refused(self, rows: int, weight: float) -> None:
+        """Note that `rows` rows were refused, of `weight` rows that count."""
+        self._refused_share += (1.0 - self._refused_share) * rows / weight
+
+    def count_admitted(self, rows: int, weight: float) -> None:
+        """Note that `rows` rows were admitted, of `weight` rows that count."""
+        self._refused_share -= self._refused_share * rows / weight
+
+    def _time_lost_in_tries_ms(self) -> float:
+        """Return what nearly all requests have lost at most, being refused elsewhere before.
+
+        A replica cannot see for how long a request has been tried. If all replicas refuse the share
+        p that this one does, a request comes after j refusals or more with probability p^j: j is
+        such that no more come later than may be late. At most half of the time between a full
+        batch's latency and the limit is set aside.
+        """
+        limits, share = self.limits, self._refused_share
+        if share <= limits.late_share_allowed:
+            return 0.0
+        tries = math.log(limits.late_share_allowed) / math.log(min(share, _MAX_REFUSED_SHARE))
+        spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
+        return min(limits.try_ms * min(tries, limits.retries), spare_ms / 2)

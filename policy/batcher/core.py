@@ -1,0 +1,370 @@
+"""The batcher core: events in, batches out, on any clock.
+
+The core holds the queue of one device and decides when a batch starts and which rows are in it. It
+reads no clock, never waits, and knows neither asyncio nor threads: the live batcher
+(`deployments.batcher.asyncio_batcher`) and the simulator drive the same object.
+
+Requests carry one or more rows. Rows are what is queued, batched and counted: a request may be cut
+across several batches, and is done when its last row is. No batch is formed while the device is
+busy; the core forms one at the instant when the device can take it.
+
+Within a priority, requests are served first in, first out. For each step of its priority, a request
+is treated as if it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly
+before it. Those that this leaves no time are given up while another replica may answer them.
+
+Requests of different kinds, such as rows of different shapes, share no batch. When a batch starts
+follows from all rows that wait; it holds those of the kind of the request that is next.
+
+Every request has a deadline: its own, or the time within which the limits ask for an answer. If
+it cannot be met, the request is refused on arrival; if its batch turns out to end too late, the
+request is dropped as the batch forms and never reaches the device.
+
+The rows of a batch that fails wait again, or are tested in smaller batches to find the culprit
+(`policy.batcher.failed_batches`). Tests and ordinary batches share the device: after a test
+that failed, or that took no rows of the queue along, comes an ordinary batch, if one is due.
+"""
+
+import math
+from collections.abc import Callable, Collection, Hashable
+
+from policy.batcher.admission import Admission
+from policy.batcher.arrival_rate import ArrivalRate, horizon_s
+from policy.batcher.failed_batches import FailedBatches
+from policy.batcher.kinds import latest_start_s
+from policy.batcher.limits import Limits
+from policy.batcher.overtaking import overtaken
+from policy.batcher.request_queue import RequestQueue
+from policy.batcher.requests import (
+    Batch,
+    PolicySource,
+    Refusal,
+    Request,
+    Slice,
+    StartReason,
+)
+from policy.batching_policy import BatchingPolicy
+
+
+class BatcherCore:
+    """The queue of one device, and the decisions about its batches.
+
+    After every event (`arrive`, `device_free`, `device_failed`, `cancel`, `drain`, `use`, or
+    `wake_at_s` has passed) the caller asks `next_batch`, and answers the requests in
+    `deadline_missed`, `displaced` and `crowded_out`.
+
+    Parameters
+    ----------
+    table : PolicySource
+        The policy for each arrival rate.
+    limits : Limits
+        What else bounds the batcher.
+    rate_window_s : float
+        Time constant of the arrival-rate estimate.
+
+    Attributes
+    ----------
+    limits : Limits
+        The limits in force; `use` replaces them.
+    wake_at_s : float or None
+        When to ask again, if nothing happens before.
+    deadline_missed : list of Request
+        Requests dropped because their own deadline, or that of the limits, cannot be met; the
+        caller empties the list.
+    displaced : list of Request
+        Requests given up because others, which overtook them, leave them no time; the caller
+        empties the list.
+    crowded_out : list of Request
+        Suspected requests given up because there is no room for more, the oldest first; the caller
+        empties the list.
+    wait_factor : float
+        Multiplies every wait, 0 to 1; below 1 if more requests are late than the model predicts.
+    """
+
+    def __init__(self, table: PolicySource, limits: Limits, rate_window_s: float = 5.0) -> None:
+        self._admission = Admission(limits)
+        self.arrival_rate = ArrivalRate(rate_window_s)
+        self.use(table, limits)
+        self.wake_at_s: float | None = None
+        self.deadline_missed: list[Request] = []
+        self.displaced: list[Request] = []
+        self.crowded_out: list[Request] = []
+        self.wait_factor = 1.0
+        self._queue = RequestQueue()
+        self._failed = FailedBatches(self._queue)
+        self._bisection = self._failed.bisection
+        #: When the batch on the device will be done; None without one.
+        self._busy_until_s: float | None = None
+        self._draining = False
+
+    def use(self, table: PolicySource, limits: Limits) -> None:
+        """Replace the policy table and the limits; the queue stays."""
+        self.table = table
+        self.limits = self._admission.limits = limits
+        rate = self.arrival_rate
+        rate.horizon_s = horizon_s(1e-3 * limits.max_age_ms, rate.window_s)
+
+    @property
+    def queue_length(self) -> int:
+        """Rows that wait, without those on the device."""
+        return self._queue.rows + self._bisection.rows
+
+    @property
+    def device_busy(self) -> bool:
+        """Whether a batch is on the device."""
+        return self._busy_until_s is not None
+
+    def has_room(
+        self,
+        rows: int,
+        now_s: float,
+        arrival_s: float | None = None,
+        kind: Hashable = None,
+        priority: int = 0,
+    ) -> bool:
+        """Return whether `rows` more rows may wait: there is room, and they will be done in time.
+
+        What waits of a lower priority does not count: they overtake it.
+
+        Parameters
+        ----------
+        rows : int
+        now_s : float
+        arrival_s : float, optional
+            When the request reached the replica, from which its time counts; `now_s` by default.
+        kind : hashable
+            Its kind; None if it is not known yet, or there is only one.
+        priority : int
+            0 is the lowest.
+        """
+        if self._draining:
+            return False
+        queue, size = self._queue, self.limits.max_batch_size
+        queued = queue.rows_from(priority)
+        return self._admission.admits(
+            rows,
+            queued=queued,
+            ahead=queue.rows_ahead(kind, size, priority) + self._bisection.rows,
+            behind=queue.rows - queued,
+            device_free_s=self._busy_until_s,
+            now_s=now_s,
+            arrival_s=now_s if arrival_s is None else arrival_s,
+        )
+
+    def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
+        """Count a request for which there is no room, and return why."""
+        refusal = self.refusal(rows, now_s, arrival_s)
+        self.count_refused(refusal, rows, now_s)
+        return refusal
+
+    def refusal(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
+        """Return why there is no room for a request: FULL or EXPIRED."""
+        if not self._draining and self._admission.is_expired(rows, now_s, arrival_s):
+            # No replica refuses it to have it tried elsewhere: that would be too late.
+            return Refusal.EXPIRED
+        return Refusal.FULL
+
+    def count_refused(self, refusal: Refusal, rows: int, now_s: float) -> None:
+        """Count the rows of requests for which there was no room."""
+        self.arrival_rate.count(now_s, rows)
+        if refusal is Refusal.FULL:
+            self._admission.count_refused(rows, self.arrival_rate.weight)
+
+    def policy(self, now_s: float) -> BatchingPolicy:
+        """Return the policy in force at the observed arrival rate."""
+        return self.table.lookup(self.arrival_rate.bounded_per_s(now_s))
+
+    def arrive(self, now_s: float, request: Request) -> Refusal | None:
+        """Queue a request, or return why it is refused.
+
+        Its time counts from its own `arrival_s`, which is before `now_s` if it waited to be read.
+        """
+        kind, priority = request.kind, request.priority
+        if not self.has_room(request.rows, now_s, request.arrival_s, kind, priority):
+            return self.refuse(request.rows, now_s, request.arrival_s)
+        self.arrival_rate.count(now_s, request.rows)
+        self._admission.count_admitted(request.rows, self.arrival_rate.weight)
+        if request.deadline_s < math.inf:
+            ahead = self._queue.rows_from(priority) + self._bisection.rows
+            done_s = self._admission.completion_s(ahead + request.rows, now_s, self._busy_until_s)
+            if done_s > request.deadline_s:
+                alone_s = self._admission.completion_s(request.rows, now_s, None)
+                return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
+        self._queue.append(request)
+        if priority and self._queue.rows_from(priority) < self._queue.rows:
+            self._displace(now_s)
+        return None
+
+    def _displace(self, now_s: float) -> None:
+        """Give up what was overtaken and is too late now: another replica may still answer it."""
+        if self.limits.answer_within_ms == math.inf:
+            return
+        tested, free_s = self._bisection.rows, self._busy_until_s
+        for request in overtaken(self._queue, tested, self._admission, free_s, now_s):
+            self.displaced.append(request)
+            self.cancel(request)
+            self._admission.count_refused(request.rows, self.arrival_rate.weight)
+
+    def cancel(self, request: Request) -> None:
+        """Give up the rows of `request` that are not on the device yet."""
+        self._failed.cancel(request)
+
+    def _miss_deadline(self, request: Request) -> None:
+        self.deadline_missed.append(request)
+        self.cancel(request)
+
+    def device_free(self) -> None:
+        """Record that the device finished its batch."""
+        self._busy_until_s = None
+        self._failed.batch_ended()
+
+    def device_failed(self, batch: Batch, blamed: Collection[int] = ()) -> list[int]:
+        """Record that the device failed on its batch; requests not to blame wait again.
+
+        Parameters
+        ----------
+        batch : Batch
+            The batch that failed.
+        blamed : collection of int
+            Indices into ``batch.slices`` of the culprits, if the model names them; the other slices
+            then need no search.
+
+        Returns
+        -------
+        list of int
+            Indices of the slices whose requests failed: blamed, or alone in the batch. The caller
+            answers these requests.
+        """
+        self._busy_until_s = None
+        failed, crowded_out = self._failed.put_back(
+            batch, blamed, len(self.limits.latency_ms), self.limits.waiting_room
+        )
+        self.crowded_out += crowded_out
+        return failed
+
+    def recall(self, batch: Batch, alone: Collection[int]) -> None:
+        """Take back a batch that the device has not been given; cancelled requests are dropped.
+
+        Parameters
+        ----------
+        batch : Batch
+            The latest batch.
+        alone : collection of int
+            Indices into ``batch.slices`` of those that must each run in a batch of their own; the
+            others wait again.
+        """
+        self._busy_until_s = None
+        self._failed.recall(batch, alone)
+
+    def release(self, cleared: Callable[[Request], bool]) -> None:
+        """Let the requests that were to run alone, and are `cleared`, share batches again."""
+        self._failed.release(cleared)
+
+    def drain(self) -> None:
+        """Refuse new requests, and start waiting rows without delay."""
+        self._draining = True
+
+    def requests(self) -> list[Request]:
+        """Return the requests that wait, or of which a part does."""
+        waiting = dict.fromkeys(self._queue.requests() + self._bisection.requests())
+        return [request for request in waiting if not request.cancelled]
+
+    def device_lost(self) -> list[Request]:
+        """Record that the device is lost: refuse new requests and give up the waiting ones.
+
+        Returns
+        -------
+        list of Request
+            The requests given up; the caller answers them.
+        """
+        self.drain()
+        given_up = self.requests()
+        for request in given_up:
+            self.cancel(request)
+        self._busy_until_s = None
+        return given_up
+
+    def next_batch(self, now_s: float) -> Batch | None:
+        """Start a batch if the device is free and the policy starts one now.
+
+        Returns
+        -------
+        Batch or None
+            None: wait for the next event, or until `wake_at_s` if that is not None.
+        """
+        self.wake_at_s = None
+        while self._busy_until_s is None and (self._queue.rows or self._bisection):
+            policy = self.policy(now_s)
+            size, reason = self._ordinary_batch(now_s, policy)
+            under_test = 0
+            if self._bisection and not (size and self._failed.queue_is_next):
+                slices, under_test = self._failed.take_test(
+                    now_s, self._largest(policy), self.limits, self._take, self._miss_deadline
+                )
+                reason = StartReason.SEARCH
+            elif size:
+                self._failed.queue_is_next = False
+                # The whole queue decides when; the oldest request's kind, what the batch holds.
+                kind = self._queue.first_kind(1e-3 * self.limits.head_start_ms)
+                size = min(size, self._queue.rows_of(kind))
+                done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
+                slices = self._take(size, done_s, kind)
+            else:
+                self.wake_at_s = self._latest_start_s(policy)
+                return None
+            if slices:
+                # Smaller than decided if deadlines were missed; the rest still goes now.
+                size = sum([part.stop - part.start for part in slices])
+                self._busy_until_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
+                return Batch(tuple(slices), size, reason, under_test)
+        return None
+
+    def _ordinary_batch(self, now_s: float, policy: BatchingPolicy) -> tuple[int, StartReason]:
+        """Return how many queued rows start now, and why."""
+        queued, largest = self._queue.rows, self._largest(policy)
+        size = policy.batch_size(queued) if queued else 0
+        if largest < policy.max_batch_size:
+            size = largest if queued >= largest else size
+        if size:
+            return size, StartReason.FULL if size == largest else StartReason.LIMIT
+        # Rows of a failed batch have waited before: they do not wait for others again.
+        again = self._queue.has_returned_slices
+        if queued and (again or self._draining or now_s >= self._latest_start_s(policy)):
+            size = min(queued, largest)
+        if self._draining:
+            return size, StartReason.DRAIN
+        return size, StartReason.AGAIN if again else StartReason.MAX_WAIT
+
+    def _largest(self, policy: BatchingPolicy) -> int:
+        """Return the largest batch: limits take effect at once, policies once they are solved."""
+        return min(policy.max_batch_size, self.limits.max_batch_size)
+
+    def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
+        """Take `size` rows of a kind off the queue; drop requests that `done_s` is too late for."""
+        limits = self.limits
+        return self._queue.take(
+            size,
+            done_s,
+            done_s - 1e-3 * limits.answer_within_ms,
+            1e-3 * limits.head_start_ms,
+            self._miss_deadline,
+            kind,
+        )
+
+    def longest_wait_ms(self, policy: BatchingPolicy) -> float:
+        """Return how long a free device lets the oldest request wait at most, under `policy`."""
+        max_age_ms = self.limits.max_age_ms
+        if policy.max_wait_ms is not None:
+            max_age_ms = min(max_age_ms, policy.max_wait_ms)
+        return max_age_ms * self.wait_factor
+
+    def _latest_start_s(self, policy: BatchingPolicy) -> float:
+        """Return when the oldest wait ends; earlier if a deadline or another kind needs that."""
+        due_s = self._queue.oldest_arrival_s() + 1e-3 * self.longest_wait_ms(policy)
+        if self._queue.has_several_kinds:
+            max_age_ms = self.limits.max_age_ms * self.wait_factor
+            return min(due_s, latest_start_s(self._queue, self.limits, max_age_ms))
+        deadline_s = self._queue.earliest_deadline_s()
+        if deadline_s == math.inf:
+            return due_s
+        size = min(self._queue.rows, self._largest(policy))
+        return min(due_s, deadline_s - 1e-3 * self.limits.early_latency_ms(size))

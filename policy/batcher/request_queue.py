@@ -1,0 +1,273 @@
+"""The queue of ordinary batches: priorities, kinds, and slices back from failed batches."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
+from typing import Any
+
+from policy.batcher.requests import Request, Slice
+
+#: Cancelled requests that may stay in a queue before it is looked through for them.
+_MIN_CANCELLED = 16
+
+
+class RequestQueue:
+    """Rows that wait for an ordinary batch.
+
+    Slices put back after a failed batch go first. Then the order is first in, first out, with
+    every request treated as if it had arrived a head start earlier for each step of its priority.
+    Only requests of the kind of the first one are taken together.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that wait.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        #: By priority, the lowest first.
+        self._queues: list[deque[Request]] = [deque()]
+        self._rows_by_priority = [0]
+        self._returned: deque[Slice] = deque()
+        #: But for None, the only kind where it is one.
+        self._rows_by_kind: dict[Hashable, int] = {}
+        self._has_deadlines = False
+        #: At least as many as the cancelled requests that are still in the queues.
+        self._cancelled = 0
+
+    @property
+    def has_returned_slices(self) -> bool:
+        """Whether slices of failed batches wait."""
+        return bool(self._returned)
+
+    @property
+    def has_several_kinds(self) -> bool:
+        """Whether rows of more than one kind wait."""
+        return len(self._rows_by_kind) > 1
+
+    def rows_of(self, kind: Hashable) -> int:
+        """Return how many rows of a kind wait."""
+        return self.rows if kind is None else self._rows_by_kind.get(kind, 0)
+
+    def rows_from(self, priority: int) -> int:
+        """Return how many rows wait of this priority or a higher one, or of failed batches."""
+        if not priority:
+            return self.rows
+        rows = sum(self._rows_by_priority[priority:])
+        for part in self._returned:
+            if part.request.priority < priority and not part.request.cancelled:
+                rows += part.rows
+        return rows
+
+    def rows_ahead(self, kind: Hashable, batch_size: int, priority: int = 0) -> int:
+        """Return the rows that wait before a request, with batches of other kinds as if full.
+
+        Parameters
+        ----------
+        kind : hashable
+            Its kind. If that is None although others have one, it is not known yet.
+        batch_size : int
+            The largest batch.
+        priority : int
+            Its priority; what waits of a lower one does not count.
+        """
+        if not self._rows_by_kind:
+            return self.rows_from(priority)
+        by_kind = self._rows_by_kind
+        if priority:
+            by_kind = dict(self.returned_rows())
+            for one in chain(*self._queues[priority:]):
+                if not one.cancelled:
+                    rows = one.rows - one.rows_started
+                    by_kind[one.kind] = by_kind.get(one.kind, 0) + rows
+            if not by_kind:
+                return 0
+        batches = sum([-(-rows // batch_size) for other, rows in by_kind.items() if other != kind])
+        if kind is None:
+            batches -= 1  # it may still fit into one of them
+        return batch_size * batches + by_kind.get(kind, 0)
+
+    def first_kind(self, head_start_s: float) -> Hashable:
+        """Return the kind of the request that goes next; there must be one."""
+        if self._returned:
+            return self._returned[0].request.kind
+        return self._next_queue(head_start_s)[0].kind
+
+    def append(self, request: Request) -> None:
+        """Queue all rows of a new request."""
+        while len(self._queues) <= request.priority:
+            self._queues.append(deque())
+            self._rows_by_priority.append(0)
+        self._queues[request.priority].append(request)
+        self._count(request, request.rows)
+        if request.deadline_s < math.inf:
+            self._has_deadlines = True
+
+    def put_back(self, slices: Sequence[Slice]) -> None:
+        """Put slices of a failed batch at the head, in order; skip cancelled requests."""
+        for part in reversed(slices):
+            if not part.request.cancelled:
+                self._count(part.request, part.rows)
+                self._returned.appendleft(part)
+
+    def discard(self, request: Request) -> None:
+        """Remove the rows of a cancelled request."""
+        self._count(request, -request.rows_queued)
+        # The heads must be live requests: their age decides when a batch starts.
+        self._drop_cancelled_heads()
+        self._cancelled += 1
+        entries = sum(map(len, self._queues)) + len(self._returned)
+        # Each cancelled request pays for looking at two entries at most.
+        if self._cancelled > max(_MIN_CANCELLED, entries // 2):
+            self._drop_cancelled()
+
+    def returned_rows(self) -> Counter[Hashable]:
+        """Return how many rows of failed batches wait, by their kinds."""
+        rows: Counter[Hashable] = Counter()
+        for part in self._returned:
+            if not part.request.cancelled:
+                rows[part.request.kind] += part.rows
+        return rows
+
+    def in_order(self, head_start_s: float) -> list[Request]:
+        """Return the requests in the order in which they go next, after what was returned."""
+        waiting = [one for one in chain(*self._queues) if not one.cancelled]
+        waiting.sort(key=lambda one: (one.arrival_s - one.priority * head_start_s, -one.priority))
+        return waiting
+
+    def requests(self) -> list[Request]:
+        """Return the waiting requests; one with several slices may appear more than once."""
+        return [*chain(*self._queues), *(part.request for part in self._returned)]
+
+    def oldest_arrival_s(self) -> float:
+        """Return when the oldest request that was never in a batch arrived; infinity if none."""
+        heads = [queue[0].arrival_s for queue in self._queues if queue]
+        return min(heads, default=math.inf)
+
+    def earliest_deadline_s(self) -> float:
+        """Return the earliest deadline of the waiting requests; infinity if none has one."""
+        self._has_deadlines &= self.rows > 0
+        if not self._has_deadlines:
+            return math.inf
+        waiting = chain(*self._queues)
+        return min((one.deadline_s for one in waiting if not one.cancelled), default=math.inf)
+
+    def take(
+        self,
+        size: int,
+        done_s: float,
+        oldest_s: float,
+        head_start_s: float,
+        miss: Callable[[Request], None],
+        kind: Hashable = None,
+    ) -> list[Slice]:
+        """Remove the next `size` rows of a kind, but requests that it would answer too late.
+
+        Parameters
+        ----------
+        size : int
+            Rows to take; fewer are taken if the queue runs out.
+        done_s : float
+            When the batch will be done.
+        oldest_s : float
+            A request that arrived before this would be answered too late.
+        head_start_s : float
+            Head start of each step of priority.
+        miss : callable
+            Called with each request that would be answered too late; it must cancel the request
+            and `discard` it here.
+        kind : hashable
+            Requests of other kinds keep their places.
+
+        Returns
+        -------
+        list of Slice
+            In the order of the queue; a request may be cut.
+        """
+        slices: list[Slice] = []
+        passed_over: list[tuple[deque[Any], Any]] = []
+        while size and self._returned:
+            request, start, stop = self._returned[0]
+            if request.kind != kind:
+                passed_over.append((self._returned, self._returned.popleft()))
+                self._drop_cancelled_heads()
+                continue
+            if request.deadline_s < done_s or request.arrival_s < oldest_s:
+                miss(request)
+                continue
+            if stop > start + size:
+                stop = start + size
+                self._returned[0] = Slice(request, stop, self._returned[0].stop)
+            else:
+                self._returned.popleft()
+            slices.append(Slice(request, start, stop))
+            self._count(request, start - stop)
+            size -= stop - start
+            self._drop_cancelled_heads()
+        while size and (queue := self._next_queue(head_start_s)):
+            request = queue[0]
+            if request.kind != kind:
+                passed_over.append((queue, queue.popleft()))
+                self._drop_cancelled_heads()
+                continue
+            # A request that was let in although it takes too long, or has begun, is finished.
+            too_old = request.arrival_s < oldest_s and not request.rows_started
+            if request.deadline_s < done_s or too_old:
+                miss(request)
+                continue
+            start = request.rows_started
+            stop = min(request.rows, start + size)
+            request.rows_started = stop
+            slices.append(Slice(request, start, stop))
+            self._count(request, start - stop)
+            size -= stop - start
+            if stop == request.rows:
+                queue.popleft()
+                while queue and queue[0].cancelled:
+                    queue.popleft()
+        for queue, entry in reversed(passed_over):
+            queue.appendleft(entry)
+        return slices
+
+    def _next_queue(self, head_start_s: float) -> deque[Request]:
+        """Return the queue whose head goes next; an empty one if all are."""
+        first = self._queues[0]
+        if len(self._queues) == 1:
+            return first
+        first_s = first[0].arrival_s if first else math.inf
+        for priority, queue in enumerate(self._queues):
+            if queue and queue[0].arrival_s - priority * head_start_s <= first_s:
+                first, first_s = queue, queue[0].arrival_s - priority * head_start_s
+        return first
+
+    def _count(self, request: Request, rows: int) -> None:
+        """Count rows of a request that come or, if negative, go."""
+        request.rows_queued += rows
+        self.rows += rows
+        self._rows_by_priority[request.priority] += rows
+        if request.kind is not None:
+            waiting = self._rows_by_kind.get(request.kind, 0) + rows
+            if waiting:
+                self._rows_by_kind[request.kind] = waiting
+            else:
+                self._rows_by_kind.pop(request.kind, None)
+
+    def _drop_cancelled(self) -> None:
+        # In place: `take` may hold entries that go back to these very queues.
+        for queue in self._queues:
+            live = [one for one in queue if not one.cancelled]
+            queue.clear()
+            queue.extend(live)
+        returned = [part for part in self._returned if not part.request.cancelled]
+        self._returned.clear()
+        self._returned.extend(returned)
+        self._cancelled = 0
+
+    def _drop_cancelled_heads(self) -> None:
+        for queue in self._queues:
+            while queue and queue[0].cancelled:
+                queue.popleft()
+        while self._returned and self._returned[0].request.cancelled:
+            self._returned.popleft()

@@ -1,0 +1,155 @@
+"""The policy here against Ray's own functions."""
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.simulator.autoscalers.ray_default import (
+    DelayedTarget,
+    RayDefault,
+    RaySettings,
+    average_ongoing,
+)
+from policy.errors import InvalidInputError
+from tests.support.fleet_views import view
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # from pydantic, through Ray
+    import ray.serve.autoscaling_policy as ray_policy
+    from ray.serve._private.common import DeploymentID, TimeStampedValue
+    from ray.serve._private.metrics_utils import aggregate_timeseries, merge_instantaneous_total
+    from ray.serve.config import AggregationFunction, AutoscalingConfig, AutoscalingContext
+
+THEIRS = ray_policy._apply_autoscaling_config(ray_policy.default_autoscaling_policy)
+
+
+def test_the_defaults_are_those_of_ray() -> None:
+    theirs = AutoscalingConfig()
+    for name in vars(RaySettings()):
+        given_there = getattr(theirs, name)
+        assert getattr(RaySettings(), name) == (1.0 if given_there is None else given_there), name
+
+
+@settings(max_examples=60)
+@given(
+    load=st.lists(
+        st.tuples(st.floats(0, 400), st.integers(0, 30), st.floats(0.1, 90)),
+        min_size=1,
+        max_size=40,
+    ),
+    target=st.floats(0.5, 40),
+    up=st.floats(0.1, 3),
+    down=st.floats(0.1, 3),
+    delays=st.tuples(st.sampled_from((0.0, 30.0)), st.sampled_from((0.0, 60.0, 600.0))),
+)
+def test_decides_as_rays_own_policy(load, target, up, down, delays) -> None:
+    chosen = {
+        "target_ongoing_requests": target,
+        "upscaling_factor": up,
+        "downscaling_factor": down,
+        "upscale_delay_s": delays[0],
+        "downscale_delay_s": delays[1],
+    }
+    config = AutoscalingConfig(min_replicas=0, max_replicas=10**9, **chosen)
+    ours = DelayedTarget(RaySettings(**chosen))
+    now_s, ordered = 1000.0, 3
+    state: dict[str, Any] = {}
+    for ongoing, running, wait_s in load:
+        now_s += wait_s
+        context = AutoscalingContext(
+            deployment_id=DeploymentID("m", "a"),
+            deployment_name="m",
+            app_name="a",
+            current_num_replicas=running,
+            target_num_replicas=ordered,
+            running_replicas=[],
+            total_num_requests=ongoing,
+            capacity_adjusted_min_replicas=0,
+            capacity_adjusted_max_replicas=10**9,
+            policy_state=state,
+            current_time=now_s,
+            config=config,
+            total_queued_requests=None,
+            aggregated_metrics=None,
+            raw_metrics=None,
+            last_scale_up_time=None,
+            last_scale_down_time=None,
+        )
+        clock, ray_policy.time = ray_policy.time, SimpleNamespace(time=lambda at=now_s: at)
+        try:
+            expected, state = THEIRS(context)
+        finally:
+            ray_policy.time = clock
+        decided = ours.next(now_s, ongoing, running, ordered)
+        assert decided == expected
+        ordered = decided
+
+
+@settings(max_examples=60)
+@given(
+    values=st.lists(st.floats(0, 1000), min_size=1, max_size=6),
+    later=st.floats(0.1, 20),
+    aligned=st.integers(0, 40),
+)
+def test_averages_as_rays_controller(values, later, aligned) -> None:
+    times = [6.0 * n for n in range(len(values))]
+    points = [TimeStampedValue(*point) for point in zip(times, values, strict=True)]
+    # A second replica, without load, whose points begin at `aligned`.
+    late = [TimeStampedValue(time_s, 0.0) for time_s in times if time_s >= aligned]
+    merged = merge_instantaneous_total([points, late])
+    assume(merged)
+    now_s = times[-1] + later
+    # Ray drops points that change nothing, and aligns only before the last remaining one.
+    aligned_s = late[0].timestamp if late else merged[-1].timestamp + 1
+    assume(not late or aligned_s <= merged[-1].timestamp)
+    theirs = aggregate_timeseries(
+        merged,
+        AggregationFunction.MEAN,
+        last_window_s=now_s - merged[-1].timestamp,
+        window_start=max(aligned_s, merged[0].timestamp) if late else None,
+    )
+    ours = average_ongoing(list(zip(times, values, strict=True)), now_s, aligned_s)
+    assert ours == pytest.approx(theirs)
+
+
+def run(policy: RayDefault, loads: list[float], ready: int) -> list[int]:
+    """Scale a fleet without start times and return its size in each second."""
+    sizes = []
+    for second, ongoing in enumerate(loads, start=1):
+        ready = policy.replicas(view(second, ongoing=ongoing, ready=ready))
+        sizes.append(ready)
+    return sizes
+
+
+def test_a_step_is_seen_in_the_next_report_and_followed_after_the_delay() -> None:
+    sizes = run(RayDefault(), 10 * [4.0] + 60 * [20.0], ready=2)
+    first = sizes.index(max(sizes[:60])) + 1
+    # Recorded at 13 s, sent at 21 s, and ordered after 30 s without a break.
+    assert set(sizes[:50]) == {2}
+    assert first == 51
+    assert sizes[50] > 2
+
+
+def test_scales_in_only_after_ten_minutes() -> None:
+    sizes = run(RayDefault(), 700 * [2.0], ready=4)
+    assert sizes[600 - 1] == 4
+    assert sizes[600] == 1
+
+
+def test_a_moment_at_the_target_restarts_the_delay() -> None:
+    target = DelayedTarget(RaySettings())
+    assert target.next(0, 20, 2, 2) == 2
+    assert target.next(29, 4, 2, 2) == 2
+    assert target.next(30, 20, 2, 2) == 2
+    assert target.next(59, 20, 2, 2) == 2
+    assert target.next(60, 20, 2, 2) == 10
+
+
+@pytest.mark.parametrize("wrong", [{"target_ongoing_requests": 0}, {"upscale_delay_s": -1}])
+def test_rejects_what_ray_rejects(wrong) -> None:
+    with pytest.raises(InvalidInputError):
+        RaySettings(**wrong)

@@ -1,0 +1,84 @@
+import math
+
+import numpy as np
+import pytest
+
+from autoscaler.history.traces import Trace
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.faults import ReportFaults
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
+from tests.support.fleet_views import view
+
+FULL_BATCH = {"full_batch_size": 32.0, "full_batch_ms": 10.8}
+
+
+def report(replica: int, now_s: float, rate_per_s: float) -> ReplicaReport:
+    served = rate_per_s * now_s
+    return ReplicaReport(
+        f"replica-{replica}",
+        now_s,
+        offered_total=served,
+        refused_total=0.0,
+        completed_total=served,
+        queue_length=0.0,
+        sla_response_time_ms=50.0,
+        sla_percentile=99.0,
+        start_time_s=10.0,
+        sla_rate_per_s=2000.0,
+        late_shares=tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES),
+        **FULL_BATCH,
+    )
+
+
+def final_replicas(policy: SojournAutoscaler, rate_per_s: float, seconds: int) -> int:
+    """Share a constant load among the ordered replicas and return how many there are at the end."""
+    ordered = 1
+    for second in range(1, seconds + 1):
+        reports = tuple(report(n, second, rate_per_s / ordered) for n in range(ordered))
+        ordered = policy.replicas(view(second, ready=ordered, reports=reports))
+    return ordered
+
+
+def test_scales_out_until_the_load_is_carried() -> None:
+    policy = SojournAutoscaler(AutoscalerSettings(window_s=5))
+    assert math.isnan(policy.forecast_per_s)
+    # The load is about three times the capacity of one replica.
+    assert final_replicas(policy, 9000.0, 30) >= 4
+    assert policy.decision is not None
+    assert policy.decision.reason
+
+
+def test_sees_reports_a_second_late() -> None:
+    prompt = SojournAutoscaler(report_lag_s=0)
+    late = SojournAutoscaler(report_lag_s=1)
+    first = view(1, reports=(report(0, 1, 100.0),))
+    prompt.replicas(first)
+    late.replicas(first)
+    assert "no replica has reported" not in prompt.decision.reason
+    assert "no replica has reported" in late.decision.reason
+
+
+def test_keeps_to_its_bounds() -> None:
+    policy = SojournAutoscaler(AutoscalerSettings(window_s=5), max_replicas=2)
+    assert final_replicas(policy, 9000.0, 30) == 2
+
+
+def test_a_past_with_a_jump_every_half_hour_orders_for_the_next_one() -> None:
+    """The run begins as a burst is due in 20 s; ten bursts have been seen."""
+    seconds = 5 * 3600
+    times = np.arange(-seconds, 0) - 20
+    rates = np.where(times % 1800 < 300, 9000.0, 1000.0)
+    past = Trace(np.random.default_rng(1).poisson(rates).astype(float), 1, -seconds, False)
+    settings = AutoscalerSettings(window_s=5, risk=0.001)
+    knowing, new = SojournAutoscaler(settings, history=past), SojournAutoscaler(settings)
+    assert final_replicas(new, 1000.0, 15) == 1
+    assert final_replicas(knowing, 1000.0, 15) >= 5
+
+
+def test_a_history_needs_a_fleet_without_faults() -> None:
+    past = Trace(np.ones(10), 1, -10, False)
+    with pytest.raises(InvalidInputError, match="cannot be simulated together"):
+        SojournAutoscaler(faults=ReportFaults(), history=past)

@@ -1,0 +1,123 @@
+"""The front before and after a device, in both engines, on requests followed by hand."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from autoscaler.simulator.engines.counters import FleetCounters
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import ENGINES
+from policy.batching_policy import BatchingPolicy
+from policy.front import FrontCosts
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.try_delays import TryDelays
+
+BOTH = pytest.mark.parametrize("name", list(ENGINES))
+
+
+def engine_with(name, front, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, replicas=1, **options):
+    """Return an engine that has served requests sent at these times, and its counters."""
+    scenario = Scenario(
+        Profile("model", "device", np.array(latency_ms), front=front),
+        ServiceLevelObjective(options.pop("response_time_ms", 1000.0), 99.0),
+        np.ones(1),
+        batching=BatchingPolicy.from_control_limit(1, len(latency_ms)),
+        delays=TryDelays(0.0, 0.0, 0.0, retries),
+        **options,
+    )
+    counters = FleetCounters.zeros(1)
+    engine = ENGINES[name](scenario.replica_model(), counters, seed=1, log_requests=True)
+    for slot in range(replicas):
+        engine.add(slot, 0.0)
+    engine.route_to(range(replicas), 0.0)
+    engine.offer(1e-3 * np.array(sent_ms))
+    engine.advance(1.0)
+    return engine, counters
+
+
+@BOTH
+def test_requests_and_ended_batches_pass_the_front_in_order(name):
+    front = FrontCosts(request_ms=2.0, batch_ms=1.0, shares_cpu=False)
+    engine, _ = engine_with(name, front, [0.0, 1.0, 5.5, 20.0])
+    # read:   0-2, 2-4, 6-8, 20-22; the third waits for the answer to the first
+    # device: 2-5 (1), 5-8 (2), 8-11 (3), 22-25 (4)
+    # answer: 5-6, 8-9, 11-12, 25-26
+    log = engine.request_log()
+    assert_allclose([request.response_ms for request in log], [6.0, 8.0, 6.5, 6.0])
+    assert [request.batch_size for request in log] == [1, 1, 1, 1]
+    work = engine.work()
+    assert work.batches == 4
+    assert_allclose([work.devices_busy_s, work.fronts_busy_s], [12e-3, 12e-3])
+
+
+@BOTH
+def test_an_ended_batch_waits_for_the_requests_that_came_before(name):
+    front = FrontCosts(request_ms=2.0, batch_ms=1.0, shares_cpu=False)
+    engine, _ = engine_with(name, front, [0.0, 0.1, 0.2, 4.9])
+    # The first batch ends at 5, while the third request is read and after the fourth came: those
+    # are read until 6 and 8.
+    assert_allclose(engine.request_log()[0].response_ms, 9.0)
+
+
+@BOTH
+def test_a_front_refuses_what_it_cannot_answer_in_time(name):
+    front = FrontCosts(request_ms=4.0, batch_ms=0.0, shares_cpu=False)
+    engine, counters = engine_with(
+        name, front, [0.0, 0.1, 0.2], response_time_ms=20.0, refuse_ms=0.5
+    )
+    # Read: 0-4, 4-8. The third is looked at after 7.8 ms; to be read, computed and answered takes
+    # 7 ms more, and its answer might wait twice as long as it did. It is refused until 8.5, before
+    # the first batch, which ended at 7, is answered.
+    assert [request.response_ms for request in engine.request_log()] == pytest.approx([8.5, 10.9])
+    assert counters.refused.sum() == 1
+    counted = engine.counters(0)
+    assert (counted.offered, counted.refused, counted.completed) == (3, 1, 2)
+    assert_allclose(engine.work().fronts_busy_s, 8.5e-3)
+
+
+@BOTH
+def test_what_a_front_refuses_is_answered_by_another_replica(name):
+    front = FrontCosts(request_ms=4.0, batch_ms=0.0, shares_cpu=False)
+    options = {"response_time_ms": 20.0, "refuse_ms": 0.5, "routing": "random"}
+    engine, counters = engine_with(name, front, [0.0] * 4, retries=1, replicas=2, **options)
+    assert counters.refused.sum() == 0
+    assert {request.tries for request in engine.request_log()} <= {1, 2}
+    offered = [engine.counters(slot).offered for slot in range(2)]
+    assert sum(offered) == 4 + sum(engine.counters(slot).refused for slot in range(2))
+
+
+@BOTH
+@pytest.mark.parametrize("front", [FrontCosts(4.0, 0.0, shares_cpu=False), None])
+def test_what_the_only_replica_refuses_is_not_sent_back_to_it(name, front):
+    options = {"response_time_ms": 20.0, "refuse_ms": 0.5, "latency_ms": (4.0,)}
+    engine, counters = engine_with(name, front, [0.0] * 20, retries=5, **options)
+    counted = engine.counters(0)
+    assert counted.offered == 20
+    assert counted.refused > 0
+    assert counters.refused.sum() == counted.refused + counted.expired
+    assert {request.tries for request in engine.request_log()} == {1}
+
+
+@BOTH
+def test_a_draining_replica_answers_what_its_front_has(name):
+    front = FrontCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
+    engine, _ = engine_with(name, front, [990.0, 991.0])
+    engine.route_to([], 1.0)
+    engine.drain(0, 1.0)
+    assert engine.drained_at_s(0) == np.inf
+    engine.advance(2.0)
+    # Read until 1.04 and 1.09, computed 1.04-1.043, answered 1.09-1.1 and, after that, 1.1-1.11.
+    assert engine.drained_at_s(0) == pytest.approx(1.11)
+    assert_allclose([request.response_ms for request in engine.request_log()], [110.0, 119.0])
+
+
+@BOTH
+def test_a_dead_replica_loses_what_its_front_has(name):
+    front = FrontCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
+    engine, counters = engine_with(name, front, [900.0, 901.0, 960.0])
+    engine.kill(0, 1.0)
+    engine.finish(1.0)
+    assert counters.refused.sum() == 3
+    assert not engine.request_log()
+    assert engine.take_ongoing_s() == pytest.approx(0.1 + 0.099 + 0.04)

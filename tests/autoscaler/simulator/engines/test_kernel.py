@@ -1,0 +1,82 @@
+import ast
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core.dispatcher import Dispatcher
+from scipy import stats
+
+from autoscaler.simulator import arrivals
+from autoscaler.simulator.engines import kernel
+from autoscaler.simulator.engines.kernel import draw, draw_ratio
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize("module", [arrivals, kernel])
+def test_compiled_functions_call_none_of_another_file(module):
+    # Numba reuses cached code until the file of the function itself changes.
+    functions = {
+        name: value for name, value in vars(module).items() if isinstance(value, Dispatcher)
+    }
+    assert functions
+    for name, function in functions.items():
+        assert inspect.getsourcefile(function.py_func) == module.__file__, name
+
+
+def names_from_kernel(path: Path) -> set[str]:
+    """Return the names of the kernel that a module imports, or uses as attributes."""
+    found: set[str] = set()
+    source = path.read_text()
+    if "autoscaler.simulator.engines" not in source:
+        return found
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == kernel.__name__:
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found |= {node.attr} if node.value.id == "kernel" else set()
+    return found
+
+
+def test_python_calls_no_internal_function():
+    # It would crash, without an exception.
+    internal = {
+        name
+        for name, value in vars(kernel).items()
+        if isinstance(value, Dispatcher) and value.targetoptions.get("no_cpython_wrapper")
+    }
+    assert len(internal) > 20
+    used = {
+        str(path.relative_to(ROOT)): names & internal
+        for folder in ("autoscaler", "benchmarks", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+        if (names := names_from_kernel(path))
+    }
+    assert len(used) > 4
+    assert not any(used.values()), used
+
+
+def test_the_generator_is_splitmix64():
+    # The first two outputs for the seed 1234567, as published with the reference code; `draw` uses
+    # the upper half of each.
+    state = np.array([1234567], np.uint64)
+    assert draw(state, 2**32) == 6457827717110365317 >> 32
+    assert draw(state, 2**32) == 3203168211198807973 >> 32
+
+
+def test_all_numbers_are_equally_likely():
+    state = np.array([5], np.uint64)
+    counts = np.bincount([draw(state, 7) for _ in range(7000)], minlength=7)
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def test_batch_times_follow_their_distribution():
+    ranks = np.array([0.2, 0.5, 1.0])
+    ratios = np.array([[9.0, 9.0, 9.0], [0.5, 1.0, 2.0]])
+    streams = np.array([7, 3], np.uint64)
+    drawn = [draw_ratio(ranks, ratios, 2, streams, 1) for _ in range(5000)]
+    counts = [drawn.count(ratio) for ratio in (0.5, 1.0, 2.0)]
+    assert sum(counts) == len(drawn)
+    assert stats.chisquare(counts, 5000 * np.array([0.2, 0.3, 0.5])).pvalue > 0.01
+    assert streams[0] == 7  # the other stream is untouched

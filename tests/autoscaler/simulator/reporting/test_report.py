@@ -1,0 +1,192 @@
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from autoscaler.simulator.prediction import Predicted
+from autoscaler.simulator.reporting.comparison import Comparison
+from autoscaler.simulator.reporting.report import Setting, render, save_report
+from policy.errors import InvalidInputError
+from tests.support.simulated_runs import comparison, run
+
+pytestmark = pytest.mark.slow
+
+SETTING = Setting(
+    title="a <test> & more",
+    command="sojourn simulate --report out.html",
+    assumptions=[("replicas start in", "60 s")],
+    autoscalers=[("Sojourn", "sizes for the forecast")],
+)
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Return a page with all of its parts."""
+    return render(comparison(forecast=True), SETTING)
+
+
+class Page(HTMLParser):
+    """Check what a browser would have to repair: tags that do not match, repeated attributes."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.references, self.tags = [], [], [], []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.attributes(attrs)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes(attrs)
+
+    def attributes(self, attrs):
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), names
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "action", "data", "poster", "srcset"):
+                self.references.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def row_of(text, label):
+    (row,) = re.findall(rf"<tr[^>]*>\s*<td>{label}</td>.*?</tr>", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", row)).split()
+
+
+def test_the_page_is_well_formed(whole):
+    page = Page(whole)
+    assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert {"html", "head", "title", "body", "main", "table", "svg"} <= set(page.tags)
+
+
+def test_the_page_fetches_nothing(whole):
+    page = Page(whole)
+    assert not {"script", "link", "iframe", "img", "object", "base"} & set(page.tags)
+    assert all(reference.startswith("#") for reference in page.references)
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", whole))
+    assert "://" not in whole
+    assert "@import" not in whole
+
+
+def test_references_within_a_picture_have_targets(whole):
+    page = Page(whole)
+    targets = [reference[1:] for reference in page.references]
+    targets += re.findall(r"url\(#([^)]*)\)", whole)
+    assert targets
+    assert set(targets) <= set(page.ids)
+
+
+def test_every_color_of_a_picture_is_a_variable_of_the_page(whole):
+    """A fixed color would be invisible on a light or on a dark page."""
+    pictures = "".join(re.findall(r"<svg.*?</svg>", whole, flags=re.DOTALL))
+    colors = set(re.findall(r"#[0-9a-f]{6}\b", pictures))
+    assert colors <= {"#ffffff"}, colors
+    used = set(re.findall(r"var\(--([\w-]+)\)", pictures))
+    for scheme in re.findall(r":root \{(.*?)\}", whole, flags=re.DOTALL):
+        assert used <= set(re.findall(r"--([\w-]+):", scheme))
+
+
+def test_the_table_has_the_numbers_of_each_autoscaler(whole):
+    text = whole
+    # 4.5 replicas for 300 s at 10 W each, and five scalings in these 300 s.
+    expected = "Sojourn kept 99.6% 100% 0.375 1.29× 13.5 kJ 51.0 0 60.0"
+    assert row_of(text, "Sojourn") == expected.split()
+    ray = row_of(text, "Ray&#39;s default")
+    assert ray[2:8] == ["missed", "75.0%", "0%", "0.208", "0.71×", "7.50"]
+    assert ray[-2] == "1,500"
+    assert row_of(text, "oracle")[1:5] == ["kept", "100%", "100%", "0.292"]
+
+
+def test_the_page_begins_with_the_verdict(whole):
+    page = Page(whole)
+    said = (
+        "Sojourn kept 100% of the one-minute windows within the SLA at 1.29× the oracle's "
+        "replica-hours; Ray's default 0% at 0.71×."
+    )
+    assert said in page.text
+    only = "Only Sojourn kept 99% of requests within 100 ms over the whole run"
+    assert f"{only}, beside the oracle, which knows the future." in page.text
+    assert page.text.index(said) < page.text.index("Side by side")
+
+
+def test_text_is_escaped(whole):
+    assert "a &lt;test&gt; &amp; more" in whole
+    assert "<test>" not in whole
+
+
+def test_the_same_input_gives_the_same_page(whole):
+    assert render(comparison(forecast=True), SETTING) == whole
+
+
+def headings(text):
+    return re.findall(r"<h2>(.*?)</h2>", text)
+
+
+def test_parts_without_data_are_left_out(whole):
+    assert "Power" in headings(whole)
+    assert "Sojourn sized for" in whole
+    less = render(comparison(energy=False), SETTING)
+    assert "Power" not in headings(less)
+    assert "energy</th>" not in less
+    assert "sized for</text>" not in less
+    assert "nan" not in Page(less).text.lower()
+
+
+def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
+    alone = Comparison((run("fixed"),))
+    predicted = Predicted(
+        0.9987, ((99.0, 51.25),), 41.5, "device", lambda t_ms: np.clip(t_ms / 100, 0, 1)
+    )
+    text = render(alone, SETTING, predicted)
+    assert "oracle" not in Page(text).text
+    assert "Predicted and simulated" in headings(text)
+    assert row_of(text, "in time") == ["in", "time", "99.870%", "99.900%"]
+    assert row_of(text, "p99") == ["p99", "51.25", "ms", "50.99", "ms"]
+    assert row_of(text, "mean power") == ["mean", "power", "41.5", "W", "45", "W"]
+    assert "predicted (dashed)" in text
+
+
+@pytest.mark.parametrize("seconds", [1, 59, 3601])
+def test_runs_may_have_any_length(seconds):
+    text = render(comparison(seconds=seconds), SETTING)
+    assert Page(text).open == []
+    assert ("Requests in time, minute by minute" in headings(text)) == (seconds > 120)
+
+
+def test_a_run_may_have_no_answers():
+    silent = run("sojourn", late=0.0, refused=1.0)
+    text = render(Comparison((silent,), silent), SETTING)
+    assert row_of(text, "sojourn")[1:3] == ["missed", "0%"]
+    assert "Response times" not in headings(text)
+
+
+@pytest.mark.slow
+def test_there_may_be_more_autoscalers_than_colors():
+    oracle = run("oracle")
+    text = render(Comparison((*(run(f"a{n}") for n in range(12)), oracle), oracle), SETTING)
+    assert Page(text).open == []
+
+
+def test_a_file_that_cannot_be_written_is_reported(tmp_path):
+    with pytest.raises(InvalidInputError, match="no-such-folder"):
+        save_report(tmp_path / "no-such-folder" / "out.html", comparison(), SETTING)
+    save_report(tmp_path / "out.html", comparison(), SETTING)
+    assert (tmp_path / "out.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from autoscaler.history.traces import Trace
+from autoscaler.simulator.experiments import (
+    poisson_scenario,
+    predict_fixed,
+    run_fixed,
+    with_history,
+)
+from autoscaler.simulator.scenario import Scenario
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+PROFILE = Profile("m", "d", np.array([5.0, 6.0]))
+EMPTY = Scenario(
+    PROFILE,
+    ServiceLevelObjective(100.0, 99.0),
+    np.ones(1),
+    batching=BatchingPolicy((0, 1, 2)),
+    waiting_room=8,
+)
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    begin_s=st.integers(0, 10**9), early_s=st.integers(-500, 500), step_s=st.sampled_from([1, 60])
+)
+def test_a_history_lies_before_the_run(begin_s: int, early_s: int, step_s: int) -> None:
+    """On the clock of the trace if it ends before that begins, and else right before it."""
+    trace = Trace(np.ones(10), 1, begin_s, False)
+    past = Trace(np.arange(1.0, 6.0), step_s, begin_s - early_s - 5 * step_s, False)
+    history = with_history(EMPTY, trace, past, scale=2.0).history
+    assert history is not None
+    assert history.end_s == (-early_s if early_s >= 0 else 0)
+    assert (history.step_s, history.counts.tolist()) == (step_s, [2, 4, 6, 8, 10])
+
+
+def test_a_history_is_superposed_with_noise_of_its_own() -> None:
+    trace = Trace(np.full(600, 50.0), 1, 600, False)
+    past = Trace(np.full(600, 50.0), 1, 0, False)
+    history = with_history(EMPTY, trace, past, scale=20.0, superpose=True).history
+    assert history is not None
+    # 600 Poisson counts of mean 1000: to five standard errors.
+    assert history.counts.mean() == pytest.approx(1000, abs=5 * np.sqrt(1000 / 600))
+    assert history.counts.var() == pytest.approx(1000, abs=5 * 1000 * np.sqrt(2 / 600))
+
+
+def test_unknown_seconds_cannot_be_scaled() -> None:
+    trace = Trace(np.ones(10), 1, 0, False)
+    with pytest.raises(InvalidInputError, match="second 0 must be known"):
+        with_history(EMPTY, trace, Trace(np.array([np.nan, 1]), 1, 0, False), scale=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize(
+    ("latency_ms", "response_time_ms"),
+    [
+        (0.4 + 7.8 * np.arange(1.0, 33.0), 200.0),
+        (2.0 + 0.5 * np.arange(1.0, 17.0), 40.0),
+        (np.full(8, 10.0), 60.0),
+    ],
+    ids=["linear", "with economies", "flat"],
+)
+def test_an_overloaded_fleet_is_predicted_with_its_refusals_by_time(
+    latency_ms: NDArray[np.float64], response_time_ms: float, replicas: int
+) -> None:
+    """As a queue without them, 0% was predicted in time where half is."""
+    profile = Profile("m", "d", latency_ms, energy_mj=60.0 * latency_ms, idle_power_w=20.0)
+    sla = ServiceLevelObjective(response_time_ms, 99.0)
+    scenario = Scenario(profile, sla, np.ones(1), max_replicas=replicas)
+    curve = scenario.load_lateness_curve()
+    assert curve is not None
+    for factor in (1.1, 1.5, 3.0):
+        rate_per_s = factor * replicas * curve.sla_rate_per_s
+        poisson = poisson_scenario(scenario, rate_per_s, 30_000)
+        comparison = run_fixed(poisson, replicas)
+        (row,) = comparison.rows
+        predicted = predict_fixed(poisson, rate_per_s, replicas)
+        assert predicted is not None
+        assert predicted.service_level == pytest.approx(row.service_level, abs=0.02)
+        assert row.energy_j is not None
+        power_w = row.energy_j / comparison.seconds
+        assert predicted.mean_power_w == pytest.approx(power_w, rel=0.05)
+        assert predicted.percentiles_ms == ()

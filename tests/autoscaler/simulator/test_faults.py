@@ -1,0 +1,202 @@
+"""The autoscaler keeps its laws under random faults: on the cluster, of clocks, reports, itself.
+
+The fleet, its requests and its reports are simulated, as in Ray: reports come a second late,
+and the number of ready replicas is known at once.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.forecasting.load_history import RequiredRate
+from autoscaler.simulator.arrivals import WithinSecond
+from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.faults import EPOCH_S, ReportFaults
+from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import Simulation
+from autoscaler.simulator.start_time import StartTime
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from tests.support.reporting_fleet import Fleet
+
+#: About 70 requests per second and replica.
+PROFILE = Profile("m", "d", 42.0 + 12.0 * np.arange(1, 17))
+BATCHING = BatchingPolicy.from_control_limit(1, 16)
+SLA = ServiceLevelObjective(800.0, 99.0)
+SECONDS = 600
+LEVEL_S = 200
+START_S = 20.0
+#: Time after the last change in which the right number must be reached.
+SETTLING_S = 100
+
+
+class Recorder:
+    """An autoscaler whose answers are kept."""
+
+    def __init__(self, autoscaler):
+        self.autoscaler = autoscaler
+        self.name = autoscaler.name
+        self.ordered = []
+
+    def replicas(self, view):
+        self.ordered.append(self.autoscaler.replicas(view))
+        return self.ordered[-1]
+
+
+def run(levels, failures, faults, seed):
+    """Simulate a load that jumps between levels, in replicas' worth; return need and orders."""
+    scenario = Scenario(
+        PROFILE,
+        SLA,
+        np.zeros(1),
+        batching=BATCHING,
+        start_time=StartTime(START_S, 0.2),
+        within_second=WithinSecond.UNIFORM,
+        replicas=math.ceil(1.3 * levels[0]),
+        failures=failures,
+        seed=seed,
+    )
+    rate_per_s = scenario.load_lateness_curve().sla_rate_per_s
+    counts = np.random.default_rng(seed).poisson(np.repeat(levels, LEVEL_S) * rate_per_s)
+    scenario = replace_counts(scenario, counts)
+    recorder = Recorder(SojournAutoscaler(faults=faults))
+    Simulation(scenario, recorder).run()
+    window = RequiredRate(0.01)
+    need = np.array([window.push(float(count)) for count in counts]) / rate_per_s
+    return need, np.array(recorder.ordered), scenario.replicas
+
+
+def replace_counts(scenario, counts):
+    return replace(scenario, counts=counts.astype(float))
+
+
+def random_faults(seed, length_s, replicas):
+    """Draw a plan of faults from a seed: about one of each kind in `length_s`.
+
+    A full cluster has room for about as many as `replicas`.
+    """
+    random = np.random.default_rng(seed)
+
+    def span(longest_s):
+        begin_s = random.uniform(0.1, 0.8) * length_s
+        return begin_s, begin_s + random.uniform(0.1, 1.0) * longest_s
+
+    def chance():
+        return bool(random.random() < 0.5)
+
+    failures = Failures(
+        times_s=tuple(random.uniform(0, length_s, random.integers(0, 4)).tolist()),
+        failed_start_share=float(random.uniform(0, 0.5)) if chance() else 0.0,
+        full_cluster=((*span(600.0), int(replicas * random.uniform(0.5, 1.5))),)
+        if chance()
+        else (),
+    )
+    return failures, ReportFaults(
+        lost=((*span(900.0), float(random.choice([0.2, 0.5, 1.0]))),) if chance() else (),
+        skewed_share=float(random.choice([0.0, 0.3, 0.5])),
+        skew_s=float(random.choice([-60.0, -4.0, 2.0, 30.0])),
+        interval_s=int(random.choice([1, 1, 1, 10])),
+        controller_away=(span(900.0),) if chance() else (),
+    )
+
+
+@pytest.mark.slow
+@given(
+    seed=st.integers(0, 10**6),
+    levels=st.lists(st.floats(1.5, 6.0), min_size=3, max_size=3),
+)
+@settings(max_examples=5, deadline=None, derandomize=True)
+def test_the_laws_hold_under_random_faults(seed, levels):
+    failures, faults = random_faults(seed, SECONDS - SETTLING_S, 5)
+    need, ordered, initial = run(levels, failures, faults, seed)
+    # Never more than 1.5 times what was needed in the last hour; the run is shorter.
+    allowed = np.maximum(np.ceil(1.5 * np.maximum.accumulate(need)), initial)
+    assert np.all(ordered <= allowed)
+    # Never fewer on silence: neither without reports nor without a controller.
+    silent = np.zeros(SECONDS, bool)
+    for begin_s, end_s, share in faults.lost:
+        if share == 1:
+            silent[math.ceil(begin_s) + 12 : math.floor(end_s)] = True
+    for begin_s, end_s in faults.controller_away:
+        silent[math.ceil(begin_s) : math.floor(end_s)] = True
+    assert not np.any(np.diff(ordered, prepend=ordered[0])[silent] < 0)
+    # Back to the right number after every fault.
+    assert np.all(ordered[-20:] >= math.ceil(levels[-1]))
+
+
+def test_an_order_that_a_full_cluster_cannot_fill_does_not_lengthen_the_horizon():
+    failures = Failures(full_cluster=((0.0, 10_000.0, 4),))
+    levels = [2.0, 5.0, 2.0, 5.0, 2.0, 5.0]
+    autoscaler = SojournAutoscaler()
+    scenario = Scenario(
+        PROFILE,
+        SLA,
+        np.zeros(1),
+        batching=BATCHING,
+        start_time=StartTime(START_S),
+        within_second=WithinSecond.UNIFORM,
+        replicas=3,
+        failures=failures,
+    )
+    rate_per_s = scenario.load_lateness_curve().sla_rate_per_s
+    counts = np.random.default_rng(0).poisson(np.repeat(levels, 100) * rate_per_s)
+    Simulation(replace_counts(scenario, counts), autoscaler).run()
+    assert autoscaler.decision.horizon_s == START_S
+
+
+def test_a_controller_that_was_away_goes_on_from_its_saved_state():
+    faults = ReportFaults(controller_away=((200.0, 400.0),))
+    need, ordered, _ = run([3.0, 3.0, 3.0], Failures(), faults, seed=1)
+    assert np.all(ordered[200:400] == ordered[199])
+    assert np.all(ordered[400:] >= need[400:])
+
+
+def test_lost_reports_and_wrong_clocks():
+    fleet = Fleet(20)
+    reports = [fleet.report_of(name) for name in fleet.replicas]
+    faults = ReportFaults(lost=((10.0, 20.0, 0.5),), skewed_share=0.5, skew_s=-4.0)
+    assert len(faults.sent(5.0, reports)) == 20
+    during = {report.replica_id for report in faults.sent(15.0, reports)}
+    assert 3 < len(during) < 17
+    assert during == {report.replica_id for report in faults.sent(16.0, reports)}
+    shifts = [
+        sent.time_s - EPOCH_S - report.time_s
+        for sent, report in zip(faults.sent(5.0, reports), reports, strict=True)
+    ]
+    assert set(shifts) == {0.0, -4.0}
+
+
+def test_each_replica_reports_once_an_interval():
+    fleet = Fleet(20)
+    reports = [fleet.report_of(name) for name in fleet.replicas]
+    faults = ReportFaults(interval_s=10)
+    sent = [report.replica_id for second in range(10) for report in faults.sent(second, reports)]
+    assert sorted(sent) == sorted(fleet.replicas)
+
+
+def test_a_plan_of_faults_depends_on_its_seed_only():
+    assert random_faults(3, 900.0, 5) == random_faults(3, 900.0, 5)
+    assert len({repr(random_faults(seed, 900.0, 5)) for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"skewed_share": 2.0},
+        {"lost": ((1.0, 2.0, -0.1),)},
+        {"lost": ((2.0, 1.0, 0.1),)},
+        {"controller_away": ((-1.0, 1.0),)},
+        {"interval_s": 0},
+        {"skew_s": math.inf},
+    ],
+)
+def test_impossible_faults_are_refused(given):
+    with pytest.raises(InvalidInputError, match=r"^faults: "):
+        ReportFaults(**given)

@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import Simulation
+from autoscaler.simulator.start_time import StartTime
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.try_delays import TryDelays
+from tests.support.scripted_scaling import Scripted
+
+#: A batch of one takes 400 ms.
+SLOW = Profile("slow", "device", np.array([400.0]))
+
+
+def scenario(counts, **options):
+    return Scenario(
+        SLOW,
+        ServiceLevelObjective(1000.0, 90.0),
+        np.array(counts),
+        **{
+            "batching": BatchingPolicy.from_control_limit(1, 1),
+            "within_second": "uniform",
+            "delays": TryDelays(0.0, 0.0, 1.0, 5),
+            "waiting_room": 100,
+            "serve_late": True,
+            "start_time": StartTime(10.0),
+            "min_replicas": 0,
+            **options,
+        },
+    )
+
+
+def simulated(given, script):
+    autoscaler = Scripted(*script)
+    simulation = Simulation(given, autoscaler, log_requests=True)
+    return simulation.run(), simulation.request_log(), autoscaler.views
+
+
+def test_the_cost_of_a_fixed_fleet_is_its_replicas_times_the_time():
+    run, _, _ = simulated(scenario([1] * 7, replicas=3), [(0, 3)])
+    assert run.paid_replica_s == 3 * 7
+    assert_array_equal(run.ordered, 3)
+    assert_array_equal(run.ready, 3)
+    assert run.scalings_per_hour == 0
+
+
+def test_a_replica_costs_from_its_order_and_serves_after_its_start_time():
+    run, _, views = simulated(
+        scenario([0] * 20, start_time=StartTime(7.25)), [(0, 1), (5, 2), (15, 2)]
+    )
+    assert_array_equal(run.ordered, [1] * 5 + [2] * 15)
+    assert_array_equal(run.ready, [1] * 12 + [1.75] + [2] * 7)
+    assert run.paid_replica_s == 20 + 15
+    assert [view.ready for view in views] == [1] * 12 + [2] * 8
+    assert [view.start_times_s.tolist() for view in views[11:13]] == [[], [7.25]]
+
+
+def test_starting_replicas_are_removed_first_and_cost_until_then():
+    run, _, views = simulated(scenario([0] * 12, replicas=2), [(0, 2), (3, 4), (6, 2)])
+    assert [view.ready for view in views] == [2] * 12
+    assert run.paid_replica_s == 2 * 12 + 2 * 3
+
+
+def test_a_draining_replica_finishes_its_requests_takes_no_more_and_costs_until_then():
+    # About three requests are at each of two replicas; at 1 s one must drain, which takes a while.
+    run, log, views = simulated(scenario([6, 0, 4, 0, 0, 0, 0, 0], replicas=2), [(0, 2), (1, 1)])
+    assert len(log) == 10
+    assert run.refused.sum() == 0
+    assert_array_equal(run.ready, [2] + [1] * 7)
+    assert all(len(view.reports()) == 1 for view in views[-1:])
+    first = [entry for entry in log if entry.sent_s < 1]
+    finished_s = np.array([entry.sent_s + 1e-3 * entry.response_ms for entry in first])
+    # The drained replica was paid for until the last of its requests was done.
+    assert np.isclose(run.paid_replica_s - 8, finished_s).any()
+
+
+def test_an_idle_replica_is_removed_at_once():
+    run, _, _ = simulated(scenario([0] * 5, replicas=3), [(0, 3), (2, 1)])
+    assert run.paid_replica_s == 3 * 2 + 1 * 3
+
+
+def test_the_requests_of_a_dead_replica_are_retried_and_another_replica_is_ordered():
+    run, log, views = simulated(
+        scenario([20] + [0] * 19, replicas=2, failures=Failures(times_s=(1.5,))), [(0, 2)]
+    )
+    assert len(log) == 20
+    again = [entry for entry in log if entry.tries == 2]
+    assert len(again) > 2
+    # Each was retried at the other replica a millisecond after the death.
+    assert all(entry.sent_s + 1e-3 * entry.response_ms > 1.9 for entry in again)
+    assert_allclose(run.ready, [2, 1.5] + [1] * 9 + [1.5] + [2] * 8)
+    assert_array_equal(run.ordered, 2)
+    assert run.paid_replica_s == pytest.approx(2 * 20)
+    assert views[-1].start_times_s.tolist() == [10.0]
+    # The new replica has a new name.
+    assert [report.replica_id for report in views[-1].reports()][-1] == "replica-2"
+
+
+def test_a_request_is_refused_after_its_last_try():
+    deaths = Failures(times_s=(1.1, 1.2, 1.3))
+    run, log, _ = simulated(
+        scenario(
+            [1, 0, 0], replicas=4, failures=deaths, delays=TryDelays(0.0, 0.0, 1.0, 0), seed=3
+        ),
+        [(0, 4)],
+    )
+    assert run.refused.sum() + len(log) == 1
+
+
+def test_failures_come_at_their_rate():
+    seconds = 4000
+    run, _, views = simulated(
+        scenario(
+            [0] * seconds,
+            replicas=10,
+            start_time=StartTime(0.0),
+            failures=Failures(per_replica_hour=18.0),
+        ),
+        [(0, 10)],
+    )
+    deaths = views[-1].start_times_s.size
+    expected = 18 / 3600 * 10 * seconds
+    assert abs(deaths - expected) < 4 * np.sqrt(expected)
+    assert run.paid_replica_s == pytest.approx(10 * seconds)
+
+
+def test_requests_are_held_until_the_first_replica_is_ready():
+    run, log, views = simulated(scenario([5] + [0] * 30, replicas=0), [(0, 0), (1, 1)])
+    assert len(log) == 5
+    assert_allclose(
+        [entry.sent_s + 1e-3 * entry.response_ms for entry in log],
+        11 + 0.4 * np.arange(1, 6),
+    )
+    assert views[4].ongoing == pytest.approx(5)
+    assert run.in_time.sum() == 0
+
+
+def test_held_requests_are_refused_if_no_replica_ever_comes():
+    run, log, _ = simulated(scenario([5, 2], replicas=0), [(0, 0)])
+    assert log == []
+    assert_array_equal(run.refused, [5, 2])
+    assert run.paid_replica_s == 0
+
+
+def test_start_times_are_lognormal():
+    random = np.random.default_rng(1)
+    drawn = np.log([StartTime(60.0, 0.3).draw_s(random) for _ in range(4000)])
+    assert np.median(drawn) == pytest.approx(np.log(60), abs=0.03)
+    assert drawn.std() == pytest.approx(0.3, abs=0.015)
+    assert StartTime(60.0).draw_s(random) == 60.0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StartTime(-1.0),
+        lambda: StartTime(1.0, np.inf),
+        lambda: Failures(-1.0),
+        lambda: Failures(times_s=(1.0, np.nan)),
+    ],
+)
+def test_values_out_of_range_are_rejected(make):
+    with pytest.raises(InvalidInputError, match="at least 0"):
+        make()

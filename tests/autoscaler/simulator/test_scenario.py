@@ -1,0 +1,72 @@
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscaler.simulator.scenario import Scenario
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.table import PolicyTable
+from policy.try_delays import TryDelays
+
+ROOT = Path(__file__).parents[3]
+GOOGLENET_P4 = Profile.load(ROOT / "configs/profiles/googlenet-p4.json")
+OBJECTIVE = ServiceLevelObjective(50.0, 99.0)
+
+
+def scenario(**options):
+    return Scenario(
+        GOOGLENET_P4,
+        OBJECTIVE,
+        **{
+            "counts": np.full(20, 1500.0),
+            "batching": BatchingPolicy.from_control_limit(4, 32, 5.0),
+            "max_replicas": 6,
+            **options,
+        },
+    )
+
+
+@pytest.mark.slow
+def test_by_default_a_replica_has_the_limits_of_a_live_one():
+    model = scenario(batching=None).replica_model()
+    # Half a millisecond goes on the way; four full batches of 10.8 ms fit into 97% of the rest.
+    assert model.limits.waiting_room == 4 * 32
+    assert model.limits.max_age_ms == pytest.approx(49.5 - GOOGLENET_P4.latency_ms[-1])
+    assert isinstance(model.table, PolicyTable)
+    assert scenario(batching=None).table is scenario(batching=None).table
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"counts": []}, "counts: must be one number for each second"),
+        ({"counts": [[1.0]]}, "counts: must be one number for each second"),
+        ({"counts": [1.0, -1.0]}, "counts: must be finite and at least 0"),
+        ({"counts": [math.nan]}, "counts: must be finite and at least 0"),
+        ({"scale": 0.0}, "scale: must be above 0"),
+        ({"seed": -1}, "seed: must be a whole number from 0"),
+        ({"seed": 1.5}, "seed: must be a whole number from 0"),
+        ({"delays": TryDelays()}, "retries must be a number"),
+        ({"waiting_room": 0}, "waiting_room: must be a whole number from 1"),
+        ({"max_age_ms": -1.0}, "max_age_ms: must be at least 0"),
+        ({"replicas": 7}, "replicas: must be a whole number from 1 to 6"),
+        ({"min_replicas": 7}, "max_replicas: must be a whole number from 7"),
+        ({"routing": "nearest"}, "routing: must be one of random, power_of_two, least_connections"),
+        ({"within_second": "lumps"}, "within_second: must be one of uniform, linear"),
+        ({"batching": BatchingPolicy.from_control_limit(1, 33)}, "batches of 33"),
+    ],
+)
+def test_a_value_out_of_range_is_reported_in_one_line(options, complaint):
+    with pytest.raises(InvalidInputError, match=complaint) as caught:
+        scenario(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_sla_shorter_than_any_batch_is_infeasible():
+    with pytest.raises(InfeasibleError, match="the shortest batch"):
+        dataclasses.replace(scenario(), batching=None, objective=ServiceLevelObjective(1.0, 99.0))

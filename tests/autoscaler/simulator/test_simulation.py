@@ -1,0 +1,208 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.simulator.autoscalers.fixed import FixedFleet
+from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.simulation import Simulation, simulate
+from autoscaler.simulator.start_time import StartTime
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+ROOT = Path(__file__).parents[3]
+GOOGLENET_P4 = Profile.load(ROOT / "configs/profiles/googlenet-p4.json")
+OBJECTIVE = ServiceLevelObjective(50.0, 99.0)
+
+
+class Steady:
+    name = "steady"
+
+    def __init__(self, replicas):
+        self.wanted = replicas
+        self.views = []
+
+    def replicas(self, view):
+        self.views.append((view, view.reports()))
+        return self.wanted
+
+
+def scenario(**options):
+    return Scenario(
+        **{
+            "profile": GOOGLENET_P4,
+            "objective": OBJECTIVE,
+            "counts": np.full(20, 1500.0),
+            "batching": BatchingPolicy.from_control_limit(4, 32, 5.0),
+            "start_time": StartTime(2.0, 0.3),
+            "failures": Failures(per_replica_hour=200.0),
+            "replicas": 2,
+            "max_replicas": 6,
+            **options,
+        },
+    )
+
+
+def content(run):
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in vars(run).items()
+        if name != "forecast_per_s"
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["compiled", "live"])
+def test_the_same_seed_gives_the_same_run(engine):
+    first, second = (simulate(scenario(), Steady(3), engine=engine) for _ in range(2))
+    assert content(first) == content(second)
+    other = simulate(scenario(seed=1), Steady(3), engine=engine)
+    assert content(other) != content(first)
+
+
+@pytest.mark.slow
+def test_every_autoscaler_sees_the_same_arrivals():
+    logs = []
+    for replicas in (2, 6):
+        simulation = Simulation(scenario(scale=1.3337), Steady(replicas), log_requests=True)
+        run = simulation.run()
+        assert run.refused.sum() == 0
+        logs.append([entry.sent_s for entry in simulation.request_log()])
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.slow
+def test_an_autoscaler_is_kept_within_the_bounds():
+    for wanted, expected in ((100, 6), (-5, 2)):
+        run = simulate(scenario(min_replicas=2), Steady(wanted))
+        assert_array_equal(run.ordered[1:], expected)
+
+
+def test_the_views_agree_with_the_run():
+    autoscaler = Steady(3)
+    run = simulate(scenario(failures=Failures()), autoscaler)
+    views = [view for view, _ in autoscaler.views]
+    assert [view.now_s for view in views] == list(range(1, 21))
+    assert_array_equal([view.offered for view in views], run.offered)
+    assert sum(view.refused for view in views) == run.refused.sum()
+    # Little's law: mean number in the replicas = arrival rate times mean time in them.
+    centers_ms = (run.bin_edges_ms[1:] + run.bin_edges_ms[:-1]) / 2
+    network_ms = 0.5
+    mean_ms = run.histogram @ centers_ms / run.histogram.sum() - network_ms
+    inside = np.mean([view.ongoing for view in views])
+    assert inside == pytest.approx(1.5 * mean_ms, rel=0.02)
+
+
+def test_replicas_report_as_live_ones_do():
+    settings = AutoscalerSettings(hold_s=33.0)
+    autoscaler = Steady(2)
+    given = scenario(counts=np.full(5, 9000.0), failures=Failures(), autoscaler_settings=settings)
+    run = simulate(given, autoscaler)
+    reports = autoscaler.views[-1][1]
+    assert len({report.replica_id for report in reports}) == 2
+    offered, refused, completed, waiting = (
+        sum(getattr(report, name) for report in reports)
+        for name in ("offered_total", "refused_total", "completed_total", "queue_length")
+    )
+    # Two replicas have capacity for 5,900 of 9,000 requests/s, so tries are refused and repeated.
+    assert offered > run.offered.sum()
+    assert 0 < run.refused.sum() < refused
+    on_device = offered - refused - completed - waiting
+    assert 0 <= on_device <= 2 * 32
+    for report in reports:
+        assert report.answered_total == report.completed_total
+        assert 0 <= report.late_total <= report.answered_total
+        assert report.objective == OBJECTIVE
+        assert (report.full_batch_size, report.full_batch_ms) == (32, GOOGLENET_P4.latency_ms[-1])
+        assert report.settings == settings
+        # Reports leave out the limit on the batch size: no fleet is sized by it.
+        curve = dataclasses.replace(given.load_lateness_curve(), batch_size_limit=None)
+        assert report.curve == curve
+        assert report.time_s == 5.0
+
+
+def test_an_infeasible_sla_is_reported_as_such():
+    autoscaler = Steady(1)
+    given = scenario(counts=np.array([5.0]), replicas=1)
+    simulate(dataclasses.replace(given, objective=ServiceLevelObjective(0.4, 99.0)), autoscaler)
+    assert [report.out_of_reach for report in autoscaler.views[0][1]] == [True]
+
+
+@pytest.mark.slow
+def test_sojourn_keeps_its_sla_through_a_doubled_load():
+    counts = np.concatenate([np.full(60, 6000.0), np.full(120, 12_000.0)])
+    run = simulate(
+        scenario(counts=counts, batching=None, replicas=4, max_replicas=20, failures=Failures()),
+        SojournAutoscaler(),
+    )
+    assert run.name == "sojourn"
+    assert 5 <= run.ordered[-1] <= 8
+    # Some requests are late while the ordered replicas start, but not before and not after.
+    late = 1 - run.in_time / run.offered
+    assert late[10:60].max() < 0.01
+    assert late[-60:].max() < 0.01
+    assert np.isfinite(run.forecast_per_s[20:]).all()
+
+
+def test_the_energy_is_nan_if_the_profile_has_none():
+    plain = Profile("plain", "device", GOOGLENET_P4.latency_ms)
+    given = dataclasses.replace(scenario(), profile=plain)
+    assert np.isnan(simulate(given, Steady(2)).energy_j).all()
+
+
+def test_progress_is_reported_to_the_end():
+    reported: list[int] = []
+    simulate(scenario(counts=np.ones(450)), Steady(2), progress=reported.append)
+    assert reported == sorted(set(reported))
+    assert reported[-1] == 450
+    assert 200 <= len(reported) <= 226
+
+
+def test_a_bad_run_is_rejected():
+    with pytest.raises(InvalidInputError, match="engine: must be one of compiled, live"):
+        simulate(scenario(), Steady(2), engine="diesel")
+    with pytest.raises(InvalidInputError, match=r"must return a whole number, not 1\.5"):
+        simulate(scenario(), Steady(1.5))
+
+
+class UpAndDown:
+    name = "up and down"
+
+    def replicas(self, view):
+        return (6, 1, 4, 2, 6)[int(view.now_s) // 2 % 5]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "live"])
+def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for(engine):
+    # Here a batch draws no more than the idle device does.
+    profile = dataclasses.replace(
+        GOOGLENET_P4, energy_mj=8.0 * GOOGLENET_P4.latency_ms, idle_power_w=8.0
+    )
+    failures = Failures(200.0, failed_start_share=0.2, full_cluster=((3.0, 6.5, 3),))
+    run = simulate(scenario(profile=profile, failures=failures), UpAndDown(), engine=engine)
+    assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
+    assert run.energy_j.max() > 2 * run.energy_j.min()
+
+
+def test_windows_without_requests_are_not_counted():
+    """Two of five minutes have requests, and one of these is overloaded."""
+    counts = np.repeat([50.0, 0.0, 0.0, 500.0, 0.0], 60)
+    given = Scenario(
+        Profile("model", "device", np.array([10.0])),
+        ServiceLevelObjective(100, 99),
+        counts,
+        batching=BatchingPolicy.from_control_limit(1, 1),
+        within_second="uniform",
+    )
+    run = simulate(given, FixedFleet(1))
+    assert run.judged().tolist() == [True, False, False, True, False]
+    assert run.compliant_windows == 0.5
+    empty = simulate(dataclasses.replace(given, counts=np.zeros(60)), FixedFleet(1))
+    assert empty.compliant_windows == 1

@@ -1,0 +1,114 @@
+"""What is found before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.config.check import check_model, check_service
+from deployments.config.serve_values import ActorOptions
+from deployments.config.service_config import (
+    ModelConfig,
+    ServiceConfig,
+    load_service_config,
+    parse_user_config,
+)
+from deployments.errors import StartError
+from policy.errors import InfeasibleError, InvalidInputError
+
+ROOT = Path(__file__).parents[3]
+P4 = load_service_config(ROOT / "configs" / "emulated-p4.yaml")
+
+
+def with_model(**changes: Any) -> ServiceConfig:
+    model = P4.args.model.model_copy(update=changes)
+    return P4.model_copy(update={"args": P4.args.model_copy(update={"model": model})})
+
+
+def test_a_model_and_an_sla_in_reach_pass() -> None:
+    check_model(P4.args.model, P4.user_config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"import_path": "deployments.models.emulated:Emulate"}, "has no 'Emulate'"),
+        (
+            {"import_path": "no_such_module:Model"},
+            "no module named 'no_such_module' in .*; for a cluster, see `sojourn package`",
+        ),
+        ({"options": {"profil": 1}}, "options: .*; the options are: "),
+        ({"weights": "store://m"}, "second parameter `weights`"),
+    ],
+)
+def test_a_model_that_cannot_be_constructed(changes: dict[str, Any], message: str) -> None:
+    model = ModelConfig.model_validate(P4.args.model.model_dump() | changes)
+    with pytest.raises(InvalidInputError, match=message):
+        check_model(model, P4.user_config)
+
+
+def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:
+    sla = {"response_time_ms": 3, "percentile": 99}
+    with pytest.raises(InfeasibleError, match=r"out of reach: .* 99% within 48 ms"):
+        check_model(P4.args.model, parse_user_config({"sla": sla}))
+    check_model(P4.args.model, parse_user_config({"sla": sla, "limits": {"late": "serve"}}))
+
+
+def test_a_history_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "past.csv").write_text("second,requests\n1,5\n")
+    for history, message in (
+        (str(tmp_path / "gone.csv"), "gone.csv: No such file"),
+        (str(tmp_path / "past.csv"), "does not say when it was"),
+    ):
+        user_config = parse_user_config({"autoscaler": {"history": history}})
+        with pytest.raises(InvalidInputError, match=message):
+            check_service(P4.model_copy(update={"user_config": user_config}))
+
+
+@pytest.mark.slow
+def test_every_model_is_checked_with_its_own_sla() -> None:
+    second = P4.args.model.model_copy(update={"name": "second"})
+    args = P4.args.model_copy(update={"models": (second,)})
+    both = P4.model_copy(update={"args": args})
+    check_service(both)
+    fast = {"sla": {"response_time_ms": 3, "percentile": 99}}
+    own = parse_user_config({"models": {"second": fast}})
+    with pytest.raises(InfeasibleError, match="out of reach"):
+        check_service(both.model_copy(update={"user_config": own}))
+
+
+def test_what_is_configured_for_a_model_that_there_is_not() -> None:
+    unknown = P4.model_copy(
+        update={"user_config": parse_user_config({"models": {"googlenets": {"version": "2"}}})}
+    )
+    with pytest.raises(InvalidInputError, match=f"did you mean {P4.args.model.name}"):
+        check_service(unknown)
+
+
+def test_a_version_of_a_model_whose_weights_are_in_no_store() -> None:
+    name = P4.args.model.name
+    versioned = parse_user_config({"models": {name: {"version": "2"}}})
+    with pytest.raises(InvalidInputError, match=rf"user_config: models\.{name}: version: .*store"):
+        check_service(P4.model_copy(update={"user_config": versioned}))
+
+
+@pytest.mark.slow
+def test_the_model_is_imported_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loud.py").write_text("print('hello')\nraise SystemExit(3)\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(StartError, match="ended the process with status 3; its last line: 'hello'"):
+        check_service(with_model(import_path="loud:Model"))
+    with pytest.raises(StartError, match="import failed: ZeroDivisionError"):
+        check_service(with_model(import_path="broken:Model"))
+
+
+@pytest.mark.slow
+def test_replicas_without_room_are_told() -> None:
+    many = P4.model_copy(update={"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)})
+    assert check_service(many, cpu_count=2) == [
+        "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica"
+    ]
+    assert check_service(many, cpu_count=5) == []

@@ -1,0 +1,54 @@
+"""What a replica is, in the configuration."""
+
+import pytest
+
+from deployments.config.replica_args import StoreConfig, parse_args
+from deployments.modelstore.wire import default_socket
+from policy.errors import InvalidInputError
+
+MODEL = {"name": "m", "import_path": "digits"}
+
+
+@pytest.mark.parametrize("weights", ["store://tf/net@2", "store://digits", "a/file", None])
+def test_weights_are_a_model_of_the_store_or_a_file(weights: str | None) -> None:
+    assert parse_args({"model": {**MODEL, "weights": weights}}).model.weights == weights
+
+
+def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
+    with pytest.raises(InvalidInputError, match=r"model\.weights: model name: '\.\.' must be"):
+        parse_args({"model": {**MODEL, "weights": "store://../digits"}})
+    with pytest.raises(InvalidInputError, match=r"store\.remote"):
+        parse_args({"model": MODEL, "store": {"remote": "models/"}})
+    with pytest.raises(InvalidInputError, match=r"store\.evict"):
+        parse_args({"model": MODEL, "store": {"remote": "s3://models", "eviction": "random"}})
+
+
+def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
+    model = {"name": "m", "import_path": "digits"}
+    assert [each.name for each in parse_args({"model": model}).all_models] == ["m"]
+    with pytest.raises(InvalidInputError, match="two models have the name 'm'"):
+        parse_args({"model": model, "models": [model]})
+    with pytest.raises(InvalidInputError, match="load_models"):
+        parse_args({"model": model, "load_models": "never"})
+
+
+def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOJOURN_STORE", raising=False)
+    one, same, other = (
+        StoreConfig(remote=remote, host_bytes=host_bytes).settings()
+        for remote, host_bytes in (("s3://a", 1), ("s3://a", 2), ("s3://b", 1))
+    )
+    assert (one.socket, one.disk) == (same.socket, same.disk)
+    assert len({one.socket, other.socket}) == len({one.disk, other.disk}) == 2
+    assert one.socket.parent == default_socket().parent
+    # The path of a Unix socket is limited to 107 bytes.
+    assert len(one.socket.name) < 30
+
+
+def test_the_manager_is_started_with_the_budgets_of_the_config() -> None:
+    config = StoreConfig(
+        remote="s3://models", host_bytes=3, disk_bytes=2, device_bytes=1, device="7"
+    )
+    settings = config.settings()
+    assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)
+    assert settings.device == "7"

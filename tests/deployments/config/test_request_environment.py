@@ -1,0 +1,131 @@
+"""HAProxy's settings that follow from the model and the config."""
+
+from pathlib import Path
+
+import pytest
+
+from deployments.config.request_environment import (
+    MIN_BUFFER_BYTES,
+    RequestTraits,
+    read_traits,
+    request_environment,
+)
+from deployments.config.service_config import ServiceConfig, load_service_config, parse_user_config
+from deployments.haproxy.settings import ALWAYS_SERVED
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+IMAGE_BYTES = 4 * 3 * 224 * 224
+
+DECLARED = """
+raise RuntimeError("the source is read, not run")
+
+class Net(Model):
+    inputs = (TensorSpec("image", "FP32", (3, 224, 224)), TensorSpec(name="k", datatype="BYTES"))
+    idempotent: bool = False
+"""
+VARIABLE = DECLARED.replace("(3, 224, 224)", "(3, -1, -1), max_dim=224")
+COMPUTED = """
+from deployments.models.base import Model, TensorSpec
+
+class Net(Model):
+    inputs = tuple(TensorSpec(name, "UINT8", (10, 10)) for name in "ab")
+    outputs = (TensorSpec("y", "FP32"),)
+    def load(self, device): ...
+    def forward(self, batch): ...
+"""
+
+
+def config_of(import_path: str, **limits: object) -> ServiceConfig:
+    service = load_service_config(CONFIGS / "digits.yaml")
+    model = service.args.model.model_copy(update={"import_path": import_path})
+    return service.model_copy(
+        update={
+            "args": service.args.model_copy(update={"model": model}),
+            "user_config": parse_user_config({"limits": limits}),
+        }
+    )
+
+
+def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
+    environment = request_environment([config], [traits], own={})
+    return int(environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
+
+
+@pytest.mark.parametrize(
+    ("source", "traits"),
+    [
+        (DECLARED, RequestTraits(IMAGE_BYTES, idempotent=False)),
+        (VARIABLE, RequestTraits(IMAGE_BYTES, idempotent=False)),
+        pytest.param(COMPUTED, RequestTraits(200), marks=pytest.mark.slow),
+        pytest.param("def broken(", RequestTraits(), marks=pytest.mark.slow),
+    ],
+    ids=["declared", "any length", "computed", "broken"],
+)
+def test_the_traits_of_a_model_are_read_from_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, traits: RequestTraits
+) -> None:
+    (tmp_path / "my_net.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    root = CONFIGS.parent
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{root}")
+    assert read_traits(config_of("my_net:Net").args.model) == traits
+
+
+@pytest.mark.parametrize(("name", "row_bytes"), [("digits", 256), ("emulated", 4)])
+def test_the_bundled_models_declare_theirs(name: str, row_bytes: int) -> None:
+    assert read_traits(config_of(name).args.model) == RequestTraits(row_bytes)
+
+
+def test_the_buffer_fits_one_row_and_is_never_small() -> None:
+    config = config_of("digits")
+    assert buffer_bytes(config, RequestTraits(256)) == MIN_BUFFER_BYTES
+    assert IMAGE_BYTES + 8192 < buffer_bytes(config, RequestTraits(IMAGE_BYTES)) < 640 << 10
+    assert buffer_bytes(config, RequestTraits(1 << 30)) == 16 << 20
+
+
+def test_the_config_and_the_users_own_setting_win() -> None:
+    config = config_of("digits", retry_body_bytes=20_000_000)
+    assert 20_008_192 < buffer_bytes(config, RequestTraits(256)) < 21_000_000
+    own = {"RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "16384"}
+    environment = request_environment([config], [RequestTraits(256)], own)
+    assert environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "16384"
+
+
+def test_larger_buffers_leave_memory_for_fewer_connections() -> None:
+    connections = [
+        int(request_environment([config_of("digits")], [traits], {})["RAY_SERVE_HAPROXY_MAXCONN"])
+        for traits in (RequestTraits(256), RequestTraits(IMAGE_BYTES), RequestTraits(8 << 20))
+    ]
+    assert connections == [16384, 1736, 256]
+
+
+def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent() -> None:
+    name = "RAY_SERVE_HAPROXY_RETRY_ON"
+    config = config_of("digits")
+    assert name not in request_environment([config], [RequestTraits()], {})
+    traits = RequestTraits(idempotent=False)
+    assert request_environment([config], [traits], {})[name] == "503 conn-failure"
+
+
+def test_models_behind_one_haproxy_share_the_largest_buffer_and_the_strictest_rule() -> None:
+    services = [config_of("digits"), config_of("emulated-p4")]
+    traits = [RequestTraits(256), RequestTraits(IMAGE_BYTES, idempotent=False)]
+    together = request_environment(services, traits, {})
+    alone = request_environment(services[1:], traits[1:], {})
+    assert together == alone
+    assert together["RAY_SERVE_HAPROXY_RETRY_ON"] == "503 conn-failure"
+
+
+def test_each_application_is_named_once_however_many_models_it_has() -> None:
+    service, traits = config_of("digits"), [RequestTraits()] * 3
+    other = service.model_copy(update={"application": "other"})
+    environment = request_environment([service, service, other], traits, {})
+    assert environment[ALWAYS_SERVED] == "http-digits,http-other"
+
+
+def test_an_application_that_may_be_scaled_to_zero_is_not_named() -> None:
+    service = config_of("digits")
+    for least, named in ((1, "http-digits"), (0, None)):
+        changed = service.model_copy(update={"replicas": (least, 4)})
+        environment = request_environment([changed], [RequestTraits()], {})
+        assert environment.get(ALWAYS_SERVED) == named

@@ -1,0 +1,95 @@
+"""YAML files, and what in them is not what it looks like."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployments.config.yaml_file import parse_yaml, read_yaml
+from policy.errors import InvalidInputError
+from sojourn.cli import main
+from sojourn.commands.profile import parse_options
+from tests.support.readme import ROOT
+
+DIGITS = (ROOT / "configs/digits.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3: a: this key is here twice"),
+        ("a:\n  - {b: 1, b: 1}", "line 2: b: this key is here twice"),
+        ("a: 0100", "line 1: YAML reads 0100 as 64; write that, or put quotes around it"),
+        ("a: 1:40", "line 1: YAML reads 1:40 as 100;"),
+        ("a: 1:40.5", "line 1: YAML reads 1:40.5 as 100.5;"),
+        ("a: [", "not YAML in line 1"),
+        ("a: 1\n? [a]\n: b", "not YAML in line 2"),
+        ("a: 2020-99-99", "not YAML: month must be in 1..12"),
+        ("a: !!python/object:os.system x", "not YAML in line 1"),
+    ],
+)
+def test_what_is_not_what_it_looks_like_is_told_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match="^" + re.escape(message)):
+        parse_yaml(text)
+
+
+def test_what_is_meant_is_read_as_ever() -> None:
+    text = "a: 0\nb: &b {x: 0.5, y: '0100'}\nc: {<<: *b, x: 0x10}\nd: {<<: *b, x: 1}\nh: host:80"
+    assert parse_yaml(text) == {
+        "a": 0,
+        "b": {"x": 0.5, "y": "0100"},
+        "c": {"x": 16, "y": "0100"},
+        "d": {"x": 1, "y": "0100"},
+        "h": "host:80",
+    }
+
+
+def test_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    for content, message in (
+        (b"a: 1\na: 1", "line 2: a: this key is here twice"),
+        (b"\xff\xfe", "not a YAML file, not even text"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(InvalidInputError) as caught:
+            read_yaml(path)
+        assert str(caught.value) == f"{path}: {message}"
+
+
+def test_a_second_percentile_is_refused_wherever_configs_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(DIGITS.replace("percentile: 99", "percentile: 99\n            percentile: 50"))
+    pipeline = (ROOT / "configs/digits-pipeline.yaml").read_text()
+    staged = tmp_path / "staged.yaml"
+    staged.write_text(f"{pipeline}\nproxy_location: HeadOnly\nproxy_location: HeadOnly\n")
+    for arguments in (
+        ["serve", "--check", str(path)],
+        ["package", str(path)],
+        ["serve", "--check", str(staged)],
+        ["pipeline", "serve", "--check", str(staged)],
+    ):
+        assert main(arguments) == 2
+        assert "this key is here twice" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_manifests_are_not_rendered_from_a_second_percentile(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(DIGITS.replace("percentile: 99", "percentile: 99\n            percentile: 50"))
+    image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
+    refused = subprocess.run(
+        [sys.executable, ROOT / "k8s/render.py", "--image", image, "--config", path],
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 1
+    assert "percentile: this key is here twice" in refused.stderr
+
+
+def test_an_option_of_a_model_is_read_alike() -> None:
+    with pytest.raises(InvalidInputError, match="--option: a: line 1: b: this key is here twice"):
+        parse_options(["a={b: 1, b: 2}"])

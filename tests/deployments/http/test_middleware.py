@@ -1,0 +1,219 @@
+"""The fast path, and the duties that it takes over from Ray's wrapper."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import HTTP_PROTOCOLS
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from deployments.http.app import InferenceApp
+from deployments.http.middleware import FastPath, middlewares, open_fast_path
+from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.serving.service import InferenceService
+from tests.support.doubles_service import Doubles, body, listening, make_service
+
+
+class Wrapper:
+    """A stand-in for Ray's wrapper: records paths, sets the route prefix, adds a request id."""
+
+    def __init__(self, app: InferenceApp, route_prefix: str = "") -> None:
+        self.paths: list[str] = []
+        self._app = app
+        self._route_prefix = route_prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.paths.append(scope["path"])
+        if self._route_prefix:
+            scope["root_path"] = scope.get("root_path", "") + self._route_prefix
+        fields = dict(scope["headers"])
+
+        async def send_with_request_id(message: Message) -> None:
+            if message["type"] == "http.response.start" and b"x-request-id" in fields:
+                message["headers"].append((b"x-request-id", fields[b"x-request-id"]))
+            await send(message)
+
+        await self._app(scope, receive, send_with_request_id)
+
+
+@pytest.fixture(autouse=True)
+def _close_fast_path() -> Iterator[None]:
+    yield
+    FastPath.hosted = InferenceProtocol.hosted = None
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[InferenceService]:
+    async with make_service() as made:
+        yield made
+
+
+def client_of(app: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
+
+
+async def test_passes_requests_on_if_no_model_is_hosted(service: InferenceService) -> None:
+    wrapper = Wrapper(InferenceApp(service, "1"))
+    async with client_of(FastPath(wrapper)) as client:
+        for _ in range(2):
+            assert (await client.get("/v2")).status_code == 200
+    assert wrapper.paths == ["/v2", "/v2"]
+
+
+@pytest.mark.parametrize("prefix", ["", "/digits", "/v2"])
+async def test_answers_the_models_requests_once_the_prefix_is_known(
+    service: InferenceService, prefix: str
+) -> None:
+    app = InferenceApp(service, "1")
+    wrapper = Wrapper(app, prefix)
+    open_fast_path(app)
+    assert all(middleware.cls is FastPath for middleware in middlewares())
+    async with client_of(FastPath(wrapper)) as client:
+        infer = f"{prefix}/v2/models/doubles/infer"
+        for _ in range(3):
+            answer = await client.post(infer, json=body((1, 2)))
+            assert answer.json()["outputs"][0]["data"] == [2, 4]
+        assert wrapper.paths == [infer], "only the first passes, and shows the prefix"
+        await client.get("/-/healthz")
+        await client.get(f"{prefix}/other")
+    assert wrapper.paths[1:] == ["/-/healthz", f"{prefix}/other"]
+
+
+async def test_the_request_id_is_returned_once_on_both_paths(service: InferenceService) -> None:
+    """Ray's wrapper adds the id, too, and the first request passes through it."""
+    app = InferenceApp(service, "1")
+    open_fast_path(app)
+    wrapped = FastPath(Wrapper(app))
+    async with client_of(wrapped) as client:
+        for _ in range(2):
+            answer = await client.get("/v2", headers={"X-Request-ID": "mine"})
+            assert answer.headers.get_list("x-request-id") == ["mine"]
+        elsewhere = await client.get("/-/routes", headers={"X-Request-ID": "mine"})
+        assert elsewhere.headers.get_list("x-request-id") == ["mine"]
+
+
+async def test_passes_requests_on_if_the_app_runs_on_another_loop(
+    service: InferenceService,
+) -> None:
+    app = InferenceApp(service, "1")
+    wrapper = Wrapper(app)
+    open_fast_path(app)
+    assert FastPath.hosted is not None
+    other = asyncio.new_event_loop()
+    FastPath.hosted.loop = other
+    FastPath.hosted.root_path = ""
+    async with client_of(FastPath(wrapper)) as client:
+        await client.get("/v2")
+    other.close()
+    assert wrapper.paths == ["/v2"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Run the event loop until `condition` holds."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def raw_request(*rows: tuple[float, float]) -> bytes:
+    content = json.dumps(body(*rows)).encode()
+    head = f"POST /v2/models/doubles/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}"
+    return head.encode() + b"\r\n\r\n" + content
+
+
+@pytest.fixture(params=[HttpToolsProtocol, InferenceProtocol])
+def http(request: pytest.FixtureRequest) -> type[asyncio.Protocol]:
+    """uvicorn's own protocol, and Sojourn's."""
+    protocol: type[asyncio.Protocol] = request.param
+    return protocol
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    model: Doubles, http: type[asyncio.Protocol]
+) -> AsyncIterator[tuple[InferenceService, uvicorn.Server, int]]:
+    """Serve `model` as a replica does whose route prefix is known."""
+    async with make_service(model) as service:
+        app = InferenceApp(service, "1")
+        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+        async with listening(app, http) as (server, port):
+            yield service, server, port
+
+
+async def test_the_request_of_a_client_that_left_is_never_computed(
+    http: type[asyncio.Protocol],
+) -> None:
+    model = Doubles()
+    model.gate.clear()
+    async with hosting(model, http) as (service, _, port):
+        first_reader, first = await asyncio.open_connection("127.0.0.1", port)
+        first.write(raw_request((1, 1)))
+        await until(lambda: service.batcher.core.device_busy)
+        _, leaver = await asyncio.open_connection("127.0.0.1", port)
+        leaver.write(raw_request((2, 2)))
+        await until(lambda: service.batcher.core.queue_length > 0)
+        leaver.close()
+        await until(lambda: service.batcher.core.queue_length == 0)
+        model.gate.set()
+        assert (await first_reader.readline()).startswith(b"HTTP/1.1 200")
+        first.close()
+    assert model.rows == [1]
+
+
+async def test_a_stopping_server_answers_accepted_requests(http: type[asyncio.Protocol]) -> None:
+    model = Doubles()
+    model.gate.clear()
+    async with hosting(model, http) as (service, server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw_request((3, 4)))
+        await until(lambda: service.batcher.core.device_busy)
+        listener = server.servers[0]
+        server.should_exit = True
+        await until(lambda: not listener.is_serving())
+        model.gate.set()
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"\r\nconnection: close\r\n" in answer
+    assert b'"data":[6.0,8.0]' in answer
+
+
+async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_middleware(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(HTTP_PROTOCOLS, "auto", "nowhere:Nothing")
+    middlewares()
+    config = uvicorn.Config(lambda: None, factory=True)
+    config.load()
+    assert config.http_protocol_class is InferenceProtocol
+
+
+async def test_requests_skip_the_middleware_once_the_prefix_is_known(
+    service: InferenceService,
+) -> None:
+    app = InferenceApp(service, "1")
+    wrapper = Wrapper(app, "/digits")
+    open_fast_path(app)
+    fast_path = FastPath(wrapper)
+    paths: list[str] = []
+
+    async def recorder(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        await fast_path(scope, receive, send)
+
+    infer = "/digits/v2/models/doubles/infer"
+    async with (
+        listening(recorder, InferenceProtocol) as (_, port),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        for _ in range(3):
+            answer = await client.post(infer, json=body((1, 2)))
+            assert answer.json()["outputs"][0]["data"] == [2, 4]
+        assert (await client.get("/digits/v2")).status_code == 200
+    assert paths == [infer, "/digits/v2"]
+    assert wrapper.paths == [infer]

@@ -1,0 +1,57 @@
+"""One thread per CPU, in the libraries that are loaded and in those to come."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from deployments.models.threads import thread_cpu_wait_s, threads_for
+
+_REPORT = """
+import json, os, numpy, threadpoolctl
+from deployments.models.threads import limit_threads
+limit_threads(1.5)
+print(json.dumps([
+    [pool["num_threads"] for pool in threadpoolctl.threadpool_info()], os.environ["OMP_NUM_THREADS"]
+]))
+"""
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0.1, 1), (1, 1), (1.5, 2), (4, 4)])
+def test_threads_are_the_cpus_rounded_up(cpus, threads):
+    assert threads_for(cpus) == threads
+
+
+def test_loaded_libraries_and_the_environment_follow():
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    output = subprocess.run(
+        [sys.executable, "-c", _REPORT], env=environment, capture_output=True, check=True, text=True
+    ).stdout
+    pools, variable = json.loads(output)
+    assert pools
+    assert set(pools) == {2}
+    assert variable == "2"
+
+
+def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    began_s, began_cpu_s = time.monotonic(), time.thread_time()
+    before_s = thread_cpu_wait_s()
+    while time.thread_time() < began_cpu_s + 0.02:
+        pass
+    after_s = thread_cpu_wait_s()
+    assert before_s is not None
+    assert after_s is not None
+    # A thread that neither sleeps nor computes waits for a CPU, or for the hypervisor.
+    waited_s = time.monotonic() - began_s - (time.thread_time() - began_cpu_s)
+    assert 0 <= after_s - before_s <= waited_s + 0.001
+
+
+def test_with_one_cpu_a_thread_may_wait_for_its_own_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert thread_cpu_wait_s() is None

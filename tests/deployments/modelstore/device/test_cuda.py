@@ -1,0 +1,228 @@
+"""The CUDA driver: on a library that stands in for CUDA's, and on a GPU where there is one.
+
+The library (`tests/support/fake_libcuda.c`) has CUDA's functions on host memory. It refuses wrong
+arguments, and where cuda.h is installed the compiler compares it with that. So the calls themselves
+run here in every process; what a GPU does with them is shown by the tests marked `gpu`.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from deployments import modelstore
+from deployments.modelstore.client import Hold, ask, open_in_tier
+from deployments.modelstore.device import cuda_api
+from deployments.modelstore.device.cuda import IPC, VMM, CudaClient
+from deployments.modelstore.device.driver import Export
+from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
+from deployments.modelstore.sharing import Sharing
+from tests.support.model_stores import (
+    MB,
+    manager_thread,
+    publish,
+    settings_for,
+    wait_until,
+    weights,
+)
+
+SOURCE = Path(__file__).parents[3] / "support/fake_libcuda.c"
+FILE = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def fake_cuda(tmp_path_factory):
+    """Return the folder of a libcuda on host memory."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed")
+    folder = tmp_path_factory.mktemp("cuda")
+    options = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    command = [compiler, *options, "-o", str(folder / cuda_api.LIBRARY), str(SOURCE)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+@contextmanager
+def fake_store(tmp_path, fake_cuda, words="", **environment):
+    """Run a manager whose holder, like this process, has the fake library."""
+    publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_api, "LIBRARY", str(fake_cuda / cuda_api.LIBRARY))
+        patch.setenv("LD_LIBRARY_PATH", str(fake_cuda))
+        patch.setenv("FAKE_CUDA", words)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
+            yield store
+
+
+@contextmanager
+def region_of(store):
+    """Attach to the model without torch, which takes no host memory for a GPU's."""
+    connection, grant, descriptors = open_in_tier("device", "m", None, store)
+    hold = Hold(connection.detach(), grant["source"], Sharing(shared=True))
+    [(_, _, kind, size_bytes, handle)] = grant["files"]
+    region = CudaClient(0).attach(Export(kind, size_bytes, handle, *descriptors))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    try:
+        yield kind, region
+    finally:
+        region.close()
+        hold.close()
+
+
+def content(tmp_path):
+    return (tmp_path / "remote/pytorch/m/1" / FILE).read_bytes()
+
+
+def weight_in(region):
+    """Return the bytes at the address that torch would be told; they end the file, too."""
+    array = region.array(256 * 2, (2000, 10), "<f4")
+    interface = array.__cuda_array_interface__
+    assert interface["shape"] == (2000, 10)
+    return ctypes.string_at(interface["data"][0], 80_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "read_only"),
+    [("", VMM, True), ("no-read-only", VMM, False), ("no-descriptors", IPC, False)],
+)
+def test_memory_is_shared_by_the_way_that_the_driver_has(
+    tmp_path, fake_cuda, words, kind, read_only
+):
+    with fake_store(tmp_path, fake_cuda, words) as store:
+        with region_of(store) as (way, region):
+            assert (way, region.read_only) == (kind, read_only)
+            expected = content(tmp_path)
+            assert region.read(0, 100) == expected[:100]
+            assert weight_in(region) == expected[-80_000:]
+            with region_of(store) as (_, second):
+                assert weight_in(second) == expected[-80_000:]
+        ask_until_idle(store)
+        ask("evict", "m", store)
+
+
+def ask_until_idle(store):
+    wait_until(lambda: ask("stats", socket_path=store)["leases"] == 0)
+
+
+def test_a_region_is_unmapped_when_it_goes(tmp_path, fake_cuda):
+    def mapped():
+        return Path("/proc/self/maps").read_text().count("fake-cuda")
+
+    with fake_store(tmp_path, fake_cuda) as store:
+        before = mapped()
+        with region_of(store) as (_, region):
+            assert mapped() == before + 1
+            array = region.array(0, (1,), "|u1")
+            maps = Path("/proc/self/maps").read_text().splitlines()
+            assert all("r--s" in line for line in maps if "fake-cuda" in line)
+        assert mapped() == before
+        del array
+        with pytest.raises(DeviceError, match="kind 'tape'"):
+            CudaClient(0).attach(Export("tape", 1))
+
+
+def test_no_gpu_is_one_line(tmp_path, fake_cuda):
+    with fake_store(tmp_path, fake_cuda, "no-device") as store:
+        expected = "cuInit: no CUDA-capable device is detected (100)"
+        assert ask("stats", socket_path=store)["device"]["fault"] == expected
+        with pytest.raises(DeviceError, match="no CUDA-capable device"):
+            CudaClient(0)
+
+
+def test_a_full_gpu_is_told_from_other_faults(tmp_path, fake_cuda):
+    with (
+        fake_store(tmp_path, fake_cuda, FAKE_CUDA_BYTES="1000000") as store,
+        pytest.raises(OutOfDeviceMemoryError, match="cuMemCreate: out of memory"),
+    ):
+        open_in_tier("device", "m", None, store)
+
+
+def test_a_library_that_is_not_cudas_is_refused(monkeypatch):
+    monkeypatch.setattr(cuda_api, "LIBRARY", "libc.so.6")
+    with pytest.raises(DeviceError, match=r"no usable CUDA driver: .*cuInit"):
+        CudaClient(0)
+    monkeypatch.setattr(cuda_api, "LIBRARY", "libcuda-that-is-not-there.so")
+    with pytest.raises(DeviceError, match="no usable CUDA driver"):
+        CudaClient(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["", "no-descriptors"])
+def test_the_holder_of_a_gpu_is_killed(tmp_path, fake_cuda, words):
+    with fake_store(tmp_path, fake_cuda, words) as store, region_of(store) as (_, held):
+        holder = ask("stats", socket_path=store)["device"]["holder_pid"]
+        os.kill(holder, signal.SIGKILL)
+        if words:
+            ask_until_idle(store)
+        else:
+            assert weight_in(held) == content(tmp_path)[-80_000:]
+        with region_of(store) as (_, region):
+            assert weight_in(region) == content(tmp_path)[-80_000:]
+
+
+def test_the_declared_functions_are_those_that_are_called_and_faked():
+    source = Path(cuda_api.__file__).with_name("cuda.py").read_text()
+    called = set(re.findall(r'"(cu[A-Z]\w+)"', source)) | {"cuInit", "cuGetErrorString"}
+    assert called == set(cuda_api.SIGNATURES)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+#: Loads a model onto the GPU, says its sum, and waits to be killed.
+CLIENT = """
+import pathlib, sys, modelstore
+state = modelstore.load_state_dict("m", "cuda:0", socket_path=pathlib.Path(sys.argv[1]))
+print(float(state["weight"].double().sum()), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_gpus_memory_is_shared(tmp_path, caplog):
+    publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
+    with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
+        first = modelstore.attach("m", socket_path=store, device="cuda:0")
+        second = modelstore.attach("m", socket_path=store, device="cuda:0")
+        assert not caplog.records
+        assert second.source == "device"
+        for attached in (first, second):
+            assert attached.tensors["weight"].device == torch.device("cuda:0")
+            for name, expected in weights(0, floats=20_000).items():
+                assert torch.equal(attached.tensors[name].cpu(), torch.from_numpy(expected))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.slow
+def test_a_gpus_client_and_holder_are_killed(tmp_path, caplog):
+    publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
+    expected = torch.from_numpy(weights(0, floats=20_000)["weight"])
+    with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, os.fspath(store)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert float(process.stdout.readline()) == pytest.approx(float(expected.double().sum()))
+        process.kill()
+        process.communicate()
+        ask_until_idle(store)
+        state = modelstore.load_state_dict("m", "cuda:0", socket_path=store)
+        os.kill(ask("stats", socket_path=store)["device"]["holder_pid"], signal.SIGKILL)
+        again = modelstore.load_state_dict("m", "cuda:0", socket_path=store)
+        assert torch.equal(state["weight"].cpu(), expected)
+        assert torch.equal(again["weight"].cpu(), expected)
+        assert not caplog.records

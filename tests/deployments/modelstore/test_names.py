@@ -1,0 +1,83 @@
+"""Names cannot leave the store, and lists of digests say one thing only."""
+
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.modelstore.errors import UnknownModelError
+from deployments.modelstore.names import MAX_FILES, Blob, Manifest, ModelName, parse_sums
+from policy.errors import InvalidInputError
+
+NAME = ModelName("pytorch", "resnet50", "1")
+DIGEST = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("resnet50", "pytorch/resnet50/1"),
+        ("resnet50@2", "pytorch/resnet50/2"),
+        ("onnx/bert-base@v1.0", "onnx/bert-base/v1.0"),
+    ],
+)
+def test_parse(text, path):
+    name = ModelName.parse(text)
+    assert name.path == path
+    assert ModelName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "..", "../x", "a/../b", "/etc/passwd", "a/b/c", ".hidden", "x@..", "x@", "a\0b"),
+        *("a%2e%2e/b", "a b", "ä", "x" * 129, "a\\b", "-x", "a/b@1\n"),
+    ],
+)
+def test_a_name_that_could_leave_the_store_is_refused(text):
+    with pytest.raises(InvalidInputError):
+        ModelName.parse(text)
+
+
+@given(st.text(alphabet="./@a%\\-_\0 ~"))
+def test_whatever_is_accepted_stays_below_the_root(text):
+    try:
+        name = ModelName.parse(text)
+    except InvalidInputError:
+        return
+    parts = PurePosixPath(name.path).parts
+    assert len(parts) == 3
+    assert not {"..", ".", "/"} & set(parts)
+
+
+def test_parse_sums_keeps_the_weights():
+    text = f"{DIGEST}  a.safetensors\n{DIGEST} *b.safetensors\n{'f' * 64}  tokenizer.json\n"
+    assert parse_sums(NAME, text) == {"a.safetensors": DIGEST, "b.safetensors": DIGEST}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f"{DIGEST}  tokenizer.json",
+        f"{DIGEST}  ../a.safetensors",
+        f"{DIGEST}  /a.safetensors",
+        f"{DIGEST}  d/a.safetensors",
+        f"{DIGEST[:-1]}  a.safetensors",
+        f"{DIGEST.upper()}  a.safetensors",
+        f"{DIGEST}  a.safetensors\n{DIGEST}  a.safetensors",
+        "\n".join(f"{DIGEST}  {index}.safetensors" for index in range(MAX_FILES + 1)),
+        "<html>not found</html>",
+    ],
+)
+def test_a_wrong_list_is_refused(text):
+    with pytest.raises(UnknownModelError, match="SHA256SUMS"):
+        parse_sums(NAME, text)
+
+
+def test_equal_files_of_a_model_are_one_blob():
+    blob = Blob(DIGEST, 7)
+    manifest = Manifest((("a.safetensors", blob), ("b.safetensors", blob)))
+    assert manifest.blobs == (blob,)
+    assert manifest.size_bytes == 7

@@ -1,0 +1,179 @@
+"""What a client gets: ordinary tensors on memory that all processes share."""
+
+import gc
+import mmap
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from safetensors.torch import load_file
+
+from deployments import modelstore
+from deployments.modelstore import copies
+from deployments.modelstore.client import ask
+from deployments.modelstore.errors import (
+    StoreFullError,
+    UnavailableError,
+    UnknownModelError,
+    UntrustedFileError,
+)
+from policy.errors import InvalidInputError
+from tests.support.model_stores import (
+    manager_thread,
+    publish,
+    settings_for,
+    sign,
+    wait_until,
+    weights,
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
+    with manager_thread(settings_for(tmp_path)) as socket_path:
+        yield socket_path
+
+
+def leases(socket_path):
+    return ask("stats", socket_path=socket_path)["leases"]
+
+
+def test_the_tensors_are_those_of_the_file(store, tmp_path):
+    state = modelstore.load_state_dict("m", socket_path=store)
+    expected = load_file(tmp_path / "remote/pytorch/m/1/model.safetensors")
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def test_a_write_is_seen_by_the_writer_alone(store):
+    first = modelstore.load_state_dict("m", socket_path=store)
+    second = modelstore.load_state_dict("m", socket_path=store)
+    before = second["weight"].clone()
+    first["weight"].fill_(7.0)
+    assert bool((first["weight"] == 7.0).all())
+    assert torch.equal(second["weight"], before)
+    assert torch.equal(modelstore.load_state_dict("m", socket_path=store)["weight"], before)
+
+
+def test_another_process_cannot_change_the_memory(store):
+    _, (file,) = modelstore.open_model("m", socket_path=store)
+    try:
+        with pytest.raises(OSError, match="not permitted"):
+            os.pwrite(file.descriptor, b"x", 100)
+        with pytest.raises(OSError, match="not permitted"):
+            os.ftruncate(file.descriptor, 10)
+        with pytest.raises(PermissionError):
+            mmap.mmap(file.descriptor, file.size_bytes)
+    finally:
+        os.close(file.descriptor)
+
+
+def test_a_module_made_on_the_meta_device_takes_them_without_a_copy(store):
+    state = modelstore.load_state_dict("m", socket_path=store)
+    with torch.device("meta"):
+        network = torch.nn.Linear(10, 100)
+    state["bias"] = torch.zeros(100)
+    network.load_state_dict(state, assign=True)
+    assert network.weight.data_ptr() == state["weight"].data_ptr()
+    inputs = torch.ones(1, 10)
+    assert torch.allclose(network(inputs), inputs @ state["weight"].T)
+
+
+def test_saving_one_tensor_does_not_save_the_file(store, tmp_path):
+    bias = modelstore.load_state_dict("m", socket_path=store)["bias"]
+    assert bias.untyped_storage().nbytes() == bias.nbytes
+
+
+def test_the_model_is_held_until_the_last_tensor_is_gone(store):
+    state = modelstore.load_state_dict("m", socket_path=store)
+    bias = state["bias"][2:5]
+    del state
+    gc.collect()
+    assert leases(store) == 1
+    assert torch.isfinite(bias).all()
+    del bias
+    wait_until(lambda: leases(store) == 0)
+
+
+def test_a_sharded_model_is_one_state(tmp_path):
+    shards = {"model-1.safetensors": {"a": np.ones(3)}, "model-2.safetensors": {"b": np.zeros(2)}}
+    publish(tmp_path / "remote", "m", shards)
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert modelstore.load_state_dict("m", socket_path=store).keys() == {"a", "b"}
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path):
+    shards = {"model-1.safetensors": {"a": np.ones(3)}, "model-2.safetensors": {"a": np.zeros(2)}}
+    publish(tmp_path / "remote", "m", shards)
+    with manager_thread(settings_for(tmp_path)) as store:
+        with pytest.raises(UntrustedFileError, match="two of its files"):
+            modelstore.load_state_dict("m", socket_path=store)
+        wait_until(lambda: leases(store) == 0)
+
+
+def test_every_dtype_empty_tensors_and_unaligned_ones(tmp_path):
+    folder = publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
+    tensors = {
+        "bf16": torch.arange(5).to(torch.bfloat16),
+        "f8": torch.arange(3).to(torch.float8_e4m3fn),
+        "bool": torch.tensor([True, False, True]),
+        "f64": torch.arange(3, dtype=torch.float64),
+        "scalar": torch.tensor(3),
+        "empty": torch.zeros(0, 4),
+    }
+    path = folder / "model.safetensors"
+    # Four spaces more in the header take the data off the boundary of eight bytes.
+    file = safetensors.torch.save(tensors)
+    length = int.from_bytes(file[:8], "little")
+    path.write_bytes(
+        (length + 4).to_bytes(8, "little") + file[8 : 8 + length] + b"    " + file[8 + length :]
+    )
+    sign(folder)
+    with manager_thread(settings_for(tmp_path)) as store:
+        state = modelstore.load_state_dict("m", socket_path=store)
+    for name, tensor in tensors.items():
+        assert state[name].dtype == tensor.dtype
+        assert state[name].shape == tensor.shape
+        assert torch.equal(state[name].to(torch.float64), tensor.to(torch.float64))
+
+
+def test_progress_is_shown(store, monkeypatch):
+    monkeypatch.setattr(copies, "_REPORT_EVERY_S", 0.0)
+    steps = []
+    modelstore.load_state_dict("m", on_progress=lambda *step: steps.append(step), socket_path=store)
+    assert steps
+    assert all(0 < done <= total for done, total in steps)
+    assert max(steps)[0] == ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"]
+
+
+def test_errors_reach_the_client(store, tmp_path):
+    with pytest.raises(UnknownModelError, match="SHA256SUMS"):
+        modelstore.load_state_dict("missing", socket_path=store)
+    with pytest.raises(InvalidInputError, match="letters"):
+        modelstore.load_state_dict("../m", socket_path=store)
+    with pytest.raises(UnavailableError, match="sojourn store serve"):
+        modelstore.load_state_dict("m", socket_path=tmp_path / "nobody.sock")
+
+
+def test_a_model_larger_than_the_budget_is_refused(tmp_path):
+    publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
+    with (
+        manager_thread(settings_for(tmp_path, host_bytes=100)) as store,
+        pytest.raises(StoreFullError, match="100"),
+    ):
+        modelstore.load_state_dict("m", socket_path=store)
+
+
+def test_importing_the_manager_imports_neither_torch_nor_ray():
+    script = (
+        "import sys, deployments.modelstore.manager, deployments.modelstore.client\n"
+        "import sojourn.commands.store\n"
+        "print(*{'torch', 'ray', 'numpy', 'obstore'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

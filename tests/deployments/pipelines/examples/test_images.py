@@ -1,0 +1,72 @@
+"""The image pipelines read the digits that they are made for."""
+
+import asyncio
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deployments.errors import BadRequestError
+from deployments.pipelines import Pipeline
+from deployments.pipelines.examples.images import Templates, decode, example, label, mean
+from deployments.pipelines.serving.config import load_pipeline_file
+from tests.support.readme import ROOT
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.slow
+def test_raw_and_base64_dark_and_light_are_the_same():
+    content = base64.b64decode(example()["image"])
+    image = np.asarray(Image.open(io.BytesIO(content)))
+    expected = decode(example())["image"]
+    assert expected.shape == (8, 8)
+    assert expected.max() == pytest.approx(15, abs=0.07)
+    for same in (content, png(255 - image)):
+        np.testing.assert_allclose(decode({"image": same})["image"], expected, atol=0.07)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n", b"AAAA"])
+def test_what_is_no_image(content):
+    with pytest.raises(BadRequestError, match="PNG or JPEG"):
+        decode({"image": content})
+
+
+def test_joins_and_labels():
+    results = [{"probabilities": np.eye(10)[3]}, {"probabilities": 0.8 * np.eye(10)[4]}]
+    joined = label(mean(results))
+    assert (joined["label"], joined["probability"]) == (3, 0.5)
+
+
+@pytest.mark.slow
+def test_the_cheap_model_is_right_most_of_the_time():
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    items = [{"image": image} for image in digits.images.astype(np.float32)]
+    labels = [result["label"] for result in Templates().predict(items)]
+    assert np.mean(labels == digits.target) > 0.88
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits-pipeline", "ensemble-pipeline"])
+async def test_the_served_pipelines_read_digits(name):
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    chosen = range(0, 1797, 30)
+    config = load_pipeline_file(ROOT / f"configs/{name}.yaml").pipeline
+    images = [
+        png(np.kron(255 - digits.images[i] * 15.9, np.ones((4, 4))).astype(np.uint8))
+        for i in chosen
+    ]
+    async with Pipeline(config.build()) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict({"image": image}) for image in images))
+    labels = np.array([result["label"] for result in results])
+    assert np.mean(labels == digits.target[list(chosen)]) > 0.95

@@ -1,0 +1,59 @@
+"""Profiles are measured with the real workers, for every stage that an example passes."""
+
+import time
+
+import numpy as np
+import pytest
+
+from deployments.pipelines.errors import StageError
+from deployments.pipelines.planning.profiling import measure_profiles
+from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from policy.errors import InvalidInputError
+
+
+class Slow:
+    """Takes a stated time for a batch."""
+
+    def __init__(self, fixed_ms):
+        self.fixed_s = 1e-3 * fixed_ms
+
+    def predict(self, items):
+        time.sleep(self.fixed_s)
+        return items
+
+
+def same(x):
+    return x
+
+
+def stage(name, fixed_ms, **options):
+    return Stage(Slow, name, {"fixed_ms": fixed_ms}, place="thread", **options)
+
+
+async def test_every_stage_is_measured_at_all_its_batch_sizes():
+    steps = [
+        stage("a", 2.0, batch_size=6, max_wait_ms=1000.0),
+        Ensemble([Stage(same, "left", place="loop"), []]),
+        Each(
+            [Switch(bool, {True: stage("b", 1.0, batch_size=1), False: Stage(len, place="loop")})]
+        ),
+    ]
+    seen: list[str] = []
+    with pytest.raises(StageError, match="len"):
+        await measure_profiles(steps, 7, seconds=0.001)
+    steps[2] = Each([stage("b", 1.0, batch_size=1)])
+    profiles = await measure_profiles(steps, 7, seconds=0.001, report=seen.append)
+    assert list(profiles) == seen == ["a", "left", "b"]
+    assert profiles["a"].max_batch_size == 6
+    assert profiles["a"].measured["batch_sizes"] == [1, 2, 4, 6]
+    assert 2.0 <= profiles["a"].latency_ms[0] <= profiles["a"].latency_ms[-1] < 100.0
+    assert profiles["left"].latency_ms[0] < profiles["b"].latency_ms[0]
+    varies = profiles["a"].latency_quantiles
+    assert varies is not None
+    assert varies.ratios.shape[1] == 6
+    assert np.all((varies.ratios[0] <= 1) & (varies.ratios[-1] >= 1))
+
+
+async def test_an_example_without_elements():
+    with pytest.raises(InvalidInputError, match="no element"):
+        await measure_profiles([Each(Stage(same, place="loop"))], [], seconds=0.001)

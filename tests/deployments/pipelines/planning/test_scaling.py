@@ -1,0 +1,133 @@
+"""The divisions of all rates, and when they are put into force."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployments.pipelines.planning.scaling import DivisionTable, StageScaler, solve_divisions
+from deployments.pipelines.planning.tandem import Setting, simulate_response_ms
+from deployments.pipelines.steps import Each, Stage
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+SLA = ServiceLevelObjective(60.0, 99.0)
+
+
+def stage(name, fixed_ms, size=4, place="process"):
+    latency_ms = [fixed_ms + 0.5 * batch for batch in range(1, size + 1)]
+    profile = Profile("m", "d", latency_ms)
+    return Stage(abs, name, batch_size=size, place=place, profile=profile)
+
+
+STEPS = [stage("light", 1.0), Each(stage("heavy", 8.0), expected_items=2)]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return solve_divisions(STEPS, SLA, max_workers=6, requests=10_000)
+
+
+def test_every_division_keeps_the_sla_at_its_rate(table):
+    for rate_per_s, division in zip(table.rates_per_s, table.divisions, strict=True):
+        chosen = {
+            part.name: Setting(division[part.name], part.first_policy())
+            for part in (STEPS[0], STEPS[1].branch)
+        }
+        times_ms = simulate_response_ms(STEPS, chosen, rate_per_s, requests=10_000)
+        assert np.percentile(times_ms, 99) <= 60.0
+
+
+def test_a_shortage_in_one_stage_is_not_paid_for_in_the_others(table):
+    assert table.divisions[0] == {"light": 1, "heavy": 1}
+    assert table.divisions[-1] == {"light": 1, "heavy": 5}
+    assert max(sum(division.values()) for division in table.divisions) == 6
+
+
+def test_a_rate_has_the_division_that_carries_it(table):
+    for rate_per_s in (0.0, table.rates_per_s[3], 0.999 * table.rates_per_s[3]):
+        at = np.searchsorted(table.rates_per_s, rate_per_s)
+        assert table.lookup(rate_per_s) == table.divisions[at]
+    assert table.lookup(1e9) == table.divisions[-1]
+
+
+def test_what_cannot_be_scaled():
+    with pytest.raises(InvalidInputError, match="at least 2, one for each stage, not 1"):
+        solve_divisions(STEPS, SLA, 1)
+    with pytest.raises(InfeasibleError, match="no number of workers"):
+        solve_divisions(STEPS, ServiceLevelObjective(5.0, 99.0), 6, requests=10_000)
+    for margin, hold_s in [(0.9, 1.0), (1.0, -1.0)]:
+        with pytest.raises(InvalidInputError):
+            StageScaler(DivisionTable((1.0,), ({"a": 1},)), margin, hold_s)
+
+
+def test_a_stage_on_the_event_loop_stays_one_worker():
+    table = solve_divisions([stage("a", 1.0, 1, "loop")], SLA, 5, requests=10_000)
+    assert {division["a"] for division in table.divisions} == {1}
+
+
+@settings(max_examples=30)
+@given(loads=st.lists(st.integers(0, 40), min_size=1, max_size=60))
+def test_more_at_once_and_fewer_after_the_hold(loads):
+    """Workers follow the highest of the latest needs."""
+    table = DivisionTable(tuple(range(1, 31)), tuple({"a": n} for n in range(1, 31)))
+    scaler = StageScaler(table, margin=1.5, hold_s=10.0)
+    needs = [max(1, min(30, int(np.ceil(1.5 * load)))) for load in loads]
+    for second, load in enumerate(loads):
+        assert scaler.decide(float(second), load) == {
+            "a": max(needs[max(0, second - 10) : second + 1])
+        }
+
+
+class TestStagesWithReplicas:
+    """Stages that several pipelines share."""
+
+    TABLE = DivisionTable(
+        (10.0, 20.0, 30.0, 40.0, 80.0),
+        ({"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 4, "b": 3}),
+        {"a": 1.0, "b": 2.0},
+    )
+
+    @given(st.floats(0.01, 80.0), st.sampled_from("ab"))
+    def test_a_share_rounded_up_is_the_division(self, rate_per_s, stage):
+        share = self.TABLE.share_of_workers(stage, rate_per_s)
+        assert int(np.ceil(share - 1e-12)) == self.TABLE.lookup(rate_per_s)[stage]
+
+    @given(st.floats(0.0, 200.0), st.floats(0.0, 200.0), st.sampled_from("ab"))
+    def test_more_load_needs_no_fewer(self, one, other, stage):
+        low, high = sorted((one, other))
+        share = self.TABLE.share_of_workers
+        assert share(stage, low) <= share(stage, high) + 1e-12
+
+    def test_beyond_the_table_it_is_proportional(self):
+        assert self.TABLE.share_of_workers("b", 160.0) == pytest.approx(6.0)
+
+    def test_the_measured_fan_out_counts_and_only_for_its_stage(self):
+        scaler = StageScaler(self.TABLE, margin=1.0, hold_s=0.0)
+        assert scaler.decide(0.0, 15.0) == {"a": 1, "b": 2}
+        # Three times as many items of each request as expected.
+        assert scaler.decide(1.0, 15.0, {"b": 6.0}) == {"a": 1, "b": 3}
+        assert scaler.replicas("a") == pytest.approx(0.75)
+        assert scaler.replicas("b") == pytest.approx(2 + 5 / 40)
+
+    def test_a_pipeline_needs_another_replica_if_it_is_the_limit(self):
+        for ends, need in ((True, 1.5), (False, 0.0)):
+            table = DivisionTable((10.0, 20.0), ({"a": 1}, {"a": 2}), {}, ends)
+            scaler = StageScaler(table, margin=1.2, hold_s=10.0)
+            scaler.decide(0.0, 25.0)
+            scaler.decide(1.0, 5.0)
+            assert scaler.pipeline_replicas() == pytest.approx(need)
+
+    @pytest.mark.slow
+    def test_a_table_ends_with_the_replicas_or_with_the_pipeline(self):
+        most = {"heavy": 3}
+        table = solve_divisions(STEPS, SLA, 4, most_replicas=most, requests=10_000)
+        assert table.divisions[-1] == {"light": 1, "heavy": 3}
+        assert not table.ends_with_pipeline
+        table = solve_divisions(STEPS, SLA, 1, most_replicas={"heavy": 99}, requests=10_000)
+        assert table.divisions[-1]["light"] == 1
+        assert table.divisions[-1]["heavy"] > 3
+        assert table.ends_with_pipeline
+        with pytest.raises(InvalidInputError, match="at least 1, one for each stage"):
+            solve_divisions(STEPS, SLA, 0, most_replicas=most)

@@ -1,0 +1,109 @@
+"""The division of workers and of the response time, against trying everything."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from deployments.pipelines.planning.sizing import equal_division, plan_pipeline, stage_rates
+from deployments.pipelines.planning.tandem import Setting, simulate_response_ms
+from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from policy.errors import InfeasibleError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+REQUESTS = 20_000
+
+
+def stage(name, fixed_ms, per_item_ms=0.5, size=8, energy=False):
+    sizes = np.arange(1, size + 1)
+    profile = Profile(
+        "m", "d", fixed_ms + per_item_ms * sizes, 100.0 + 10.0 * sizes if energy else None
+    )
+    return Stage(abs, name, batch_size=size, profile=profile)
+
+
+def percentile_ms(steps, stages, workers, rate_per_s, sla):
+    settings = {
+        part.name: Setting(count, part.first_policy())
+        for part, count in zip(stages, workers, strict=True)
+    }
+    try:
+        times_ms = simulate_response_ms(steps, settings, rate_per_s, requests=REQUESTS)
+    except InfeasibleError:
+        return np.inf
+    return np.percentile(times_ms, sla.percentile)
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "limit_ms", "costs"),
+    [
+        (900.0, 45.0, (1, 1, 1)),
+        (900.0, 35.0, (1, 5, 2)),
+        pytest.param(2000.0, 40.0, (3, 1, 1), marks=pytest.mark.slow),
+    ],
+)
+def test_the_plan_costs_no_more_than_that_of_an_oracle_that_tries_all(rate_per_s, limit_ms, costs):
+    stages = [stage("a", 0.2, 2.0, 1), stage("b", 5.0), stage("c", 3.0, 2.0, 4)]
+    sla = ServiceLevelObjective(limit_ms, 99.0)
+    named = {part.name: cost for part, cost in zip(stages, costs, strict=True)}
+    plan = plan_pipeline(stages, rate_per_s, sla, named, requests=REQUESTS)
+    oracle = min(
+        np.dot(workers, costs)
+        for workers in itertools.product(range(1, 9), repeat=3)
+        if np.dot(workers, costs) <= plan.cost
+        and percentile_ms(stages, stages, workers, rate_per_s, sla) <= limit_ms
+    )
+    assert plan.cost == oracle
+    assert plan.percentile_ms <= limit_ms
+    assert plan.service_level >= 0.99
+    assert sum(plan.budgets_ms.values()) == pytest.approx(limit_ms)
+
+
+@pytest.mark.slow
+def test_an_equal_division_costs_more():
+    stages = [stage("light", 0.2, 0.1), stage("heavy", 10.0, 1.0)]
+    sla = ServiceLevelObjective(50.0, 99.0)
+    plan = plan_pipeline(stages, 600.0, sla, requests=REQUESTS)
+    equal = equal_division(stages, 600.0, sla)
+    assert plan.cost < sum(equal)
+    assert equal_division(stages, 600.0, ServiceLevelObjective(21.0, 99.0)) is None
+
+
+@pytest.mark.slow
+def test_slack_is_spent_on_power():
+    """The same workers under a looser SLA: larger batches, less power."""
+    stages = [stage("a", 4.0, energy=True), stage("b", 3.0, energy=True)]
+    plans = [
+        plan_pipeline(stages, 300.0, ServiceLevelObjective(limit_ms, 99.0), requests=REQUESTS)
+        for limit_ms in (25.0, 60.0)
+    ]
+    assert plans[0].cost == plans[1].cost
+    assert plans[1].mean_power_w < 0.8 * plans[0].mean_power_w
+    assert plans[1].percentile_ms <= 60.0
+
+
+def test_no_number_of_workers_keeps_an_sla_below_the_stages_own_times():
+    stages = [stage("a", 10.0), stage("b", 10.0)]
+    with pytest.raises(InfeasibleError, match="no number of workers keeps 99% of requests"):
+        plan_pipeline(stages, 10.0, ServiceLevelObjective(15.0, 99.0), requests=REQUESTS)
+
+
+def test_what_reaches_each_stage():
+    steps = [
+        stage("first", 1.0),
+        Ensemble([stage("left", 1.0), []]),
+        Switch(abs, {0: Each(stage("many", 1.0), expected_items=4), 1: []}, {0: 0.25, 1: 0.75}),
+    ]
+    assert stage_rates(steps, 100.0) == {"first": 100.0, "left": 100.0, "many": 100.0}
+
+
+def test_a_stage_on_the_event_loop_has_one_worker():
+    light = Stage(abs, "light", place="loop", profile=stage("p", 2.0, 0.0, 1).profile)
+    stages = [stage("heavy", 10.0), light]
+    sla = ServiceLevelObjective(100.0, 99.0)
+    plan = plan_pipeline(stages, 400.0, sla, requests=REQUESTS)
+    assert plan.settings["light"].workers == 1
+    assert plan.loads["light"].utilization == pytest.approx(0.8, abs=0.03)
+    with pytest.raises(InfeasibleError, match="one worker, which serves at most 500 items/s"):
+        plan_pipeline(stages, 501.0, sla, requests=REQUESTS)

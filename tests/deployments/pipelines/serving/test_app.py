@@ -1,0 +1,287 @@
+"""A pipeline over HTTP: the protocol, its own paths, and its errors."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
+from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
+from deployments.pipelines.serving.app import PipelineApp
+from deployments.pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
+from deployments.pipelines.serving.service import PipelineService
+from policy.batcher.requests import Refusal
+from policy.errors import InfeasibleError, InvalidInputError
+from tests.support.pipeline_configs import config
+
+
+def make_service(user_config=None, **changes):
+    args = config(**changes)["applications"][0]["args"]
+    return PipelineService(parse_args(args), parse_user_config(user_config))
+
+
+@pytest_asyncio.fixture
+async def service() -> AsyncIterator[PipelineService]:
+    made = make_service({"sla": {"response_time_ms": 5000}})
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def client(service: PipelineService) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
+        yield made
+
+
+def body(*rows):
+    data = np.ravel(rows).tolist()
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [len(rows), 3], "data": data}]}
+
+
+INFER = "/v2/models/twice/infer"
+
+
+async def test_tokens_close_the_pipelines_own_paths_too(client, service):
+    await service.configure(parse_user_config({"access": {"tokens": []}}))
+    for path in ("/sojourn/pipeline", "/sojourn/policy", "/metrics", "/v2"):
+        assert (await client.get(path)).status_code == 401
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 401
+    assert (await client.get("/v2/health/ready")).status_code == 200
+    assert service.pipeline.core.offered == 0
+
+
+async def test_each_row_is_an_item(client):
+    answer = await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    assert answer.status_code == 200
+    (output,) = answer.json()["outputs"]
+    assert output["data"] == [4, 8, 12, 16, 20, 24]
+    assert output["shape"] == [2, 3]
+    assert "parameters" not in answer.json()
+
+
+async def test_all_rows_of_a_refused_request_are_load(client, service):
+    service.pipeline.core.max_pending = 2
+    answer = await client.post(INFER, json=body(*[[1, 2, 3]] * 40))
+    assert answer.status_code == 503
+    core = service.pipeline.core
+    assert (core.offered, core.admitted, core.refused) == (40, 2, 38)
+    service.count_turned_away(Refusal.FULL, [(0.0, 7), (0.1, 3)], 1.0)
+    assert (core.offered, core.refused) == (50, 48)
+
+
+async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
+    answers = await asyncio.gather(*(client.post(INFER, json=body([v, 0, 0])) for v in range(40)))
+    assert [answer.json()["outputs"][0]["data"][0] for answer in answers] == [
+        4 * v for v in range(40)
+    ]
+    assert service.pipeline.core.stages[0].batches < 40
+
+
+async def test_the_times_of_the_stages_when_asked_for(client):
+    headers = {"X-Sojourn-Stage-Times": "true"}
+    answer = (await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]), headers=headers)).json()
+    times = answer["parameters"]["stages"]
+    assert sorted((t["row"], t["stage"]) for t in times) == [
+        (0, "again"),
+        (0, "doubler"),
+        (1, "again"),
+        (1, "doubler"),
+    ]
+    assert all(t["wait_ms"] >= 0 and t["service_ms"] >= 0 for t in times)
+    assert answer["outputs"][0]["data"][0] == 4
+    # An error has none, and is as without the header.
+    answer = await client.post(INFER, json={}, headers=headers)
+    assert (answer.status_code, set(answer.json())) == (400, {"error"})
+
+
+async def test_an_error_of_a_stage_names_it_and_hides_the_rest(client, service):
+    answer = await client.post(INFER, json=body([1, 1, 1], [-1, 1, 1]))
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "stage 'again' failed on this request"}
+    assert not service.pipeline.core.open
+    assert (await client.post(INFER, json=body([1, 1, 1]))).status_code == 200
+
+
+async def test_the_pipeline_describes_itself(client):
+    await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    content = (await client.get("/sojourn/pipeline")).json()
+    assert content["requests"]["completed"] == 2
+    assert [stage["name"] for stage in content["stages"]] == ["doubler", "again"]
+    assert [stage["items"] for stage in content["stages"]] == [2, 2]
+    assert content["bottleneck"] == "doubler"
+    assert content["scaling"] is None
+    assert sum(stage["budget_ms"] for stage in content["stages"]) == pytest.approx(5000)
+    assert (await client.head("/sojourn/pipeline")).content == b""
+
+
+async def test_metrics_count_what_the_stages_do(client):
+    await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    await client.post(INFER, json=body([-1, 0, 0]))
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    values = {
+        (sample.name, sample.labels.get("stage") or sample.labels.get("outcome")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert values["sojourn_stage_items_total", "doubler"] == 3
+    assert values["sojourn_stage_workers", "again"] == 1
+    assert values["sojourn_stage_queue_length_items", "doubler"] == 0
+    assert values["sojourn_stage_busy_seconds_total", "doubler"] > 0
+    assert values["sojourn_pipeline_requests_total", "completed"] == 2
+    assert values["sojourn_pipeline_requests_total", "failed"] == 1
+    assert values["sojourn_pipeline_open_requests", None] == 0
+
+
+async def test_what_a_model_has_a_pipeline_has(client):
+    for path in ("/v2", "/v2/health/ready", "/v2/models/twice", "/sojourn/openapi.json"):
+        assert (await client.get(path)).status_code == 200, path
+    example = (await client.get("/sojourn/example")).json()
+    assert (await client.post(INFER, json=example)).status_code == 200
+    policy = (await client.get("/sojourn/policy")).json()
+    assert policy["stages"]["doubler"]["max_batch_size"] == 4
+
+
+async def test_a_draining_pipeline_is_not_ready_but_answers(client, service):
+    service.begin_drain()
+    assert (await client.get("/v2/health/ready")).status_code == 503
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
+
+
+async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
+    answer = await client.post(INFER, json=body([1, 2, 3]), headers={"X-Request-Timeout-Ms": "0.5"})
+    assert answer.status_code == 504
+    await service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}}))
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 504
+    await service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}, "late": "serve"}))
+    assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
+
+
+async def test_a_pipeline_without_room_answers_503():
+    service = make_service(max_pending=1)
+    await service.start()
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(INFER, json=body([1, 1, 1], [2, 2, 2]))
+        assert answer.status_code == 503
+        assert not service.pipeline.core.open
+    await service.close()
+
+
+async def test_outputs_that_are_not_those_of_the_config(client):
+    service = make_service(outputs=[{"name": "y", "datatype": "FP32", "shape": [2]}])
+    await service.start()
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(INFER, json=body([1, 1, 1]))
+    await service.close()
+    assert answer.status_code == 500
+    assert "something else than its outputs" in answer.json()["error"]
+
+
+@pytest.mark.slow
+async def test_the_workers_of_a_service_may_follow_the_load():
+    steps = config()["applications"][0]["args"]["pipeline"]["steps"]
+    service = make_service(
+        {"sla": {"response_time_ms": 20}}, steps=steps, autoscaling={"max_workers": 3}
+    )
+    await service.start()
+    assert service.autoscaler is not None
+    assert service._scaling is not None
+    scaling = service.describe()["scaling"]
+    assert scaling["workers_needed"] == {"doubler": 1, "again": 1}
+    assert scaling["replicas_needed"] == {"": 0.0}
+    assert not service._scaling.done()
+    await service.close()
+    await asyncio.wait([service._scaling])
+    impossible = make_service(
+        {"sla": {"response_time_ms": 0.5}}, steps=steps, autoscaling={"max_workers": 3}
+    )
+    with pytest.raises(InfeasibleError):
+        await impossible.start()
+
+
+def solved_for(monkeypatch):
+    """Let workers be solved at once; return the response times that they were solved for, in ms."""
+    solved: list[float] = []
+
+    def make_scaler(config, sla):
+        if sla.response_time_ms < 1:
+            raise InfeasibleError("too short")
+        solved.append(sla.response_time_ms)
+        return StageScaler(
+            DivisionTable((sla.response_time_ms,), (dict.fromkeys(config.stages(), 1),))
+        )
+
+    monkeypatch.setattr(PipelineConfig, "make_scaler", make_scaler)
+    return solved
+
+
+def within(response_time_ms):
+    return parse_user_config({"sla": {"response_time_ms": response_time_ms}})
+
+
+async def test_the_workers_are_solved_for_the_sla_that_is_configured(monkeypatch):
+    """On Ray the first configuration comes after the start; a later one may change the SLA."""
+    solved = solved_for(monkeypatch)
+    args = config()["applications"][0]["args"]
+    service = PipelineService(parse_args(args), None)
+    await service.start()
+    assert solved == []
+    await service.configure(within(100))  # the default: it is solved all the same
+    first = service.autoscaler
+    assert first is not None
+    await service.configure(within(700))
+    await service.configure(within(700))
+    with pytest.raises(InfeasibleError):
+        await service.configure(within(0.5))
+    assert solved == [100, 700]
+    assert service.autoscaler is first
+    assert first.scaler.table.rates_per_s == (700,)
+    assert service.user_config.sla.response_time_ms == 700
+    await service.close()
+
+
+async def test_without_ray_the_workers_are_solved_at_the_start_and_for_another_sla(monkeypatch):
+    solved = solved_for(monkeypatch)
+    service = make_service({"sla": {"response_time_ms": 300}})
+    await service.start()
+    await service.configure(within(300))
+    await service.configure(within(400))
+    assert solved == [300, 400]
+    await service.close()
+
+
+async def test_a_wrong_config_leaves_the_last_good_one_in_force(client, service):
+    """In a pipeline that runs, and in one that starts."""
+    store: dict[str, bytes] = {}
+    last_good = LastGoodConfig(
+        "app",
+        "PipelineReplica",
+        "twice",
+        store.get,
+        lambda key, value: store.update({key: value()}),
+    )
+
+    async def apply(to, content):
+        await apply_user_config(to, content, last_good, parse_user_config)
+
+    starting = make_service()
+    with pytest.raises(InvalidInputError, match="user_config: late: "):
+        await apply(starting, {"late": "never"})
+    good = {"sla": {"response_time_ms": 4321, "percentile": 90}}
+    await apply(service, good)
+    await apply(service, {"late": "never"})
+    await apply(starting, {"late": "never"})
+    for made in (service, starting):
+        assert made.user_config.sla.response_time_ms == 4321
+    policy = (await client.get("/sojourn/policy")).json()
+    assert policy["config_error"].startswith("user_config: late: ")
+    assert starting.explain()["config_error"].endswith("; the last good user_config is in force")
+    await apply(service, good)
+    assert service.explain()["config_error"] is None

@@ -1,0 +1,181 @@
+"""The config file of a pipeline."""
+
+import numpy as np
+import pytest
+import yaml
+
+from deployments.pipelines.serving.config import (
+    AUTOSCALING_POLICY,
+    load_pipeline_file,
+    parse_args,
+    parse_user_config,
+)
+from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from policy.errors import InvalidInputError
+from tests.support.pipeline_configs import config
+from tests.support.readme import ROOT
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write_and_load(**changes):
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(config(**changes)))
+        return load_pipeline_file(path)
+
+    return write_and_load
+
+
+STAGE = {"stage": {"code": "tests.support.pipeline_stages:Scale"}}
+
+
+def test_a_stage_with_its_keys(load):
+    file = load()
+    model, again = file.pipeline.build()
+    assert isinstance(model, Stage)
+    assert isinstance(again, Stage)
+    assert (model.name, model.place, model.batch_size) == ("doubler", "thread", 4)
+    np.testing.assert_array_equal(model.profile.latency_ms, [1.0, 1.1, 1.2, 1.3])
+    assert file.pipeline.worker_costs() == {"doubler": 1.0, "again": 2.5}
+    assert file.user_config.sla.response_time_ms == 5000
+
+
+def test_all_kinds_of_steps(load):
+    named = {"stage": {**STAGE["stage"], "name": "other", "workers": 2, "cost": 3}}
+    steps = [
+        {"ensemble": {"branches": [[STAGE], []], "join": "builtins:sum"}},
+        {
+            "switch": {
+                "choose": "builtins:len",
+                "branches": {1: [], "a": []},
+                "shares": {1: 0.2, "a": 0.8},
+            }
+        },
+        {"each": {"branch": [named], "expected_items": 4, "max_items": 9}},
+    ]
+    file = load(steps=steps)
+    ensemble, switch, each = file.pipeline.build()
+    assert isinstance(ensemble, Ensemble)
+    assert ensemble.join is sum
+    assert isinstance(switch, Switch)
+    assert (switch.choose, switch.expected_shares) == (len, {1: 0.2, "a": 0.8})
+    assert isinstance(each, Each)
+    assert (each.max_items, each.expected_items, each.join([1, 2])) == (9, 4, [1, 2])
+    assert file.pipeline.worker_costs() == {"scale": 1.0, "other": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"steps": [{}]}, "a step is one of stage, ensemble, switch and each"),
+        ({"steps": [{**STAGE, "each": {"branch": []}}]}, "a step is one of stage"),
+        (
+            {"steps": [{"stage": {"code": "a:b", "worker": 2}}]},
+            r"steps\.0\.stage\.worker: unknown key; did you mean workers",
+        ),
+        ({"steps": []}, "at least one stage"),
+        ({"steps": [STAGE, STAGE]}, "two stages are called 'scale'"),
+        ({"steps": [{"stage": {"code": "a:b", "workers": 0}}]}, "stage b: workers must be"),
+        (
+            {"steps": [STAGE, {"switch": {"choose": "no.module:f", "branches": {"a": []}}}]},
+            "no.mod",
+        ),
+        ({"outputs": [{"name": "y", "datatype": "FLOAT"}]}, "datatype 'FLOAT' is not one of"),
+        ({"inputs": []}, "inputs: list should have at least 1"),
+        ({"name": "a b"}, "name: "),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(load, changes, complaint):
+    with pytest.raises(InvalidInputError, match=complaint) as caught:
+        load(**changes).pipeline.build()
+    assert "\n" not in str(caught.value)
+
+
+DEPLOYED = {"code": "tests.support.pipeline_stages:Scale", "place": "deployment", "workers": 2}
+
+
+class TestStagesInDeployments:
+    """Stages with Ray replicas of their own."""
+
+    def test_their_keys(self, load):
+        options = {"num_cpus": 2, "num_gpus": 0.5}
+        steps = [{"stage": {**DEPLOYED, "ray_actor_options": options}}]
+        pipeline = load(steps=steps).pipeline
+        (stage,) = pipeline.build()
+        assert (stage.place, stage.workers) == ("deployment", 2)
+        assert pipeline.most_replicas() == {"scale": 2}
+        assert pipeline.deployed()["scale"].ray_actor_options == options
+
+    @pytest.mark.parametrize(
+        ("changes", "complaint"),
+        [
+            ({"place": "thread", "max_workers": 3}, "need place deployment"),
+            ({"place": "process", "ray_actor_options": {}}, "need place deployment"),
+            ({"max_workers": 1}, "max_workers must be at least workers, which is 2"),
+            ({"ray_actor_options": {"num_cpu": 1}}, r"num_cpu: .*did you mean num_cpus"),
+            ({"ray_actor_options": {"num_cpus": "two"}}, "num_cpus: input should be a valid num"),
+            ({"max_workers": 4}, "stage scale: max_workers needs pipeline.autoscaling"),
+        ],
+    )
+    def test_what_is_wrong(self, load, changes, complaint):
+        with pytest.raises(InvalidInputError, match=complaint):
+            load(steps=[{"stage": {**DEPLOYED, **changes}}])
+
+    def test_stages_that_are_pinned_cannot_follow_the_load(self):
+        args = config(
+            steps=[{"stage": {"code": "math:sqrt", "name": "a", "cpus": [0, 1]}}],
+            autoscaling={"max_workers": 4},
+        )["applications"][0]["args"]
+        with pytest.raises(InvalidInputError, match="stage a: give cpus or autoscaling, not both"):
+            parse_args(args)
+
+    def test_rays_own_autoscaling_is_refused(self, tmp_path):
+        """It counts requests that Ray does not see."""
+        document = config()
+        document["applications"][0]["deployments"][0]["autoscaling_config"] = {"max_replicas": 2}
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(document))
+        with pytest.raises(InvalidInputError, match=r"scaling the pipeline needs pipeline\.autosc"):
+            load_pipeline_file(path)
+
+    def test_what_follows_the_load_needs_ray_to_ask_for_it(self, tmp_path):
+        document = config(
+            steps=[{"stage": {**DEPLOYED, "max_workers": 4}}], autoscaling={"max_workers": 1}
+        )
+        (application,) = document["applications"]
+        path = tmp_path / "pipeline.yaml"
+        for missing in ("autoscaling_config of PipelineReplica", "autoscaling_policy of the app"):
+            path.write_text(yaml.safe_dump(document))
+            with pytest.raises(InvalidInputError, match=f"max_workers needs {missing}"):
+                load_pipeline_file(path)
+            application["deployments"][0]["autoscaling_config"] = {"max_replicas": 1}
+        application["autoscaling_policy"] = {"policy_function": AUTOSCALING_POLICY}
+        path.write_text(yaml.safe_dump(document))
+        assert load_pipeline_file(path).pipeline.most_replicas() == {"scale": 4}
+
+
+def test_files_that_are_no_config(tmp_path):
+    path = tmp_path / "file.yaml"
+    with pytest.raises(InvalidInputError, match="No such file"):
+        load_pipeline_file(path)
+    for content, complaint in [
+        ("a: [", "not YAML"),
+        ("applications: 7", "applications: missing"),
+        (
+            "applications: [{import_path: 'deployments.pipelines.serving.application:build', "
+            "deployments: "
+            "[{name: PipelineReplica, user_config: {sla: {response_time_ms: 9, percentile: 9}}}]}]",
+            "the key pipeline",
+        ),
+    ]:
+        path.write_text(content)
+        with pytest.raises(InvalidInputError, match=complaint):
+            load_pipeline_file(path)
+    with pytest.raises(InvalidInputError, match=r"user_config: sla\.percentile: .*, not 100"):
+        parse_user_config({"sla": {"percentile": 100}})
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/*pipeline*.yaml")), ids=lambda p: p.stem)
+def test_the_configs_that_come_with_sojourn(path):
+    file = load_pipeline_file(path)
+    assert file.pipeline.build()

@@ -1,0 +1,145 @@
+"""The article's example, and its faults as regression tests.
+
+"Service Batching from Scratch, Again" (2020) describes stages with their own workers and batches.
+Its code has the faults that the tests name.
+"""
+
+import asyncio
+import gc
+import inspect
+import time
+
+import pytest
+
+from deployments.pipelines import Pipeline, Stage, StageError, stage_workers, streams
+from deployments.pipelines import pipeline as live
+from deployments.pipelines.items import Flow, Item
+from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.workers import in_process, link, processes, replicas
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InvalidInputError
+from tests.support.pipeline_stages import Batched, DiesOnce, FailsOnNegative, Scale, shift
+from tests.support.waiting import LIMIT_S
+
+
+def in_threads(*, max_wait_ms=0.0):
+    return Pipeline([Stage(Batched, place="thread", batch_size=4, max_wait_ms=max_wait_ms)])
+
+
+@pytest.mark.slow
+async def test_the_example():
+    async with Pipeline([Stage(Scale, workers=2), Stage(shift)]) as service:
+        assert await service.predict(3) == 9
+        results = await asyncio.gather(*(service.predict(v) for v in range(10)))
+    assert results == [2 * v + 3 for v in range(10)]
+
+
+async def test_a_result_for_a_cancelled_request_does_not_stop_the_gathering():
+    """`set_result` on a cancelled future raised, and ended the task that gathers results."""
+    async with in_threads() as pipeline:
+        for _ in range(20):
+            tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(8)]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            await asyncio.wait(tasks)
+            assert [task.result()[0] for task in tasks[1::2]] == [1, 3, 5, 7]
+
+
+@pytest.mark.parametrize("max_wait_ms", [0.0, 5.0])
+async def test_every_result_of_a_batch_returns_to_its_own_request(max_wait_ms):
+    """With and without a wait, the items after the first had the input in place of their number."""
+    async with in_threads(max_wait_ms=max_wait_ms) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(f"v{i % 3}") for i in range(40)))
+        assert pipeline.core.stages[0].batches < 40
+    assert [value for value, _ in results] == [f"v{i % 3}" for i in range(40)]
+
+
+def test_nothing_polls():
+    """A full queue and an empty one were looked at every 8 ms."""
+    # The only sleeps are the checks of workers and of profiles, the two searches for replicas
+    # before the start, and the wait for a worker's end.
+    sources = "".join(
+        inspect.getsource(module)
+        for module in (live, streams, stage_workers, in_process, link, processes, replicas)
+    )
+    assert sources.count("sleep(") == 6
+    assert "sleep(_CHECK_S)" in sources
+    assert "sleep(0.005)" in inspect.getsource(processes.ProcessWorkers.close)
+
+
+async def test_a_request_takes_much_less_than_a_poll():
+    """A request and its result were each up to 8 ms late."""
+    async with Pipeline([Stage(shift, place="thread")]) as pipeline:
+        times_s = []
+        for value in range(50):
+            started_s = time.perf_counter()
+            await pipeline.predict(value)
+            times_s.append(time.perf_counter() - started_s)
+    assert min(times_s) < 0.004
+
+
+async def test_errors_are_not_starved_by_results():
+    """Errors were looked for only while there was no result."""
+    async with Pipeline([Stage(FailsOnNegative, place="thread", batch_size=2)]) as pipeline:
+        running = True
+
+        async def results_keep_coming():
+            while running:
+                await pipeline.predict(1)
+
+        others = [asyncio.create_task(results_keep_coming()) for _ in range(20)]
+        with pytest.raises(StageError, match="negative"):
+            await asyncio.wait_for(pipeline.predict(-1), LIMIT_S)
+        running = False
+        await asyncio.gather(*others)
+
+
+def test_the_wait_is_for_the_whole_batch():
+    """It was counted between items: the first could wait for the size times the wait."""
+    core = StageCore("s", BatchingPolicy.from_control_limit(10, 10, 100.0), workers=1)
+    for now_s in (0.0, 0.099):
+        core.arrive(now_s, Item(Flow(0, now_s)))
+        assert core.next_batch(now_s) is None
+        assert core.wake_at_s == pytest.approx(0.1)
+    assert len(core.next_batch(0.1).items) == 2
+
+
+async def test_numbers_are_never_used_again():
+    """`id(future)` was the number; a new object may have the number of one that is gone."""
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        numbers = []
+        for value in range(200):
+            flow = pipeline.submit(value)
+            await pipeline.result(flow)
+            numbers.append(flow.id)
+            del flow
+            gc.collect(0)
+    assert numbers == list(range(200))
+
+
+@pytest.mark.slow
+async def test_a_dead_worker_leaves_no_request_waiting(tmp_path):
+    """Nothing noticed that a worker had died; its requests waited for ever."""
+    flag = tmp_path / "die"
+    flag.touch()
+    stage = Stage(DiesOnce, options={"path": str(flag)}, batch_size=8)
+    async with Pipeline([stage]) as pipeline:
+        requests = asyncio.gather(*(pipeline.predict(v) for v in range(8)))
+        results = await asyncio.wait_for(requests, LIMIT_S)
+    assert [value for value, _ in results] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Stage(Scale, cpus=[4096]),
+        lambda: Stage(Scale, cpus=[]),
+        lambda: Stage(Scale, workers=0),
+        lambda: Pipeline([]),
+    ],
+)
+def test_wrong_settings_are_errors_without_assertions(make):
+    """`assert` checked the settings; Python leaves it out with -O."""
+    with pytest.raises(InvalidInputError):
+        make()

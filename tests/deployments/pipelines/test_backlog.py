@@ -1,0 +1,117 @@
+"""What is ahead of a new request, in pipelines that divide."""
+
+import pytest
+
+from deployments.pipelines.graph import EachNode, ForkNode, compile_steps
+from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from policy.batching_policy import BatchingPolicy
+from tests.support.pipeline_machine import Machine
+
+
+def same(x):
+    return x
+
+
+def named(*names):
+    return [Stage(same, name) for name in names]
+
+
+def route(last_ms=1.0):
+    """Return a pipeline whose first branch one item in 2,000 has taken."""
+    rare, common, last = named("rare", "common", "last")
+    steps = [Switch(lambda v: v == "rare", {True: rare, False: common}), last]
+    machine = Machine(steps, {"rare": 5.0, "common": 1.0, "last": last_ms})
+    for number in range(2000):
+        machine.run(until_s=0.01 * number)
+        machine.submit("rare" if number == 500 else "common", machine.now_s + 0.1)
+    machine.run()
+    return machine
+
+
+def test_an_item_in_a_rare_branch_is_one_request():
+    machine = route()
+    assert machine.core.expected_ms() == 2.0
+    machine.submit("rare")
+    assert machine.core.expected_ms() == pytest.approx(3.0)  # it is ahead at the last stage
+    for _ in range(4):
+        machine.submit("common", machine.now_s + 0.1)
+    assert machine.core.refused == 0
+
+
+def test_a_queue_in_a_rare_branch_does_not_refuse_those_that_take_another():
+    machine = route(last_ms=0.01)
+    for _ in range(40):
+        machine.submit("rare")  # 200 ms of work
+    machine.submit("common", machine.now_s + 0.1)
+    assert machine.core.refused == 0
+    assert machine.core.bottleneck().name == "rare"
+
+
+def test_a_switch_whose_branches_are_all_busy_refuses():
+    a, b = named("a", "b")
+    machine = Machine([Switch(lambda v: v % 2, {0: a, 1: b})], {"a": 10.0, "b": 10.0})
+    for number in range(20):
+        machine.submit(number)
+    assert machine.core.expected_ms() == pytest.approx(10 + 100)
+
+
+def test_what_a_switch_chooses_is_learned_anew():
+    a, b = named("a", "b")
+    machine = Machine([Switch(lambda v: v, {0: a, 1: b})], {"a": 1.0, "b": 1.0}, max_pending=10**6)
+    for key in (0, 1):
+        for _ in range(5000):
+            machine.submit(key)
+        machine.run()
+    for _ in range(100):
+        machine.submit(1)
+    assert machine.core.expected_ms() > 0.9 * 100
+
+
+def test_branches_that_a_request_passes_together_are_not_added_up():
+    branches = named(*"abcde")
+    steps = [Ensemble(branches), Stage(same, "last")]
+    machine = Machine(steps, dict.fromkeys(("a", "b", "c", "d", "e", "last"), 10.0))
+    for number in range(4):
+        machine.submit(number)
+    assert machine.core.expected_ms() == pytest.approx(4 * 10 + 10 + 10)
+
+
+@pytest.mark.slow
+def test_elements_are_one_request_together():
+    steps = [Each(Stage(same, "part")), Stage(same, "last")]
+    machine = Machine(steps, {"part": 1.0, "last": 5.0})
+    for _ in range(10_000):
+        machine.submit(range(10))
+    machine.run()
+    for _ in range(4):
+        machine.submit(range(10))
+    # 40 elements of 1 ms, or 4 requests of 5 ms; then the stages themselves.
+    assert machine.core.expected_ms() == pytest.approx(40 + 5, rel=0.05)
+
+
+def test_a_branch_that_is_passed_ten_times_is_one_request():
+    """So a simulation has the elements of an item."""
+    part, last = named("part", "last")
+    graph = compile_steps([Each(part), last])
+    at = graph.entry
+    each = graph.nodes[at]
+    assert isinstance(each, EachNode)
+    graph.nodes[at] = ForkNode((each.entry,) * 10, list, each.next)
+    one = BatchingPolicy.from_control_limit(1, 1)
+    stages = [StageCore("part", one, 1, [1.0]), StageCore("last", one, 1, [5.0])]
+    core = PipelineCore(graph, stages, max_pending=100)
+    for number in range(4):
+        core.submit(0.0, number)
+    assert core.expected_ms() == pytest.approx(40 + 1 + 5)
+
+
+def test_an_element_is_a_request_where_most_items_have_none():
+    steps = [Each(Stage(same, "part")), Stage(same, "last")]
+    machine = Machine(steps, {"part": 5.0, "last": 1.0})
+    for number in range(20_000):
+        machine.submit([0] if number % 1000 == 0 else [])
+    machine.run()
+    machine.submit([0])
+    assert machine.core.expected_ms() == pytest.approx(2.0, rel=0.05)

@@ -1,0 +1,408 @@
+"""The live pipeline, with workers in threads and on the event loop."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
+from deployments.pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
+from deployments.pipelines.workers import in_process
+from deployments.pipelines.workers.in_process import ThreadWorkers
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from tests.support.pipeline_stages import Batched, Scale, shift
+from tests.support.waiting import LIMIT_S, until
+
+
+class Gate:
+    """A stage that waits until the test opens it."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.begun = []
+
+    def predict(self, x):
+        self.begun.append(x)
+        assert self.open.wait(LIMIT_S)
+        return x
+
+
+async def test_steps_of_all_kinds():
+    steps = [
+        Stage(Scale, place="thread", workers=2),
+        Each(Stage(shift, place="loop"), sum),
+        Ensemble([Stage(Scale, "x3", {"factor": 3}, place="loop"), []], tuple),
+        Switch(
+            lambda pair: pair[0] > 30,
+            {True: Stage(lambda pair: str(pair), "text", place="loop"), False: []},
+        ),
+    ]
+    async with Pipeline(steps) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict([v]) for v in range(5)))
+    # [v, v] → v + 3 twice → 2 v + 6
+    assert results[:3] == [(18, 6), (24, 8), (30, 10)]
+    assert results[3:] == ["(36, 12)", "(42, 14)"]
+
+
+async def test_requests_of_one_turn_of_the_loop_share_a_batch():
+    async with Pipeline([Stage(Batched, place="loop", batch_size=8)]) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(v) for v in range(12)))
+    assert results == [(v, 8 if v < 8 else 4) for v in range(12)]
+
+
+async def test_a_stream_keeps_the_order_and_bounds_what_it_takes():
+    taken = []
+
+    def values():
+        for value in range(200):
+            taken.append(value)
+            yield value
+
+    async with Pipeline([Stage(Scale, place="thread", workers=3)]) as pipeline:
+        seen = []
+        async for result in pipeline.stream(values(), in_flight=5):
+            seen.append(result)
+            assert len(taken) <= len(seen) + 5
+    assert seen == [2 * value for value in range(200)]
+
+
+async def test_a_stream_has_errors_in_their_place():
+    async def values():
+        for value in (2, 0, 1):
+            yield value
+
+    stage = Stage(lambda x: 1 / x, "invert", place="loop")
+    async with Pipeline([stage]) as pipeline:
+        first, failed, last = [y async for y in pipeline.stream(values())]
+        with pytest.raises(StageError):
+            [y async for y in pipeline.stream(values(), raise_errors=True)]
+        assert not pipeline.core.open
+    assert (first, last) == (0.5, 1.0)
+    assert isinstance(failed.cause, ZeroDivisionError)
+
+
+async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
+    results: asyncio.Queue[int] = asyncio.Queue()
+
+    async def values():
+        yield 1
+        assert await asyncio.wait_for(results.get(), LIMIT_S) == 4
+        yield 2
+
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        seen = []
+        async for result in pipeline.stream(values()):
+            results.put_nowait(result)
+            seen.append(result)
+    assert seen == [4, 5]
+
+
+async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+
+        def values():
+            for value in range(6):
+                if value == 2:
+                    pipeline.core.lose_stage(0, "no weights")
+                if value == 4:
+                    pipeline.core.stages[0].lost = None
+                yield value
+
+        seen = [y async for y in pipeline.stream(values(), in_flight=1)]
+        assert [y for y in seen if not isinstance(y, DeviceError)] == [3, 4, 7, 8]
+        assert all(isinstance(y, DeviceError) for y in seen[2:4])
+
+
+async def test_two_streams_share_a_small_pipeline():
+    async def collect(pipeline, values):
+        return [y async for y in pipeline.stream(values, in_flight=4)]
+
+    async with Pipeline([Stage(Scale, place="thread")], max_pending=2) as pipeline:
+        a, b = await asyncio.gather(
+            collect(pipeline, range(100)), collect(pipeline, range(100, 200))
+        )
+    assert a + b == [2 * value for value in range(200)]
+
+
+async def test_a_deadline_passes_in_the_queue_or_in_a_batch():
+    gate = Gate()
+    async with Pipeline([Stage(gate, place="thread")]) as pipeline:
+        # So long that its batch has begun before, even on a machine that stands still for a while.
+        in_batch = asyncio.create_task(pipeline.predict(1, timeout_ms=500))
+        await until(lambda: gate.begun == [1])
+        waiting = asyncio.create_task(pipeline.predict(2, timeout_ms=10))
+        for task in (in_batch, waiting):
+            with pytest.raises(DeadlineError):
+                await task
+        gate.open.set()
+        assert await pipeline.predict(3) == 3
+    assert gate.begun == [1, 3]
+
+
+async def test_a_cancelled_request_leaves_its_place():
+    gate = Gate()
+    async with Pipeline([Stage(gate, place="thread"), Stage(shift, place="loop")]) as pipeline:
+        first, gone, last = (asyncio.create_task(pipeline.predict(v)) for v in range(3))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert await asyncio.gather(first, last) == [3, 5]
+        assert gone.cancelled()
+        await pipeline.drain()
+    assert gate.begun == [0, 2]
+
+
+async def test_the_sla_refuses_at_the_front_without_waiting():
+    gate = Gate()
+    profile = Profile("gate", "test", latency_ms=[40_000.0])
+    stage = Stage(gate, place="thread", profile=profile)
+    async with Pipeline([stage], sla=ServiceLevelObjective(100_000.0, 99.0)) as pipeline:
+        flows = [pipeline.submit(value) for value in range(2)]
+        with pytest.raises(BusyError, match="stage 'gate' is too busy"):
+            pipeline.submit(2)
+        gate.open.set()
+        assert [await pipeline.result(flow) for flow in flows] == [0, 1]
+
+
+async def test_another_sla_holds_for_the_requests_to_come():
+    """What is in the pipeline keeps the deadline with which it was admitted."""
+    gate = Gate()
+    sla = ServiceLevelObjective(60_000.0, 99.0)
+    stages = [Stage(gate, "gate", place="thread"), Stage(shift, place="loop")]
+    async with Pipeline(stages, sla=sla) as pipeline:
+        early = asyncio.create_task(pipeline.predict(1))
+        await until(lambda: gate.begun)
+        pipeline.sla = ServiceLevelObjective(20.0, 99.0)
+        with pytest.raises(DeadlineError):
+            await pipeline.predict(2)
+        pipeline.sla = None
+        late = asyncio.create_task(pipeline.predict(3))
+        await asyncio.sleep(0.03)  # longer than the second SLA
+        gate.open.set()
+        assert await asyncio.gather(early, late) == [4, 6]
+        assert gate.begun == [1, 3]
+
+
+async def test_a_hanging_thread_is_replaced():
+    gate = Gate()
+
+    def hang(x):
+        return gate.predict(x) if x < 0 else x
+
+    async with Pipeline([Stage(hang, place="thread", hang_after_s=0.3)]) as pipeline:
+        task = asyncio.create_task(pipeline.predict(-1))
+        assert await pipeline.predict(1) == 1
+        with pytest.raises(StageError, match=r"took more than 0\.3 s"):
+            await task
+        gate.open.set()
+
+
+@pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
+async def test_a_thread_that_does_not_start_is_started_again(monkeypatch, failures, lost):
+    """What waits is answered after three tries; more follow."""
+    monkeypatch.setattr(in_process, "delay_s", lambda failed_starts: 0.001)
+    gate, made = Gate(), []
+
+    class Hangs:
+        def __init__(self):
+            made.append(self)
+            if 1 < len(made) <= 1 + failures:
+                raise OSError("no weights")
+
+        def predict(self, x):
+            return gate.predict(x) if x < 0 else x
+
+    async with Pipeline([Stage(Hangs, place="thread", hang_after_s=0.3)]) as pipeline:
+        hanging = asyncio.create_task(pipeline.predict(-1))
+        with pytest.raises(DeviceError if lost else StageError):
+            await asyncio.wait_for(hanging, LIMIT_S)
+        await until(lambda: pipeline.core.stages[0].workers == 1)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 1
+        gate.open.set()
+
+
+async def test_a_thread_survives_system_exit():
+    def leave(x):
+        raise SystemExit
+
+    async with Pipeline([Stage(leave, place="thread")]) as pipeline:
+        with pytest.raises(StageError, match="SystemExit"):
+            await pipeline.predict(1)
+        with pytest.raises(StageError, match="SystemExit"):
+            await pipeline.predict(2)
+
+
+async def test_the_times_of_the_stages():
+    steps = [Stage(Scale, place="thread"), Stage(shift, place="loop")]
+    async with Pipeline(steps) as pipeline:
+        flow = pipeline.submit(1, record_times=True)
+        assert await pipeline.result(flow) == 5
+    assert [name for name, _, _ in flow.stage_times] == ["scale", "shift"]
+    assert all(wait_ms >= 0 and service_ms >= 0 for _, wait_ms, service_ms in flow.stage_times)
+
+
+@pytest.mark.slow
+async def test_an_smdp_stage_solves_its_table():
+    profile = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])
+    stage = Stage(Batched, place="loop", batch_size=4, policy="smdp", profile=profile)
+    async with Pipeline([stage]) as pipeline:
+        core = pipeline.core.stages[0]
+        first = core.policy(0.0)
+        await until(lambda: core._table is not None)
+        assert first.control_limit == core.policy(time.monotonic()).control_limit == 1
+        assert core._table.lookup(0.9 * profile.capacity_per_s).max_batch_size == 4
+        assert (await pipeline.predict(7))[0] == 7
+
+
+class Slow:
+    """Takes 2 ms for a batch, and one more for each item."""
+
+    def predict(self, items):
+        time.sleep(0.002 + 0.001 * len(items))
+        return items
+
+
+@pytest.mark.slow
+async def test_an_auto_stage_measures_its_profile_first():
+    stage = Stage(Slow, place="thread", batch_size=3, policy="auto", example=0)
+    async with Pipeline([stage]) as pipeline:
+        core = pipeline.core.stages[0]
+        assert core.latency_ms(1) >= 3.0
+        assert core.latency_ms(3) >= 5.0
+        await until(lambda: core._table is not None)
+        assert await pipeline.predict(7) == 7
+        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
+            await pipeline.predict(7, timeout_ms=2.5)
+
+
+async def test_a_batch_that_cannot_be_run_fails_and_gives_its_worker_back(monkeypatch):
+    async with Pipeline([Stage(shift, place="thread")]) as pipeline:
+        with monkeypatch.context() as broken:
+            broken.setattr(pipeline._workers[0], "run", lambda batch: [][0])
+            with pytest.raises(StageError, match="IndexError"):
+                await asyncio.wait_for(pipeline.predict(1), LIMIT_S)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 4
+
+
+async def test_a_stage_that_does_not_start():
+    def construct():
+        raise AssertionError
+
+    class Broken:
+        def __init__(self):
+            raise OSError("no weights")
+
+    class Exits:
+        def __init__(self):
+            raise SystemExit("no licence")
+
+    for place in ("thread", "loop"):
+        with pytest.raises(StartError, match=r"stage 'broken': .* no weights"):
+            await Pipeline([Stage(construct, place="loop"), Stage(Broken, place=place)]).start()
+        with pytest.raises(StartError, match=r"stage 'exits': .* SystemExit: no licence"):
+            await asyncio.wait_for(Pipeline([Stage(Exits, place=place)]).start(), LIMIT_S)
+
+
+async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
+    gate = Gate()
+    pipeline = Pipeline([Stage(gate, place="thread")])
+    with pytest.raises(BusyError):
+        await pipeline.predict(1)
+    await pipeline.start()
+    with pytest.raises(InvalidInputError):
+        await pipeline.start()
+    task = asyncio.create_task(pipeline.predict(1))
+    await asyncio.sleep(0)
+    await pipeline.close()
+    gate.open.set()
+    with pytest.raises(BusyError, match="closed"):
+        await task
+    with pytest.raises(BusyError):
+        await pipeline.predict(2)
+
+
+async def test_a_request_that_failed_at_once_is_answered_though_its_pipeline_closes():
+    pipeline = Pipeline([Switch(lambda v: v, {1: Stage(shift, place="loop")})])
+    await pipeline.start()
+    task = asyncio.create_task(pipeline.predict(2))
+    await asyncio.sleep(0)
+    await pipeline.close()
+    with pytest.raises(StageError, match="there is no branch 2"):
+        await asyncio.wait_for(task, LIMIT_S)
+
+
+async def test_to_drain_is_to_wait_for_the_last_request_however_it_ends():
+    gate = Gate()
+    async with Pipeline([Stage(gate, place="thread")]) as pipeline:
+        await pipeline.drain()
+        answered, gone = (asyncio.create_task(pipeline.predict(v)) for v in range(2))
+        await asyncio.sleep(0)
+        drained = asyncio.create_task(pipeline.drain())
+        gate.open.set()
+        await answered
+        gone.cancel()
+        await asyncio.wait_for(drained, LIMIT_S)
+        assert not pipeline.core.open
+
+
+async def test_a_stream_ends_with_its_pipeline():
+    gate = Gate()
+    pipeline = Pipeline([Stage(gate, place="thread")], max_pending=1)
+    await pipeline.start()
+
+    async def collect():
+        return [y async for y in pipeline.stream(range(3), in_flight=3)]
+
+    streams = [asyncio.create_task(collect()) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    await pipeline.close()
+    gate.open.set()
+    done, _ = await asyncio.wait(streams, timeout=LIMIT_S)
+    assert len(done) == 2
+    assert all(isinstance(task.exception(), BusyError) for task in done)
+    with pytest.raises(InvalidInputError, match="in_flight"):
+        pipeline.stream([], in_flight=0)
+
+
+async def test_a_cause_with_a_status_keeps_it():
+    def refuse(x):
+        raise BadRequestError("no image")
+
+    async with Pipeline([Stage(refuse, place="loop")]) as pipeline:
+        with pytest.raises(StageError) as caught:
+            await pipeline.predict(1)
+    assert caught.value.status == 400
+    assert str(caught.value.for_client()) == "no image"
+
+
+async def test_more_and_fewer_workers_while_it_runs():
+    """Scale-in of a stage with requests in it: each is answered, and the batches end first."""
+    gate = Gate()
+    async with Pipeline([Stage(gate, "gate", place="thread")]) as pipeline:
+        core = pipeline.core.stages[0]
+        pipeline.resize("gate", 3)
+        await until(lambda: core.workers == 3)
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(8)]
+        await until(lambda: len(gate.begun) == 3)
+        pipeline.resize("gate", 1)
+        assert (core.workers, core.busy) == (1, 3)
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [*range(8)]
+        workers = pipeline._workers[0]
+        assert isinstance(workers, ThreadWorkers)
+        assert (len(workers._free), len(workers._busy)) == (1, 0)
+
+
+async def test_what_cannot_be_resized():
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        for name, workers, complaint in [
+            ("shift", 2, "place loop has one worker"),
+            ("shift", 0, "at least 1"),
+            ("other", 1, "the stages are shift"),
+        ]:
+            with pytest.raises(InvalidInputError, match=complaint):
+                pipeline.resize(name, workers)

@@ -1,0 +1,161 @@
+"""The core of a stage, in virtual time."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deployments.pipelines.errors import WorkerLostError
+from deployments.pipelines.items import RETRY, BatchFailure, Flow, Item, ItemFailure, WorkerLoss
+from deployments.pipelines.stage_core import StageBatch, StageCore
+from policy.batching_policy import BatchingPolicy
+from policy.objective import Weights
+from policy.profile import Profile
+from policy.table_solving import solve_table
+
+
+def item(number=0, deadline_s=math.inf):
+    return Item(Flow(number, 0.0, deadline_s), value=number)
+
+
+def numbers(batch):
+    return [part.flow.id for part in batch.items]
+
+
+def greedy(size):
+    return BatchingPolicy.from_control_limit(1, size)
+
+
+def test_several_workers_take_batches_from_one_queue():
+    core = StageCore("s", greedy(2), workers=2)
+    for number in range(5):
+        core.arrive(0.0, item(number))
+    batches = [core.next_batch(0.0), core.next_batch(0.0)]
+    assert [numbers(batch) for batch in batches] == [[0, 1], [2, 3]]
+    assert core.next_batch(0.0) is None
+    core.batch_ended(1.0, batches[1], ["c", "d"])
+    assert numbers(core.next_batch(1.0)) == [4]
+
+
+def test_the_wait_counts_from_the_first_item():
+    core = StageCore("s", BatchingPolicy.from_control_limit(10, 10, 50.0), workers=1)
+    for number in range(6):
+        core.arrive(0.009 * number, item(number))
+        assert core.next_batch(0.009 * number) is None
+        assert core.wake_at_s == pytest.approx(0.05)
+    assert numbers(core.next_batch(0.05)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_full_batch_does_not_wait():
+    core = StageCore("s", BatchingPolicy.from_control_limit(3, 3, 1e6), workers=1)
+    for number in range(3):
+        core.arrive(0.0, item(number))
+    assert numbers(core.next_batch(0.0)) == [0, 1, 2]
+
+
+def test_what_cannot_be_finished_in_time_is_not_begun():
+    core = StageCore("s", greedy(4), workers=1, latency_ms=[10.0, 10.0, 10.0, 10.0])
+    core.rest_ms = 5.0  # in the stages to come
+    core.arrive(0.0, item(0, deadline_s=0.0149))
+    core.arrive(0.0, item(1, deadline_s=0.0151))
+    assert numbers(core.next_batch(0.0)) == [1]
+    assert [late.flow.id for late in core.too_late] == [0]
+
+
+def test_a_batch_starts_before_a_deadline_of_its_items():
+    core = StageCore("s", BatchingPolicy.from_control_limit(4, 4), 1, latency_ms=[10.0] * 4)
+    core.rest_ms = 20.0
+    core.arrive(0.0, item(0, deadline_s=0.1))
+    assert core.next_batch(0.0) is None
+    assert core.wake_at_s == pytest.approx(0.1 - 0.03 - 0.002)
+    assert numbers(core.next_batch(core.wake_at_s)) == [0]
+    assert not core.too_late
+
+
+@pytest.mark.parametrize(("latency_ms", "longest_s"), [(10.0, 1.0), (3000.0, 3.0)])
+def test_without_a_longest_wait_and_a_deadline_nothing_waits_for_ever(latency_ms, longest_s):
+    core = StageCore("s", BatchingPolicy.from_control_limit(4, 4), 1, [latency_ms] * 4)
+    for number in range(2):
+        core.arrive(0.1 * number, item(number))
+        assert core.next_batch(0.1 * number) is None
+    assert core.wake_at_s == pytest.approx(longest_s)
+    assert numbers(core.next_batch(core.wake_at_s)) == [0, 1]
+
+
+@settings(max_examples=40)
+@given(
+    culprits=st.sets(st.integers(0, 31), max_size=32),
+    size=st.integers(1, 32),
+    workers=st.integers(1, 3),
+)
+def test_only_the_culprits_of_failed_batches_fail(culprits, size, workers):
+    """Whatever fails, each item gets its own outcome in at most log2(size) + 2 batches."""
+    core = StageCore("s", greedy(size), workers)
+    runs = dict.fromkeys(range(32), 0)
+    outcomes = {}
+    for number in range(32):
+        core.arrive(0.0, item(number))
+    running: list[StageBatch] = []
+    while core.waiting or running:
+        while (batch := core.next_batch(0.0)) is not None:
+            running.append(batch)
+        batch = running.pop(0)
+        for number in numbers(batch):
+            runs[number] += 1
+        failed = culprits & {*numbers(batch)}
+        outcome = BatchFailure(ValueError()) if failed else [part.value for part in batch.items]
+        for part, result in core.batch_ended(0.0, batch, outcome):
+            assert part.flow.id not in outcomes
+            outcomes[part.flow.id] = result
+    assert {number for number, out in outcomes.items() if type(out) is ItemFailure} == culprits
+    assert len(outcomes) == 32
+    assert max(runs.values()) <= math.log2(size) + 2
+    assert (core.busy, core.in_service, core.waiting) == (0, 0, 0)
+
+
+def test_after_a_loss_each_item_runs_once_more_alone():
+    core = StageCore("s", greedy(3), workers=1)
+    for number in range(3):
+        core.arrive(0.0, item(number))
+    assert core.batch_ended(0.0, core.next_batch(0.0), WorkerLoss("died")) == []
+    again = core.next_batch(0.0)
+    assert numbers(again) == [0]
+    ((lost, failure),) = core.batch_ended(0.0, again, WorkerLoss("died again"))
+    assert lost.flow.id == 0
+    assert str(failure) == str(ItemFailure(WorkerLostError("died again")))
+    assert numbers(core.next_batch(0.0)) == [1]
+
+
+def test_named_items_fail_and_the_others_run_again_together():
+    core = StageCore("s", greedy(3), workers=1)
+    for number in range(3):
+        core.arrive(0.0, item(number))
+    outcome = [RETRY, ItemFailure(ValueError()), RETRY]
+    ((failed, _),) = core.batch_ended(0.0, core.next_batch(0.0), outcome)
+    assert failed.flow.id == 1
+    assert numbers(core.next_batch(0.0)) == [0, 2]
+
+
+def test_abandoned_items_take_no_memory_and_no_place():
+    """Clients come and go while the only worker hangs."""
+    core = StageCore("s", greedy(4), workers=1)
+    core.arrive(0.0, item(0))
+    assert numbers(core.next_batch(0.0)) == [0]
+    for number in range(10_000):
+        gone = item(number)
+        core.arrive(0.0, gone)
+        core.abandon(gone)
+    core.arrive(0.0, item(77))
+    assert core.waiting == 1
+    assert len(core._queue) < 200
+
+
+def test_an_smdp_table_is_looked_up_at_the_rate_per_worker():
+    profile = Profile("m", "d", latency_ms=[10.0, 10.5, 11.0, 11.5], energy_mj=[50.0] * 4)
+    table = solve_table(profile, Weights(1.0, 10.0), rates=[50.0, 100.0, 200.0, 300.0])
+    core = StageCore("s", table, workers=2, latency_ms=profile.latency_ms)
+    for number in range(2000):
+        core.arrive(number / 400.0, item(number))
+    assert core.policy(5.0) == table.lookup(190.0)
+    assert core.policy(5.0).control_limit > 1

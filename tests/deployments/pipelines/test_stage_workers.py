@@ -1,0 +1,87 @@
+"""What keeps the stages' profiles right while a pipeline runs."""
+
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from deployments.pipelines import Pipeline, Stage, stage_workers
+from deployments.pipelines.items import Flow, Item
+from deployments.pipelines.stage_core import StageBatch
+from policy.profile import Profile
+from tests.support.pipeline_stages import Batched, shift
+from tests.support.waiting import until
+
+
+def feed(pipeline, durations_ms):
+    """Report batches as the workers of the first stage do, by size and duration."""
+    workers = pipeline._workers
+    core = pipeline.core.stages[0]
+    given_up = Flow(0, 0.0)
+    given_up.done = True
+    for size, ms in durations_ms:
+        batch = StageBatch([Item(given_up)] * size, time.monotonic() - 1e-3 * ms)
+        core.busy += 1
+        core.in_service += size
+        workers.batch_ended(0, batch, [None] * size)
+
+
+async def test_a_wrong_profile_is_corrected():
+    """At twice the time of the profile, predictions and admission follow."""
+    profile = Profile("m", "d", np.array([10.0, 11.0, 12.0, 13.0]))
+    stages = [
+        Stage(Batched, place="thread", batch_size=4, profile=profile),
+        Stage(shift, place="loop"),
+    ]
+    async with Pipeline(stages) as pipeline:
+        core = pipeline.core.stages[0]
+        feed(pipeline, [(size, 9.0 + size) for size in (1, 2, 3, 4)] * 8)
+        assert pipeline._workers.refit() == pipeline._workers.refit() == []
+        twice = [(size, 18.0 + 2 * size) for size in (1, 2, 3, 4)]
+        # All that is remembered must be of the slower kind before it is believed.
+        corrected: list[str] = []
+        for _ in range(20):
+            feed(pipeline, twice * 4)
+            corrected += pipeline._workers.refit()
+        assert "batched" in corrected
+        for size in (1, 4):
+            assert core.latency_ms(size) == pytest.approx(18 + 2 * size, rel=0.1)
+        assert pipeline.core.expected_ms() == pytest.approx(20, rel=0.1)
+        believed = pipeline.stages[0].batch_profile
+        assert believed is not None
+        np.testing.assert_allclose(believed.latency_ms, [20, 22, 24, 26], rtol=0.1)
+        # The stage without a profile still measures its batches.
+        assert pipeline.stages[1].profile is None
+
+
+async def test_a_corrected_profile_has_its_policy_solved_again(monkeypatch):
+    profile = Profile("m", "d", np.array([1.0, 1.1]))
+    stage = Stage(Batched, place="thread", batch_size=2, policy="smdp", profile=profile)
+    pipeline = Pipeline([stage])
+    solved: list[int] = []
+    monkeypatch.setattr(pipeline._workers, "_solve_soon", solved.append)
+    async with pipeline:
+        assert solved == [0]
+        for _ in range(6):
+            feed(pipeline, [(1, 5.0), (2, 5.5)] * 8)
+            pipeline._workers.refit()
+        assert solved == [0, 0]
+
+
+async def test_what_fails_once_is_checked_again(monkeypatch):
+    """In one stage; the other's workers are checked all the same."""
+    monkeypatch.setattr(stage_workers, "_CHECK_S", 0.001)
+    monkeypatch.setattr(stage_workers, "_REFIT_S", 0.001)
+    checked = Counter[str]()
+    async with Pipeline([Stage(shift, "a", place="loop"), Stage(shift, "b", place="loop")]) as p:
+
+        def count(name):
+            checked[name] += 1
+            if name != "b":
+                raise OSError("no descriptor left")
+
+        monkeypatch.setattr(p._workers[0], "check", lambda now_s: count("a"))
+        monkeypatch.setattr(p._workers[1], "check", lambda now_s: count("b"))
+        monkeypatch.setattr(p._workers, "refit", lambda: count("refit"))
+        await until(lambda: min(checked["a"], checked["b"], checked["refit"]) > 2)

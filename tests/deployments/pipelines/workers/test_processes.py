@@ -1,0 +1,313 @@
+"""Worker processes: real ones, that die, hang, and send large arrays."""
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+
+from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
+from deployments.pipelines import Pipeline, Stage, StageError
+from deployments.pipelines.items import RETRY
+from deployments.pipelines.workers.processes import ProcessWorkers
+from policy.objective import ServiceLevelObjective
+from tests.support.pipeline_stages import (
+    DiesOnce,
+    DiesOnNegative,
+    Doubler,
+    Exits,
+    HangsOnNegative,
+    NamesRows,
+    Scale,
+    SlowBatches,
+    StartsOnce,
+    Unsendable,
+    WhereAmI,
+    raises_odd,
+)
+from tests.support.waiting import LIMIT_S, until
+
+
+def children():
+    """Return the processes that this one has started and that still run."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as listed:
+        return {int(pid) for pid in listed.read().split()}
+
+
+def test_what_is_to_run_again_is_known_in_every_process():
+    assert pickle.loads(pickle.dumps([RETRY]))[0] is RETRY
+
+
+@pytest.mark.slow
+async def test_items_that_the_code_does_not_name_run_again_in_a_process():
+    async with Pipeline([Stage(NamesRows, batch_size=4)]) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
+        await asyncio.wait(tasks)
+        assert [tasks[at].result() for at in (0, 2, 3)] == [1, 2, 3]
+        with pytest.raises(StageError, match="negative"):
+            await tasks[1]
+
+
+@pytest.mark.slow
+async def test_what_goes_between_processes():
+    """Arrays, values that cannot be sent, and exceptions that cannot be read."""
+    array = np.arange(300_000.0).reshape(500, 600)
+    stages = [Stage(Scale), Stage(Unsendable, place="thread")]
+    before = children()
+    async with Pipeline(stages) as pipeline:
+        result = await pipeline.predict(array)
+        np.testing.assert_array_equal(result, 2 * array)
+        result[0, 0] = 5  # it is the caller's own
+        await pipeline.predict(array)
+        assert result[0, 0] == 5
+        with pytest.raises(StageError, match="cannot be sent between processes"):
+            await pipeline.predict(lambda: None)
+        assert await pipeline.predict(1) == 2
+        assert children() > before
+    assert children() == before
+
+
+async def test_a_class_of_the_running_script_needs_no_module():
+    class Local:
+        def predict(self, x):
+            if x < 0:
+                return lambda: x
+            return raises_odd(x)
+
+    async with Pipeline([Stage(Local)]) as pipeline:
+        with pytest.raises(StageError, match="UnpicklableError: OddError: two words"):
+            await pipeline.predict(1)
+        with pytest.raises(StageError, match="a function cannot be sent"):
+            await pipeline.predict(-1)
+
+
+@pytest.mark.slow
+async def test_each_worker_is_pinned_to_its_cpu():
+    available = sorted(os.sched_getaffinity(0))
+    cpus = [available[0], available[-1]]
+    async with Pipeline([Stage(WhereAmI, cpus=cpus)]) as pipeline:
+        seen: set[tuple[int, tuple[int, ...]]] = set()
+        while len(seen) < 2:
+            results = await asyncio.gather(*(pipeline.predict(0) for _ in range(10)))
+            seen |= {(pid, tuple(where)) for pid, where in results}
+    assert sorted(where for _, where in seen) == sorted((cpu,) for cpu in cpus)
+    assert sorted(os.sched_getaffinity(0)) == available
+
+
+@pytest.mark.slow
+async def test_a_worker_killed_inside_a_batch_is_replaced_and_its_requests_answered(tmp_path):
+    flag = tmp_path / "die"
+    flag.touch()
+    stage = Stage(DiesOnce, options={"path": str(flag)}, batch_size=4)
+    async with Pipeline([stage]) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(v) for v in range(4)))
+        # Each of the four was run once more, alone.
+        assert results == [(v, 1) for v in range(4)]
+        assert pipeline.core.stages[0].deaths == 1
+
+
+@pytest.mark.slow
+async def test_an_item_that_kills_its_worker_is_not_run_a_third_time_and_takes_no_other_with_it():
+    async with Pipeline([Stage(DiesOnNegative, batch_size=4, workers=2)]) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2, -3, 4)]
+        await asyncio.wait(tasks)
+        assert [task.result() for task in (*tasks[:2], tasks[3])] == [2, 4, 8]
+        with pytest.raises(StageError, match="was killed by signal 9") as caught:
+            await tasks[2]
+        assert caught.value.stage == "diesonnegative"
+        assert pipeline.core.stages[0].deaths == 2
+        assert await pipeline.predict(5) == 10
+
+
+@pytest.mark.slow
+async def test_a_worker_killed_while_idle_is_replaced():
+    async with Pipeline([Stage(WhereAmI)]) as pipeline:
+        pid, _ = await pipeline.predict(0)
+        os.kill(pid, signal.SIGKILL)
+        again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
+        assert again != pid
+
+
+@pytest.mark.slow
+async def test_a_hanging_worker_is_killed_and_replaced():
+    async with Pipeline([Stage(HangsOnNegative, hang_after_s=1.0)]) as pipeline:
+        bad = asyncio.create_task(pipeline.predict(-1))
+        with pytest.raises(StageError, match=r"took more than 1 s"):
+            await asyncio.wait_for(bad, LIMIT_S)
+        assert await pipeline.predict(1) == 1
+
+
+@pytest.mark.slow
+async def test_when_no_worker_can_be_started_what_waits_is_answered(tmp_path):
+    weights = tmp_path / "weights"
+    weights.touch()
+    async with Pipeline([Stage(StartsOnce, options={"path": str(weights)})]) as pipeline:
+        with pytest.raises(DeviceError, match="did not start: RuntimeError: no weights"):
+            await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
+        with pytest.raises(DeviceError):
+            await pipeline.predict(1)
+        weights.touch()
+        await until(lambda: pipeline.core.stages[0].lost is None)
+        with pytest.raises(DeviceError):  # the new worker dies as well, and leaves no weights
+            await asyncio.wait_for(pipeline.predict(2), LIMIT_S)
+
+
+async def test_a_stage_that_does_not_start_leaves_no_process():
+    before = children()
+    with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
+        await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
+    assert children() == before
+
+
+@pytest.mark.slow
+async def test_how_a_worker_ended_is_told_as_it_was():
+    async with Pipeline([Stage(Exits)]) as pipeline:
+        with pytest.raises(StageError, match="ended with exit status 3"):
+            await asyncio.wait_for(pipeline.predict(3), LIMIT_S)
+    with pytest.raises(StartError, match="did not start: SystemExit: no licence"):
+        await Pipeline([Stage(Exits, options={"at_start": True})]).start()
+
+
+class SentAlone:
+    """A value that cannot be sent with others, as one that is nested very deep cannot."""
+
+    def __reduce__(self):
+        frame = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_name == "write":  # of the arena
+                raise RecursionError("too deep")
+            frame = frame.f_back
+        return SentAlone, ()
+
+
+@pytest.mark.slow
+async def test_a_value_that_can_only_be_sent_alone_fails_alone():
+    async with Pipeline([Stage(Scale)]) as pipeline:
+        with pytest.raises(StageError, match="a batch cannot be sent: too deep"):
+            await asyncio.wait_for(pipeline.predict(SentAlone()), LIMIT_S)
+        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 2
+
+
+def failing(function, failures, *error):
+    """Return a function that fails so many times before it does what `function` does."""
+    left = [failures]
+
+    def fail(*arguments, **options):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(*error)
+        return function(*arguments, **options)
+
+    return fail
+
+
+@pytest.mark.slow
+async def test_a_worker_that_the_machine_has_no_room_for_is_started_later(monkeypatch):
+    """A fork that fails, then one without a descriptor for its memory."""
+    async with Pipeline([Stage(WhereAmI)]) as pipeline:
+        pid, _ = await pipeline.predict(0)
+        fork = failing(subprocess.Popen, 1, 11, "no process left")
+        memory = failing(os.memfd_create, 1, 24, "no descriptor left")
+        monkeypatch.setattr(subprocess, "Popen", fork)
+        monkeypatch.setattr(os, "memfd_create", memory)
+        os.kill(pid, signal.SIGKILL)
+        again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
+        assert again != pid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["subprocess.Popen", "os.memfd_create", "socket.socketpair"])
+async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypatch, call):
+    async def start():
+        with pytest.raises(StartError, match=r"did not start: .*no room"):
+            await Pipeline([Stage(Scale)]).start()
+        gc.collect()  # an error keeps what the failed call held
+        return len(os.listdir("/proc/self/fd"))
+
+    monkeypatch.setattr(call, failing(None, 10, 24, "no room"))
+    assert await start() == await start()
+
+
+@pytest.mark.slow
+async def test_a_model_in_a_process():
+    stage = Stage(Doubler, batch_size=8)
+    async with Pipeline([stage]) as pipeline:
+        rows = [np.full(3, value, np.float32) for value in range(20)]
+        results = await asyncio.gather(*(pipeline.predict({"x": row}) for row in rows))
+    for row, result in zip(rows, results, strict=True):
+        np.testing.assert_array_equal(result["y"], 2 * row)
+
+
+@pytest.mark.slow
+async def test_memory_does_not_grow_with_what_was_sent():
+    array = np.ones(1 << 18)
+    async with Pipeline([Stage(Scale)]) as pipeline:
+        pool = pipeline._workers[0]
+        assert isinstance(pool, ProcessWorkers)
+        (worker,) = pool._workers
+        await pipeline.predict(array)
+        size = worker.link.requests.size, worker.link.replies.size
+        for _ in range(200):
+            await pipeline.predict(array)
+        assert (worker.link.requests.size, worker.link.replies.size) == size
+
+
+@pytest.mark.slow
+async def test_scale_in_of_a_stage_with_requests_in_it():
+    """Each request is answered, no worker is lost, and the processes end."""
+    before = children()
+    async with Pipeline([Stage(Scale, workers=2)]) as pipeline:
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        pipeline.resize("scale", 1)
+        assert await asyncio.gather(*tasks) == [2 * v for v in range(100)]
+        assert len(children() - before) == 1
+        pipeline.resize("scale", 2)
+        await until(lambda: pipeline.core.stages[0].workers == 2)
+        assert len(children() - before) == 2
+        assert pipeline.core.stages[0].deaths == 0
+    assert children() == before
+
+
+@pytest.mark.slow
+async def test_overload_is_refused_at_the_front_and_takes_no_memory():
+    """Four times what the second of two processes can do, in arrays of 80 kB, for two seconds.
+
+    That is so little that any machine can send it and do it.
+    """
+    array = np.zeros(10_000)
+    ends: Counter[str] = Counter()
+    sla = ServiceLevelObjective(500.0, 99.0)
+    async with Pipeline([Stage(Scale), Stage(SlowBatches, batch_size=4)], sla=sla) as pipeline:
+
+        async def ask() -> None:
+            try:
+                await pipeline.predict(array)
+                ends["answered"] += 1
+            except (BusyError, DeadlineError) as error:
+                ends[type(error).__name__] += 1
+
+        started_s = time.monotonic()
+        tasks: list[asyncio.Task[None]] = []
+        memory, longest = [], 0
+        while (now_s := time.monotonic() - started_s) < 2.0:
+            while len(tasks) < 400 * now_s:
+                tasks.append(asyncio.create_task(ask()))
+            await asyncio.sleep(0.001)
+            longest = max(longest, len(pipeline.core.open))
+            memory.append(psutil.Process().memory_info().rss)
+        await asyncio.gather(*tasks)
+    assert ends["answered"] > 50
+    assert ends["BusyError"] > ends["answered"]
+    assert longest < 100
+    # From the first quarter on, nothing but the tasks of this test may grow.
+    assert memory[-1] - memory[len(memory) // 4] < 30e6

@@ -1,0 +1,378 @@
+"""Stages in replicas of their own: real sockets and processes, without Ray."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from deployments.errors import DeadlineError, DeviceError, StartError
+from deployments.pipelines import Each, Pipeline, Stage, StageError
+from deployments.pipelines.errors import WorkerLostError
+from deployments.pipelines.workers import replicas
+from deployments.pipelines.workers.batch_server import SUFFIX
+from deployments.pipelines.workers.replicas import ReplicaAccess
+from policy.errors import InvalidInputError
+from tests.support.pipeline_stages import Batched, FailsOnNegative, Scale
+from tests.support.stage_replica import serve, start
+from tests.support.waiting import LIMIT_S, until
+
+
+def pipeline_with(access, **options):
+    """Return a pipeline whose only stage has replicas."""
+    options = {"batch_size": 4, "place": "deployment", **options}
+    return Pipeline([Stage("unused:here", "stage", **options)], replicas={"stage": access})
+
+
+@contextlib.asynccontextmanager
+async def served(code, folder, *, count=1, lists=True):
+    """Run replicas in this process."""
+    servers = [serve(code, folder, lists) for _ in range(count)]
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            await asyncio.to_thread(server.close, 1.0)
+
+
+class Gate:
+    """Lets a batch end when it is opened; counts what runs at the same time."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.running = self.most = 0
+        self.batches: list[list[int]] = []
+
+    def predict(self, items):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.batches.append([*items])
+        assert self.open.wait(LIMIT_S)
+        self.running -= 1
+        return items
+
+
+def sum_of_values(results):
+    """Add up the items of `Batched`."""
+    return sum(value for value, _ in results)
+
+
+async def test_items_go_there_and_back(tmp_path):
+    async with (
+        served(Scale, tmp_path, lists=False),
+        pipeline_with(ReplicaAccess(tmp_path), batch_size=None) as pipeline,
+    ):
+        array = np.arange(300_000.0).reshape(500, 600)
+        result = await pipeline.predict(array)
+        np.testing.assert_array_equal(result, 2 * array)
+        result[0, 0] = 5  # it is the caller's own
+        await pipeline.predict(array)
+        assert result[0, 0] == 5
+        with pytest.raises(StageError, match="cannot be sent between processes"):
+            await pipeline.predict(lambda: None)
+    assert [*tmp_path.iterdir()] == []
+
+
+async def test_the_pipeline_makes_the_batches(tmp_path):
+    async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+        results = await asyncio.gather(*(pipeline.predict(v) for v in range(40)))
+        assert [value for value, _ in results] == [*range(40)]
+        assert max(size for _, size in results) == 4
+        assert pipeline.core.stages[0].batches < 40
+
+
+async def test_one_item_becomes_a_thousand(tmp_path):
+    """They share batches, and are joined in their order."""
+    steps = [
+        Stage(lambda count: range(count), "split", place="loop"),
+        Each(Stage("unused:here", "stage", place="deployment", batch_size=64), sum_of_values),
+    ]
+    pipeline = Pipeline(steps, replicas={"stage": ReplicaAccess(tmp_path)})
+    async with served(Batched, tmp_path, count=2), pipeline:
+        results = await asyncio.gather(*(pipeline.predict(count) for count in (1000, 1, 0, 500)))
+        assert results == [499_500, 0, 0, 124_750]
+        assert pipeline.core.stages[1].items == 1501
+        assert pipeline.core.stages[1].batches < 100
+
+
+async def test_a_client_gone_in_stage_two_of_three(tmp_path):
+    """Its batch is not interrupted, its result goes nowhere, and what waits leaves the queue."""
+    gate = Gate()
+    seen: list[int] = []
+
+    def note(x):
+        seen.append(x)
+        return x
+
+    steps = [
+        Stage(abs, "one", place="loop"),
+        Stage("unused:here", "stage", place="deployment", batch_size=1),
+        Stage(note, "three", place="loop"),
+    ]
+    pipeline = Pipeline(steps, replicas={"stage": ReplicaAccess(tmp_path)})
+    async with served(gate, tmp_path), pipeline:
+        gone = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2)]
+        kept = asyncio.create_task(pipeline.predict(3))
+        await until(lambda: gate.batches == [[1]])
+        for task in gone:
+            task.cancel()
+        await asyncio.wait(gone)
+        gate.open.set()
+        assert await kept == 3
+        assert gate.batches == [[1], [3]]
+        assert seen == [3]
+        assert pipeline.core.cancelled == 2
+
+
+async def test_a_failing_item_fails_alone(tmp_path):
+    async with (
+        served(FailsOnNegative, tmp_path),
+        pipeline_with(ReplicaAccess(tmp_path)) as pipeline,
+    ):
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
+        await asyncio.wait(tasks)
+        assert [tasks[at].result() for at in (0, 2, 3)] == [2, 4, 6]
+        with pytest.raises(StageError, match="stage 'stage': ValueError: negative"):
+            await tasks[1]
+
+
+async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
+    gate = Gate()
+    async with (
+        served(gate, tmp_path),
+        pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
+    ):
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(3)]
+        await until(lambda: gate.running == 1)
+        async with served(gate, tmp_path, count=2):
+            await until(lambda: gate.running == 3)
+            gate.open.set()
+            assert await asyncio.gather(*tasks) == [0, 1, 2]
+
+
+async def test_pipelines_share_a_replica_and_know_when_another_has_it(tmp_path):
+    gate = Gate()
+    access = ReplicaAccess(tmp_path)
+    async with (
+        served(gate, tmp_path, count=2),
+        pipeline_with(access) as one,
+        pipeline_with(access) as other,
+    ):
+        first = asyncio.create_task(one.predict(1))
+        await until(lambda: gate.running == 1)
+        # The other pipeline has one replica left, and does not wait behind the first's batch.
+        tasks = [asyncio.create_task(other.predict(v)) for v in (2, 3)]
+        await until(lambda: gate.running == 2)
+        late = asyncio.create_task(other.predict(4))
+        await until(lambda: other.core.stages[0].waiting == 1)
+        other.core.refresh(time.monotonic())
+        assert other.core.stages[0].own_workers < 2
+        gate.open.set()
+        assert await asyncio.gather(first, *tasks, late) == [1, 2, 3, 4]
+    assert gate.most == 2
+
+
+async def test_what_waited_too_long_behind_another_pipelines_batch_is_not_begun(tmp_path):
+    gate = Gate()
+    access = ReplicaAccess(tmp_path)
+    async with served(gate, tmp_path), pipeline_with(access) as one, pipeline_with(access) as other:
+        # Both send before either hears of the other.
+        first = asyncio.create_task(one.predict(1))
+        second = asyncio.create_task(other.predict(2, timeout_ms=30))
+        with pytest.raises(DeadlineError):
+            await second
+        gate.open.set()
+        await first
+        assert await other.predict(3) == 3
+    assert gate.batches == [[1], [3]]
+
+
+async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_path):
+    gate = Gate()
+    async with (
+        served(gate, tmp_path, count=2) as (leaving, _),
+        pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
+    ):
+        stage = pipeline.core.stages[0]
+        await until(lambda: stage.workers == 2)
+        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(20)]
+        await until(lambda: gate.running == 2)
+        leaving.retire()
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [*range(20)]
+        await until(lambda: stage.workers == 1)
+        assert stage.deaths == 0
+        await asyncio.to_thread(leaving.close, 5.0)
+        assert len([*tmp_path.iterdir()]) == 1
+
+
+@pytest.mark.slow
+async def test_a_replica_killed_inside_a_batch(tmp_path):
+    """Its items run once more, alone; one that kills a second replica fails."""
+    code = "tests.support.pipeline_stages:DiesOnNegative"
+    processes = [start(code, tmp_path) for _ in range(3)]
+    try:
+        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+            await until(lambda: pipeline.core.stages[0].workers == 3)
+            tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2, -3, 4)]
+            await asyncio.wait(tasks)
+            assert [task.result() for task in (*tasks[:2], tasks[3])] == [2, 4, 8]
+            with pytest.raises(StageError, match="a replica of stage 'stage' died"):
+                await tasks[2]
+            assert pipeline.core.stages[0].deaths == 2
+            assert await pipeline.predict(5) == 10
+            # What the dead have left is removed.
+            await until(lambda: len([*tmp_path.iterdir()]) == 1)
+    finally:
+        for process in processes:
+            process.communicate()
+
+
+async def test_a_hanging_replica_is_given_up(tmp_path):
+    gate = Gate()
+    async with served(gate, tmp_path, count=2):
+        access = ReplicaAccess(tmp_path)
+        async with pipeline_with(access, hang_after_s=0.2, batch_size=1) as pipeline:
+            await until(lambda: pipeline.core.stages[0].workers == 2)
+            with pytest.raises(StageError, match=r"took more than 0\.2 s for a batch"):
+                await pipeline.predict(1)
+            # Each reads its batch, however late.
+            await until(lambda: gate.batches == [[1], [1]])
+            assert pipeline.core.stages[0].workers == 0
+            gate.open.set()
+
+
+async def test_a_new_replica_removes_the_socket_of_a_killed_one_and_no_other(tmp_path):
+    killed = tmp_path / f"7-7{SUFFIX}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(killed))  # the file stays
+    gate = Gate()
+    async with served(gate, tmp_path, count=2):
+        assert len([*tmp_path.iterdir()]) == 2
+        assert not killed.exists()
+        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+            gate.open.set()
+            assert await pipeline.predict(1) == 1
+
+
+async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):
+    monkeypatch.setattr(replicas, "_LOST_S", 0.1)
+    async with served(Batched, tmp_path) as (server,):
+        pipeline = pipeline_with(ReplicaAccess(tmp_path))
+        await pipeline.start()
+        await asyncio.to_thread(server.close, 1.0)
+    with pytest.raises(DeviceError, match="stage 'stage': it has no replica"):
+        await asyncio.wait_for(pipeline.predict(1), LIMIT_S)
+    with pytest.raises(DeviceError):  # refused at once
+        pipeline.submit(1)
+    async with served(Batched, tmp_path):
+        await until(lambda: pipeline.core.stages[0].lost is None)
+        assert await pipeline.predict(2) == (2, 1)
+    await pipeline.close()
+
+
+async def test_a_start_without_a_replica_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(replicas, "_START_S", 0.05)
+    with pytest.raises(StartError, match="stage 'stage': it has no replica"):
+        await pipeline_with(ReplicaAccess(tmp_path / "none")).start()
+
+
+async def test_a_folder_that_others_could_write_to_is_not_used(tmp_path):
+    async with served(Batched, tmp_path):
+        tmp_path.chmod(0o770)
+        with pytest.raises(StartError, match="this user alone"):
+            serve(Batched, tmp_path)
+        with pytest.raises(StartError, match="this user alone"):
+            await pipeline_with(ReplicaAccess(tmp_path)).start()
+
+
+async def test_ray_decides_the_number(tmp_path):
+    async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+        with pytest.raises(InvalidInputError, match="Ray decides"):
+            pipeline.resize("stage", 2)
+
+
+class TestOnOtherMachines:
+    """Calls in place of Ray's handle."""
+
+    @pytest.fixture(autouse=True)
+    def _hurry(self, monkeypatch):
+        monkeypatch.setattr(replicas, "_GRACE_S", 0.01)
+
+    async def any_runs(self):
+        await asyncio.sleep(0)
+
+    async def test_batches_are_called(self, tmp_path):
+        async def call(items):
+            await asyncio.sleep(0)
+            return [2 * item for item in items]
+
+        async with pipeline_with(ReplicaAccess(tmp_path, call, self.any_runs)) as pipeline:
+            results = await asyncio.gather(*(pipeline.predict(v) for v in range(20)))
+        assert results == [2 * v for v in range(20)]
+
+    async def test_a_replica_on_this_machine_is_preferred(self, tmp_path):
+        async def call(items):
+            return ["called"] * len(items)
+
+        elsewhere = 3
+        async with (
+            served(Batched, tmp_path),
+            pipeline_with(
+                ReplicaAccess(tmp_path, call, self.any_runs), workers=elsewhere
+            ) as pipeline,
+        ):
+            # There are as many elsewhere until the one here has been found.
+            await until(lambda: pipeline.core.stages[0].workers == 1)
+            assert await pipeline.predict(1) == (1, 1)
+
+    async def test_when_the_last_replica_here_has_gone_those_elsewhere_are_called(self, tmp_path):
+        asked = 0
+
+        async def any_runs():
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                raise ValueError("not now")
+
+        async def call(items):
+            return ["called"] * len(items)
+
+        access = ReplicaAccess(tmp_path, call, any_runs)
+        async with (
+            served(Batched, tmp_path) as (server,),
+            pipeline_with(access, workers=3) as pipeline,
+        ):
+            await until(lambda: pipeline.core.stages[0].workers == 1)
+            for _ in range(2):
+                assert await pipeline.predict(1) == (1, 1)
+                await asyncio.to_thread(server.close, 1.0)
+                assert await asyncio.wait_for(pipeline.predict(2), LIMIT_S) == "called"
+                # One that comes here again is preferred again.
+                server = serve(Batched, tmp_path)
+                await until(lambda: pipeline.core.stages[0].workers == 1)
+            await asyncio.to_thread(server.close, 1.0)
+
+    async def test_the_loss_of_a_replica_an_error_and_a_hang(self, tmp_path):
+        calls = []
+
+        async def call(items):
+            calls.append(items)
+            if items == [3]:
+                await asyncio.sleep(2 * LIMIT_S)
+            if items == [2]:
+                raise ValueError("two")
+            raise WorkerLostError("the actor died")
+
+        access = ReplicaAccess(tmp_path, call, self.any_runs)
+        async with pipeline_with(access, hang_after_s=0.2) as pipeline:
+            with pytest.raises(StageError, match="stage 'stage' died: the actor died"):
+                await pipeline.predict(1)
+            assert calls == [[1], [1]]
+            with pytest.raises(StageError, match="ValueError: two"):
+                await pipeline.predict(2)
+            with pytest.raises(StageError, match="took more than"):
+                await asyncio.wait_for(pipeline.predict(3), LIMIT_S)

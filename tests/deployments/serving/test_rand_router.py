@@ -1,0 +1,86 @@
+"""The request router's choice of a replica. tests/integration runs it under real calls."""
+
+import asyncio
+import itertools
+import random
+import warnings
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from policy.errors import InvalidInputError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray warns on import
+    from deployments.serving.rand_router import RandRequestRouter
+
+
+def router_of(retry_delay_ms: float) -> RandRequestRouter:
+    # The constructor of Ray's router needs a cluster; the choice of a replica does not.
+    router = RandRequestRouter.__new__(RandRequestRouter)
+    router.initialize_state(retry_delay_ms=retry_delay_ms)
+    return router
+
+
+def replicas_of(number: int) -> list[SimpleNamespace]:
+    return [SimpleNamespace(replica_id=index) for index in range(number)]
+
+
+def new_request() -> SimpleNamespace:
+    return SimpleNamespace(routing_context=SimpleNamespace())
+
+
+async def test_all_replicas_are_equally_likely() -> None:
+    random.seed(1)
+    router, replicas = router_of(0), replicas_of(5)
+    chosen = Counter(
+        [
+            (await router.choose_replicas(replicas, new_request()))[0][0].replica_id
+            for _ in range(5000)
+        ]
+    )
+    # Five standard deviations of a fair choice.
+    assert all(abs(count - 1000) < 5 * 28.3 for count in chosen.values())
+    assert len(chosen) == 5
+
+
+async def test_a_retry_goes_to_another_replica() -> None:
+    random.seed(2)
+    router, replicas, request = router_of(0), replicas_of(3), new_request()
+    tried = [(await router.choose_replicas(replicas, request))[0][0].replica_id for _ in range(200)]
+    assert all(one != next_one for one, next_one in itertools.pairwise(tried))
+    assert set(tried) == {0, 1, 2}
+
+
+async def test_a_single_replica_is_tried_again() -> None:
+    router, request = router_of(0), new_request()
+    for _ in range(3):
+        ((replica,),) = await router.choose_replicas(replicas_of(1), request)
+        assert replica.replica_id == 0
+
+
+async def test_without_replicas_the_choice_is_empty() -> None:
+    assert await router_of(0).choose_replicas([], new_request()) == []
+
+
+async def test_retries_wait_a_constant_delay_and_the_first_try_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray's own delay, which doubles with each attempt, adds nothing."""
+    slept: list[float] = []
+
+    async def sleep(delay_s: float) -> None:
+        slept.append(delay_s)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    router, request = router_of(40), new_request()
+    for attempt in range(6):
+        await router.choose_replicas(replicas_of(3), request)
+        await router._backoff(attempt)
+    assert slept == [0.04] * 5
+
+
+def test_a_negative_delay_is_rejected() -> None:
+    with pytest.raises(InvalidInputError, match="retry_delay_ms"):
+        router_of(-1)

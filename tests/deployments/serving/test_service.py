@@ -1,0 +1,287 @@
+"""The service without HTTP: what it adjusts every tick, what it explains, and how it drains."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deployments.batcher.batch_record import BatchRecord
+from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.control import table_solver
+from deployments.control.latency_refit import LatencyRefit
+from deployments.control.model_corrections import REVISE_EVERY
+from deployments.control.observations import BATCHES_SHOWN
+from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.serving.service import InferenceService
+from deployments.serving.service_loading import load_service
+from policy.batcher.requests import StartReason
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.profile import Profile
+from tests.support.emulated_service import (
+    REFUSES,
+    emulated_service,
+    infer,
+    until_busy,
+    until_solved,
+)
+
+LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
+PROFILE = Profile.from_dict(LATENCY)
+WITH_ENERGY = Profile.from_dict({**LATENCY, "energy_mj": {"per_request": 1, "fixed": 9}})
+
+
+def observe_batches(service: InferenceService) -> None:
+    """Report batches of every size that take what `PROFILE` says."""
+    for size, latency_ms in enumerate(PROFILE.latency_ms.tolist(), start=1):
+        record = BatchRecord(size, StartReason.FULL, 0, 0.0, 1e-3 * latency_ms, None, False)
+        for _ in range(LatencyRefit.MIN_BATCHES):
+            service.observer.batch_ended(record)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported(factor: float) -> None:
+    wrong = Profile("m", "d", factor * PROFILE.latency_ms)
+    async with emulated_service(wrong) as service:
+        for _ in range(2 * REVISE_EVERY):
+            observe_batches(service)
+            await service.tick()
+        profile = service.controller.profile
+        np.testing.assert_allclose(profile.latency_ms, PROFILE.latency_ms)
+        assert service.controller.profile_revisions == 1
+        assert service.explain()["profile_revisions"] == 1
+        assert service.controller.profiled_full_batch_ms == wrong.latency_ms[-1]
+        assert service.batcher.core.limits.latency_ms == profile.latency_ms.tolist()
+
+
+async def test_a_right_profile_is_not_refitted() -> None:
+    async with emulated_service(PROFILE) as service:
+        for _ in range(2 * REVISE_EVERY):
+            observe_batches(service)
+            await service.tick()
+        assert service.controller.profile_revisions == 0
+
+
+async def test_waits_shrink_while_too_many_answers_are_late() -> None:
+    sla = {"response_time_ms": 0.5, "percentile": 50}
+    profile = Profile("m", "d", np.full(4, 0.1))
+    async with emulated_service(
+        profile, device=PROFILE, sla=sla, policy={"objective": "weights"}
+    ) as service:
+        for _ in range(12):
+            await asyncio.gather(*(infer(service) for _ in range(4)))
+            await service.tick()
+        assert service.batcher.core.wait_factor < 1.0
+        assert service.explain()["wait_factor"] < 1.0
+
+
+async def test_observations_are_handed_over_once() -> None:
+    async with emulated_service(PROFILE) as service:
+        await asyncio.gather(*(infer(service) for _ in range(4)))
+        seen = await service.tick()
+        assert len(seen.response_times_s) == 4
+        assert sum(record.size for record in seen.batches) == 4
+        again = await service.tick()
+        assert (again.batches, again.response_times_s.size) == ([], 0)
+
+
+async def test_a_replica_reports_for_how_long_its_counters_have_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with emulated_service(PROFILE) as service:
+        begun_s = service.autoscaling_stats()["counted_s"]
+        now_s = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: now_s + 100)
+        assert 100 <= service.autoscaling_stats()["counted_s"] < 101 + begun_s
+        monkeypatch.undo()
+
+
+async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> None:
+    linear = Profile("m", "d", 0.4 + 7.8 * np.arange(1, 33))
+    sla = {"response_time_ms": 200}
+    async with emulated_service(linear, sla=sla, limits=REFUSES) as service:
+        assert service.explain()["batch_size_limit"] == 12
+        assert service.autoscaling_stats()["full_batch_size"] == 12
+        assert max(service.batcher.core.policy(0.0).actions) == 12
+    async with emulated_service(linear, sla=sla, limits={"batch_size_limit": 3}) as service:
+        assert service.explain()["batch_size_limit"] == 3
+
+
+@pytest.mark.slow
+async def test_the_solved_table_is_put_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_solver, "cache_folder", lambda: tmp_path)
+    sla = {"response_time_ms": 50, "percentile": 99}
+    async with emulated_service(WITH_ENERGY, sla=sla) as service:
+        assert service.explain()["control_limit"] == 1
+        before = service.batcher.core.table
+        await until_solved(service)
+        assert service.batcher.core.table != before
+        assert service.explain()["config_error"] is None
+        await infer(service)
+
+
+async def test_an_infeasible_sla_is_rejected_and_the_old_configuration_stays() -> None:
+    async with emulated_service(WITH_ENERGY) as service:
+        impossible = parse_user_config({"sla": {"response_time_ms": 2, "percentile": 99}})
+        with pytest.raises(InfeasibleError, match="less than a batch of one takes"):
+            await service.configure(impossible)
+        assert service.explain()["sla"]["response_time_ms"] == 100
+        await infer(service)
+
+
+def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
+    config = ModelConfig(
+        name="m", import_path="emulated", max_batch_size=2, options={"profile": LATENCY}
+    )
+    with pytest.raises(
+        InvalidInputError, match="goes to batch size 4, which exceeds max_batch_size 2"
+    ):
+        load_service(config)
+
+
+async def test_a_draining_replica_is_not_ready_but_answers() -> None:
+    async with emulated_service(PROFILE) as service:
+        assert service.ready
+        service.begin_drain()
+        assert not service.ready
+        await infer(service)
+
+
+async def test_the_last_batches_are_explained() -> None:
+    # A batch of four takes so long that the others come while it runs, whatever this machine does.
+    device = Profile("m", "d", np.array([4.0, 5.0, 6.0, 400.0]))
+    async with emulated_service(PROFILE, device, policy={"objective": "weights"}) as service:
+        for _ in range(BATCHES_SHOWN):
+            await infer(service)
+        first = asyncio.create_task(infer(service, rows=4))
+        await until_busy(service)
+        await asyncio.gather(first, *(infer(service) for _ in range(3)))
+        batches = service.explain()["last_batches"]
+    assert len(batches) == BATCHES_SHOWN
+    newest, oldest = batches[0], batches[-1]
+    assert (newest["size"], oldest["size"]) == (3, 1)
+    assert (newest["reason"], newest["queue_length_left"], newest["failed"]) == ("limit", 0, False)
+    # The three waited for the batch of the first.
+    assert newest["oldest_wait_ms"] >= 100
+    assert newest["duration_ms"] >= 5.9
+    assert newest["ended_s_ago"] <= oldest["ended_s_ago"]
+
+
+async def test_draining_answers_accepted_requests() -> None:
+    async with emulated_service(PROFILE) as service:
+        asking = [asyncio.create_task(infer(service)) for _ in range(9)]
+        await asyncio.sleep(0)
+        assert await service.drain(timeout_s=10.0)
+        assert all(task.done() for task in asking)
+        assert service.batcher.rows.completed == 9
+        with pytest.raises(BusyError):
+            await infer(service)
+
+
+async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [1000.0]})
+    async with emulated_service(slow) as service:
+        asking = [asyncio.create_task(infer(service)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not await service.drain(timeout_s=0.01)
+        assert "1 rows were not answered within 0.01 s" in caplog.text
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_config_that_does_not_suit_changes_nothing() -> None:
+    async with emulated_service(PROFILE) as service:
+        wrong = {"sla": {"response_time_ms": 3}, "policy": {"objective": "sla"}}
+        tracing = {"endpoint": "http://localhost:4318/v1/traces"}
+        service.tracing._make_provider = lambda config, model: pytest.fail("it is traced")
+        with pytest.raises(InfeasibleError):
+            await service.configure(parse_user_config({**wrong, "tracing": tracing}))
+        assert not service.tracing.on
+        assert service.controller.user_config.tracing is None
+
+
+async def test_closing_answers_what_is_open_and_what_still_comes() -> None:
+    slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": [1000.0]})
+    async with emulated_service(slow) as service:
+        asking = [asyncio.create_task(infer(service)) for _ in range(3)]
+        await until_busy(service)
+        await service.close()
+        for task in asking:
+            with pytest.raises(DeviceError, match="m 1 was closed before it could answer"):
+                await task
+        with pytest.raises(DeviceError):
+            await infer(service)
+
+
+_POOLS = """
+import asyncio, json, time
+import numpy as np
+from threadpoolctl import threadpool_info
+from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
+from deployments.models.digits import Digits
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.signature import RequestedOutput
+from deployments.serving.service_loading import load_service
+
+pools = []
+
+class Watched(Digits):
+    waits = True
+
+    def forward(self, batch):
+        pools.append([pool["num_threads"] for pool in threadpool_info()])
+        return super().forward(batch)
+
+async def main():
+    config = ModelConfig(name="m", import_path="__main__:Watched", max_batch_size=1,
+                         profile={"max_batch_size": 1, "latency_ms": [1.0]})
+    service = load_service(config, cpus=1)
+    await service.configure(parse_user_config({"policy": {"objective": "weights"}}))
+    outputs = tuple(RequestedOutput(output, False) for output in Digits.outputs)
+    request = InferenceRequest({"image": np.zeros((1, 8, 8), np.float32)}, 1, outputs, None)
+    await service.infer(request, time.monotonic())
+    await service.close()
+
+asyncio.run(main())
+print(json.dumps(pools))
+"""
+
+
+@pytest.mark.slow
+def test_every_thread_that_computes_is_limited_to_the_replicas_cpus() -> None:
+    """Limits that were set in one thread used not to hold in the device thread: 4 ms a batch."""
+    environment = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
+    output = subprocess.run(
+        [sys.executable, "-c", _POOLS], env=environment, capture_output=True, check=True, text=True
+    ).stdout
+    on_main_thread, on_device_thread = json.loads(output)
+    assert on_main_thread
+    assert set(on_main_thread) == set(on_device_thread) == {1}
+
+
+async def test_what_is_not_answered_within_the_time_limit_is_given_up_at_a_tick() -> None:
+    """On the device as well as in the queue; requests without a deadline have no timer."""
+    profile = Profile.from_dict(
+        {"max_batch_size": 1, "latency_ms": {"per_request": 30, "fixed": 0}}
+    )
+    limits = {"max_timeout_ms": 60_000, "late": "serve"}
+    async with emulated_service(profile, limits=limits) as service:
+        old = [asyncio.ensure_future(infer(service, sent_s_ago=60.1)) for _ in range(2)]
+        young = asyncio.ensure_future(infer(service))
+        await until_busy(service)
+        await service.tick()
+        for task in old:
+            with pytest.raises(DeadlineError, match="was not answered in time"):
+                await task
+        assert service.batcher.core.queue_length == 1
+        await young

@@ -1,0 +1,97 @@
+"""Warming a model up: which batch sizes are run, on a clock that the model moves."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments.errors import StartError
+from deployments.models.base import Model, TensorSpec
+from deployments.serving.warm_up import WarmUp, warm_up
+
+LATENCY_MS = [float(10 * size) for size in range(1, 13)]
+
+
+class Timed(Model):
+    """A model whose batches take what the profile says, and a compile the first time."""
+
+    inputs = outputs = (TensorSpec("x", "FP32"),)
+
+    def __init__(self, first_s: float = 0.0, compile_s: float = 0.0, slower: float = 1.0) -> None:
+        self.now_s = 0.0
+        self.sizes: list[int] = []
+        self._first_s, self._compile_s, self._slower = first_s, compile_s, slower
+
+    def load(self, device: str) -> None:
+        """Load nothing."""
+
+    def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let time pass."""
+        size = len(batch["x"])
+        if not self.sizes:
+            self.now_s += self._first_s
+        if size not in self.sizes:
+            self.now_s += self._compile_s
+        self.now_s += self._slower * 1e-3 * LATENCY_MS[size - 1]
+        self.sizes.append(size)
+        return {"x": np.zeros(size)}
+
+
+class Waits(Timed):
+    waits = True
+
+
+def warmed(model: Timed, budget_s: float = 60.0) -> WarmUp:
+    return warm_up(model, LATENCY_MS, budget_s, lambda: model.now_s)
+
+
+def test_a_model_that_does_not_compile_runs_powers_of_two_and_the_largest_size_once() -> None:
+    model = Timed(first_s=20.0)
+    assert warmed(model) == WarmUp(compiles=False, not_run=frozenset())
+    assert model.sizes == [1, 12, 2, 4, 8]
+
+
+def test_a_model_that_compiles_for_each_size_runs_all_of_them() -> None:
+    model = Timed(compile_s=2.0)
+    assert warmed(model) == WarmUp(compiles=True, not_run=frozenset())
+    assert set(model.sizes) == set(range(1, 13))
+    assert model.sizes.count(12) == 2, "the second batch tells a compile from a slow device"
+
+
+def test_sizes_that_there_was_no_time_for_are_named() -> None:
+    model = Timed(compile_s=10.0)
+    found = warmed(model, budget_s=45.0)
+    assert found.compiles
+    assert found.not_run == set(range(1, 13)) - set(model.sizes)
+    assert {1, 12, 2, 4, 8} <= set(model.sizes)
+    assert 45.0 < model.now_s < 60.0
+
+
+def test_a_device_slower_than_its_profile_is_no_compiler() -> None:
+    model = Timed(slower=10.0)
+    assert not warmed(model).compiles
+    assert set(model.sizes) == {1, 2, 4, 8, 12}
+
+
+def test_a_model_that_waits_for_another_machine_runs_the_least_and_the_largest_batch() -> None:
+    model = Waits()
+    assert not warmed(model).compiles
+    assert model.sizes == [1, 12]
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 1.0])
+def test_the_least_and_the_largest_batch_are_run_whatever_the_budget(budget_s: float) -> None:
+    model = Timed(first_s=5.0)
+    warmed(model, budget_s)
+    assert model.sizes == [1, 12]
+
+
+def test_outputs_are_checked_at_every_size_that_is_run() -> None:
+    class WrongFrom8(Timed):
+        def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+            outputs = super().forward(batch)
+            return outputs if len(batch["x"]) != 8 else {"y": outputs["x"]}
+
+    with pytest.raises(StartError, match=r"batch of 8: .*'x' is missing"):
+        warmed(WrongFrom8())

@@ -1,0 +1,129 @@
+"""The batcher's estimate of its arrival rate."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.batcher.arrival_rate import ArrivalRate, horizon_s
+
+
+def test_the_rate_is_zero_before_the_first_arrival() -> None:
+    assert ArrivalRate(5.0).per_s(100.0) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate_per_s", [2.0, 50.0, 3000.0])
+def test_estimates_the_rate_of_a_poisson_stream(rate_per_s: float) -> None:
+    window_s = 5.0
+    rng = np.random.default_rng(1)
+    estimate = ArrivalRate(window_s)
+    now_s = 0.0
+    seen = []
+    for gap_s in rng.exponential(1 / rate_per_s, size=int(100 * window_s * rate_per_s)):
+        now_s += gap_s
+        estimate.count(now_s)
+        seen.append(estimate.per_s(now_s))
+    settled = seen[len(seen) // 10 :]
+    # Right after an arrival, the estimate includes that arrival at full weight.
+    assert np.mean(settled) == pytest.approx(rate_per_s + 1 / window_s, rel=0.05)
+    # An exponential window has the variance of an average over 2 * window * rate arrivals.
+    spread = rate_per_s / np.sqrt(2 * window_s * rate_per_s)
+    assert np.std(settled) == pytest.approx(spread, rel=0.3)
+
+
+def test_is_unbiased_before_a_window_has_passed() -> None:
+    estimate = ArrivalRate(10.0)
+    for number in range(100):
+        estimate.count(0.01 * number)
+    assert estimate.per_s(1.0) == pytest.approx(100.0, rel=0.1)
+
+
+def test_decays_when_arrivals_stop() -> None:
+    estimate = ArrivalRate(2.0)
+    for number in range(1000):
+        estimate.count(0.01 * number)
+    assert estimate.per_s(20.0) < 1.0
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=50))
+def test_arrivals_out_of_order_keep_the_rate_finite_and_nonnegative(times_s: list[float]) -> None:
+    estimate = ArrivalRate(5.0)
+    for time_s in times_s:
+        estimate.count(time_s)
+        assert 0.0 <= estimate.per_s(time_s) < 1e6
+
+
+def counted(rate_per_s: float, for_s: float, rows: int = 1) -> ArrivalRate:
+    """Return an estimate after Poisson arrivals from 0 to `for_s`."""
+    estimate = ArrivalRate(5.0)
+    estimate.horizon_s = 0.1
+    gaps_s = np.random.default_rng(3).exponential(1 / rate_per_s, int(2 * rate_per_s * for_s))
+    for now_s in np.cumsum(gaps_s):
+        if now_s < for_s:
+            estimate.count(float(now_s), rows)
+    return estimate
+
+
+@pytest.mark.parametrize("rate_per_s", [2.0, 50.0, 3000.0])
+@pytest.mark.parametrize("rows", [1, 32])
+def test_poisson_arrivals_stay_below_the_confidence_bound_of_their_rate(
+    rate_per_s: float, rows: int
+) -> None:
+    estimate = ArrivalRate(5.0)
+    estimate.horizon_s = 0.02
+    now_s = 0.0
+    for gap_s in np.random.default_rng(2).exponential(1 / rate_per_s, size=20_000):
+        now_s += gap_s
+        assert estimate.bounded_per_s(now_s) == estimate.per_s(now_s)
+        estimate.count(now_s, rows)
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+def test_a_load_that_dropped_is_believed_within_two_horizons(rows: int) -> None:
+    """After 20,000 requests/s, 50/s were taken for 9,000/s four seconds later."""
+    estimate = counted(20_000.0, 5.0, rows)
+    assert estimate.per_s(5.0) == pytest.approx(20_000.0 * rows, rel=0.05)
+    for number in range(1, 16):
+        estimate.count(5.0 + 0.02 * number, rows)
+    # No request at all has the bound 25: that is the least, whatever the rate.
+    assert 50 * rows < estimate.bounded_per_s(5.3) < 500 * rows
+    assert estimate.per_s(5.3) > 18_000 * rows
+
+
+def test_silence_alone_lowers_the_rate() -> None:
+    estimate = counted(1000.0, 5.0)
+    rates_per_s = [estimate.bounded_per_s(5.0 + 0.1 * step) for step in range(20)]
+    assert rates_per_s == sorted(rates_per_s, reverse=True)
+    assert rates_per_s[0] == pytest.approx(1000.0, rel=0.1)
+    # What was counted in the last two horizons before is all that there was in two seconds.
+    assert rates_per_s[-1] < 200
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 64)), min_size=1, max_size=80),
+    st.floats(0, 20),
+)
+def test_the_bounded_rate_is_the_estimate_or_less_and_more_than_one_request_in_all_the_time(
+    arrivals: list[tuple[float, int]], silence_s: float
+) -> None:
+    estimate = ArrivalRate(5.0)
+    estimate.horizon_s = 0.1
+    now_s = 0.0
+    for gap_s, rows in arrivals:
+        now_s += gap_s
+        estimate.count(now_s, rows)
+    now_s += silence_s
+    found = estimate.bounded_per_s(now_s)
+    assert 0 <= found <= estimate.per_s(now_s)
+    if found < estimate.per_s(now_s):
+        assert found > 1 / (now_s + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("longest_wait_s", "expected_s"), [(0.0, 0.05), (0.3, 0.3), (60.0, 5.0), (float("inf"), 5.0)]
+)
+def test_the_horizon_is_the_longest_wait_within_bounds(
+    longest_wait_s: float, expected_s: float
+) -> None:
+    assert horizon_s(longest_wait_s, 5.0) == expected_s

@@ -1,0 +1,76 @@
+"""Which suspects are tested next, and what the outcome says of the others."""
+
+from policy.batcher.bisection import BatchBisection
+from policy.batcher.requests import Request, Slice
+
+
+def slices(names: str) -> list[Slice]:
+    return [Slice(Request(0.0, 1, name), 0, 1) for name in names]
+
+
+def names(parts: list[Slice]) -> str:
+    return "".join(part.request.content for part in parts)
+
+
+def cancel(bisection: BatchBisection, part: Slice) -> None:
+    part.request.cancelled = True
+    bisection.discard(part.request)
+
+
+def test_one_search_ends_before_the_next_begins() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcd"), has_culprit=True)
+    bisection.add(slices("efgh"), has_culprit=True)
+    tested, is_last = bisection.next_test(8)
+    assert (names(tested), is_last, bisection.rows) == ("ab", False, 6)
+    bisection.test_passed()
+    assert names(bisection.next_test(8)[0]) == "c"
+    bisection.test_passed()
+    assert bisection.next_test(8)[1], "d is the last suspect"
+    bisection.test_passed()
+    assert names(bisection.next_test(8)[0]) == "ef"
+
+
+def test_a_failed_test_clears_the_untested_suspects() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcd"), has_culprit=True)
+    tested, _ = bisection.next_test(8)
+    assert names(bisection.test_failed()) == "cd"
+    bisection.add(tested, has_culprit=True, first=True)
+    assert bisection.rows == 2
+    assert names(bisection.next_test(8)[0]) == "a"
+
+
+def test_a_cancelled_suspect_may_have_been_the_culprit() -> None:
+    bisection = BatchBisection()
+    group = slices("abc")
+    bisection.add(group, has_culprit=True)
+    cancel(bisection, group[0])
+    tested, is_last = bisection.next_test(8)
+    assert (names(tested), is_last) == ("bc", False)
+
+
+def test_an_incomplete_test_leaves_the_culprit_in_doubt() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcd"), has_culprit=True)
+    bisection.next_test(8)
+    bisection.test_incomplete()
+    bisection.test_passed()
+    assert names(bisection.next_test(8)[0]) == "cd", "tested whole: there may be no culprit"
+
+
+def test_a_group_without_a_known_culprit_is_tested_whole_up_to_the_largest_batch() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("abcdef"), has_culprit=False)
+    assert names(bisection.next_test(4)[0]) == "abc"
+    bisection.test_passed()
+    assert names(bisection.next_test(4)[0]) == "def"
+
+
+def test_the_oldest_groups_are_crowded_out_but_never_the_last() -> None:
+    bisection = BatchBisection()
+    for group in ("ab", "cd", "ef"):
+        bisection.add(slices(group), has_culprit=True)
+    assert [request.content for request in bisection.crowd_out(3)] == ["a", "b", "c", "d"]
+    assert bisection.rows == 2
+    assert not bisection.crowd_out(1)

@@ -1,0 +1,157 @@
+"""The limits that keep an SLA on a device."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.batcher.limits import (
+    ADMISSION_SHARE,
+    MAX_WAITING_ROOM,
+    batch_size_within,
+    limits_for,
+)
+from policy.front import FrontCosts
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.try_delays import TryDelays
+from tests.support.profiles import GOOGLENET_P4
+
+NO_DELAYS = TryDelays(0.0, 0.0, 0.0, 0)
+
+
+def profile(full_batch_ms: float) -> Profile:
+    return Profile("m", "d", np.linspace(min(10, full_batch_ms), full_batch_ms, 32))
+
+
+def within(response_time_ms: float) -> ServiceLevelObjective:
+    return ServiceLevelObjective(response_time_ms, 99)
+
+
+@pytest.mark.parametrize(
+    ("response_time_ms", "full_batch_ms", "rows"),
+    [(500, 216, 64), (1000, 216, 128), (1000, 1, MAX_WAITING_ROOM)],
+)
+def test_the_waiting_room_holds_the_full_batches_that_fit_into_the_response_time(
+    response_time_ms: float, full_batch_ms: float, rows: int
+) -> None:
+    limits = limits_for(profile(full_batch_ms), within(response_time_ms), NO_DELAYS)
+    assert limits.waiting_room == rows
+    assert limits.max_batch_size == 32
+    assert limits.max_age_ms == response_time_ms - full_batch_ms
+    assert limits.admit_within_ms == ADMISSION_SHARE * response_time_ms
+    assert limits.answer_within_ms == response_time_ms
+
+
+def test_the_way_to_the_replica_and_back_is_taken_off() -> None:
+    limits = limits_for(GOOGLENET_P4, within(30.0), TryDelays(0.5, 0.25, 1.0, 3))
+    assert limits.answer_within_ms == 29.25
+    assert (limits.try_ms, limits.retries) == (1.75, 3)
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "response_time_ms", "batch_size"),
+    [
+        # No economies of batch: a full batch of 250 ms would answer nobody within 200 ms.
+        (0.4 + 7.8 * np.arange(1, 33), 200.0, 12),
+        (20 + 3.0 * np.arange(1, 65), 150.0, 17),
+        # A batch just above a step is worse than the step.
+        (1 + 2.0 * np.ceil(np.arange(1, 33) / 8), 12.0, 16),
+        (1.052 + 0.3051 * np.arange(1, 33), 30.0, 32),
+        # No batch fits twice: the largest that fits once.
+        (np.full(32, 60.0), 100.0, 32),
+        (np.full(32, 600.0), 100.0, 1),
+    ],
+)
+def test_the_largest_batch_fits_twice_into_the_response_time(
+    latency_ms: np.ndarray, response_time_ms: float, batch_size: int
+) -> None:
+    assert batch_size_within(Profile("m", "d", latency_ms), within(response_time_ms)) == batch_size
+
+
+@given(
+    st.lists(st.floats(0.0, 5.0), min_size=1, max_size=32),
+    st.floats(0.1, 10.0),
+    st.floats(1.0, 100.0),
+)
+def test_no_batch_that_fits_twice_has_a_higher_throughput(
+    steps_ms: list[float], first_ms: float, response_time_ms: float
+) -> None:
+    device = Profile("m", "d", first_ms + np.cumsum([0.0, *steps_ms]))
+    chosen = batch_size_within(device, within(response_time_ms))
+    rates = np.arange(1, device.max_batch_size + 1) / device.latency_ms
+    fits = 2 * device.latency_ms <= ADMISSION_SHARE * response_time_ms
+    if fits.any():
+        assert fits[chosen - 1]
+        assert rates[chosen - 1] >= (1 - 1e-9) * rates[fits].max()
+
+
+def test_an_explicit_waiting_room_and_batch_size_are_kept() -> None:
+    limits = limits_for(
+        profile(216), within(500), NO_DELAYS, waiting_room=7, batch_size_limit=5, max_age_ms=3.0
+    )
+    assert (limits.waiting_room, limits.max_batch_size, limits.max_age_ms) == (7, 5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("response_time_ms", "options"), [(500, {"serve_late": True}), (9, {}), (10, {})]
+)
+def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
+    response_time_ms: float, options: dict[str, bool]
+) -> None:
+    limits = limits_for(profile(216), within(response_time_ms), NO_DELAYS, **options)
+    assert limits.admit_within_ms == limits.answer_within_ms == math.inf
+    assert (limits.waiting_room, limits.max_batch_size) == (MAX_WAITING_ROOM, 32)
+
+
+@given(request_ms=st.floats(0, 2), batch_ms=st.floats(0, 5))
+def test_a_front_on_the_devices_cpu_is_part_of_every_batch(
+    request_ms: float, batch_ms: float
+) -> None:
+    device = profile(40)
+    front = FrontCosts(request_ms, batch_ms, shares_cpu=True)
+    limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
+    sizes = np.arange(1, limits.max_batch_size + 1)
+    np.testing.assert_allclose(
+        limits.latency_ms, device.latency_ms[sizes - 1] + batch_ms + request_ms * sizes
+    )
+    assert limits.answer_within_ms == 500
+
+
+def test_a_front_beside_the_device_takes_its_time_after_the_batch() -> None:
+    device = profile(40)
+    front = FrontCosts(0.1, 5.0, shares_cpu=False)
+    limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
+    without = limits_for(device, within(495), NO_DELAYS)
+    assert limits == replace(without, concurrency=limits.concurrency)
+
+
+@given(
+    request_ms=st.floats(1e-3, 5),
+    batch_ms=st.floats(0, 5),
+    response_time_ms=st.floats(30, 1000),
+    shares_cpu=st.booleans(),
+)
+def test_the_balancer_sends_what_the_front_handles_in_a_part_of_the_response_time(
+    request_ms: float, batch_ms: float, response_time_ms: float, *, shares_cpu: bool
+) -> None:
+    front = FrontCosts(request_ms, batch_ms, shares_cpu)
+    limits = limits_for(replace(profile(1), front=front), within(response_time_ms), NO_DELAYS)
+    assert limits.concurrency is not None
+    # One batch on the device and one that gathers, whatever the front takes.
+    batches = limits.concurrency / limits.max_batch_size
+    assert batches >= 2
+    handled_ms = limits.concurrency * front.ms_per_request(limits.max_batch_size)
+    assert batches == 2 or handled_ms <= 0.25 * response_time_ms + 2 * (request_ms + batch_ms)
+
+
+@pytest.mark.parametrize("options", [{"serve_late": True}, {}])
+def test_the_balancer_sends_as_many_as_come_where_all_are_served_or_the_front_is_not_known(
+    options: dict[str, bool],
+) -> None:
+    front = FrontCosts(0.1, 0.0, shares_cpu=False) if options else None
+    limits = limits_for(replace(profile(40), front=front), within(500), NO_DELAYS, **options)
+    assert limits.concurrency is None

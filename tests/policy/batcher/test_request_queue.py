@@ -1,0 +1,221 @@
+"""The order of the queue, and its counts of rows."""
+
+import math
+import weakref
+from collections.abc import Hashable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.batcher.request_queue import RequestQueue
+from policy.batcher.requests import Request, Slice
+
+HEAD_START_S = 0.1
+ANSWER_WITHIN_S = 5.0
+
+
+class Inputs:
+    """A request's content, whose release can be seen."""
+
+
+def queue_of(*requests: Request) -> RequestQueue:
+    queue = RequestQueue()
+    for request in requests:
+        queue.append(request)
+    return queue
+
+
+def take(
+    queue: RequestQueue, size: int, done_s: float = 0.0, kind: Hashable = None
+) -> tuple[list[tuple[object, int, int]], list[Request]]:
+    """Return the slices taken, and the requests that missed their deadline."""
+    missed: list[Request] = []
+
+    def miss(request: Request) -> None:
+        missed.append(request)
+        request.cancelled = True
+        queue.discard(request)
+
+    slices = queue.take(size, done_s, done_s - ANSWER_WITHIN_S, HEAD_START_S, miss, kind)
+    return [(request.content, start, stop) for request, start, stop in slices], missed
+
+
+def test_rows_are_taken_in_order_and_counted() -> None:
+    first, second = Request(0.0, 3, "a"), Request(0.0, 2, "b")
+    queue = queue_of(first, second)
+    assert take(queue, 4)[0] == [("a", 0, 3), ("b", 0, 1)]
+    assert (queue.rows, first.rows_queued, second.rows_queued) == (1, 0, 1)
+    assert take(queue, 4)[0] == [("b", 1, 2)]
+    assert queue.rows == 0
+
+
+def test_returned_slices_go_first_and_can_be_cut() -> None:
+    queue = queue_of(Request(0.0, 1, "new"))
+    returned = [Slice(Request(0.0, 5, "a"), 2, 5), Slice(Request(0.0, 1, "b"), 0, 1)]
+    queue.put_back(returned)
+    assert (queue.rows, queue.has_returned_slices) == (5, True)
+    assert take(queue, 2)[0] == [("a", 2, 4)]
+    assert take(queue, 9)[0] == [("a", 4, 5), ("b", 0, 1), ("new", 0, 1)]
+    assert (queue.rows, queue.has_returned_slices) == (0, False)
+
+
+def test_high_priority_has_a_head_start() -> None:
+    queue = queue_of(
+        Request(0.0, 1, "early"), Request(0.15, 1, "late"), Request(0.2, 1, "high", priority=1)
+    )
+    assert [content for content, _, _ in take(queue, 3)[0]] == ["early", "high", "late"]
+
+
+def test_a_request_that_would_be_too_late_is_missed_and_the_next_one_taken() -> None:
+    hurried = Request(0.0, 4, "hurried", deadline_s=0.9)
+    queue = queue_of(hurried, Request(0.0, 1, "relaxed", deadline_s=1.0))
+    assert queue.earliest_deadline_s() == 0.9
+    assert take(queue, 2, done_s=1.0) == ([("relaxed", 0, 1)], [hurried])
+    assert queue.rows == 0
+    assert queue.earliest_deadline_s() == math.inf
+
+
+def test_the_oldest_arrival_is_of_a_request_that_still_waits() -> None:
+    first, second = Request(1.0, 1), Request(2.0, 1, priority=1)
+    queue = queue_of(first, second)
+    assert queue.oldest_arrival_s() == 1.0
+    first.cancelled = True
+    queue.discard(first)
+    assert queue.oldest_arrival_s() == 2.0
+    assert queue.requests() == [second]
+    assert RequestQueue().oldest_arrival_s() == math.inf
+
+
+def test_a_request_that_would_be_answered_too_late_after_its_arrival_is_missed() -> None:
+    queue = queue_of(Request(0.0, 1, "old"), Request(1.0, 1, "new"))
+    slices, missed = take(queue, 2, done_s=5.5)
+    assert [content for content, _, _ in slices] == ["new"]
+    assert [request.content for request in missed] == ["old"]
+    assert queue.rows == 0
+
+
+def test_a_request_that_has_begun_is_finished() -> None:
+    queue = queue_of(Request(0.0, 4, "long"))
+    assert take(queue, 3, done_s=4.0) == ([("long", 0, 3)], [])
+    assert take(queue, 3, done_s=8.0) == ([("long", 3, 4)], [])
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_requests_that_arrive_and_leave_free_their_inputs(priority: int) -> None:
+    """50,000 clients give up behind a slow device; the first request keeps its place."""
+    queue = queue_of(Request(0.0, 1, "first", priority=priority))
+    alive: weakref.WeakSet[Inputs] = weakref.WeakSet()
+    most = 0
+    for _ in range(50_000):
+        inputs = Inputs()
+        alive.add(inputs)
+        request = Request(1.0, 1, inputs, priority=priority)
+        del inputs
+        queue.append(request)
+        request.cancelled = True
+        queue.discard(request)
+        del request
+        most = max(most, len(alive))
+    assert most < 50
+    assert len(queue.requests()) < 50
+    assert queue.requests()[0].content == "first"
+
+
+@given(
+    st.lists(
+        st.one_of(st.tuples(st.just("arrive"), st.integers(0, 1)), st.integers(0, 10**6)),
+        max_size=300,
+    )
+)
+def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
+    events: list[tuple[str, int] | int],
+) -> None:
+    """An event is an arrival with its priority, or the cancellation of any waiting request."""
+    queue = RequestQueue()
+    waiting: list[Request] = []
+    for event in events:
+        if isinstance(event, tuple):
+            waiting.append(Request(0.0, 1, len(waiting), priority=event[1]))
+            queue.append(waiting[-1])
+        elif waiting:
+            left = waiting.pop(event % len(waiting))
+            left.cancelled = True
+            queue.discard(left)
+        assert queue.rows == len(waiting)
+        assert len(queue.requests()) <= 2 * len(waiting) + 17
+    slices, _ = take(queue, len(events) + 1)
+    assert len(slices) == len(waiting)
+    assert {content for content, _, _ in slices} == {request.content for request in waiting}
+
+
+def test_each_step_of_priority_is_worth_a_head_start() -> None:
+    queue = queue_of(
+        *(Request(0.15 * number, 1, number, priority=number) for number in range(4)),
+        Request(0.45, 1, "lowest"),
+    )
+    # Effective arrivals: 0, 0.05, 0.1, 0.15 and 0.45 s.
+    assert [content for content, _, _ in take(queue, 9)[0]] == [0, 1, 2, 3, "lowest"]
+    queue = queue_of(*(Request(0.05 * number, 1, number, priority=number) for number in range(4)))
+    assert [queue.rows_from(priority) for priority in range(5)] == [4, 3, 2, 1, 0]
+    assert [content for content, _, _ in take(queue, 9)[0]] == [3, 2, 1, 0]
+
+
+def test_rows_of_another_kind_keep_their_places() -> None:
+    queue = queue_of(
+        *(Request(0.0, 2, number, kind="ab"[number % 2]) for number in range(4)),
+    )
+    queue.put_back([Slice(Request(0.0, 3, "again", kind="b"), 1, 3)])
+    assert queue.first_kind(HEAD_START_S) == "b"
+    assert (queue.rows_of("a"), queue.rows_of("b"), queue.rows_of("c")) == (4, 6, 0)
+    assert take(queue, 3, kind="b")[0] == [("again", 1, 3), (1, 0, 1)]
+    assert queue.first_kind(HEAD_START_S) == "a"
+    assert take(queue, 9, kind="a")[0] == [(0, 0, 2), (2, 0, 2)]
+    assert take(queue, 9, kind="b")[0] == [(1, 1, 2), (3, 0, 2)]
+    assert (queue.rows, queue.rows_ahead("a", 4)) == (0, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3), st.integers(0, 30)),
+        max_size=25,
+    ),
+    st.lists(st.integers(1, 6), max_size=40),
+    st.sets(st.integers(0, 24)),
+)
+def test_the_queue_is_a_list_sorted_by_effective_arrival(
+    arrivals: list[tuple[int, int, int, int]], sizes: list[int], hurried: set[int]
+) -> None:
+    """Against a sorted list: priorities, kinds, cut requests, and deadlines missed on the way."""
+    queue = RequestQueue()
+    requests = []
+    now_s = 0.0
+    for number, (priority, kind, rows, pause) in enumerate(arrivals):
+        now_s += 0.01 * pause
+        deadline_s = -1.0 if number in hurried else math.inf
+        requests.append(Request(now_s, rows, number, deadline_s, priority, kind))
+        queue.append(requests[-1])
+
+    def order(request: Request) -> tuple[float, int]:
+        return request.arrival_s - request.priority * HEAD_START_S, -request.priority
+
+    expected = [(one, row) for one in sorted(requests, key=order) for row in range(one.rows)]
+    for size in sizes:
+        assert queue.rows == len(expected)
+        if not expected:
+            break
+        first = queue.first_kind(HEAD_START_S)
+        assert first == expected[0][0].kind
+        slices, missed = take(queue, size, kind=first)
+        got = [(number, row) for number, start, stop in slices for row in range(start, stop)]
+        fitting = [pair for pair in expected if pair[0].kind == first]
+        in_time = [pair for pair in fitting if pair[0].deadline_s == math.inf]
+        assert got == [(one.content, row) for one, row in in_time[:size]]
+        gone = {id(one) for one in missed}
+        taken = {(number, row) for number, row in got}
+        expected = [
+            pair
+            for pair in expected
+            if id(pair[0]) not in gone and (pair[0].content, pair[1]) not in taken
+        ]
+    assert queue.rows == len(expected)
