@@ -37,7 +37,6 @@ from benchmarks.arguments import json_option, plot_option, quick_option
 from benchmarks.inputs import ROOT
 from benchmarks.peers.environments import UnavailableError, python_of
 from benchmarks.peers.pipeline_load import requests_per_s, seconds_per_request
-from deployments.pipelines import Pipeline, Stage
 from deployments.pipelines.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
 from deployments.pipelines.planning.sizing import equal_division, plan_pipeline
@@ -50,6 +49,7 @@ from deployments.pipelines.planning.tandem import (
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from sojourn import Pipeline, Stage
 from sojourn.output import print_json, print_table
 
 FloatArray = NDArray[np.float64]

@@ -1,1 +1,103 @@
-"""Sojourn keeps response-time SLAs on Ray Serve with the fewest replicas and the least energy."""
+"""Sojourn keeps response-time SLAs on Ray Serve with the fewest replicas and the least energy.
+
+What a user's code imports is here:
+
+>>> from sojourn import Profile, Weights, solve
+>>> profile = Profile("model", "device", latency_ms=[1.0, 1.2, 1.4, 1.6])
+>>> solve(profile, 900.0, Weights(latency_weight=1.0)).policy.control_limit
+1
+
+Names are imported on first use, so that a model's module needs neither Ray, nor torch, nor numba.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deployments.errors import BadRequestError, RequestError, RowsError
+    from deployments.models.base import Model, TensorSpec
+    from deployments.modelstore.client import open_model
+    from deployments.modelstore.errors import StoreError
+    from deployments.modelstore.tensors import load_state_dict
+    from deployments.pipelines.errors import StageError
+    from deployments.pipelines.pipeline import Pipeline
+    from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+    from policy.batching_policy import BatchingPolicy
+    from policy.errors import InfeasibleError, InvalidInputError, SojournError
+    from policy.objective import ServiceLevelObjective, Weights
+    from policy.optimization import solve
+    from policy.profile import Profile
+    from policy.response_time.evaluation import Evaluation, evaluate
+    from policy.solution import Solution
+    from policy.table import PolicyTable
+    from policy.table_solving import solve_table
+
+__all__ = [
+    "BadRequestError",
+    "BatchingPolicy",
+    "Each",
+    "Ensemble",
+    "Evaluation",
+    "InfeasibleError",
+    "InvalidInputError",
+    "Model",
+    "Pipeline",
+    "PolicyTable",
+    "Profile",
+    "RequestError",
+    "RowsError",
+    "ServiceLevelObjective",
+    "SojournError",
+    "Solution",
+    "Stage",
+    "StageError",
+    "StoreError",
+    "Switch",
+    "TensorSpec",
+    "Weights",
+    "evaluate",
+    "load_state_dict",
+    "open_model",
+    "solve",
+    "solve_table",
+]
+
+_MODULES = {
+    "BadRequestError": "deployments.errors",
+    "BatchingPolicy": "policy.batching_policy",
+    "Each": "deployments.pipelines.steps",
+    "Ensemble": "deployments.pipelines.steps",
+    "Evaluation": "policy.response_time.evaluation",
+    "InfeasibleError": "policy.errors",
+    "InvalidInputError": "policy.errors",
+    "Model": "deployments.models.base",
+    "Pipeline": "deployments.pipelines.pipeline",
+    "PolicyTable": "policy.table",
+    "Profile": "policy.profile",
+    "RequestError": "deployments.errors",
+    "RowsError": "deployments.errors",
+    "ServiceLevelObjective": "policy.objective",
+    "SojournError": "policy.errors",
+    "Solution": "policy.solution",
+    "Stage": "deployments.pipelines.steps",
+    "StageError": "deployments.pipelines.errors",
+    "StoreError": "deployments.modelstore.errors",
+    "Switch": "deployments.pipelines.steps",
+    "TensorSpec": "deployments.models.base",
+    "Weights": "policy.objective",
+    "evaluate": "policy.response_time.evaluation",
+    "load_state_dict": "deployments.modelstore.tensors",
+    "open_model": "deployments.modelstore.client",
+    "solve": "policy.optimization",
+    "solve_table": "policy.table_solving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

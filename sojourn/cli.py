@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from deployments.models.threads import limit_threads
-from policy.errors import SojournError
+from sojourn.name_clashes import hidden_package
 
 COMMANDS = {
     "init": "Write a project to start from: a model, its config, and a test.",
@@ -39,6 +38,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name in _COMMANDS_OF_ONE_THREAD:
+            from deployments.models.threads import limit_threads
+
             limit_threads(1)
         module = importlib.import_module(f"sojourn.commands.{cmd_name}")
         command: click.Command = module.command
@@ -70,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit status.
     """
+    if clash := hidden_package():
+        click.echo(f"sojourn: {clash}", err=True)
+        return 2
+    from policy.errors import SojournError  # not before the check that it is Sojourn's
+
     try:
         status = cli.main(args=arguments, prog_name="sojourn", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

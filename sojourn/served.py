@@ -16,6 +16,7 @@ from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
+from sojourn.name_clashes import clash_in
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     SojournError
         The file is wrong; one line says where, and what is allowed.
     """
+    if clash := clash_in(Path.cwd()):
+        raise InvalidInputError(clash)
     document = read_yaml(path)
     listed = document.get("applications") if isinstance(document, dict) else None
     built_by = [

@@ -15,11 +15,11 @@ import ray
 from ray import serve
 
 from benchmarks.peers.pipeline_load import requests_per_s, seconds_per_request
-from deployments.pipelines import Pipeline, Stage
 from deployments.pipelines.serving.stage_replica import StageReplica
 from deployments.pipelines.serving.step_config import StageConfig
 from deployments.pipelines.workers.batch_server import socket_folder
 from deployments.pipelines.workers.replicas import ReplicaAccess
+from sojourn import Pipeline, Stage
 
 _VERSION = "benchmark"
 

@@ -20,6 +20,7 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
 from sojourn.item_lines import read_items, result_line
+from sojourn.name_clashes import clash_in
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 #: Requests of a simulation; all their times are in memory.
@@ -53,6 +54,8 @@ def serve(
     file: Path, host: str | None, port: int | None, insecure: bool, check: bool, as_json: bool
 ) -> None:
     """Serve the pipeline of FILE on this machine, without Ray, until Ctrl-C."""
+    if clash := clash_in(Path.cwd()):
+        raise InvalidInputError(clash)
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
     sla = config.user_config.sla.objective.in_words()

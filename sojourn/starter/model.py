@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from deployments.models.base import Model, TensorSpec
+from sojourn import Model, TensorSpec
 
 
 def make_network() -> nn.Sequential:

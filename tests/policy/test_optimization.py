@@ -2,14 +2,9 @@
 
 import pytest
 
-import policy
-from policy import (
-    BatchingPolicy,
-    InfeasibleError,
-    InvalidInputError,
-    ServiceLevelObjective,
-    Weights,
-)
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective, Weights
+from policy.optimization import solve
 from policy.solvers import constrained, exact
 from tests.support.profiles import GOOGLENET_P4
 
@@ -19,17 +14,17 @@ SLA = ServiceLevelObjective(10.0, 99.0)
 
 def test_weights_go_to_the_exact_solver():
     weights = Weights(1, 1)
-    one = policy.solve(GOOGLENET_P4, 900.0, weights)
+    one = solve(GOOGLENET_P4, 900.0, weights)
     for other in (
         exact.solve(GOOGLENET_P4, 900.0, weights),
-        policy.solve(GOOGLENET_P4, 900.0, weights, method="exact"),
+        solve(GOOGLENET_P4, 900.0, weights, method="exact"),
     ):
         assert one.policy == other.policy
         assert one.average_cost == other.average_cost
 
 
 def test_a_service_level_goes_to_the_constrained_search():
-    one = policy.solve(GOOGLENET_P4, 900.0, SLA)
+    one = solve(GOOGLENET_P4, 900.0, SLA)
     other = constrained.solve(GOOGLENET_P4, 900.0, SLA)
     assert one.policy == other.policy
     assert one.meets_sla
@@ -41,7 +36,7 @@ def test_a_service_level_goes_to_the_constrained_search():
 @pytest.mark.parametrize("objective", [SLA, Weights(1, 1)])
 @pytest.mark.parametrize("rate", [1e-9, 1e-300, 5e-324])
 def test_the_rarest_requests_are_served_one_by_one(rate, objective):
-    solution = policy.solve(GOOGLENET_P4, rate, objective)
+    solution = solve(GOOGLENET_P4, rate, objective)
     assert solution.policy.control_limit == 1
     assert solution.mean_response_ms == pytest.approx(GOOGLENET_P4.latency_ms[0])
 
@@ -52,8 +47,8 @@ def test_the_rarest_requests_are_served_one_by_one(rate, objective):
 @pytest.mark.parametrize("method", ["policy_iteration", "relative_value_iteration"])
 def test_the_reference_methods_agree_with_the_exact_solver(method, load, energy_weight):
     weights, rate = Weights(1, energy_weight), load * CAPACITY
-    best = policy.solve(GOOGLENET_P4, rate, weights)
-    found = policy.solve(GOOGLENET_P4, rate, weights, method=method)
+    best = solve(GOOGLENET_P4, rate, weights)
+    found = solve(GOOGLENET_P4, rate, weights, method=method)
     # Relative value iteration stops at a span of 0.01.
     tolerance = {"rel": 1e-10} if method == "policy_iteration" else {"abs": 0.01}
     assert found.average_cost == pytest.approx(best.average_cost, **tolerance)
@@ -64,7 +59,7 @@ def test_the_reference_methods_agree_with_the_exact_solver(method, load, energy_
 
 def test_the_options_of_the_reference_methods_are_those_of_the_paper():
     # Table I of arXiv 2301.12865: 70 states and an overflow cost of 100 suffice at load 0.9.
-    found = policy.solve(
+    found = solve(
         GOOGLENET_P4,
         0.9 * CAPACITY,
         Weights(1, 1),
@@ -79,7 +74,7 @@ def test_the_options_of_the_reference_methods_are_those_of_the_paper():
 
 def test_waiting_for_ever_is_reported_as_too_small_a_truncation():
     with pytest.raises(InfeasibleError, match=r"raise overflow_cost .* or max_queue_length"):
-        policy.solve(
+        solve(
             GOOGLENET_P4,
             0.9 * CAPACITY,
             Weights(1, 500),
@@ -91,8 +86,8 @@ def test_waiting_for_ever_is_reported_as_too_small_a_truncation():
 
 @pytest.mark.parametrize("objective", [Weights(1, 1), SLA])
 def test_a_start_changes_the_path_and_not_the_result(objective):
-    cold = policy.solve(GOOGLENET_P4, 900.0, objective)
-    warm = policy.solve(GOOGLENET_P4, 900.0, objective, start=cold.policy)
+    cold = solve(GOOGLENET_P4, 900.0, objective)
+    warm = solve(GOOGLENET_P4, 900.0, objective, start=cold.policy)
     assert warm.mean_power_w == pytest.approx(cold.mean_power_w, rel=0.003)
 
 
@@ -107,9 +102,4 @@ def test_a_start_changes_the_path_and_not_the_result(objective):
 )
 def test_what_does_not_fit_is_refused(objective, options, message):
     with pytest.raises(InvalidInputError, match=message):
-        policy.solve(GOOGLENET_P4, 900.0, objective, **options)
-
-
-def test_the_evaluation_is_part_of_the_front():
-    evaluation = policy.evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
-    assert evaluation.service_level(20.0) > 0.99
+        solve(GOOGLENET_P4, 900.0, objective, **options)

@@ -80,27 +80,38 @@ def test_the_wheel_has_all_that_a_stranger_needs(tmp_path):
 
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(*arguments: str | Path) -> str:
+    def run(*command: str | Path, status: int = 0) -> str:
         ran = subprocess.run(
-            [sys.executable, "-m", *arguments],
+            [sys.executable, *command],
             cwd=project if project.exists() else tmp_path,
             env=environment,
             capture_output=True,
             text=True,
         )
-        assert ran.returncode == 0, ran.stderr
+        assert ran.returncode == status, ran.stderr
         return ran.stdout + ran.stderr
 
-    assert "Commands:" in run("sojourn.cli", "--help")
-    run("sojourn.cli", "init", project)
-    where = run("sojourn.cli", "serve", "--check", "serve.yaml")
+    assert "Commands:" in run("-m", "sojourn.cli", "--help")
+    run("-m", "sojourn.cli", "init", project)
+    where = run("-m", "sojourn.cli", "serve", "--check", "serve.yaml")
     assert "serve.yaml is fine: 99% of requests within 100 ms" in where
-    assert "1 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
+    assert "1 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
     profile = {"max_batch_size": 8, "latency_ms": {"fixed": 1.0, "per_request": 0.5}}
     (project / "profile.json").write_text(json.dumps(profile))
     load = ("--profile", "profile.json", "--arrival-rate", "800", "--response-time-ms", "20")
-    assert "1 replica" in run("sojourn.cli", "plan", *load)
-    assert "control limit" in run("sojourn.cli", "solve", *load)
+    assert "1 replica" in run("-m", "sojourn.cli", "plan", *load)
+    assert "control limit" in run("-m", "sojourn.cli", "solve", *load)
+
+    # A folder with a name of Sojourn's own: whether it hides Sojourn from the command or not.
+    (project / "policy").mkdir()
+    (project / "policy" / "__init__.py").touch()
+    script = "import sys; from sojourn.cli import main; sys.exit(main())"
+    (tmp_path / "sojourn_script.py").write_text(script)
+    for program in (("-m", "sojourn.cli"), (tmp_path / "sojourn_script.py",)):
+        for check in ((), ("--check",)):
+            said = run(*program, "serve", *check, "serve.yaml", status=2)
+            assert said.startswith(f"sojourn: {project / 'policy'} has the name of one of Soj")
+            assert said.count("\n") == 1
 
 
 def test_every_package_is_in_the_wheel():

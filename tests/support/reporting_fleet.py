@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler import Autoscaler, AutoscalerSettings, Decision, FleetState, ReplicaReport
+from autoscaler.controller import Autoscaler
+from autoscaler.decision import Decision, FleetState
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

@@ -4,7 +4,8 @@ import math
 from collections import deque
 from typing import Any
 
-from autoscaler import Autoscaler, Decision, FleetState
+from autoscaler.controller import Autoscaler
+from autoscaler.decision import Decision, FleetState
 from autoscaler.history.learning import learn
 from autoscaler.history.traces import Trace
 from autoscaler.reports import ReplicaReport

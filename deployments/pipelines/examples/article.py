@@ -8,7 +8,7 @@
 import asyncio
 import os
 
-from deployments.pipelines import Pipeline, Stage
+from sojourn import Pipeline, Stage
 
 
 class Scale:

@@ -11,13 +11,14 @@ import time
 
 import pytest
 
-from deployments.pipelines import Pipeline, Stage, StageError, stage_workers, streams
 from deployments.pipelines import pipeline as live
+from deployments.pipelines import stage_workers, streams
 from deployments.pipelines.items import Flow, Item
 from deployments.pipelines.stage_core import StageCore
 from deployments.pipelines.workers import in_process, link, processes, replicas
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from sojourn import Pipeline, Stage, StageError
 from tests.support.pipeline_stages import Batched, DiesOnce, FailsOnNegative, Scale, shift
 from tests.support.waiting import LIMIT_S
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from deployments.pipelines import Each, Pipeline, Stage
 from deployments.pipelines import autoscaler as autoscaler_module
 from deployments.pipelines.autoscaler import PipelineAutoscaler
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
 from deployments.pipelines.workers.replicas import ReplicaAccess
+from sojourn import Each, Pipeline, Stage
 from tests.support.pipeline_stages import Scale, shift
 from tests.support.stage_replica import serve
 from tests.support.waiting import until

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
-from deployments.pipelines import Each, Ensemble, Pipeline, Stage, StageError, Switch
 from deployments.pipelines.workers import in_process
 from deployments.pipelines.workers.in_process import ThreadWorkers
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from sojourn import Each, Ensemble, Pipeline, Stage, StageError, Switch
 from tests.support.pipeline_stages import Batched, Scale, shift
 from tests.support.waiting import LIMIT_S, until
 

@@ -6,10 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from deployments.pipelines import Pipeline, Stage, stage_workers
+from deployments.pipelines import stage_workers
 from deployments.pipelines.items import Flow, Item
 from deployments.pipelines.stage_core import StageBatch
 from policy.profile import Profile
+from sojourn import Pipeline, Stage
 from tests.support.pipeline_stages import Batched, shift
 from tests.support.waiting import until
 

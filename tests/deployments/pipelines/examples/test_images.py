@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from deployments.errors import BadRequestError
-from deployments.pipelines import Pipeline
 from deployments.pipelines.examples.images import Templates, decode, example, label, mean
 from deployments.pipelines.serving.config import load_pipeline_file
+from sojourn import Pipeline
 from tests.support.readme import ROOT
 
 

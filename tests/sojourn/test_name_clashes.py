@@ -1,0 +1,40 @@
+"""A user's folder or module with the name of one of Sojourn's packages."""
+
+from pathlib import Path
+
+import pytest
+
+from sojourn.cli import main
+from sojourn.name_clashes import PACKAGES, clash_in, hidden_package
+from tests.support.readme import ROOT
+
+
+def test_the_checkout_and_its_environment_are_as_they_should_be() -> None:
+    assert hidden_package() is None
+    assert clash_in(ROOT) is None
+
+
+@pytest.mark.parametrize("name", [*PACKAGES, "sojourn"])
+def test_a_package_or_a_module_of_the_users_with_a_name_of_ours(tmp_path: Path, name: str) -> None:
+    (tmp_path / "model.py").touch()
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes.md").touch()
+    assert clash_in(tmp_path) is None
+    (tmp_path / name / "rules.py").touch()
+    message = clash_in(tmp_path) or ""
+    assert message.startswith(f"{tmp_path / name} has the name of one of Sojourn's own packages")
+    (tmp_path / f"{name}.py").touch()
+    assert f"{name}.py has" in (clash_in(tmp_path) or "")
+
+
+def test_serve_refuses_such_a_folder_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for command in (["serve"], ["serve", "--check"], ["pipeline", "serve", "--check"]):
+        name = "digits-pipeline.yaml" if "pipeline" in command else "digits.yaml"
+        assert main([*command, str(ROOT / "configs" / name)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"sojourn: {tmp_path / 'policy.py'} has the name of one")
+        assert said.count("\n") == 1

@@ -1,0 +1,35 @@
+"""What a user's code imports: `from sojourn import …`."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import sojourn
+
+
+def test_every_public_name_can_be_imported_and_is_documented() -> None:
+    assert sojourn.__all__ == sorted(sojourn._MODULES)
+    for name in sojourn.__all__:
+        assert getattr(sojourn, name).__name__ == name
+        assert inspect.getdoc(getattr(sojourn, name))
+    assert dir(sojourn) == sojourn.__all__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(sojourn, "Oracle")
+
+
+@pytest.mark.slow
+def test_names_are_imported_when_they_are_used() -> None:
+    program = (
+        "import sys, sojourn\n"
+        "heavy = {'numpy', 'scipy', 'numba', 'ray', 'torch', 'matplotlib', 'click'}\n"
+        "assert not heavy & sys.modules.keys()\n"
+        "from sojourn import Model, TensorSpec, RowsError, Profile, Weights\n"
+        "assert not (heavy - {'numpy'}) & sys.modules.keys()\n"
+        "for name in set(sojourn.__all__) - {'load_state_dict'}: getattr(sojourn, name)\n"
+        "assert not {'ray', 'torch', 'matplotlib'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
