@@ -28,7 +28,6 @@ from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.shared_cores import HELD_IN_WORDS
 from autoscaler.sizing.live import LiveSizing
 from autoscaler.stuck_orders import StuckOrders
 from autoscaler.waking import FirstReplicaWait
@@ -164,33 +163,16 @@ class Autoscaler:
         serving_per_known = max(1.0, serving / status.carrying_replicas)
         all_report = serving_per_known == 1 and not status.silent_replicas
         idle_s = self._waking.idle_s(now_s, self._monitor.load)
-
-        shared_cores = self._monitor.shared_cores
-        on_shared_cores = status.bottleneck == "neither"
-        shared_cores.observe(
-            now_s,
-            on_shared_cores=on_shared_cores,
-            offered_per_s=status.offered_per_s,
-            ready_replicas=serving,
-        )
-        held = required > current and shared_cores.holds(now_s)
-        if held:
-            replicas, reason = current, f"keep {current}: {HELD_IN_WORDS}"
-        elif required > current:
+        if required > current:
             replicas, reason = required, f"scale out {current} -> {required}"
-            if on_shared_cores:
-                shared_cores.note_order(replicas)
         elif fleet.min_replicas == 0 and all_report and idle_s > self._idle_limit_s():
             replicas, reason = 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
         elif required == current:
             replicas, reason = current, f"keep {current}"
         else:
             replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_known)
-        if replicas < current:
-            shared_cores.note_scale_in(replicas)
         if (rate_per_s := sizing.fleet_rate_per_s()) is not None:
-            limited = requirement.is_limited or held
-            capacity_per_s = math.nan if limited else replicas * rate_per_s
+            capacity_per_s = math.nan if requirement.is_limited else replicas * rate_per_s
             self._monitor.calibration.note_order(now_s, capacity_per_s)
         return self._decision(
             replicas,

@@ -20,7 +20,6 @@ from autoscaler.live_reports import LiveReports
 from autoscaler.offered_load import OfferedLoad
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.shared_cores import SharedCoresHold
 from autoscaler.sizing.live import LiveSizing, MedianReplica
 from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 from autoscaler.start_times import StartTimes
@@ -51,7 +50,6 @@ class FleetMonitor:
     start_times : StartTimes
     sla_correction : SlaRateCorrection
     calibration : WindowCalibration
-    shared_cores : SharedCoresHold
     median_replicas : tuple of MedianReplica
         One per SLA in force; empty until a status was known.
     """
@@ -62,7 +60,6 @@ class FleetMonitor:
         self.start_times = StartTimes()
         self.sla_correction = SlaRateCorrection()
         self.calibration = WindowCalibration(settings.windows)
-        self.shared_cores = SharedCoresHold()
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
         #: The newest report of each replica as it was read, before its time was corrected.
@@ -105,7 +102,6 @@ class FleetMonitor:
             self._reports[name] = report
             if before is not None:
                 self._intervals_s.append(report.time_s - before.time_s)
-                self.shared_cores.count_between(before, report)
                 if report.answered_total and report.sla_rate_per_s:
                     self.sla_correction.count_between(before, report)
             if report.settings is not None and report.time_s >= newest_s:

@@ -9,7 +9,7 @@ import click
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import FullBatchEstimator
-from autoscaler.sizing.planner import MAX_EXTRA_REPLICAS, Plan, Planner, Prices
+from autoscaler.sizing.planner import Plan, Planner, Prices
 from deployments.config.service_config import load_service_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -111,12 +111,6 @@ _STAGES = {"front": "its front (event loop)", "device": "its device"}
     show_default=True,
     help="Price per replica and hour, in the currency of --energy-price.",
 )
-@click.option(
-    "--plot",
-    "plot_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Plot service level and power against the number of replicas to this file.",
-)
 @json_option
 def command(
     profile_file: Path,
@@ -133,7 +127,6 @@ def command(
     max_replicas: int,
     energy_price: float | None,
     replica_price: float,
-    plot_file: Path | None,
     as_json: bool,
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
@@ -170,8 +163,6 @@ def command(
         for number in (replicas - 1, replicas, replicas + 1)
         if number >= 1
     ]
-    if plot_file is not None:
-        _plot(plot_file, planner, arrival_rate, chosen, objective)
     if as_json:
         print_json(
             {
@@ -259,32 +250,6 @@ def _cpus_note(profile: Profile, num_cpus: float) -> str | None:
         f"the profile was measured with {profile.cpus:g} CPUs, but the config gives a replica "
         f"{num_cpus:g} (num_cpus): measure it again with `sojourn profile --cpus {num_cpus:g}`"
     )
-
-
-def _plot(
-    path: Path,
-    planner: Planner,
-    arrival_rate_per_s: float,
-    chosen: Plan,
-    objective: ServiceLevelObjective,
-) -> None:
-    from autoscaler.sizing.plots import save_plan  # importing matplotlib takes most of a second
-
-    replicas = chosen.prediction.replicas
-    margin = MAX_EXTRA_REPLICAS // 2
-    numbers = range(max(1, replicas - margin), replicas + margin + 1)
-    rows = [planner.at(number, arrival_rate_per_s) for number in numbers]
-    try:
-        save_plan(
-            path,
-            [row.prediction for row in rows],
-            [row.mean_power_w for row in rows],
-            replicas,
-            objective,
-            title=f"{arrival_rate_per_s:g} requests/s, {objective.in_words()}",
-        )
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"--plot: {error}") from None
 
 
 def _cells(row: Plan, chosen: Plan) -> list[object]:

@@ -277,21 +277,6 @@ def test_the_reason_says_that_replicas_on_the_same_cores_do_not_help():
     assert "other processes use the replicas' cores" in decision.reason
 
 
-def test_replicas_that_only_divide_the_cores_are_not_ordered_again_and_again():
-    def run(stage):
-        def batch_ms(size):
-            # All replicas together are as fast as one and a half.
-            return max(1.0, len(fleet.replicas) / 1.5) * float(PROFILE.latency_ms[size - 1])
-
-        fleet = Fleet(2, batch_ms=batch_ms, **bottleneck_to_floats(stage))
-        return fleet.run(240, 2.5 * PER_REPLICA)
-
-    held, ordered = run("neither"), run("device")
-    assert "share their cores and gained less than a tenth" in held.reason
-    assert held.replicas < held.required_replicas
-    assert held.replicas < ordered.replicas
-
-
 def test_most_replicas_decide_what_the_bottleneck_is():
     class Mixed(Fleet):
         def report_of(self, name):

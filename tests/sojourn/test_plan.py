@@ -155,15 +155,6 @@ def test_the_error_bound_of_theorem_2_is_reported(capsys, default_plan):
     assert "points lower" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_draws_a_plot(capsys, tmp_path):
-    picture, quick = tmp_path / "plan.png", [*arguments(), "--estimator", "rand"]
-    assert main([*quick, "--plot", str(picture)]) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main([*quick, "--plot", str(tmp_path / "no" / "folder.png")]) == 2
-    assert "--plot" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
