@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Generate the files in k8s/ that repeat other sources: Serve config, environment, alerts, boards.
+"""Generate the files in k8s/ that repeat other sources: Serve config, environment, alerts.
 
 Run ``k8s/render.py`` after a change of configs/digits.yaml, configs/emulated-p4.yaml,
-deployments/config/routing.py, monitoring/rules.yaml or monitoring/dashboards.
+deployments/config/routing.py or k8s/monitoring/rules.yaml.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
 ``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
 """
 
 import argparse
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
 DEMO = Path("configs/emulated-p4.yaml")
-RULES = Path("monitoring/rules.yaml")
-DASHBOARDS = Path("monitoring/dashboards")
+RULES = Path("k8s/monitoring/rules.yaml")
 #: The overlays whose replicas have GPUs.
 GPU_OVERLAYS = ("gpu", "gpu-ha")
 #: Where the image has the program that runs HAProxy for Ray.
@@ -62,7 +60,6 @@ def render() -> dict[Path, str]:
         ),
         Path("k8s/overlays/cpu-demo/serve_environment.env"): environment(ROOT / DEMO, str(DEMO)),
         Path("k8s/monitoring/prometheusrule.yaml"): prometheus_rule(),
-        Path("k8s/monitoring/dashboards.yaml"): dashboards(),
     }
 
 
@@ -76,24 +73,6 @@ def prometheus_rule() -> str:
     }
     header = f"# Written by k8s/render.py from {RULES}; edit that.\n"
     return header + yaml.safe_dump(content, sort_keys=False, width=120)
-
-
-def dashboards() -> str:
-    """Return a ConfigMap of each dashboard, with the label that Grafana's sidecar looks for."""
-    maps = (
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": f"sojourn-dashboard-{path.stem}",
-                "labels": {"grafana_dashboard": "1"},
-            },
-            "data": {f"sojourn-{path.name}": json.dumps(json.loads(path.read_text()))},
-        }
-        for path in sorted((ROOT / DASHBOARDS).glob("*.json"))
-    )
-    header = f"# Written by k8s/render.py from {DASHBOARDS}; edit what renders them.\n"
-    return header + yaml.safe_dump_all(maps, sort_keys=False, width=2**31)
 
 
 def environment(config: Path, source: str) -> str:

@@ -1,35 +1,38 @@
 """`sojourn top`: watch a running service in the terminal."""
 
-import contextlib
 import json
-import os
-import select
-import sys
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from deployments.local.urls import NO_ANSWER, check_url
 from policy.errors import InvalidInputError
 from sojourn import option_types
-from sojourn.commands.top_frame import frame
-from sojourn.commands.top_view import ServiceView
 from sojourn.output import json_option, print_json, token_file_option, url_option
 
+Document = Mapping[str, Any]
+
 ASK_TIMEOUT_S = 2.0
-#: How often the keyboard is read while a frame stands.
-KEY_PERIOD_S = 0.2
-#: Of one frame: polls for each replica. Of two replicas, each is missed once in 256 times.
-_THOROUGH_POLLS = 4
+#: The window of rates and of the share in time.
+WINDOW_S = 60.0
+#: A replica that no poll has reached for this long is gone.
+FORGET_AFTER_S = 15.0
+#: Each poll reaches any replica behind the balancer, so a round asks once for each, up to this.
+MAX_POLLS = 32
+DECISIONS_SHOWN = 8
+PERCENTILES = ("50", "95", "99")
+_RATES = ("completed", "refused", "late")
 
 
 @click.command("top")
@@ -47,7 +50,7 @@ _THOROUGH_POLLS = 4
 def command(
     url: str, token_file: Path | None, interval_s: float, once: bool, as_json: bool
 ) -> None:
-    """Watch a running service in the terminal; q or Ctrl-C ends it.
+    """Watch a running service in the terminal until Ctrl-C.
 
     It shows the SLA and the share in time, the load and what became of it, predicted response times
     beside measured ones, replicas, and the autoscaler's last decisions with their reasons. With
@@ -57,94 +60,228 @@ def command(
     console = Console()
     if not (once or as_json or console.is_terminal):
         raise InvalidInputError("top needs a terminal; use --once or --json without one")
-    view, ask = ServiceView(url.rstrip("/")), _asker(url.rstrip("/"), read_token(token_file))
-    thoroughly = once or as_json
-    _poll(view, ask, thoroughly)
-    if thoroughly:
+    view = ServiceView(url.rstrip("/"), _asker(url.rstrip("/"), read_token(token_file)))
+    view.poll()
+    if once or as_json:
         time.sleep(interval_s)
-        _poll(view, ask, thoroughly)
-        snapshot = view.snapshot(time.monotonic())
+        view.poll()
         if as_json:
-            print_json(snapshot)
+            print_json(view.snapshot())
         else:
-            console.print(frame(snapshot, console.width, max(24, console.height)))
+            console.print(frame(view.snapshot()))
         return
-    _watch(console, view, ask, interval_s)
+    with Live(frame(view.snapshot()), console=console, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(interval_s)
+                try:
+                    view.poll()
+                except InvalidInputError as error:
+                    view.failure = str(error)
+                live.update(frame(view.snapshot()), refresh=True)
+        except KeyboardInterrupt:
+            return
 
 
-def _watch(
-    console: Console, view: ServiceView, ask: Callable[[str], Any], interval_s: float
-) -> None:
-    """Draw until q or Ctrl-C."""
-    lock, stopped, polled = threading.Lock(), threading.Event(), threading.Event()
+class ServiceView:
+    """A running service, put together from the answers to polls.
 
-    def poll_forever() -> None:
-        while not stopped.wait(interval_s):
-            try:
-                with lock:
-                    polls = view.polls
-                answers = _answers(ask, polls)
-                with lock:
-                    _add(view, answers)
-            except Exception as error:
-                # Whatever it is, the screen must not show old numbers as if they were new.
-                with lock:
-                    view.add_failure(time.monotonic(), str(error) or type(error).__name__)
-            polled.set()
+    Parameters
+    ----------
+    url : str
+    ask : callable
+        Returns the JSON object at a path of the service; raises `InvalidInputError`.
+    clock : callable
+        Returns a monotonic time in seconds.
+    """
 
-    def drawn() -> Any:
-        with lock:
-            snapshot = view.snapshot(time.monotonic())
-        return frame(snapshot, console.width, console.height)
+    def __init__(
+        self,
+        url: str,
+        ask: Callable[[str], Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url, self._ask, self._clock = url, ask, clock
+        self.failure: str | None = None
+        self._autoscaler: Document = {}
+        #: Answers of each replica within the window, with the times of the polls.
+        self._replicas: dict[str, deque[tuple[float, Document]]] = {}
 
-    # A poll that hangs must not keep the command from ending.
-    threading.Thread(target=poll_forever, daemon=True).start()
-    live = Live(drawn(), console=console, screen=True, auto_refresh=False)
-    try:
-        with contextlib.suppress(KeyboardInterrupt), _single_keys():
-            live.start(refresh=True)
-            size = console.size
-            while _key(KEY_PERIOD_S) not in ("q", "Q"):
-                if polled.is_set() or console.size != size:
-                    polled.clear()
-                    size = console.size
-                    live.update(drawn(), refresh=True)
-    finally:
-        # Ctrl-C may come while the first frame is drawn; `with` would leave the screen as it is.
-        live.stop()
-        stopped.set()
+    def poll(self) -> None:
+        """Ask the autoscaler and the replicas; raise `InvalidInputError` if none answers."""
+        self._autoscaler = self._ask("/sojourn/autoscaler")
+        newest = self._autoscaler.get("newest") or {}
+        replicas = max(1, int(newest.get("replicas") or 1))
+        # Of two replicas, four polls each miss one once in 128 times.
+        for _ in range(1 if replicas == 1 else min(MAX_POLLS, 4 * replicas)):
+            document = self._ask("/sojourn/policy")
+            if "stages" in document:
+                document = {**document, **self._ask("/sojourn/pipeline")}
+            self._add(document.get("replica") or "-", document)
+        self.failure = None
+
+    def _add(self, name: str, document: Document) -> None:
+        now_s = self._clock()
+        samples = self._replicas.setdefault(name, deque())
+        if samples and _counters(document)["answered"] < _counters(samples[-1][1])["answered"]:
+            samples.clear()  # a new process counts from zero
+        samples.append((now_s, document))
+        while samples[0][0] < now_s - WINDOW_S:
+            samples.popleft()
+        for other in [*self._replicas]:
+            if self._replicas[other][-1][0] < now_s - FORGET_AFTER_S:
+                del self._replicas[other]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state of the service, ready for JSON."""
+        newest = [samples[-1][1] for _, samples in sorted(self._replicas.items())]
+        first = newest[0] if newest else {}
+        replicas = [_replica(name, samples) for name, samples in sorted(self._replicas.items())]
+        answered, late = (
+            sum(each["grown"][key] for each in replicas) for key in ("answered", "late")
+        )
+        known = [each["rates"] for each in replicas if each["rates"]]
+        percentile = (first.get("sla") or {}).get("percentile")
+        decision = self._autoscaler.get("newest")
+        return {
+            "url": self.url,
+            "model": first.get("model"),
+            "unreachable": self.failure,
+            "config_error": next(filter(None, (each.get("config_error") for each in newest)), None),
+            "sla_in_words": first.get("sla_in_words"),
+            "sla_share": None if percentile is None else round(percentile / 100, 10),
+            "in_time": max(0.0, 1 - late / answered) if answered else None,
+            "offered_per_s": (decision or {}).get("arrival_rate_per_s"),
+            **{f"{key}_per_s": sum(r[key] for r in known) if known else None for key in _RATES},
+            "response_ms": {
+                kind: _mean_percentiles([each.get(f"{kind}_ms") or {} for each in newest])
+                for kind in ("measured", "predicted")
+            },
+            "replicas": replicas,
+            "stages": first.get("stages"),
+            "dry_run": bool(self._autoscaler.get("dry_run")),
+            "newest": decision,
+            "decisions": [*self._autoscaler.get("decisions", ())][-DECISIONS_SHOWN:],
+        }
 
 
-def _poll(view: ServiceView, ask: Callable[[str], Any], thoroughly: bool) -> None:
-    """Poll once; `thoroughly`: so often that each of a few replicas is reached, very likely."""
-    if thoroughly:
-        view.add_autoscaler(ask("/sojourn/autoscaler"))
-    many = view.polls > 1 and thoroughly
-    _add(view, _answers(ask, _THOROUGH_POLLS * view.polls if many else view.polls))
+def _counters(document: Document) -> dict[str, float]:
+    if "requests" in document:
+        counted = document["requests"]
+        answered = counted["completed"] + counted["late"]
+    else:
+        counted = document["rows"]
+        answered = counted.get("answered", counted["completed"])
+    return {"answered": answered, **{key: counted[key] for key in _RATES}}
 
 
-def _answers(ask: Callable[[str], Any], polls: int) -> tuple[list[Any], Any]:
-    """Return what replicas say of themselves, each with its pipeline or None, and decisions."""
-    replicas = []
-    for _ in range(polls):
-        policy = ask("/sojourn/policy")
-        replicas.append((policy, ask("/sojourn/pipeline") if "stages" in policy else None))
-    return replicas, ask("/sojourn/autoscaler")
+def _replica(name: str, samples: deque[tuple[float, Document]]) -> dict[str, Any]:
+    (first_s, first), (last_s, last) = samples[0], samples[-1]
+    before, after = _counters(first), _counters(last)
+    grown = {key: after[key] - before[key] for key in after}
+    passed_s = last_s - first_s
+    return {
+        "replica": name,
+        "grown": grown,
+        "rates": {key: count / passed_s for key, count in grown.items()} if passed_s else {},
+        **{key: last.get(key) for key in ("bottleneck", "queue_length", "control_limit")},
+        "measured_ms": last.get("measured_ms") or {},
+        "predicted_ms": last.get("predicted_ms") or {},
+    }
 
 
-def _add(view: ServiceView, answers: tuple[list[Any], Any]) -> None:
-    replicas, autoscaler = answers
-    view.add_autoscaler(autoscaler)
-    now_s = time.monotonic()
-    for policy, pipeline in replicas:
-        view.add_policy(now_s, policy, pipeline)
+def _mean_percentiles(replicas: list[Document]) -> dict[str, float]:
+    found = {key: [each[key] for each in replicas if key in each] for key in PERCENTILES}
+    return {key: sum(values) / len(values) for key, values in found.items() if values}
+
+
+def frame(snapshot: Document) -> Group:
+    """Return one screen, drawn from a snapshot of `ServiceView`."""
+    title = Text(f"sojourn top  {snapshot['model'] or ''} at {snapshot['url']}", style="bold")
+    if snapshot["unreachable"] or snapshot["config_error"]:
+        reason = snapshot["unreachable"] or f"config not applied: {snapshot['config_error']}"
+        title = Text(reason, style="bold red")
+    lines = [title, _sla_line(snapshot)]
+    load = [f"{key} {_number(snapshot[f'{key}_per_s'])}" for key in ("offered", *_RATES)]
+    lines.append(_line("Load", "  ".join(load) + " /s"))
+    measured, predicted = (snapshot["response_ms"][kind] for kind in ("measured", "predicted"))
+    times = [f"p{p} {_number(measured.get(p))}/{_number(predicted.get(p))}" for p in PERCENTILES]
+    lines.append(_line("Time", "  ".join(times) + "  ms, measured/predicted"))
+    lines.append(_line("Fleet", _fleet(snapshot)))
+    decisions = [_decision(entry) for entry in reversed(snapshot["decisions"])]
+    return Group(*lines, Text(), _table(snapshot), Text(), *decisions)
+
+
+def _sla_line(snapshot: Document) -> Text:
+    share, wanted = snapshot["in_time"], snapshot["sla_share"]
+    line = _line("SLA", f"{snapshot['sla_in_words'] or '-'}  in time ")
+    if share is None:
+        return line.append("- (no answers in 1 min)", style="dim")
+    kept = wanted is None or share >= wanted
+    return line.append(f"{100 * share:.2f}%", "bold green" if kept else "bold red").append(
+        " in 1 min"
+    )
+
+
+def _fleet(snapshot: Document) -> str:
+    newest = snapshot["newest"]
+    parts = [f"{len(snapshot['replicas'])} answering"]
+    if newest is None:
+        return f"{parts[0]}; the autoscaler has decided nothing yet"
+    parts.append(f"{newest['replicas']} ordered")
+    parts.append(f"{_number(newest.get('required_replicas'))} needed")
+    if newest.get("stuck_replicas"):
+        parts.append(f"{newest['stuck_replicas']} stuck")
+    if snapshot["dry_run"]:
+        parts.append("dry run")
+    return ", ".join((*parts, f"demand {_number(newest.get('demand_per_s'))}/s"))
+
+
+def _table(snapshot: Document) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    if snapshot["stages"]:
+        columns = ["name", "busy", "workers", "queue_length", "latency_ms", "budget_ms"]
+        rows = [[each.get(key) for key in columns] for each in snapshot["stages"]]
+    else:
+        columns = ["replica", "rows/s", "queue", "limit", "limited by", "p99 ms", "predicted"]
+        rows = [
+            [
+                *(each["replica"], each["rates"].get("completed"), each["queue_length"]),
+                *(each["control_limit"], each["bottleneck"]),
+                *(each["measured_ms"].get("99"), each["predicted_ms"].get("99")),
+            ]
+            for each in snapshot["replicas"]
+        ]
+    for heading in columns:
+        table.add_column(
+            heading, justify="left" if heading == columns[0] else "right", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, str) else _number(cell) for cell in row))
+    return table
+
+
+def _decision(entry: Document) -> Text:
+    at = time.strftime("%H:%M:%S", time.localtime(entry["time_s"]))
+    before, after = entry.get("target_replicas", entry["replicas"]), entry["replicas"]
+    change = f"{before} → {after}" if before != after else f"{after}"
+    return Text(f"{at} {change:>7}  {entry.get('reason', '')}", no_wrap=True, overflow="ellipsis")
+
+
+def _line(label: str, text: str) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis").append(f"{label:<7}", style="bold cyan")
+    return line.append(text)
+
+
+def _number(value: float | None) -> str:
+    """Return three digits of a number."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _asker(url: str, token: str | None) -> Callable[[str], Any]:
-    """Return what asks for a path of the service.
-
-    Each question has a connection of its own, so that a balancer sends it to any replica.
-    """
+    """Return a function that reads a path; each call opens its own connection, to any replica."""
 
     def ask(path: str) -> Any:
         request = urllib.request.Request(url + path, headers=authorization(token))
@@ -177,29 +314,3 @@ def _refused(url: str, status: int) -> str:
             f"there is no Sojourn service at {url}; --url ends with its route prefix, if it has one"
         )
     return f"the service at {url} is not ready: HTTP {status}"
-
-
-@contextlib.contextmanager
-def _single_keys() -> Iterator[None]:
-    """Hand keys over as they are pressed, without echo, until the end."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    import termios
-    import tty
-
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _key(timeout_s: float) -> str:
-    """Return the key pressed within a time; an empty string if there is none."""
-    if not sys.stdin.isatty():
-        time.sleep(timeout_s)
-        return ""
-    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
-    return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if ready else ""

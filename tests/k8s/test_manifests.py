@@ -308,7 +308,7 @@ def test_grafana_gets_every_dashboard():
     boards = {
         kind: resource for kind, resource in build("k8s/monitoring").items() if "ConfigMap" in kind
     }
-    shipped = {path.stem: path for path in (ROOT / "monitoring/dashboards").glob("*.json")}
+    shipped = {path.stem: path for path in (ROOT / "k8s/monitoring/dashboards").glob("*.json")}
     assert boards.keys() == {f"ConfigMap/sojourn-dashboard-{name}" for name in shipped}
     for name, path in shipped.items():
         resource = boards[f"ConfigMap/sojourn-dashboard-{name}"]

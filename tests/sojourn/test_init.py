@@ -119,4 +119,4 @@ def test_every_package_is_in_the_wheel():
     (include,) = re.findall(r"^include = \[(.*)\]$", pyproject, re.MULTILINE)
     assert sorted(re.findall(r'"(\w+)\*"', include)) == sorted(PACKAGES)
     found = {path.parent.name for path in Path(ROOT).glob("*/__init__.py")}
-    assert found - {"benchmarks", "monitoring", "tests"} == set(PACKAGES)
+    assert found - {"benchmarks", "tests"} == set(PACKAGES)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.services import ROOT
 
-FOLDER = ROOT / "monitoring/dashboards"
+FOLDER = ROOT / "k8s/monitoring/dashboards"
 BOARDS: Mapping[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
 }

@@ -1,4 +1,4 @@
-"""A real Prometheus with the rules of `monitoring`, for tests."""
+"""A real Prometheus with the rules of `k8s/monitoring`, for tests."""
 
 import subprocess
 from pathlib import Path
@@ -27,7 +27,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{free_port()}"
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(ROOT / "monitoring/rules.yaml")],
+            "rule_files": [str(ROOT / "k8s/monitoring/rules.yaml")],
             "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [*targets]}]}],
         }
         self._client = httpx.Client()

@@ -16,7 +16,7 @@ from tests.support.readme import ROOT
 
 RULES = [
     rule
-    for group in yaml.safe_load((ROOT / "monitoring/rules.yaml").read_text())["groups"]
+    for group in yaml.safe_load((ROOT / "k8s/monitoring/rules.yaml").read_text())["groups"]
     for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
@@ -32,7 +32,7 @@ needs_promtool = pytest.mark.skipif(
 def test_promtool_finds_nothing_wrong(arguments: str) -> None:
     checked = subprocess.run(
         ["promtool", *arguments.split()],
-        cwd=ROOT / "monitoring",
+        cwd=ROOT / "k8s/monitoring",
         capture_output=True,
         text=True,
     )
@@ -52,7 +52,7 @@ def test_a_rule_is_made_of_metrics_that_exist(rule: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
 def test_an_alert_is_tested_and_says_what_to_do(rule: dict[str, Any]) -> None:
-    tests = (ROOT / "monitoring/rules_test.yaml").read_text()
+    tests = (ROOT / "k8s/monitoring/rules_test.yaml").read_text()
     assert re.search(rf"alertname: {rule['alert']}\n", tests)
     page = (ROOT / "docs/operations.md").read_text()
     assert f"\n## {rule['alert']}\n" in page

@@ -13,8 +13,7 @@ import yaml
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
-from monitoring.render import render
-from tests.support.dashboards import BOARDS, FOLDER, QUERIES, PanelQuery, panels
+from tests.support.dashboards import BOARDS, QUERIES, PanelQuery, panels
 from tests.support.exposed_catalog import APPLICATION, RAY_LABELS, exposed, store_instruments
 from tests.support.prometheus import Prometheus
 from tests.support.readme import ROOT
@@ -26,7 +25,7 @@ needs_prometheus = pytest.mark.skipif(
 PANELS = [(board, panel) for board in BOARDS for panel in panels(board)]
 RULES = [
     rule
-    for group in yaml.safe_load((ROOT / "monitoring/rules.yaml").read_text())["groups"]
+    for group in yaml.safe_load((ROOT / "k8s/monitoring/rules.yaml").read_text())["groups"]
     for rule in group["rules"]
 ]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
@@ -58,10 +57,6 @@ def metrics_of(expr: str) -> set[str]:
         base = re.sub("_(bucket|count)$", "", name)
         found.add(base if base in HISTOGRAMS else name)
     return found
-
-
-def test_the_files_are_what_the_boards_render() -> None:
-    assert {path.name: path.read_text() for path in FOLDER.iterdir()} == render()
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=label)
