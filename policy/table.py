@@ -14,8 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from policy.batching_policy import BatchingPolicy
 from policy.burstiness import burst_rate_per_s
 from policy.errors import InvalidInputError
@@ -109,23 +107,6 @@ class PolicyTable:
             for rate in self.rates_per_s
         )
         return replace(self, policies=(*policies, self.policies[-1]))
-
-    def with_policy_between(
-        self, low_per_s: float, high_per_s: float, policy: BatchingPolicy
-    ) -> "PolicyTable":
-        """Return the table with one policy for all rates from `low_per_s` to below `high_per_s`."""
-        rates = np.array(self.rates_per_s)
-        below, above = rates[rates < low_per_s], rates[rates > high_per_s]
-        lows = (low_per_s,) if low_per_s > 0 else ()
-        return replace(
-            self,
-            rates_per_s=(*below.tolist(), *lows, high_per_s, *above.tolist()),
-            policies=(
-                *self.policies[: below.size + len(lows)],
-                policy,
-                *self.policies[len(self.policies) - above.size - 1 :],
-            ),
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the table's file."""

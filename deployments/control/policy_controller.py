@@ -13,7 +13,6 @@ from typing import Any
 from deployments.config.service_config import UserConfig
 from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import Bottleneck, bottleneck
-from deployments.control.burst_policy import BurstPolicy
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.observations import Observations
@@ -86,7 +85,6 @@ class PolicyController:
         self.percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(_first_table(profile, user_config), self._limits())
         self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
-        self._bursts = BurstPolicy(self._use_solved_table)
         self._solve()
 
     @property
@@ -157,8 +155,6 @@ class PolicyController:
             limits.admit_within_ms,
         )
         self._solver.solve(request, user_config.sla)
-        if self._solver.in_progress:
-            self._bursts.forget()
 
     def _use(self, table: PolicySource) -> None:
         self.core.use(table, self._limits())
@@ -171,20 +167,7 @@ class PolicyController:
         objective = self.user_config.policy_objective(self.profile)
         if isinstance(objective, ServiceLevelObjective):
             table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
-            table = self._bursts.applied_to(table)
         self._use(table)
-
-    def _revise_burst_policy(self, arrival_counts: list[int]) -> None:
-        """Search a policy for the bursts in the arrivals, if the table in force is up to date."""
-        self._bursts.observe(arrival_counts)
-        profile, table = self.batching_profile, self._solver.table
-        objective = self.user_config.policy_objective(profile)
-        if (
-            table is not None
-            and not self._solver.in_progress
-            and isinstance(objective, ServiceLevelObjective)
-        ):
-            self._bursts.revise(profile, objective, self._limits().waiting_room, table)
 
     async def tick(self, seen: Observations) -> None:
         """Adjust the policy to what was observed; call this every `TICK_S`.
@@ -218,7 +201,6 @@ class PolicyController:
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
         await asyncio.sleep(0)
-        self._revise_burst_policy(seen.arrival_counts)
         await self.percentiles.tick(
             seen.response_times_s,
             lambda: self._corrections.newest_profile,
@@ -228,7 +210,7 @@ class PolicyController:
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
-        report = policy_report(
+        return policy_report(
             self.core,
             self._solver,
             self._corrections,
@@ -236,11 +218,9 @@ class PolicyController:
             self.balancer,
             time.monotonic(),
         )
-        return {**report, "bursts": self._bursts.report()}
 
     async def close(self) -> None:
         """Cancel an unfinished solve."""
-        await self._bursts.close()
         await self._solver.close()
 
 

@@ -13,9 +13,6 @@ modules refer to:
 `table_requests`             requests under such a table, from batch end to batch end
 `table_response`, `waits`    the response times that follow
 `age_grid`                   requests by age on a grid, where a table splits batches in many ways
-`mmpp`                       control limits under MMPP(2) arrivals, whose rate switches; the entry
-`mmpp_chain`                 queue lengths and states of the arrivals at the starts of batches
-`mmpp_response`              the response times that follow
 `distribution`               response times counted per start of a batch; the cdf, the quantiles
 `quadrature`                 densities that jump, integrated
 ===========================  ===================================================================

@@ -31,22 +31,6 @@ def test_bursts_lengthen_no_wait_and_raise_no_limit(load, index):
     assert bursty.max_batch_size == GOOGLENET_P4.max_batch_size
 
 
-@settings(derandomize=True)
-@given(
-    ends=st.lists(st.floats(0, 1.2) | st.sampled_from([0.2, 0.4, 0.8]), min_size=2, max_size=2),
-    load=st.floats(0, 1.2),
-)
-def test_a_policy_between_two_rates_changes_no_other_rate(ends, load):
-    low, high = sorted(end * CAPACITY for end in ends)
-    if low == high:
-        return
-    bursty = BatchingPolicy.from_control_limit(5, 32, 3.0)
-    table, rate = SLA_TABLE.with_policy_between(low, high, bursty), load * CAPACITY
-    assert table.lookup(rate) == (bursty if low <= rate < high else SLA_TABLE.lookup(rate))
-    assert table.lookup(low) == bursty
-    assert table.lookup(high) == SLA_TABLE.lookup(high)
-
-
 def test_the_policy_for_bursts_has_the_shortest_wait_and_the_lowest_limit_of_their_rates():
     waits = [(5, 3.0), (9, 8.0), (7, 2.0), (12, 6.0)]
     policies = [BatchingPolicy.from_control_limit(limit, 16, wait) for limit, wait in waits]

@@ -1,0 +1,40 @@
+"""Arrivals whose rate switches between two values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class SwitchingArrivals:
+    """A Poisson process whose rate takes two values in turn, each for an exponential time.
+
+    Attributes
+    ----------
+    rates_per_s : tuple of float
+    stays_s : tuple of float
+        Mean time that each rate stays.
+    """
+
+    rates_per_s: tuple[float, float]
+    stays_s: tuple[float, float]
+
+    def times_s(self, duration_s: float, seed: int) -> NDArray[np.float64]:
+        """Draw the arrival times up to `duration_s`, ascending."""
+        rng = np.random.default_rng(seed)
+        cycles = int(1.5 * duration_s / sum(self.stays_s)) + 20
+        stays_s = rng.exponential(np.tile(self.stays_s, cycles))
+        switches_s = np.append(0.0, np.cumsum(stays_s))
+        assert switches_s[-1] > duration_s
+        expected = np.append(0.0, np.cumsum(np.tile(self.rates_per_s, cycles) * stays_s))
+        # Arrivals of rate 1 in the time in which one request is expected per unit.
+        arrivals = np.sort(rng.uniform(0, expected[-1], rng.poisson(expected[-1])))
+        times_s = np.interp(arrivals, expected, switches_s)
+        return np.asarray(times_s[times_s < duration_s])
+
+    def counts(self, windows: int, window_s: float, seed: int) -> list[int]:
+        """Draw the number of arrivals in successive windows; the rate may switch within them."""
+        times_s = self.times_s(windows * window_s, seed)
+        counts, _ = np.histogram(times_s, bins=window_s * np.arange(windows + 1))
+        return [int(count) for count in counts]
