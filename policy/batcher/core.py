@@ -1,12 +1,13 @@
 """The batcher core: events in, batches out, on any clock.
 
-The core holds the queue of one device and decides when a batch starts and which rows are in it. It
-reads no clock, never waits, and knows neither asyncio nor threads: the live batcher
-(`deployments.batcher.asyncio_batcher`) and the simulator drive the same object.
+The core holds the queue of one or more like devices and decides when a batch starts and which rows
+are in it. It reads no clock, never waits, and knows neither asyncio nor threads: the live batcher
+(`deployments.batcher.asyncio_batcher`), the simulator and the stages of pipelines drive the same
+object.
 
 Requests carry one or more rows. Rows are what is queued, batched and counted: a request may be cut
-across several batches, and is done when its last row is. No batch is formed while the device is
-busy; the core forms one at the instant when the device can take it.
+across several batches, and is done when its last row is. No batch is formed while all devices are
+busy; the core forms one at the instant when a device can take it.
 
 Within a priority, requests are served first in, first out. For each step of its priority, a request
 is treated as if it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly
@@ -46,7 +47,7 @@ from policy.batching_policy import BatchingPolicy
 
 
 class BatcherCore:
-    """The queue of one device, and the decisions about its batches.
+    """The queue of one or more like devices, and the decisions about their batches.
 
     After every event (`arrive`, `device_free`, `device_failed`, `cancel`, `drain`, `use`, or
     `wake_at_s` has passed) the caller asks `next_batch`, and answers the requests in
@@ -60,11 +61,15 @@ class BatcherCore:
         What else bounds the batcher.
     rate_window_s : float
         Time constant of the arrival-rate estimate.
+    devices : int
+        Batches that can run at a time; the attribute may be changed.
 
     Attributes
     ----------
     limits : Limits
         The limits in force; `use` replaces them.
+    running : int
+        Batches on devices.
     wake_at_s : float or None
         When to ask again, if nothing happens before.
     deadline_missed : list of Request
@@ -80,7 +85,10 @@ class BatcherCore:
         Multiplies every wait, 0 to 1; below 1 if more requests are late than the model predicts.
     """
 
-    def __init__(self, table: PolicySource, limits: Limits, rate_window_s: float = 5.0) -> None:
+    def __init__(
+        self, table: PolicySource, limits: Limits, rate_window_s: float = 5.0, devices: int = 1
+    ) -> None:
+        self.devices, self.running = devices, 0
         self._admission = Admission(limits)
         self.arrival_rate = ArrivalRate(rate_window_s)
         self.use(table, limits)
@@ -92,7 +100,7 @@ class BatcherCore:
         self._queue = RequestQueue()
         self._failed = FailedBatches(self._queue)
         self._bisection = self._failed.bisection
-        #: When the batch on the device will be done; None without one.
+        #: When the latest batch will be done; None: a device is free.
         self._busy_until_s: float | None = None
         self._draining = False
 
@@ -110,7 +118,7 @@ class BatcherCore:
 
     @property
     def device_busy(self) -> bool:
-        """Whether a batch is on the device."""
+        """Whether no device can take a batch."""
         return self._busy_until_s is not None
 
     def has_room(
@@ -170,8 +178,8 @@ class BatcherCore:
             self._admission.count_refused(rows, self.arrival_rate.weight)
 
     def policy(self, now_s: float) -> BatchingPolicy:
-        """Return the policy in force at the observed arrival rate."""
-        return self.table.lookup(self.arrival_rate.bounded_per_s(now_s))
+        """Return the policy in force at the observed arrival rate of one device."""
+        return self.table.lookup(self.arrival_rate.bounded_per_s(now_s) / max(1, self.devices))
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
         """Queue a request, or return why it is refused.
@@ -212,10 +220,20 @@ class BatcherCore:
         self.deadline_missed.append(request)
         self.cancel(request)
 
-    def device_free(self) -> None:
-        """Record that the device finished its batch."""
+    def enqueue(self, now_s: float, request: Request) -> None:
+        """Queue a request that was admitted elsewhere."""
+        self.arrival_rate.count(now_s, request.rows)
+        self._queue.append(request)
+
+    def device_free(self, batch: Batch | None = None) -> None:
+        """Record that a device finished its batch; of several devices, which batch."""
+        self._release_device()
+        if batch is None or batch.slices_under_test:
+            self._failed.test_passed()
+
+    def _release_device(self) -> None:
+        self.running = max(0, self.running - 1)
         self._busy_until_s = None
-        self._failed.batch_ended()
 
     def device_failed(self, batch: Batch, blamed: Collection[int] = ()) -> list[int]:
         """Record that the device failed on its batch; requests not to blame wait again.
@@ -234,7 +252,7 @@ class BatcherCore:
             Indices of the slices whose requests failed: blamed, or alone in the batch. The caller
             answers these requests.
         """
-        self._busy_until_s = None
+        self._release_device()
         failed, crowded_out = self._failed.put_back(
             batch, blamed, len(self.limits.latency_ms), self.limits.waiting_room
         )
@@ -247,12 +265,11 @@ class BatcherCore:
         Parameters
         ----------
         batch : Batch
-            The latest batch.
         alone : collection of int
             Indices into ``batch.slices`` of those that must each run in a batch of their own; the
             others wait again.
         """
-        self._busy_until_s = None
+        self._release_device()
         self._failed.recall(batch, alone)
 
     def release(self, cleared: Callable[[Request], bool]) -> None:
@@ -280,11 +297,12 @@ class BatcherCore:
         given_up = self.requests()
         for request in given_up:
             self.cancel(request)
+        self.running = 0
         self._busy_until_s = None
         return given_up
 
     def next_batch(self, now_s: float) -> Batch | None:
-        """Start a batch if the device is free and the policy starts one now.
+        """Start a batch if a device is free and the policy starts one now.
 
         Returns
         -------
@@ -292,11 +310,11 @@ class BatcherCore:
             None: wait for the next event, or until `wake_at_s` if that is not None.
         """
         self.wake_at_s = None
-        while self._busy_until_s is None and (self._queue.rows or self._bisection):
+        while self.running < self.devices and (self._queue.rows or self._bisection):
             policy = self.policy(now_s)
             size, reason = self._ordinary_batch(now_s, policy)
             under_test = 0
-            if self._bisection and not (size and self._failed.queue_is_next):
+            if self._failed.can_test and not (size and self._failed.queue_is_next):
                 slices, under_test = self._failed.take_test(
                     now_s, self._largest(policy), self.limits, self._take, self._miss_deadline
                 )
@@ -309,12 +327,14 @@ class BatcherCore:
                 done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
                 slices = self._take(size, done_s, kind)
             else:
-                self.wake_at_s = self._latest_start_s(policy)
+                self.wake_at_s = self._latest_start_s(policy) if self._queue.rows else None
                 return None
             if slices:
                 # Smaller than decided if deadlines were missed; the rest still goes now.
                 size = sum([part.stop - part.start for part in slices])
-                self._busy_until_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
+                self.running += 1
+                if self.running >= self.devices:
+                    self._busy_until_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
                 return Batch(tuple(slices), size, reason, under_test)
         return None
 

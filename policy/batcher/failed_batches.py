@@ -4,7 +4,7 @@ A batch that fails contains a culprit. Unless the model names it, it is found by
 (`policy.batcher.bisection`): half of the suspects go into the next batch, which is filled up
 from the queue, so that a test that passes costs nothing. If it fails, the untested half is cleared
 and returns to the head of the queue, together with the rows that filled the batch. A request fails
-only if it fails alone.
+only if it fails alone. One test runs at a time, whatever the number of devices.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -38,7 +38,13 @@ class FailedBatches:
     def __init__(self, queue: RequestQueue) -> None:
         self.bisection = BatchBisection()
         self.queue_is_next = False
+        self._testing = False
         self._queue = queue
+
+    @property
+    def can_test(self) -> bool:
+        """Whether there are suspects, and none of them is on a device."""
+        return bool(self.bisection) and not self._testing
 
     def cancel(self, request: Request) -> None:
         """Give up the rows of `request`, wherever they wait."""
@@ -47,8 +53,9 @@ class FailedBatches:
             self.bisection.discard(request)
             self._queue.discard(request)
 
-    def batch_ended(self) -> None:
-        """Record that the latest batch did not fail."""
+    def test_passed(self) -> None:
+        """Record that the latest test passed."""
+        self._testing = False
         self.bisection.test_passed()
 
     def put_back(
@@ -72,7 +79,11 @@ class FailedBatches:
             Suspected requests for which there is no room.
         """
         self.queue_is_next = batch.reason is StartReason.SEARCH
-        slices, cleared = batch.slices, self.bisection.test_failed()
+        slices = batch.slices
+        cleared: list[Slice] = []
+        if batch.slices_under_test:
+            self._testing = False
+            cleared = self.bisection.test_failed()
         if len(slices) == 1:
             blamed = (0,)
         failed = [place for place in range(len(slices)) if place in blamed]
@@ -136,6 +147,7 @@ class FailedBatches:
         if not tested:
             self.bisection.test_passed()
             return [], 0
+        self._testing = True
         self.queue_is_next = is_last_suspect
         size -= sum(part.rows for part in tested)
         return tested + fill_up(size, done_s, kind), len(tested)
@@ -152,8 +164,9 @@ class FailedBatches:
 
     def recall(self, batch: Batch, alone: Collection[int]) -> None:
         """Take back a batch that was not run, as `BatcherCore.recall` does."""
-        self.bisection.test_incomplete()
-        self.bisection.test_passed()
+        if batch.slices_under_test:
+            self.bisection.test_incomplete()
+            self.test_passed()
         places = range(len(batch.slices))
         under_test = [place for place in places[: batch.slices_under_test] if place not in alone]
         queued = [place for place in places[batch.slices_under_test :] if place not in alone]

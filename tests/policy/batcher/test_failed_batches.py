@@ -435,3 +435,38 @@ def test_an_overloaded_device_with_poison_still_answers_most_in_time(
         return answered
 
     assert answers_in_time(0.01) > share * answers_in_time(0.0)
+
+
+@settings(max_examples=60)
+@given(
+    culprits=st.sets(st.integers(0, 31), max_size=32),
+    cap=st.sampled_from([1, 2, 7, 16, 32]),
+    devices=st.integers(1, 3),
+    data=st.data(),
+)
+def test_of_several_devices_only_the_culprits_fail(
+    culprits: set[int], cap: int, devices: int, data: st.DataObject
+) -> None:
+    """Batches end in any order; one test runs at a time, and each request has one outcome."""
+    core = make_core(max_batch_size=cap, waiting_room=1000)
+    core.devices = devices
+    queued(core, 32)
+    runs: Counter[object] = Counter()
+    failed: list[object] = []
+    answered: list[object] = []
+    running: list[Batch] = []
+    while core.queue_length or running:
+        while (batch := core.next_batch(1e9)) is not None:
+            running.append(batch)
+            runs.update(contents(batch))
+        assert core.running == len(running) <= devices
+        assert sum(batch.slices_under_test > 0 for batch in running) <= 1
+        batch = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        if culprits & set(contents(batch)):
+            failed += [contents(batch)[place] for place in core.device_failed(batch)]
+        else:
+            core.device_free(batch)
+            answered += contents(batch)
+    assert set(failed) == culprits
+    assert sorted([*failed, *answered], key=int) == list(range(32))
+    assert max(runs.values()) <= 2 * math.log2(cap) + 2
