@@ -40,7 +40,7 @@ class Sample:
 
 def sample(at_s: float, policy: Mapping[str, Any], autoscaler: Mapping[str, Any]) -> Sample:
     """Return what ``GET /sojourn/policy``, of one model, and ``GET /sojourn/autoscaler`` said."""
-    predicted_ms = policy.get("predicted_for_clients_ms") or policy.get("predicted_ms") or {}
+    predicted_ms = policy.get("predicted_ms") or {}
     newest = autoscaler.get("newest") or {}
     return Sample(
         at_s,

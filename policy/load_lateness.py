@@ -46,7 +46,7 @@ _MIN_GAIN, _MIN_GAIN_IN_STEPS = 0.01, 0.025
 _MAX_ROOM = 512
 # The shares of the front's time that the least control limits tried leave it busy.
 _FRONT_LOADS = (0.95, 0.85, 0.7)
-# A front or a balancer that is busier than this passes requests on too late.
+# A front that is busier than this passes requests on too late.
 _MAX_PASSED_ON = 0.9
 # Smaller late shares are errors of the quadrature.
 _MIN_LATE_SHARE = 1e-10
@@ -279,18 +279,17 @@ class _PolicyCurve:
             admit_within_ms=admit_within_ms,
             response_time_ms=self._response_time_ms,
         )
-        # Where the device could do more than front or balancer pass on, less is in time, but no
-        # less than at the rate within the SLA.
+        # Where the device could do more than the front passes on, less is in time, but no less than
+        # at the rate within the SLA.
         at_sla_rate_per_s = (1 - self._late_share_allowed) * self.sla_rate_per_s
         passed_on_per_s = max(_MAX_PASSED_ON * self._pass_on_capacity_per_s(), at_sla_rate_per_s)
         return min(1 - refused, passed_on_per_s / arrival_rate_per_s)
 
     def _pass_on_capacity_per_s(self) -> float:
-        """Return what front and balancer can pass on at most; infinity if they take no time."""
-        front, path = self._profile.front, self._profile.path
+        """Return what the front can pass on at most; infinity if it takes no time."""
+        front = self._profile.front
         front_ms = 0.0 if front is None else front.ms_per_request(self.sizing.max_batch_size)
-        front_per_s = 1e3 / front_ms if front_ms else math.inf
-        return min(front_per_s, math.inf if path is None else path.capacity_per_s)
+        return 1e3 / front_ms if front_ms else math.inf
 
     def percentile_ms(self, arrival_rate_per_s: float, percentile: float) -> float:
         """Return the shortest response time that `percentile` percent keep; infinity if none.

@@ -9,9 +9,8 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
 A table has one entry per batch size from 1 to `max_batch_size`. Optional keys: with
 ``"idle_power_w": 8.0`` the device draws 8 W while no batch is in service; ``latency_quantiles``
 says how the time of a batch varies (`policy.latency_quantiles`); ``front`` says what the event loop
-spends on requests and batches (`policy.front`), ``path`` what the balancer spends on requests
-(`policy.path`), and ``interruptions`` what holds up the work (`policy.interruptions`); and
-``"cpus": 1`` how many CPUs, and so threads, the measurement had.
+spends on requests and batches (`policy.front`); and ``"cpus": 1`` how many CPUs, and so threads,
+the measurement had.
 """
 
 import json
@@ -27,9 +26,7 @@ from numpy.typing import NDArray
 
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.front import FrontCosts
-from policy.interruptions import Interruptions
 from policy.latency_quantiles import LatencyQuantiles
-from policy.path import PathCosts
 from policy.profile_tables import check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
@@ -64,11 +61,6 @@ class Profile:
         What requests and batches cost the event loop; None: nothing that matters.
     cpus : float or None
         CPUs, and so threads, that the measurement had; None if it is not known.
-    path : PathCosts or None
-        What requests cost the balancer; None: nothing that matters, or it is not known. With it,
-        response times are those that clients see.
-    interruptions : Interruptions or None
-        What holds up the work of the event loop; None: nothing that matters, or it is not known.
 
     Raises
     ------
@@ -87,8 +79,6 @@ class Profile:
     latency_quantiles: LatencyQuantiles | None = None
     front: FrontCosts | None = None
     cpus: float | None = None
-    path: PathCosts | None = None
-    interruptions: Interruptions | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_ms", "energy_mj"):
@@ -264,8 +254,7 @@ class Profile:
         InvalidInputError
             The rate is not a finite number above 0.
         InfeasibleError
-            The rate is at or above `capacity_per_s`, or more than the balancer can pass: the queue
-            would grow without end.
+            The rate is at or above `capacity_per_s`: the queue would grow without end.
         """
         capacity_per_s = self.capacity_per_s
         if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
@@ -276,8 +265,6 @@ class Profile:
                 f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
                 f"{capacity_per_s:g} per second that the {stage} can serve"
             )
-        if self.path is not None:
-            self.path.utilization(arrival_rate_per_s)
         return max(arrival_rate_per_s, LEAST_RATE_PER_S) / 1e3
 
     @classmethod
@@ -307,7 +294,6 @@ class Profile:
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
         idle_power_w, front, cpus = (content.get(key) for key in ("idle_power_w", "front", "cpus"))
-        path, interruptions = content.get("path"), content.get("interruptions")
         quantiles = content.get("latency_quantiles")
         if quantiles is not None:
             quantiles = LatencyQuantiles.from_dict(quantiles, size)
@@ -321,8 +307,6 @@ class Profile:
             latency_quantiles=quantiles,
             front=None if front is None else FrontCosts.from_dict(front),
             cpus=None if cpus is None else number("cpus", cpus),
-            path=None if path is None else PathCosts.from_dict(path),
-            interruptions=None if interruptions is None else Interruptions.from_dict(interruptions),
         )
 
     @classmethod
@@ -363,10 +347,6 @@ class Profile:
             content["front"] = self.front.to_dict()
         if self.cpus is not None:
             content["cpus"] = self.cpus
-        if self.path is not None:
-            content["path"] = self.path.to_dict()
-        if self.interruptions is not None:
-            content["interruptions"] = self.interruptions.to_dict()
         if self.measured:
             content["measured"] = dict(self.measured)
         return content

@@ -7,9 +7,7 @@ from typing import Any, TypeGuard
 from policy.errors import InvalidInputError
 
 
-def check_keys(
-    part: str, content: object, keys: Collection[str], optional: Collection[str] = ()
-) -> Mapping[str, Any]:
+def check_keys(part: str, content: object, keys: Collection[str]) -> Mapping[str, Any]:
     """Return the content of a part if it is an object with these keys.
 
     Parameters
@@ -17,19 +15,18 @@ def check_keys(
     part : str
         The part's key in the profile, for the error.
     content : object
-    keys, optional : collection of str
-        The keys that it must have, and those that it may have besides.
+    keys : collection of str
+        The keys that it must have, and no others.
 
     Raises
     ------
     InvalidInputError
         It is not.
     """
-    if isinstance(content, Mapping) and set(keys) <= set(content) <= {*keys, *optional}:
+    if isinstance(content, Mapping) and set(content) == set(keys):
         return content
-    besides = f", and optionally {', '.join(optional)}" if optional else ""
     raise InvalidInputError(
-        f"{part}: must be an object with the keys {', '.join(keys)}{besides}, not {content!r}"
+        f"{part}: must be an object with the keys {', '.join(keys)}, not {content!r}"
     )
 
 

@@ -60,16 +60,9 @@ def solve_table(
     InvalidInputError, InfeasibleError
         The rates are not increasing, or not below the capacity; the objective weighs energy but the
         profile has none, or its response time is below the shortest batch.
-
-    Notes
-    -----
-    The response times are those at the replica, whatever the profile's path: batching is given a
-    share of the SLA's response time, and the way has the rest. So a busier balancer needs no new
-    table. Nor do interruptions: what they do to the means is in the profile's times, and waiting
-    less does not shorten them.
     """
     name = source_hash(profile, objective)
-    profile = replace(profile, path=None, interruptions=None).serial()
+    profile = profile.serial()
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     check_rates(grid)
     if isinstance(objective, Weights):

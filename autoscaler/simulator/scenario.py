@@ -1,7 +1,7 @@
 """The scenario of a simulation: the load, the replicas, the balancer, and failures."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -238,8 +238,7 @@ class Scenario:
 # Profiles are hashed by identity, so runs on the same profile share what was solved for it.
 @lru_cache(maxsize=32)
 def _serial(profile: Profile) -> Profile:
-    serial = profile.serial()
-    return serial if serial.path is None else replace(serial, path=None)
+    return profile.serial()
 
 
 @lru_cache(maxsize=32)

@@ -92,10 +92,8 @@ class BatchQueueEstimator:
 
     @property
     def capacity_per_s(self) -> float:
-        """The arrival rate that saturates one replica, or its part of the balancer."""
-        path = self.profile.path
-        balancer_per_s = math.inf if path is None else path.capacity_per_s
-        return min(self.profile.capacity_per_s, balancer_per_s)
+        """The arrival rate that saturates one replica."""
+        return self.profile.capacity_per_s
 
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
         """Raise `InfeasibleError` if even a batch of one takes too long."""
@@ -122,8 +120,7 @@ class BatchQueueEstimator:
             Requests per second to all replicas together.
         replicas : int
         objective : ServiceLevelObjective
-            Response times are the client's if the profile has a path. Otherwise they end with the
-            batch: the reply's way back is not counted.
+            Response times end with the batch: the delay of the reply is not counted.
 
         Raises
         ------

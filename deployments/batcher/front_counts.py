@@ -1,10 +1,6 @@
 """What a front did: its work counted and timed, and sums that tell what its parts cost."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-#: An iteration that is held up for less is not interrupted: clocks and caches explain as much.
-INTERRUPTION_S = 1e-4
 
 
 class IterationSums:
@@ -70,15 +66,8 @@ class FrontCounts:
         heartbeat.
     cpu_wait_s : float or None
         Time for which the loop's thread was ready to run, but had no CPU; None: not known.
-    working_cpu_s : float
-        `busy_cpu_s` with the batches that the thread computed itself.
     iterations : IterationSums
         Of the iterations that had work, without the batches that the thread computed itself.
-    interruptions_s : sequence of float
-        For how long each iteration with work was held up: its wall time without its CPU time.
-        Shorter ones than `INTERRUPTION_S` are left out.
-    work_before_s : sequence of float
-        The CPU time of the loop's work before each of these, since the one before.
     stalled_s : float
         By how much heartbeats were late without work of the loop's own.
     """
@@ -92,8 +81,5 @@ class FrontCounts:
     other_cpu_s: float
     longest_lag_s: float
     cpu_wait_s: float | None = None
-    working_cpu_s: float = 0.0
     iterations: IterationSums = field(default_factory=IterationSums)
-    interruptions_s: Sequence[float] = ()
-    work_before_s: Sequence[float] = ()
     stalled_s: float = 0.0

@@ -14,10 +14,9 @@ overdue may have been readable since it was due.
 import asyncio
 import math
 import time
-from array import array
 from collections.abc import Callable
 
-from deployments.batcher.front_counts import INTERRUPTION_S, FrontCounts, IterationSums
+from deployments.batcher.front_counts import FrontCounts, IterationSums
 from deployments.models.threads import thread_cpu_wait_s
 
 #: Period of the heartbeat, and how long it goes on after the last request or batch.
@@ -91,11 +90,8 @@ class FrontMeter:
         self._cpu_wait_clock = cpu_wait_clock
         # Since the last `take`.
         self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._working_cpu_s = self._stalled_s = 0.0
-        self._interruptions_s, self._work_before_s = array("d"), array("d")
+        self._stalled_s = 0.0
         self._iterations = IterationSums()
-        # CPU time of the loop's work since the last interruption.
-        self._work_since_s = 0.0
         # CPU time of iterations without a request or batch, until one has a request.
         self._parts_cpu_s = 0.0
         self._cpu_wait_taken_s = cpu_wait_clock()
@@ -211,16 +207,11 @@ class FrontMeter:
             other_cpu_s=max(0.0, process_cpu_s - cpu_s),
             longest_lag_s=self._longest_lag_s,
             cpu_wait_s=cpu_wait_s,
-            working_cpu_s=self._working_cpu_s,
             iterations=self._iterations,
-            interruptions_s=self._interruptions_s,
-            work_before_s=self._work_before_s,
             stalled_s=self._stalled_s,
         )
         self._taken, self._iterations = now, IterationSums()
-        self._interruptions_s, self._work_before_s = array("d"), array("d")
-        self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._working_cpu_s = self._stalled_s = 0.0
+        self._busy_s = self._busy_cpu_s = self._longest_lag_s = self._stalled_s = 0.0
         return counts
 
     def _note_work(self, now_s: float) -> None:
@@ -263,12 +254,6 @@ class FrontMeter:
         else:
             # It read or parsed a part of a large body: that is a cost of requests as well.
             self._parts_cpu_s += front_cpu_s
-        self._working_cpu_s += length_cpu_s
-        self._work_since_s += length_cpu_s
-        if length_s - length_cpu_s > INTERRUPTION_S:
-            self._interruptions_s.append(length_s - length_cpu_s)
-            self._work_before_s.append(self._work_since_s)
-            self._work_since_s = 0.0
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._longest_lag_s = max(self._longest_lag_s, length_s)
         self._readable_since_s = self._iteration_began_s

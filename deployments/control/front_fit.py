@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from deployments.batcher.front_counts import FrontCounts
-from deployments.control.interruption_fit import InterruptionFit
 from deployments.control.loop_waits import LoopState, LoopWaits
 from policy.front import FrontCosts
 
@@ -41,8 +40,6 @@ class FrontFit:
     ----------
     front : FrontCosts or None
         The costs that the model uses; None until they are measured.
-    interruptions : InterruptionFit
-        What holds up the front, beyond what the model knows as work.
     """
 
     #: Time after which a second's data counts for 1/e.
@@ -57,7 +54,6 @@ class FrontFit:
 
     def __init__(self, front: FrontCosts | None = None) -> None:
         self.front = front
-        self.interruptions = InterruptionFit()
         self._waits = LoopWaits()
         believed = _ASSUMED_MS
         if front is not None:
@@ -113,7 +109,6 @@ class FrontFit:
         """
         self._waits.observe(counts, batches_s)
         self._takes_turns = shares_cpu or self.state.lock_held
-        self.interruptions.observe(counts, self._foreign_share(shares_cpu))
         answered = counts.requests - counts.refused
         if counts.duration_s <= 0 or not (counts.requests or counts.batches):
             return
@@ -124,12 +119,6 @@ class FrontFit:
         self._targets = keep * self._targets + 1e3 * np.array(sums.cpu_s)
         self._totals = keep * self._totals + row
         self._cpu_ms = self._solve()
-
-    def _foreign_share(self, shares_cpu: bool) -> float:
-        """Return the fraction of the interruptions that the model does not know as work already."""
-        if self.state.lock_held:
-            return 0.0  # hardly any other is as long
-        return self.state.foreign_share if shares_cpu else 1.0
 
     def _solve(self) -> NDArray[np.float64]:
         """Return the non-negative costs of least squared error, in ms of CPU time."""

@@ -46,8 +46,6 @@ class LoopState:
     foreign_wait_share : float
         Fraction of that work's wall time for which the loop waited for a CPU that other processes
         used.
-    foreign_share : float
-        Fraction of the waits in that work that are not for the process's own threads.
     lag_s : float
         The longest that the loop kept anything waiting in the last tick.
     lock_held : bool
@@ -58,7 +56,6 @@ class LoopState:
     slowdown: float = 1.0
     foreign_slowdown: float = 1.0
     foreign_wait_share: float = 0.0
-    foreign_share: float = 1.0
     lag_s: float = 0.0
     lock_held: bool = False
 
@@ -114,9 +111,6 @@ class LoopWaits:
             slowdown=_slowdown(busy_s, busy_cpu_s),
             foreign_slowdown=_slowdown(busy_cpu_s + foreign_s, busy_cpu_s),
             foreign_wait_share=foreign_s / busy_s if busy_s else 0.0,
-            foreign_share=min(1.0, foreign_s / (busy_s - busy_cpu_s))
-            if busy_s > busy_cpu_s
-            else 1.0,
             lag_s=counts.longest_lag_s,
             lock_held=self._lock_held,
         )

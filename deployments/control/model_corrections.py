@@ -2,26 +2,18 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from deployments.control.front_fit import FrontFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
-from deployments.control.path_fit import PathFit
 from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
-from policy.front import FrontCosts
-from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
-from policy.response_time.way import BalancerLoad
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong.
 REVISE_EVERY = 3
 #: Ticks that pass after the n-th refit before the next one are n times this, at most the second
 #: number: a refit has a new table solved, which costs a second or more of a core.
 REST_AFTER_REFIT, LONGEST_REST = 30, 600
-#: Interruptions that delay a request by a smaller share of the shortest batch's time are left out.
-NOTICEABLE = 0.02
 #: Batches of a tick that are looked at; of more, an even sample.
 BATCHES_PER_TICK = 128
 #: Change of the index of dispersion below which the waits stay.
@@ -31,7 +23,7 @@ DISPERSION_MEMORY_S = 200.0
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, what front and path cost, bursts, and waits.
+    """The corrections of the model: batch latency, what the front costs, bursts, and waits.
 
     Parameters
     ----------
@@ -54,7 +46,6 @@ class ModelCorrections:
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
         self.front = FrontFit(profile.front)
-        self._path = PathFit(profile.path)
         self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
@@ -65,32 +56,15 @@ class ModelCorrections:
 
     @property
     def newest_profile(self) -> Profile:
-        """The profile now believed, with the front, its interruptions and batch times of now.
+        """The profile now believed, with the front and batch times of now.
 
-        Solving for every small change would take too long, but predicting does not. Measured batch
-        times vary. Where front and device share a CPU, what makes them vary (caches, and whoever
-        else shares the core) makes the front's work vary alike: the profile is that of both as one
-        server then.
+        Solving for every small change would take too long, but predicting does not.
         """
         if self.profile.front is None:
             return self.profile
-        profile = replace(self.profile, interruptions=self.front.interruptions.measured())
-        front, quantiles = self.front.measured(), self._latency.measured_quantiles()
-        if quantiles is None:
-            return replace(profile, front=front)
-        if not front.shares_cpu:
-            return replace(profile, front=front, latency_quantiles=quantiles)
-        # The front's costs are means, the ratios are to the profile's latency.
-        mean_ratio = _mean_ratio(quantiles)
-        front = replace(
-            front,
-            request_ms=front.request_ms / mean_ratio,
-            batch_ms=front.batch_ms / mean_ratio,
-        )
-        serial = replace(profile, front=front, latency_quantiles=None).serial()
-        # A front that takes no time has the profile evaluated on a sample, which is quicker.
-        nothing = FrontCosts(0.0, 0.0, shares_cpu=False)
-        return replace(serial, front=nothing, latency_quantiles=quantiles)
+        profile = replace(self.profile, front=self.front.measured())
+        quantiles = self._latency.measured_quantiles()
+        return profile if quantiles is None else replace(profile, latency_quantiles=quantiles)
 
     @property
     def wait_factor(self) -> float:
@@ -140,51 +114,15 @@ class ModelCorrections:
         rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
         latency = None if rests else self._latency.revise()
         front = None if (rests or solving) and front_known else self.front.revise()
-        # Without a front the model has nothing that they could hold up but the device.
-        interrupted = (
-            not (rests or solving)
-            and front_known
-            and self.front.interruptions.revise(NOTICEABLE * float(self.profile.latency_ms[0]))
-        )
-        if latency is None and front is None and not interrupted:
+        if latency is None and front is None:
             return False
-        self.profile = replace(
-            self._latency.profile,
-            front=self.front.front,
-            path=self._path.path,
-            interruptions=self.front.interruptions.interruptions,
-        )
+        self.profile = replace(self._latency.profile, front=self.front.front)
         self.profile_revisions += 1
         # What is measured for the first time is no sign of a restless device.
-        if latency is not None or front_known or interrupted:
+        if latency is not None or front_known:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest
-        return True
-
-    def refit_path(
-        self,
-        balancer: BalancerLoad | None,
-        arrival_rate_per_s: float,
-        *,
-        solving_anyway: bool = False,
-    ) -> bool:
-        """Adopt what requests cost the balancer if a check is due; return whether it changed.
-
-        Parameters
-        ----------
-        balancer : BalancerLoad or None
-            As measured by now; None if it is not known.
-        arrival_rate_per_s : float
-            Rows that arrive at this replica.
-        solving_anyway : bool
-            Whether the table is solved anew because the profile was refitted.
-        """
-        if self._ticks % REVISE_EVERY or self.front.state.shares_cores:
-            return False  # others' work on HAProxy's cores is none of its own
-        if not self._path.revise(balancer, arrival_rate_per_s, solving_anyway=solving_anyway):
-            return False
-        self.profile = replace(self.profile, path=self._path.path)
         return True
 
     def update_index_of_dispersion(self) -> bool:
@@ -194,10 +132,3 @@ class ModelCorrections:
             return False
         self.index_of_dispersion = index
         return True
-
-
-def _mean_ratio(quantiles: LatencyQuantiles) -> float:
-    """Return the mean of ratios that are the same for every batch size."""
-    ranks = np.array([0.0, *quantiles.percentiles, 100.0]) / 100
-    ratios = np.pad(quantiles.ratios[:, 0], 1, mode="edge")
-    return float(np.trapezoid(ratios, ranks))

@@ -27,7 +27,6 @@ from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.way import BalancerLoad
 from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
@@ -64,8 +63,6 @@ class PolicyController:
         Response times, measured and predicted.
     profiled_full_batch_ms : float
         Time of the largest batch by the initial profile.
-    balancer : BalancerLoad or None
-        The balancer's load, for predictions; None: not known. Assign it.
 
     Raises
     ------
@@ -78,7 +75,6 @@ class PolicyController:
     ) -> None:
         self.user_config = user_config
         self.sla_at_replica = user_config.sla_at_replica()
-        self.balancer: BalancerLoad | None = None
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
@@ -111,7 +107,7 @@ class PolicyController:
     def bottleneck(self) -> Bottleneck:
         """What limits this replica at its present load."""
         rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
-        return bottleneck(self.profile, self.front, rate_per_s, self.balancer)
+        return bottleneck(self.profile, self.front, rate_per_s)
 
     @property
     def sla_capacity(self) -> SlaCapacity:
@@ -173,30 +169,18 @@ class PolicyController:
         """Adjust the policy to what was observed; call this every `TICK_S`.
 
         If batch latency or the front's costs deviate from the profile, the profile is refitted and
-        the table solved anew. If requests cost the balancer another time, the load that keeps the
-        SLA is computed anew. If arrivals become more or less bursty, the table's waits change. If
+        the table solved anew. If arrivals become more or less bursty, the table's waits change. If
         more requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s
-        solving = self._solver.in_progress
-        refitted = self._corrections.refit_profile(solving=solving)
-        path_changed = (refitted or not solving) and self._corrections.refit_path(
-            self.balancer,
-            self.core.arrival_rate.per_s(time.monotonic()),
-            solving_anyway=refitted,
-        )
-        if refitted:
-            logger.warning(
-                "batch latency, the front or its interruptions differ from the profile; refitted"
-            )
+        if self._corrections.refit_profile(solving=self._solver.in_progress):
+            logger.warning("batch latency or the front differ from the profile; refitted")
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             await asyncio.sleep(0)
-            self._solve()
-        elif path_changed:
             self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
@@ -205,7 +189,6 @@ class PolicyController:
             seen.response_times_s,
             lambda: self._corrections.newest_profile,
             self.core,
-            self.balancer,
         )
 
     def explain(self) -> dict[str, Any]:
@@ -215,7 +198,6 @@ class PolicyController:
             self._solver,
             self._corrections,
             self.percentiles,
-            self.balancer,
             time.monotonic(),
         )
 

@@ -8,7 +8,6 @@ from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.response_times import ResponseTimePercentiles
 from policy.batcher.core import BatcherCore
-from policy.response_time.way import BalancerLoad
 
 
 def policy_report(
@@ -16,14 +15,13 @@ def policy_report(
     solver: BackgroundSolver,
     corrections: ModelCorrections,
     percentiles: ResponseTimePercentiles,
-    balancer: BalancerLoad | None,
     now_s: float,
 ) -> dict[str, Any]:
     """Return the policy in force at `now_s` (`time.monotonic`), as JSON-ready fields."""
     policy = core.policy(now_s)
     curve = solver.sla_capacity.curve
     arrival_rate_per_s = core.arrival_rate.per_s(now_s)
-    limiting = bottleneck(corrections.profile, corrections.front, arrival_rate_per_s, balancer)
+    limiting = bottleneck(corrections.profile, corrections.front, arrival_rate_per_s)
     return {
         "table": "solving" if solver.in_progress else "failed" if solver.error else "solved",
         "solver": solver.report(),
@@ -42,13 +40,8 @@ def policy_report(
         "front": _front_report(corrections.front),
         "measured_ms": percentiles.measured_ms,
         "predicted_ms": percentiles.predicted_ms,
-        "balancer": {
-            "request_ms": balancer and balancer.request_ms,
-            "utilization": balancer and balancer.utilization,
-        },
-        "predicted_for_clients_ms": percentiles.predicted_for_clients_ms,
         "measured_over_predicted": percentiles.measured_over_predicted,
-        # The model knows front, device and balancer, not what else uses their cores.
+        # The model knows front and device, not what else uses their cores.
         "prediction_holds": limiting != "neither" and percentiles.holds,
         "profile_revisions": corrections.profile_revisions,
         "profile": corrections.profile.to_dict(),
@@ -65,6 +58,5 @@ def _front_report(front: FrontFit) -> dict[str, Any]:
         "shares_cpu": costs and costs.shares_cpu,
         "utilization": state.utilization,
         "slowdown": state.slowdown,
-        "interrupted": front.interruptions.report(),
         "lag_ms": 1e3 * state.lag_s,
     }

@@ -17,7 +17,6 @@ from policy.front import FrontCosts
 from policy.profile import Profile
 from policy.response_time.distribution import ResponseTimeDistribution
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import BalancerLoad, ClientResponseTimes
 
 FloatArray = NDArray[np.float64]
 
@@ -46,12 +45,10 @@ class ResponseTimePercentiles:
     Attributes
     ----------
     measured_ms : dict of str to float
-        Of the last tick that had answers, with the balancer's own time for each.
+        Of the last tick that had answers.
     predicted_ms : dict of str to float
         At the arrival rate observed at the last prediction, under the policy then in force; empty
         if they cannot be predicted.
-    predicted_for_clients_ms : dict of str to float
-        The same with the way through the balancer; empty if its costs are not known.
     measured_over_predicted : dict of str to float
         How many times what was predicted has been measured, over the last ticks; empty if nothing
         was predicted.
@@ -60,7 +57,6 @@ class ResponseTimePercentiles:
     def __init__(self) -> None:
         self.measured_ms: dict[str, float] = {}
         self.predicted_ms: dict[str, float] = {}
-        self.predicted_for_clients_ms: dict[str, float] = {}
         self.measured_over_predicted: dict[str, float] = {}
         self._predictable = True
         self._ticks = 0
@@ -71,7 +67,6 @@ class ResponseTimePercentiles:
         response_times_s: Sequence[float] | FloatArray,
         profile: Callable[[], Profile],
         core: BatcherCore,
-        balancer: BalancerLoad | None = None,
     ) -> None:
         """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more.
 
@@ -82,18 +77,15 @@ class ResponseTimePercentiles:
         profile : callable
             Returns the model to predict by.
         core : BatcherCore
-        balancer : BalancerLoad, optional
-            None: not known.
         """
         if len(response_times_s):
             quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
-            quantiles_ms += 0.0 if balancer is None else balancer.request_ms
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
             if len(response_times_s) >= _MIN_COMPARED:
                 self._compare()
         self._ticks += 1
         if self._ticks >= self._predict_at:
-            took_s = await self._predict(profile(), core, balancer)
+            took_s = await self._predict(profile(), core)
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
     @property
@@ -106,17 +98,14 @@ class ResponseTimePercentiles:
 
     def _compare(self) -> None:
         """Compare what was measured in a tick with the prediction in force."""
-        predicted_ms = self.predicted_for_clients_ms or self.predicted_ms
         keep = math.exp(-1 / _COMPARISON_TICKS)
         before, self.measured_over_predicted = self.measured_over_predicted, {}
-        for percentile, ms in predicted_ms.items():
+        for percentile, ms in self.predicted_ms.items():
             ratio = self.measured_ms[percentile] / ms
             known = before.get(percentile, ratio)
             self.measured_over_predicted[percentile] = known**keep * ratio ** (1 - keep)
 
-    async def _predict(
-        self, profile: Profile, core: BatcherCore, balancer: BalancerLoad | None
-    ) -> float:
+    async def _predict(self, profile: Profile, core: BatcherCore) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
         now_s = time.monotonic()
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
@@ -131,43 +120,31 @@ class ResponseTimePercentiles:
         if longest_wait_ms < (policy.max_wait_ms or math.inf):
             policy = replace(policy, max_wait_ms=longest_wait_ms)
         try:
-            values_ms, for_clients_ms, took_s = await asyncio.to_thread(
-                _percentiles_ms, profile, policy, rate_per_s, balancer
+            values_ms, took_s = await asyncio.to_thread(
+                _percentiles_ms, profile, policy, rate_per_s
             )
         except SojournError as error:
             logger.info("no prediction: %s", error)
             self._put(predictable=False)
             return 0.0
-        self._put(values_ms, for_clients_ms, predictable=values_ms is not None)
+        self._put(values_ms, predictable=values_ms is not None)
         return took_s
 
-    def _put(
-        self,
-        values_ms: list[float] | None = None,
-        for_clients_ms: list[float] | None = None,
-        *,
-        predictable: bool,
-    ) -> None:
+    def _put(self, values_ms: list[float] | None = None, *, predictable: bool) -> None:
         """Put a prediction in force, or that there is none."""
-        self.predicted_ms, self.predicted_for_clients_ms = (
-            {} if each is None else _by_percentile(each) for each in (values_ms, for_clients_ms)
-        )
+        self.predicted_ms = {} if values_ms is None else _by_percentile(values_ms)
         self._predictable = predictable
 
 
 def _percentiles_ms(
-    profile: Profile, policy: BatchingPolicy, rate_per_s: float, balancer: BalancerLoad | None
-) -> tuple[list[float] | None, list[float] | None, float]:
-    """Return the percentiles at the replica, those at clients, and the CPU time in seconds."""
+    profile: Profile, policy: BatchingPolicy, rate_per_s: float
+) -> tuple[list[float] | None, float]:
+    """Return the percentiles, and the CPU time that they took in seconds."""
     began_s = time.thread_time()
     if rate_per_s >= MAX_INTENSITY * profile.capacity_per_s:
-        return None, None, time.thread_time() - began_s
-    predicted = evaluate(replace(profile, path=None), policy, rate_per_s)
-    replica, clients = predicted.response_times, None
-    if balancer is not None:
-        way_ms = balancer.way_ms(predicted.mean_batch_size)
-        clients = _quantiles_ms(ClientResponseTimes(replica, way_ms))
-    return _quantiles_ms(replica), clients, time.thread_time() - began_s
+        return None, time.thread_time() - began_s
+    predicted = evaluate(profile, policy, rate_per_s).response_times
+    return _quantiles_ms(predicted), time.thread_time() - began_s
 
 
 def load_evaluation() -> None:

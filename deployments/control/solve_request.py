@@ -58,9 +58,7 @@ class SolveRequest:
         ]
         content = self.profile.to_dict()
         source += [
-            {key: content[key]}
-            for key in ("latency_quantiles", "front", "cpus", "path", "interruptions")
-            if key in content
+            {key: content[key]} for key in ("latency_quantiles", "front", "cpus") if key in content
         ]
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}.json"
 

@@ -1,4 +1,4 @@
-"""What HAProxy's admin socket answers: its own work, and the running means of one server's times.
+"""What HAProxy's admin socket answers: the running means of one server's times.
 
 HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins with
 the end of the answer before, so it counts the time in which the client had nothing to ask.
@@ -35,22 +35,6 @@ class MeanTimes:
 
     total_ms: float
     earlier_tries_ms: float
-
-
-@dataclass(frozen=True)
-class ProcessWork:
-    """HAProxy's own work.
-
-    Attributes
-    ----------
-    requests : int
-        Requests since it started.
-    idle_share : float
-        Fraction of the last half second that it waited for something to do.
-    """
-
-    requests: int
-    idle_share: float
 
 
 @dataclass(frozen=True)
@@ -100,21 +84,6 @@ def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
     except (KeyError, ValueError) as error:
         raise HaproxyAnswerError(f"HAProxy's statistics: not understood ({error!r})") from error
     return None
-
-
-def parse_process_work(info: str) -> ProcessWork:
-    """Return what HAProxy says of itself, from the answer to ``show info``.
-
-    Raises
-    ------
-    HaproxyAnswerError
-        A line is missing, or a number is none.
-    """
-    lines = dict(line.split(": ", 1) for line in info.splitlines() if ": " in line)
-    try:
-        return ProcessWork(int(lines["CumReq"]), int(lines["Idle_pct"]) / 100)
-    except (KeyError, ValueError) as error:
-        raise HaproxyAnswerError(f"HAProxy's information: not understood ({error!r})") from error
 
 
 def means_since(before: ServerTimes, now: ServerTimes) -> MeanTimes | None:

@@ -1,7 +1,7 @@
-"""HAProxy's view of a replica: how long the requests take that it answers, and how busy it is.
+"""HAProxy's view of a replica: how long the requests take that it answers.
 
 A replica cannot see what waits in HAProxy, or what was refused and tried again. HAProxy measures
-the parts of it, as running means per server, and its own idle time; its admin socket tells them
+the parts of it, as running means per server; its admin socket tells them
 (`deployments.haproxy.admin_answers`).
 
 Its clocks do not count what a request waits until HAProxy reads it, because its thread is at work
@@ -12,31 +12,25 @@ requests see.
 
 import asyncio
 import logging
-import math
 import os
 import random
 import re
 import socket
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deployments.haproxy.admin_answers import (
-    MIN_REQUESTS,
     HaproxyAnswerError,
     MeanTimes,
-    ProcessWork,
     ServerTimes,
     means_since,
-    parse_process_work,
     parse_server_times,
 )
 from deployments.haproxy.other_replicas import RefusedElsewhere
-from policy.response_time.way import BalancerLoad
 
 logger = logging.getLogger("sojourn.http")
 
@@ -46,7 +40,7 @@ LOOK_EVERY_REQUESTS = 128
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 2.0
 #: When its thread read this (`date_now`); of the statistics, only those of servers.
-_COMMANDS = b"show info;show activity;show stat -1 4 -1\n"
+_COMMANDS = b"show activity;show stat -1 4 -1\n"
 _READ_AT = re.compile(r"^date_now: ([\d.]+)$", re.MULTILINE)
 #: More waits than this between two calls of `HaproxyView.take_unread_ms` are not kept.
 _WAITS_KEPT = 64
@@ -57,42 +51,13 @@ _SAMPLE_LEAST, _SAMPLE_MOST = 50, 512
 #: A question takes an idle HAProxy 0.1 to 0.3 ms where other processes want the cores, too. What
 #: takes longer waits: so a HAProxy that is never idle cannot pass for a slow one.
 _OWN_MOST_MS = 0.5
-#: Time after which what was seen of HAProxy's load counts for 1/e.
-_LOAD_MEMORY_S = 10.0
-#: HAProxy cannot be busier than this, as far as queueing is concerned.
-_MAX_UTILIZATION = 0.99
 #: Between two looks, on average.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
 WARN_AFTER_S = 15.0
 
 
-class _LoadMeter:
-    """Turn what HAProxy says of itself at each look into its load over the last seconds."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, int] | None = None
-        self._duration_s = self._busy_s = self._requests = 0.0
-
-    @property
-    def load(self) -> BalancerLoad | None:
-        if self._requests < MIN_REQUESTS:
-            return None
-        utilization = min(self._busy_s / self._duration_s, _MAX_UTILIZATION)
-        return BalancerLoad(1e3 * self._busy_s / self._requests, utilization)
-
-    def observe(self, work: ProcessWork, now_s: float) -> None:
-        before, self._before = self._before, (now_s, work.requests)
-        if before is None or work.requests < before[1]:
-            return
-        passed_s = now_s - before[0]
-        keep = math.exp(-passed_s / _LOAD_MEMORY_S)
-        self._duration_s = keep * self._duration_s + passed_s
-        self._busy_s = keep * self._busy_s + (1 - work.idle_share) * passed_s
-        self._requests = keep * self._requests + work.requests - before[1]
-
-
-def _own_ms(of_questions_ms: NDArray[np.float64], utilization: float) -> float:
+def _own_ms(of_questions_ms: NDArray[np.float64]) -> float:
     """Return what a question takes itself, of a sample of their waits, shape (questions,).
 
     A question waits to be accepted, even by an idle HAProxy, which reads the shortest of them;
@@ -100,7 +65,7 @@ def _own_ms(of_questions_ms: NDArray[np.float64], utilization: float) -> float:
     """
     if not of_questions_ms.size:
         return 0.0
-    return min(float(np.quantile(of_questions_ms, (1 - utilization) / 2)), _OWN_MOST_MS)
+    return min(float(np.median(of_questions_ms)), _OWN_MOST_MS)
 
 
 def _waits_of_requests_ms(of_questions_ms: NDArray[np.float64], own_ms: float) -> list[float]:
@@ -146,21 +111,7 @@ class HaproxyView:
         self._read_s = time.monotonic()
         self._warned = False
         self._seen_s = time.monotonic()
-        self._load = _LoadMeter()
         self._elsewhere = RefusedElsewhere(server_ends_with)
-
-    @property
-    def load(self) -> BalancerLoad | None:
-        """HAProxy's load; None without enough requests in the last seconds.
-
-        It is reckoned over all of its requests, whichever replica answers them.
-        """
-        load = self._load.load
-        if load is None or len(self._sample) < _SAMPLE_LEAST:
-            return load
-        sampled_ms = self._latest_sample_ms()
-        waits_ms = _waits_of_requests_ms(sampled_ms, _own_ms(sampled_ms, load.utilization))
-        return replace(load, waits_ms=tuple(waits_ms))
 
     def _latest_sample_ms(self) -> NDArray[np.float64]:
         """Return how long the questions of the last seconds waited, shape (questions,)."""
@@ -188,8 +139,7 @@ class HaproxyView:
     async def look(self) -> None:
         """Take in HAProxy's means; that they have not been seen for long is logged once."""
         try:
-            info, _, table = (await self._ask_and_time()).partition("# pxname")
-            self._load.observe(parse_process_work(info), time.monotonic())
+            _, _, table = (await self._ask_and_time()).partition("# pxname")
             now = parse_server_times("# pxname" + table, self._server)
             self._elsewhere.observe("# pxname" + table, time.monotonic())
             self._seen_s = time.monotonic()
@@ -227,8 +177,7 @@ class HaproxyView:
 
     def take_unread_ms(self) -> list[float]:
         """Return how long requests wait until HAProxy reads them: a sample since the last call."""
-        load = self._load.load
-        own_ms = _own_ms(self._latest_sample_ms(), 0.0 if load is None else load.utilization)
+        own_ms = _own_ms(self._latest_sample_ms())
         unread_ms = _waits_of_requests_ms(np.array(self._unread_ms), own_ms)
         self._unread_ms.clear()
         return unread_ms

@@ -240,7 +240,6 @@ class Replica:
                 self._haproxy.tell_refusals_of_errors(first.refusals_of_errors())
                 first.compare_with_balancer(
                     self._haproxy.take(),
-                    self._haproxy.load,
                     self._haproxy.refused_elsewhere,
                     self._haproxy.take_unread_ms(),
                 )

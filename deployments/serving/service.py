@@ -28,7 +28,6 @@ from deployments.serving.service_report import autoscaling_stats, policy_documen
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
-from policy.response_time.way import BalancerLoad
 
 logger = logging.getLogger("sojourn.service")
 
@@ -256,7 +255,6 @@ class InferenceService(BatchedService):
     def compare_with_balancer(
         self,
         means: MeanTimes | None,
-        balancer: BalancerLoad | None = None,
         refused_elsewhere: float = 0.0,
         unread_ms: Sequence[float] = (),
     ) -> None:
@@ -266,15 +264,12 @@ class InferenceService(BatchedService):
         ----------
         means : MeanTimes or None
             Mean times of the latest requests; None: it has nothing new.
-        balancer : BalancerLoad, optional
-            Its load; None: not known.
         refused_elsewhere : float
             The share of their requests that the other replicas refuse.
         unread_ms : sequence of float
             How long requests wait there before it reads them, as a sample.
         """
         self.retries.refused_elsewhere = refused_elsewhere
-        self.controller.balancer = balancer
         self.observer.balancer_wait.revise(
             means,
             refused=self.counts.take_refused(),

@@ -26,9 +26,6 @@ within about 1%, in 15 to 25 ms.
 Where the profile says what requests cost the front, response times are the front's and the
 device's. If both share a CPU they are one server (`Profile.serial`). Otherwise a sample of arrivals
 is followed through both, too: any policy, with random batch times.
-
-Where the profile says what requests cost the balancer (`Profile.path`), response times are those
-that clients see, with the way to the replica and back (`policy.response_time.way`).
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +37,6 @@ from numpy.typing import ArrayLike, NDArray
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.latency_quantiles import LatencyQuantiles
-from policy.path import PathCosts
 from policy.profile import LEAST_RATE_PER_S, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
@@ -50,7 +46,6 @@ from policy.response_time.random_response import RandomTimesResponse
 from policy.response_time.table_chain import TableChain, TableQueue
 from policy.response_time.table_response import TableResponse
 from policy.response_time.tandem import Overload, TandemSample
-from policy.response_time.way import BalancerLoad, ClientResponseTimes
 
 FloatArray = NDArray[np.float64]
 
@@ -83,17 +78,10 @@ class Evaluation:
     full_probability: float
     device_busy_fraction: float
     _chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample | Overload
-    _balancer: BalancerLoad | None = None
 
     @cached_property
     def response_times(self) -> ResponseTimeDistribution:
         """The distribution; computed on first use, which takes most of the time."""
-        if self._balancer is None:
-            return self._replica_response_times()
-        way_ms = self._balancer.way_ms(self.mean_batch_size)
-        return ClientResponseTimes(self._replica_response_times(), way_ms)
-
-    def _replica_response_times(self) -> ResponseTimeDistribution:
         if isinstance(self._chain, TandemSample | Overload):
             return self._chain.response_times
         if isinstance(self._chain, TableChain):
@@ -193,24 +181,19 @@ def evaluate(
         the first use of the distribution, if the table or its waiting room is too long.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
-        that of its last action, which long queues repeat. With a front beside the device or a
-        balancer, also if one of them cannot keep up, with or without a waiting room.
+        that of its last action, which long queues repeat. With a front beside the device, also if
+        that cannot keep up, with or without a waiting room.
     """
     profile = profile.serial()
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
-    balancer = _balancer_load(profile.path, arrival_rate_per_s)
     size = batching_policy.max_batch_size
     times = profile.latency_ms[:size]
     arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
     quantiles = profile.latency_quantiles
     chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample
-    if (
-        profile.front is not None
-        or profile.interruptions is not None
-        or (
-            quantiles is not None
-            and not _is_control_limit(batching_policy, times, arrivals_per_ms, waiting_room)
-        )
+    if profile.front is not None or (
+        quantiles is not None
+        and not _is_control_limit(batching_policy, times, arrivals_per_ms, waiting_room)
     ):
         chain = TandemSample(profile, batching_policy, arrivals_per_ms, waiting_room)
         if quantiles is not None:
@@ -235,14 +218,7 @@ def evaluate(
         / (chain.refused_per_start + chain.served_per_start),
         device_busy_fraction=busy_fraction,
         _chain=chain,
-        _balancer=balancer,
     )
-
-
-def _balancer_load(path: PathCosts | None, arrival_rate_per_s: float) -> BalancerLoad | None:
-    if path is None:
-        return None
-    return BalancerLoad(path.balancer_ms, path.utilization(arrival_rate_per_s))
 
 
 def _check(

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.front import FrontCosts
-from policy.interruptions import Interruptions
 from policy.profile import Profile
 from policy.response_time.distribution import ResponseTimeDistribution
 
@@ -34,14 +33,6 @@ _MAX_BACKLOG = _REQUESTS // 20
 _MANY_TIMES = 8
 # Requests that come this rarely, per time that one takes, are taken as alone.
 _CHANCE_TO_MEET = 1e-5
-# Interruptions shorter than this share of the work for one request hold up each work alike, and to
-# follow so many takes ever longer. The 99th percentile comes out too low by up to 5% where requests
-# hardly ever wait, by 0.1% from a load of 0.3 on.
-_SHORTEST_INTERRUPTION = 1e-3
-# What `follow_requests` calls what is interrupted.
-_NOTHING, _FRONT, _DEVICE = range(3)
-_INTERRUPTIONS = 1 << 16
-_INTERRUPTION_SEED = 20220903
 
 
 class SampledResponseTimes(ResponseTimeDistribution):
@@ -100,8 +91,7 @@ class TandemSample:
     Parameters
     ----------
     profile : Profile
-        With a front beside the device, or none: a front that takes no time. Its interruptions are
-        those of the front, or of the device if the front takes no time.
+        With a front beside the device, or none: a front that takes no time.
     policy : BatchingPolicy
         The max wait counts from a request's arrival at the front.
     arrivals_per_ms : float
@@ -143,35 +133,19 @@ class TandemSample:
         if profile.latency_quantiles is not None:
             ratios = np.ascontiguousarray(profile.latency_quantiles.points[0][:largest])
             ranks = profile.latency_quantiles.ranks(deviates)
-        front_share = device_share = 1.0
-        interrupted = _NOTHING
-        between_ms, lengths_ms = np.array([np.inf]), np.zeros(1)
-        interruptions = profile.interruptions
-        if interruptions is not None:
-            held_up_ms = front.ms_per_request(1) or float(profile.latency_ms[0])
-            interruptions = interruptions.at_least_ms(_SHORTEST_INTERRUPTION * held_up_ms)
-        if interruptions is not None and interruptions.share:
-            interrupted = _FRONT if front.request_ms or front.batch_ms else _DEVICE
-            between_ms, lengths_ms = _interruption_stream(interruptions)
-            # The times are means with interruptions.
-            working = 1 - interruptions.share
-            front_share, device_share = (1.0, working) if interrupted == _DEVICE else (working, 1.0)
         responses_ms = np.full(_REQUESTS, np.nan)
         batch_sizes, first_requests, served = (np.empty(_REQUESTS, np.int64) for _ in range(3))
         answered, batches, arrived, end_ms = follow_requests(
             arrivals_ms,
-            front_share * front.request_ms,
-            front_share * front.batch_ms,
+            front.request_ms,
+            front.batch_ms,
             np.array(policy.actions, np.int64),
             largest,
             np.inf if policy.max_wait_ms is None else float(policy.max_wait_ms),
             -1 if waiting_room is None else waiting_room,
-            np.ascontiguousarray(device_share * profile.latency_ms[:largest]),
+            np.ascontiguousarray(profile.latency_ms[:largest]),
             ratios,
             ranks,
-            interrupted,
-            between_ms,
-            lengths_ms,
             _MAX_BACKLOG,
             responses_ms,
             batch_sizes,
@@ -232,14 +206,3 @@ def _random_stream() -> tuple[FloatArray, FloatArray]:
     # The rate is exact, and only the order of lulls and rushes is left to chance.
     arrivals *= (_REQUESTS - _WARM_UP) / (arrivals[-1] - arrivals[_WARM_UP])
     return arrivals, generator.standard_normal(_REQUESTS)
-
-
-def _interruption_stream(interruptions: Interruptions) -> tuple[FloatArray, FloatArray]:
-    """Return the work between interruptions, and their lengths, in ms, one of each."""
-    if interruptions.work_ms:
-        return interruptions.scaled_work_ms(), np.array(interruptions.lengths_ms)
-    generator = np.random.default_rng(_INTERRUPTION_SEED)
-    between = generator.standard_exponential(_INTERRUPTIONS)
-    between /= between.mean() * interruptions.per_ms
-    lengths_ms = generator.permutation(np.resize(interruptions.lengths_ms, _INTERRUPTIONS))
-    return between, lengths_ms * (interruptions.mean_ms / lengths_ms.mean())

@@ -23,27 +23,6 @@ def _compiled(function: _F) -> _F:
 
 
 @_compiled
-def _with_interruptions(
-    work_ms: float,
-    left_ms: FloatArray,
-    following: IntArray,
-    between_ms: FloatArray,
-    lengths_ms: FloatArray,
-) -> float:
-    """Return the time that work takes with its interruptions, and go on in their sequence.
-
-    `left_ms` and `following` hold one value each: the work until the next one, and which that is.
-    """
-    time_ms = work_ms
-    left_ms[0] -= work_ms
-    while left_ms[0] < 0:
-        time_ms += lengths_ms[following[0]]
-        following[0] = (following[0] + 1) % between_ms.size
-        left_ms[0] += between_ms[following[0]]
-    return time_ms
-
-
-@_compiled
 def follow_requests(
     arrivals_ms: FloatArray,
     request_ms: float,
@@ -55,9 +34,6 @@ def follow_requests(
     batch_times_ms: FloatArray,
     ratios: FloatArray,
     ranks: FloatArray,
-    interrupted: int,
-    between_ms: FloatArray,
-    lengths_ms: FloatArray,
     max_backlog: int,
     responses_ms: FloatArray,
     batch_sizes: IntArray,
@@ -84,11 +60,6 @@ def follow_requests(
         Of the time of a batch to `batch_times_ms`, by rank; one point for constant times.
     ranks : ndarray of float, shape (n,)
         The rank of each batch among the points, 0 to points - 1.
-    interrupted : int
-        What is interrupted: 0 nothing, 1 the front, 2 the device. The times above are then without
-        interruptions.
-    between_ms, lengths_ms : ndarray of float, shape (interruptions,)
-        Work before each interruption, after the one before it, and how long it is; they recur.
     max_backlog : int
         Stop when so many requests are not answered.
     responses_ms : ndarray of float, shape (n,), output
@@ -118,7 +89,6 @@ def follow_requests(
     front_done_ms, device_done_ms = infinite, infinite
     now_ms = 0.0
     last = actions.size - 1
-    left_ms, following = between_ms[:1].copy(), np.zeros(1, np.int64)
     while arrived < requests and arrived - answered < max_backlog:
         timer_ms = infinite
         if queued > taken and device_done_ms == infinite:
@@ -155,10 +125,7 @@ def follow_requests(
             jobs_waiting += 1
             arrived += 1
         if front_done_ms == infinite and jobs_waiting:
-            work_ms = request_ms if jobs[first_job] >= 0 else batch_ms
-            if interrupted == 1:
-                work_ms = _with_interruptions(work_ms, left_ms, following, between_ms, lengths_ms)
-            front_done_ms = now_ms + work_ms
+            front_done_ms = now_ms + (request_ms if jobs[first_job] >= 0 else batch_ms)
         if device_done_ms == infinite and queued > taken:
             waiting = queued - taken
             size = actions[min(waiting, last)]
@@ -174,10 +141,5 @@ def follow_requests(
                 ratio += (rank - below) * (ratios[size - 1, above] - ratio)
                 batches += 1
                 taken += size
-                work_ms = batch_times_ms[size - 1] * ratio
-                if interrupted == 2:
-                    work_ms = _with_interruptions(
-                        work_ms, left_ms, following, between_ms, lengths_ms
-                    )
-                device_done_ms = now_ms + work_ms
+                device_done_ms = now_ms + batch_times_ms[size - 1] * ratio
     return answered, batches, arrived, now_ms

@@ -67,7 +67,7 @@ def solve(
     shortest_ms = float(profile.latency_ms[0])
     if profile.front is not None:
         shortest_ms += profile.front.ms_per_request(1)
-    if any(part is not None for part in (profile.front, profile.latency_quantiles, profile.path)):
+    if profile.front is not None or profile.latency_quantiles is not None:
         profile.arrivals_per_ms(arrival_rate_per_s)  # refuses what no policy can keep up with
     if objective.response_time_ms < shortest_ms:
         raise InfeasibleError(

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -87,12 +86,6 @@ _STAGES = {"front": "its front (event loop)", "device": "its device"}
     help="Retries before the load balancer gives up.  [default: as many as fit in the SLA]",
 )
 @click.option(
-    "--replicas-per-node",
-    type=click.IntRange(min=1),
-    help="Replicas that share a node, and so its HAProxy; needs a profile with `path`.  "
-    "[default: 1]",
-)
-@click.option(
     "--max-replicas",
     type=click.IntRange(min=1),
     default=10_000,
@@ -123,7 +116,6 @@ def command(
     reply_delay_ms: float,
     retry_delay_ms: float,
     retries: int | None,
-    replicas_per_node: int | None,
     max_replicas: int,
     energy_price: float | None,
     replica_price: float,
@@ -132,7 +124,7 @@ def command(
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     objective = ServiceLevelObjective(response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    profile = _shared_path(Profile.load(profile_file), replicas_per_node)
+    profile = Profile.load(profile_file)
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"
@@ -171,7 +163,6 @@ def command(
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
-                "haproxy_utilization": _haproxy_utilization(profile, arrival_rate / replicas),
                 "standbys": standbys,
                 "cpus_note": cpus_note,
             }
@@ -192,7 +183,7 @@ def command(
         click.echo(_WAITS_LONGER.format(saved))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
-    click.echo(_way_note(profile, estimator, arrival_rate / replicas))
+    click.echo("response times end at the replica: HAProxy's delay is not counted")
     if standbys:
         click.echo(f"standbys besides, by the config: {standbys}")
     if cpus_note is not None:
@@ -214,32 +205,6 @@ def _estimator(
         return BatchQueueEstimator(profile, delays)
     full_batch_ms = float(profile.batch_interval_ms()[-1])
     return FullBatchEstimator(1e3 * profile.max_batch_size / full_batch_ms, full_batch_ms, delays)
-
-
-def _shared_path(profile: Profile, replicas_per_node: int | None) -> Profile:
-    if replicas_per_node is None:
-        return profile
-    if profile.path is None:
-        raise InvalidInputError(
-            "--replicas-per-node: the profile does not say what a request costs HAProxy; measure "
-            "it with `sojourn profile`"
-        )
-    return replace(profile, path=replace(profile.path, replicas=replicas_per_node))
-
-
-def _haproxy_utilization(profile: Profile, rate_per_s: float) -> float | None:
-    """Return how busy a node's HAProxy is at a rate per replica; None if it is not known."""
-    if profile.path is None or rate_per_s >= profile.path.capacity_per_s:
-        return None
-    return profile.path.utilization(rate_per_s)
-
-
-def _way_note(profile: Profile, estimator: str, rate_per_s: float) -> str:
-    """Say whose response times these are."""
-    utilization = _haproxy_utilization(profile, rate_per_s)
-    if estimator == "rand" or utilization is None:
-        return "response times end at the replica: what HAProxy costs is not counted"
-    return f"response times are those of clients, through a HAProxy that is {utilization:.0%} busy"
 
 
 def _cpus_note(profile: Profile, num_cpus: float) -> str | None:

@@ -71,13 +71,6 @@ _CPUS_OF_BOTH = 2
     show_default=True,
     help="Measure what requests cost the event loop, which takes about four seconds.",
 )
-@click.option(
-    "--path/--no-path",
-    "with_path",
-    default=True,
-    show_default=True,
-    help="Measure what requests cost HAProxy, which takes about two seconds.",
-)
 @json_option
 def command(
     import_path: str,
@@ -89,13 +82,12 @@ def command(
     repeats: int,
     cpus: float,
     with_front: bool,
-    with_path: bool,
     as_json: bool,
 ) -> None:
     """Measure a model's time and energy on a device, per batch size.
 
-    The profile also says how batch times vary, what requests cost the event loop and HAProxy, and
-    how many CPUs the measurement had.
+    The profile also says how batch times vary, what requests cost the event loop, and how many CPUs
+    the measurement had.
     """
     if not out.parent.is_dir():
         raise InvalidInputError(f"--out: there is no folder {out.parent}")
@@ -135,10 +127,6 @@ def command(
         )
         front = front_costs.measure_front(model, profile, shares_cpu=shares_cpu)
         profile = replace(profile, front=front)
-    if with_path:
-        from deployments.profiling import path_costs  # likewise
-
-        profile = replace(profile, path=path_costs.measure_path(model, profile))
     try:
         profile.save(out)
     except OSError as error:
@@ -147,10 +135,6 @@ def command(
         print_json(profile.to_dict())
     else:
         _print_profile(profile)
-        if profile.path is not None:
-            say(f"path: {1e3 * profile.path.balancer_ms:.3g} µs of HAProxy per request")
-        elif with_path:
-            say("path: not measured, as there is no HAProxy; it is that of Ray (ray[serve])")
         say(f"written to {out}")
 
 

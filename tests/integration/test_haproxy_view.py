@@ -97,13 +97,11 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) ->
             await view.look()
             seen = await asyncio.gather(*(_ask_and_think(port, ROUNDS) for _ in range(CONNECTIONS)))
             await view.look()
-    means, load = view.take(), view.load
+    means = view.take()
     assert means is not None
     # The rest of what clients saw is their own, and with their thinking it would be more.
     seen_s = np.mean(seen)
     assert 1e3 * ANSWERS_AFTER_S <= means.total_ms < 1e3 * (seen_s + THINKS_S / 2)
-    assert load is not None
-    assert load.utilization < 0.5
 
 
 @pytest.mark.parametrize(("status", "refused"), [(503, 1.0), (200, 0.0)])

@@ -18,7 +18,6 @@ from policy.front import FrontCosts
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
-from policy.path import PathCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4 as P4
@@ -178,18 +177,12 @@ def test_a_replica_that_refuses_by_time_goes_on_to_answer_in_time_beyond_its_rat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "costs",
-    [
-        {"front": FrontCosts(0.6, 0.5, shares_cpu=False)},
-        {"path": PathCosts(0.5)},
-    ],
-)
-def test_where_front_or_balancer_limits_the_replica_no_more_is_in_time_than_they_pass_on(costs):
+def test_where_the_front_limits_the_replica_no_more_is_in_time_than_it_passes_on():
     sla = ServiceLevelObjective(29.5, 99.0)
-    curve = solve_load_lateness_curve(replace(P4, **costs), sla, 64, admit_within_ms=28.6)
+    profile = replace(P4, front=FrontCosts(0.6, 0.5, shares_cpu=False))
+    curve = solve_load_lateness_curve(profile, sla, 64, admit_within_ms=28.6)
     rate = curve.sla_rate_per_s
-    most = 2000.0 if "path" in costs else 1e3 / (0.6 + 0.5 / 32)
+    most = 1e3 / (0.6 + 0.5 / 32)
     assert rate < most < P4.capacity_per_s
     for multiple in (1.2, 2.0, 3.0):
         in_time = multiple * curve.service_level(multiple * rate)

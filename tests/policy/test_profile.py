@@ -69,8 +69,6 @@ def test_a_profile_cannot_be_changed():
         ({"latency_ms": {"per_request": 10**400, "fixed": 1}}, "finite numbers, not 1000"),
         ({"max_batch_size": 10**400}, "at most 1000000, not 1000"),
         ({"front": {"request_ms": 1, "batch_ms": 10**400, "shares_cpu": True}}, "a number, not 10"),
-        ({"path": {"balancer_ms": 10**400}}, "path: balancer_ms must be a number, not 1000"),
-        ({"interruptions": {"share": 0.1, "lengths_ms": [10**400]}}, "must be a number, not 10"),
         ({"latency_ms": {"per_request": 1e400, "fixed": 1}}, "finite numbers, not inf"),
         ({"energy_mj": [1.0]}, "energy_mj has 1 entries, max_batch_size is 32"),
         ({"energy_mj": {"per_request": -1, "fixed": 1}}, "must not be negative"),

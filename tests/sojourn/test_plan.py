@@ -172,7 +172,6 @@ def test_the_error_bound_of_theorem_2_is_reported(capsys, default_plan):
         (["--estimator", "rand", "--response-time-ms", "5"], "allow 11.07 ms or more"),
         (["--max-replicas", "5"], "allow more replicas"),
         (["--profile", "no-such-file"], "no-such-file"),
-        (["--replicas-per-node", "2"], "does not say what a request costs HAProxy"),
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(capsys, more, message):
@@ -215,33 +214,6 @@ def test_a_front_on_the_same_cpu_needs_more_replicas(capsys, tmp_path):
     serial = plan(capsys, profile=file, rate=5000)
     assert serial["bottleneck"] == "front"
     assert serial["replicas"] > without["replicas"]
-
-
-def with_path(folder, **path):
-    file = folder / "with_path.json"
-    file.write_text(json.dumps({**json.loads(PROFILE.read_text()), "path": path}))
-    return file
-
-
-@pytest.mark.slow
-def test_replicas_that_share_a_haproxy_are_limited_by_it(capsys, tmp_path):
-    """At 0.25 ms a request, one HAProxy passes 4,000 requests/s, and a replica takes 2,300."""
-    file = with_path(tmp_path, balancer_ms=0.25)
-    alone = plan(capsys, profile=file, rate=6000)
-    assert alone["replicas"] >= plan(capsys, rate=6000)["replicas"]
-    assert alone["haproxy_utilization"] == pytest.approx(0.25e-3 * 6000 / alone["replicas"])
-    shared = plan(capsys, "--replicas-per-node", "3", profile=file, rate=6000)
-    assert shared["replicas"] > alone["replicas"]
-    assert shared["haproxy_utilization"] < 1
-
-
-@pytest.mark.slow
-def test_it_is_said_whose_response_times_these_are(capsys, tmp_path):
-    assert main(arguments(rate=1000)) == 0
-    assert "what HAProxy costs is not counted" in capsys.readouterr().out
-    assert main(arguments(rate=1000, profile=with_path(tmp_path, balancer_ms=0.1))) == 0
-    assert "those of clients, through a HAProxy that is 10% busy" in capsys.readouterr().out
-    assert plan(capsys, rate=1000)["haproxy_utilization"] is None
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ EMULATED = [
 ]
 
 
-DEVICE_ONLY = ["--no-front", "--no-path"]
+DEVICE_ONLY = ["--no-front"]
 
 
 @pytest.fixture
@@ -100,29 +100,15 @@ def test_the_front_is_measured_beside_a_device_that_leaves_the_processor_alone(o
         of_sixteen,
         "--repeats",
         "2",
-        "--no-path",
         "--out",
         str(out),
     ]
     assert main(words) == 0
     profile = Profile.load(out)
     front = profile.front
-    assert profile.path is None
     assert not front.shares_cpu
     assert front.request_ms > 0
     assert "per batch, beside the batches" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_path_is_measured_if_there_is_a_haproxy(out, capsys, monkeypatch):
-    words = ["profile", *EMULATED, "--repeats", "2", "--no-front", "--out", str(out)]
-    assert main(words) == 0
-    assert 0.001 < Profile.load(out).path.balancer_ms < 5
-    assert "µs of HAProxy per request" in capsys.readouterr().err
-    monkeypatch.setenv("SOJOURN_HAPROXY", str(out.parent / "none"))
-    assert main(words) == 0
-    assert Profile.load(out).path is None
-    assert "path: not measured, as there is no HAProxy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def front_counts(
     slowdown : float
         Wall time of the iterations over their CPU time.
     **others
-        Further attributes of `FrontCounts`. Interruptions come evenly, unless these say otherwise.
+        Further attributes of `FrontCounts`.
     """
     answered = requests - refused
     parts = max(batches, 1)
@@ -46,10 +46,6 @@ def front_counts(
         "busy_cpu_s": cpu_s,
         "other_cpu_s": 0.0,
         "longest_lag_s": 0.002,
-        "working_cpu_s": cpu_s,
     }
     given["iterations"] = iterations
-    if interruptions_s := others.get("interruptions_s"):
-        work_s = others.get("working_cpu_s", cpu_s) / len(interruptions_s)
-        given["work_before_s"] = [work_s] * len(interruptions_s)
     return FrontCounts(requests=requests, refused=refused, batches=batches, **{**given, **others})

@@ -100,7 +100,7 @@ function renderModel(report, kept, isFirst) {
   const fleet = isFirst ? newest.at(-1) ?? null : null;
   const key = closest({ ...report.measured_ms, ...report.predicted_ms }, sla.percentile) ?? "99";
   const measuredMs = report.measured_ms[key];
-  const predicted = Object.keys(report.predicted_for_clients_ms).length ? report.predicted_for_clients_ms : report.predicted_ms;
+  const predicted = report.predicted_ms;
   const load = fleet?.arrival_rate_per_s ?? report.arrival_rate_per_s;
   const power = since(kept, 10, ({ device }) => device.energy_j);
   const done = since(kept, 10, ({ rows }) => rows.completed).value;
@@ -122,7 +122,7 @@ function renderModel(report, kept, isFirst) {
     limits: [{ value: sla.response_time_ms, text: `SLA: ${number(sla.response_time_ms)} ms` }],
     series: [
       { name: `p${key}`, color: "var(--blue)", points: line((one) => one.measured_ms[key] ?? null) },
-      { name: `p${key} predicted`, color: "var(--orange)", dash: "5 4", points: line((one) => (Object.keys(one.predicted_for_clients_ms).length ? one.predicted_for_clients_ms : one.predicted_ms)[key] ?? null) },
+      { name: `p${key} predicted`, color: "var(--orange)", dash: "5 4", points: line((one) => one.predicted_ms[key] ?? null) },
       { name: "p50", color: "var(--teal)", dash: "1.5 4", points: line((one) => one.measured_ms["50"] ?? null) },
     ],
   });
@@ -233,14 +233,13 @@ function renderLimits(report, kept) {
   const words = {
     front: "The event loop is busier than the device: another replica helps, a faster device does not.",
     device: "The device is the busier stage: another replica helps, and so does a faster device.",
-    neither: "Neither the device nor the event loop: other processes take the cores, or HAProxy is full.",
+    neither: "Neither the device nor the event loop: other processes take the cores.",
   };
   say(byId("bottleneck-words"), words[report.bottleneck] ?? "");
-  const { front, balancer } = report;
+  const { front } = report;
   meters(byId("meters"), [
     ["Device", deviceShare(kept), null, report.bottleneck === "device"],
     ["Event loop", front.utilization, front.request_ms === null ? null : `${number(1000 * front.request_ms)} µs per request, ${number(front.lag_ms)} ms late`, report.bottleneck === "front"],
-    ["HAProxy", balancer.utilization, balancer.utilization === null ? "not asked by this replica" : `${number(balancer.request_ms)} ms per request`, false],
   ]);
 }
 

@@ -11,7 +11,6 @@ from the simulation of `deployments.pipelines.planning.tandem`.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -71,11 +70,8 @@ class Times:
 def stage_evaluation(
     profile: Profile, policy: BatchingPolicy, arrival_rate_per_s: float
 ) -> Evaluation:
-    """Return the evaluation of one worker; the latest ones are remembered.
-
-    No balancer is between the stages.
-    """
-    return evaluate(replace(profile, path=None), policy, arrival_rate_per_s)
+    """Return the evaluation of one worker; the latest ones are remembered."""
+    return evaluate(profile, policy, arrival_rate_per_s)
 
 
 def response_cdf(

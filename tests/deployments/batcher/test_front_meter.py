@@ -152,13 +152,7 @@ def test_counts_and_times_since_the_last_take() -> None:
     assert counts.busy_cpu_s == pytest.approx(0.003, abs=1e-4)
     assert counts.busy_s == pytest.approx(0.007, abs=1e-4)
     assert counts.other_cpu_s == pytest.approx(0.5 * counts.duration_s)
-    # Two iterations had 1 ms of CPU in 3 ms.
-    assert list(counts.interruptions_s) == pytest.approx([0.002, 0.002], abs=1e-5)
-    assert list(counts.work_before_s) == pytest.approx([0.001, 0.001], abs=1e-5)
-    assert counts.working_cpu_s == pytest.approx(0.003, abs=1e-4)
     again = meter.take()
-    assert not again.interruptions_s
-    assert not again.work_before_s
     assert (again.requests, again.busy_cpu_s, again.longest_lag_s) == (0, 0, 0)
 
 

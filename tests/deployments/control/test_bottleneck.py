@@ -6,7 +6,6 @@ from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from policy.front import FrontCosts
 from policy.profile import Profile
-from policy.response_time.way import BalancerLoad
 from tests.support.front_counts import front_counts
 
 #: A full batch of 16 costs the device 0.125 ms a request, a batch of one 0.5 ms.
@@ -61,9 +60,3 @@ def test_other_processes_do_not_limit_an_idle_loop() -> None:
     counts = front_counts(1, 1, costs_s=(1e-3, 0.0, 0.0), busy_s=0.02)
     front.observe(counts, shares_cpu=False)
     assert bottleneck(profile(0.2), front, 1.0) == "device"
-
-
-@pytest.mark.parametrize(("utilization", "expected"), [(0.7, "device"), (0.9, "neither")])
-def test_a_busy_balancer_limits_the_replicas_behind_it(utilization: float, expected: str) -> None:
-    balancer = BalancerLoad(0.1, utilization)
-    assert bottleneck(profile(0.2), fit(batches=1000), 1000.0, balancer) == expected

@@ -20,7 +20,7 @@ def state(
 
 def test_a_loop_that_never_waits() -> None:
     assert state(0.5, 0.5, lag_s=0.02) == LoopState(
-        pytest.approx(0.5), pytest.approx(1.0), pytest.approx(1.0), pytest.approx(0.0), 1.0, 0.02
+        pytest.approx(0.5), pytest.approx(1.0), pytest.approx(1.0), pytest.approx(0.0), 0.02
     )
 
 

@@ -91,49 +91,18 @@ def test_the_front_is_measured_put_in_force_and_followed() -> None:
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
-def test_interruptions_are_adopted_with_a_front_only() -> None:
-    """Until a front is known, they would hold up the device in the model."""
-    for costs_s, known in (((0.0, 0.0, 0.0), False), ((2e-4, 0.0, 0.0), True)):
-        corrections = ModelCorrections(PROFILE)
-        for _ in range(90):
-            requests = 1000 if known else 0
-            front = front_counts(
-                requests, 500, costs_s=costs_s, working_cpu_s=0.3, interruptions_s=[1e-3] * 100
-            )
-            corrections.observe(Observations([], [], 0, [], front), 0.01)
-            corrections.refit_profile()
-        assert (corrections.profile.front is not None) is known
-        assert (corrections.profile.interruptions is not None) is known
-
-
-def test_a_table_that_is_being_solved_is_not_begun_anew_for_a_front_or_its_interruptions() -> None:
+def test_a_table_that_is_being_solved_is_not_begun_anew_for_a_front() -> None:
     """Eight replicas on two cores began anew again and again, and answered 23% in time."""
     corrections = ModelCorrections(PROFILE)
     refits = 0
     for tick in range(120):
         cost_s = 1e-4 * (1 + tick // 30)
-        front = front_counts(
-            1000, 500, costs_s=(cost_s, 0.0, 0.0), working_cpu_s=0.3, interruptions_s=[1e-3] * 100
-        )
+        front = front_counts(1000, 500, costs_s=(cost_s, 0.0, 0.0))
         corrections.observe(Observations([], [], 0, [], front), 0.01)
         refits += corrections.refit_profile(solving=True)
     assert refits == 1  # the first time that the front is known
     while not corrections.refit_profile():
         corrections.observe(front_seconds(0.4), 0.01)
-    assert corrections.profile.interruptions is not None
-
-
-def test_interruptions_that_are_short_beside_a_batch_change_nothing() -> None:
-    slow = Profile("m", "d", 100.0 + np.arange(8.0))
-    corrections = ModelCorrections(slow)
-    for _ in range(90):
-        front = front_counts(
-            1000, 500, costs_s=(2e-4, 0.0, 0.0), working_cpu_s=0.3, interruptions_s=[1e-3] * 100
-        )
-        corrections.observe(Observations([], [], 0, [], front), 0.01)
-        corrections.refit_profile()
-    assert corrections.profile.front is not None
-    assert corrections.profile.interruptions is None
 
 
 @pytest.mark.parametrize("shares_cpu", [True, False])
@@ -150,20 +119,17 @@ def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     assert newest.latency_quantiles is not None
     mean_ms = newest.latency_quantiles.means_ms(newest.latency_ms)[1]
     p90_ms = newest.latency_ms[1] * newest.latency_quantiles.ratios[4, 1]
-    front_ms = 0.2 if shares_cpu else 0.0
-    assert mean_ms == pytest.approx(1.25 + front_ms, rel=0.05)
-    assert p90_ms == pytest.approx(1.61 * (1 + front_ms / 1.25), rel=0.05)
-    # Where front and device share a CPU, no front is left beside the device.
+    assert mean_ms == pytest.approx(1.25, rel=0.05)
+    assert p90_ms == pytest.approx(1.61, rel=0.05)
     assert newest.front is not None
-    assert (newest.front.request_ms == 0) == shares_cpu
+    assert newest.front.shares_cpu == shares_cpu
 
 
 def test_the_wait_for_a_batch_that_keeps_the_lock_is_counted_once() -> None:
     """The loop reads nothing for the 30 ms of each batch; its requests wait for the device anyway.
 
     With control limit 1 at 150/s, the median is half a batch's wait and a batch: 45 ms and a
-    little. Counted as the front's interruptions as well, it was predicted to be 55 ms, and the 99th
-    percentile 124 ms where 66 ms were measured.
+    little.
     """
     corrections = ModelCorrections(Profile("m", "d", np.full(32, 30.0)))
     batch = BatchRecord(5, StartReason.FULL, 0, 0.0, 0.03, None, False)
@@ -174,12 +140,10 @@ def test_the_wait_for_a_batch_that_keeps_the_lock_is_counted_once() -> None:
             slowdown=20.0,
             cpu_wait_s=0.002,
             stalled_s=0.55,
-            interruptions_s=[0.02] * 14,
         )
         corrections.observe(Observations([batch] * 30, [], 0, [], front), 0.01)
         corrections.refit_profile()
     newest = corrections.newest_profile
-    assert newest.interruptions is None
     predicted = evaluate(newest, BatchingPolicy.from_control_limit(1, 32), 150.0).response_times
     assert 45 < predicted.quantile(0.5) < 50
     assert 59 < predicted.quantile(0.99) < 66

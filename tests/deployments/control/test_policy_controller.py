@@ -12,9 +12,7 @@ from deployments.serving.service import InferenceService
 from policy.batcher.limits import ADMISSION_SHARE
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
-from policy.path import PathCosts
 from policy.profile import Profile
-from policy.response_time.way import BalancerLoad
 from tests.support.emulated_service import REFUSES, emulated_service, until_solved
 from tests.support.front_counts import front_counts
 
@@ -125,43 +123,6 @@ async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
         after = await solved(service)
         assert after.objective == ServiceLevelObjective(23, 99)
         assert after.curve == before.curve
-
-
-@pytest.mark.slow
-async def test_the_rate_under_the_sla_falls_to_what_the_balancer_can_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It was half busy at 100 requests/s, so it passes 200; the device takes 571."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 100}, limits=REFUSES) as service:
-        before = await solved(service)
-        service.controller.balancer = BalancerLoad(5.0, 0.5)
-        monkeypatch.setattr(service.batcher.core.arrival_rate, "per_s", lambda now_s: 100.0)
-        for _ in range(2 * REVISE_EVERY):
-            await service.tick()
-        after = await solved(service)
-        assert 150 < after.sla_rate_per_s < 200 < before.sla_rate_per_s
-        assert service.controller.profile_revisions == 0
-        assert service.explain()["profile"]["path"] == {"balancer_ms": 5.0}
-
-
-@pytest.mark.slow
-async def test_front_and_path_are_adopted_in_one_solve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new replica solved for the one, and again for the other a few seconds later."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 100}, limits=REFUSES) as service:
-        await solved(service)
-        controller = service.controller
-        controller.balancer = BalancerLoad(5.0, 0.5)
-        monkeypatch.setattr(service.batcher.core.arrival_rate, "per_s", lambda now_s: 100.0)
-        refitted = iter([True])
-        monkeypatch.setattr(
-            controller._corrections, "refit_profile", lambda **_: next(refitted, False)
-        )
-        controller._corrections._ticks = REVISE_EVERY - 1
-        requests = []
-        monkeypatch.setattr(controller._solver, "solve", lambda *asked: requests.append(asked[0]))
-        for _ in range(4 * REVISE_EVERY):
-            await service.tick()
-        assert [request.profile.path for request in requests] == [PathCosts(5.0)]
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from policy.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.way import BalancerLoad
 from tests.support.batcher_core import FixedPolicy
 
 PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
@@ -120,9 +119,9 @@ async def test_predicts_nothing_that_would_take_a_second(monkeypatch: pytest.Mon
 async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
-    def slow(*arguments: object) -> tuple[list[float], None, float]:
+    def slow(*arguments: object) -> tuple[list[float], float]:
         calls.append(arguments)
-        return [1.0, 2.0, 3.0], None, 0.2  # 20 s of rest
+        return [1.0, 2.0, 3.0], 0.2  # 20 s of rest
 
     monkeypatch.setattr(response_times, "_percentiles_ms", slow)
     percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
@@ -146,24 +145,3 @@ async def test_measured_percentiles_stay_over_a_tick_without_answers(
     assert measured_ms == pytest.approx({"50": 51.0, "95": 96.0, "99": 100.0})
     await percentiles.tick([], lambda: PROFILE, core)
     assert percentiles.measured_ms == measured_ms
-
-
-async def test_the_balancers_own_time_for_a_request_is_measured_as_it_is_predicted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    core = core_at(0.0, LIMIT_2, monkeypatch)
-    percentiles = ResponseTimePercentiles()
-    await percentiles.tick([0.002] * 200, lambda: PROFILE, core, BalancerLoad(0.25, 0.1))
-    assert percentiles.measured_ms == pytest.approx({"50": 2.25, "95": 2.25, "99": 2.25})
-
-
-async def test_clients_also_wait_for_the_balancer(monkeypatch: pytest.MonkeyPatch) -> None:
-    percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
-    for balancer in (BalancerLoad(2.0, 0.0), None):
-        for _ in range(PREDICT_EVERY):
-            await percentiles.tick([], lambda: PROFILE, core, balancer)
-        expected_ms = {p: ms + 2.0 for p, ms in percentiles.predicted_ms.items()}
-        for percentile, clients_ms in percentiles.predicted_for_clients_ms.items():
-            # Answers to batches of up to four come to the balancer together.
-            assert expected_ms[percentile] <= clients_ms <= expected_ms[percentile] + 3.0
-        assert bool(percentiles.predicted_for_clients_ms) == (balancer is not None)

@@ -9,13 +9,11 @@ from deployments.haproxy.admin_answers import (
     MEAN_OVER_REQUESTS,
     HaproxyAnswerError,
     MeanTimes,
-    ProcessWork,
     ServerTimes,
     means_since,
-    parse_process_work,
     parse_server_times,
 )
-from tests.support.haproxy_answers import HEADER, info, table
+from tests.support.haproxy_answers import HEADER, table
 
 
 def times(requests: int, total_ms: float, earlier_tries_ms: float = 0.0) -> ServerTimes:
@@ -74,16 +72,6 @@ def test_looks_at_means_in_whole_ms_are_right_on_average(most_ms: int) -> None:
         truth.append(float(new_ms.mean()))
         before = now
     assert np.mean(found) == pytest.approx(np.mean(truth), abs=0.03)
-
-
-def test_the_work_of_the_process_is_read() -> None:
-    assert parse_process_work(info(12, 95)) == ProcessWork(12, 0.95)
-
-
-@pytest.mark.parametrize("text", ["", "CumReq: 12\n", "CumReq: many\nIdle_pct: 5\n"])
-def test_information_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(HaproxyAnswerError, match="not understood"):
-        parse_process_work(text)
 
 
 def test_a_few_requests_say_nothing() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -21,24 +20,6 @@ from deployments.haproxy.view import (
 from tests.support.haproxy_answers import activity, info, table
 
 
-async def test_the_load_is_the_busy_time_by_its_requests(tmp_path: Path) -> None:
-    """A quarter of each second for 500 requests is 0.5 ms a request."""
-    path = tmp_path / "admin.sock"
-    view, clock = HaproxyView("-x7", path), mock.Mock()
-    answers = [f"{info(500 * n, 75)}\n{table(500 * n, 9)}" for n in range(6)]
-    async with raw_haproxy(path, answers):
-        with mock.patch("deployments.haproxy.view.time.monotonic", clock):
-            for second in range(6):
-                clock.return_value = float(second)
-                await view.look()
-                if second == 0:
-                    assert view.load is None
-            assert view.refused_elsewhere == pytest.approx(0.75)
-    assert view.load is not None
-    assert view.load.utilization == pytest.approx(0.25)
-    assert view.load.request_ms == pytest.approx(0.5)
-
-
 def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_HAPROXY_SOCKET_PATH", "/run/ha/admin.sock")
     assert socket_path_on("ab12") == Path("/run/ha/ab12/admin.sock")
@@ -52,7 +33,7 @@ def haproxy(path: Path, answers: list[str]) -> AbstractAsyncContextManager[None]
 @asynccontextmanager
 async def raw_haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"show info;show activity;show stat -1 4 -1\n"
+        assert await reader.readline() == b"show activity;show stat -1 4 -1\n"
         writer.write(answers.pop(0).encode())
         writer.close()
 
@@ -201,51 +182,6 @@ async def test_what_a_question_takes_itself_is_no_wait_of_requests(
             await view.look()
     assert view.take_unread_ms() == pytest.approx([0.0, 0.0, 0.0, 5.0, 0.0], abs=1e-3)
     assert view.take_unread_ms() == []
-
-
-async def test_the_load_has_a_sample_of_the_waits_without_what_a_question_costs_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All questions wait 0.3 ms to be accepted, and every fourth 5 ms more."""
-    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
-    monkeypatch.setattr("deployments.haproxy.view.time.time", lambda: 1000.0)
-    monkeypatch.setattr("deployments.haproxy.view.random.expovariate", lambda rate: 1.0)
-    answers = [
-        f"{info(500 * n, 75)}\n{activity(1000.0053 if n % 4 == 3 else 1000.0003)}\n"
-        f"{table(500 * n, 9)}"
-        for n in range(60)
-    ]
-    async with raw_haproxy(path, answers):
-        for number in range(60):
-            await view.look()
-            if number == 20:
-                assert view.load is not None
-                assert view.load.waits_ms == ()
-    assert view.load is not None
-    assert sorted(view.load.waits_ms) == pytest.approx([0.0] * 45 + [5.0] * 15, abs=1e-3)
-
-
-async def test_the_sample_is_of_the_last_seconds_and_what_questions_usually_take_is_no_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At first all questions wait 5 ms; a minute later, 0.2 to 0.3 ms."""
-    path, view = tmp_path / "admin.sock", HaproxyView("-x7", tmp_path / "admin.sock")
-    monotonic, later_s = time.monotonic, 0.0
-    monkeypatch.setattr("deployments.haproxy.view.time.monotonic", lambda: monotonic() + later_s)
-    monkeypatch.setattr("deployments.haproxy.view.time.time", lambda: 1000.0)
-    monkeypatch.setattr("deployments.haproxy.view.random.expovariate", lambda rate: 1.0)
-    waits_s = [0.005] * 100 + [0.0002, 0.0003] * 60
-    answers = [
-        f"{info(500 * n, 75)}\n{activity(1000.0 + wait_s)}\n{table(500 * n, 9)}"
-        for n, wait_s in enumerate(waits_s)
-    ]
-    async with raw_haproxy(path, answers):
-        for number in range(len(waits_s)):
-            if number == 100:
-                later_s = 60.0
-            await view.look()
-    assert view.load is not None
-    assert view.load.waits_ms == (0.0,) * 120
 
 
 async def test_a_clock_that_is_set_back_delays_no_question(
