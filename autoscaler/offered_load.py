@@ -134,7 +134,7 @@ class OfferedLoad:
         if math.isnan(self._first_s):
             self._first_s = time_s
         offered, refused = report.offered_total, report.refused_total
-        final = report.refused_finally_total
+        final = report.refused_by_balancer_total
         self._counters[report.replica_id] = _Counters(time_s, counted_s, offered, refused, final)
         newest_s = self._newest_s
         if time_s > newest_s:

@@ -63,7 +63,7 @@ class ReplicaReport:
         SLA's response time allows.
     counted_s : float
         For how long the counters have counted, by a clock that nobody can set; 0 if unknown.
-    refused_finally_total : float
+    refused_by_balancer_total : float
         Those of the refused rows that the balancer was told not to try elsewhere.
     bottleneck_code : float
         Place of its bottleneck in `BOTTLENECKS`, from 1; 0 if unknown.
@@ -95,7 +95,7 @@ class ReplicaReport:
     late_total: float = 0.0
     counted_s: float = 0.0
     bottleneck_code: float = 0.0
-    refused_finally_total: float = 0.0
+    refused_by_balancer_total: float = 0.0
     standby: float = 0.0
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class ReplicaReport:
             self.late_total,
             self.counted_s,
             self.bottleneck_code,
-            self.refused_finally_total,
+            self.refused_by_balancer_total,
             self.standby,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
@@ -239,7 +239,7 @@ _REPORT_FLOATS = tuple(
 )
 _OPTIONAL = (
     *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
-    *("bottleneck_code", "refused_finally_total", "standby"),
+    *("bottleneck_code", "refused_by_balancer_total", "standby"),
 )
 _DEFAULTS = {
     value.name: value.default for value in fields(ReplicaReport) if value.default is not MISSING

@@ -34,13 +34,13 @@ def given_up_share(
 ) -> FloatArray:
     """Estimate the share of the requests that are given up.
 
-    They are refused at every try, or finally at one of them.
+    They are refused at every try, or by the balancer itself.
 
     Parameters
     ----------
     attempts, refusals, finals : array_like of float
-        Tries that reached replicas, how many of them were refused, and how many of those were not
-        to be tried elsewhere (`deployments.http.retry_budget`). Same shape.
+        Tries, how many of them were refused, and how many of those by the balancer itself, at its
+        concurrency limit: they are not tried again. Same shape.
     retries : array_like of int
         Retries after which the balancer gives up; see `retries_among`.
 
@@ -65,8 +65,8 @@ def offered_requests(attempts: ArrayLike, refusals: ArrayLike, retries: ArrayLik
     Parameters
     ----------
     attempts, refusals : array_like of float
-        Tries that reached replicas, and how many of them were refused, without those that were not
-        to be tried elsewhere (`deployments.http.retry_budget`). Same shape.
+        Tries, and how many of them were refused, without those that the balancer itself refused.
+        Same shape.
     retries : array_like of int
         k, the retries after which the balancer gives up; see `retries_among`.
 

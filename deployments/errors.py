@@ -235,8 +235,6 @@ class BusyError(RequestError):
     Attributes
     ----------
     rows : int
-    final : bool
-        Whether HAProxy is not to try another replica.
     """
 
     status = 503
@@ -244,7 +242,6 @@ class BusyError(RequestError):
     def __init__(self, message: str, rows: int = 1) -> None:
         super().__init__(message)
         self.rows = rows
-        self.final = False
 
 
 class DeviceError(RequestError):

@@ -194,7 +194,6 @@ class Simulation:
             time_s=now_s,
             offered_total=counted.offered,
             refused_total=counted.refused,
-            refused_finally_total=counted.refused_finally,
             completed_total=counted.completed,
             queue_length=counted.waiting,
             full_batch_size=limits.max_batch_size,

@@ -144,7 +144,7 @@ class SlaRateCorrection:
         block = self._block
         block.tries += tries
         block.refused += refused
-        finally_refused = now.refused_finally_total - before.refused_finally_total
+        finally_refused = now.refused_by_balancer_total - before.refused_by_balancer_total
         if finally_refused > 0:
             block.refused_finally += finally_refused
         block.late += late

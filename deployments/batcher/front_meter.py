@@ -68,7 +68,6 @@ class FrontMeter:
         self.refused = 0
         self.batches = 0
         self.request_s = self.worked_s = 0.0
-        self._held_s = 0.0
         self._call_soon, self._call_later = call_soon, call_later
         self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
         # The marker: pending while the loop works.
@@ -131,15 +130,6 @@ class FrontMeter:
     def request_refused(self, requests: int = 1) -> None:
         """Count requests that were read and then refused before they were parsed."""
         self.refused += requests
-
-    def answer_held(self, held_s: float) -> None:
-        """Count the time for which the answer to a request that came too late was held back."""
-        self._held_s += held_s
-
-    def take_held_s(self) -> float:
-        """Return for how long such answers were held back since the last call, in sum."""
-        held_s, self._held_s = self._held_s, 0.0
-        return held_s
 
     def batch_ended(self, now_s: float, forward_s: float = 0.0, forward_cpu_s: float = 0.0) -> None:
         """Count a batch that ended.

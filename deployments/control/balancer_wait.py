@@ -75,7 +75,6 @@ class BalancerWait:
         means: MeanTimes | None,
         *,
         refused: int,
-        held_s: float,
         way_ms: float,
         unread_ms: Sequence[float] = (),
     ) -> None:
@@ -87,8 +86,6 @@ class BalancerWait:
             Its mean times of a request; None: it has nothing new to say.
         refused : int
             Tries that were refused since `revise` was last called.
-        held_s : float
-            For how long, in sum, answers were held back since then that are not tried again.
         way_ms : float
             Time on the way to a replica and back that the SLA allows for.
         unread_ms : sequence of float
@@ -100,7 +97,6 @@ class BalancerWait:
             self._unread_s = 1e-3 * np.array(unread_ms)
         elif self._sample_age >= _FORGET_AFTER:
             self._unread_s = np.zeros(1)
-        self._response_times_s += held_s
         self._refused += refused
         if means is None:
             self._looks_without_news += 1

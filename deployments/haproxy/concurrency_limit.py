@@ -7,9 +7,9 @@ more than a quarter of its time, and requests would wait unread. HAProxy refuses
 Each replica says in its answers how many requests it can hold and still answer in time
 (`policy.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends
 further POSTs to one that has fewer, and refuses them at once if there is none. (Each replica is
-looked at alone: of a sum for all of them, one that hangs would soon have all.) It hands the number
-of those that it has refused to the replica that gets the next request, in a header: so each is
-counted once, by one replica, and the autoscaler sees what clients offered.
+looked at alone: of a sum for all of them, one that hangs would soon have all.) Its admin socket has
+the number of those that it refused (`deployments.haproxy.denied_requests`), so the autoscaler sees
+what clients offered.
 
 Each node has a HAProxy, and each may send to all replicas. So it names itself to them, and they
 divide their limits (`deployments.haproxy.limit_shares`).
@@ -20,17 +20,14 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-#: The header of a replica's answers with its limit, and HAProxy's of requests with its refusals and
-#: with its name; HAProxy removes what clients send under its names, and the first from answers.
+#: The headers of answers with a replica's limit, which HAProxy removes, and of requests with
+#: HAProxy's name, which it sets whatever clients send.
 LIMIT_HEADER = b"x-sojourn-concurrency-limit"
-REFUSED_HEADER = b"x-sojourn-refused-before"
 BALANCER_HEADER = b"x-sojourn-balancer"
 #: Longer names are no HAProxy's.
 _LONGEST_NAME = 16
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
-#: HAProxy counts no further from one request to the next.
-_MOST_DIGITS = 9
 #: What a request is found to be: one that is limited, with a server that has room, and with one
 #: that is full.
 _MARKS = "limited", "room", "full"
@@ -65,9 +62,8 @@ def rules(backend: str, servers: Sequence[str], balancer: str) -> tuple[str, ...
         HAProxy's `balancer_name`.
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
-    limit, refused = f"proc.sojourn_limit_{name}", f"proc.sojourn_refused_{name}"
+    limit = f"proc.sojourn_limit_{name}"
     limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
-    some = f"{{ var({refused}) -m int gt 0 }}"
     looks = []
     for one in servers:
         is_up = f"{{ srv_is_up({backend}/{one}) }}"
@@ -79,7 +75,6 @@ def rules(backend: str, servers: Sequence[str], balancer: str) -> tuple[str, ...
             f"if {limited} !{full} {is_up} {{ {spare} ge 0 }}",
         ]
     return (
-        f"http-request del-header {REFUSED_HEADER.decode()}",
         f"http-request set-header {BALANCER_HEADER.decode()} {balancer}",
         # The servers are looked at one by one only if they have half of what they may have, and not
         # before a replica has said its limit: until then this is not set.
@@ -89,12 +84,8 @@ def rules(backend: str, servers: Sequence[str], balancer: str) -> tuple[str, ...
         f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
         f"http-request wait-for-body time 30s if {limited}",
         *looks,
-        f"http-request set-var({refused}) int(0) if !{{ var({refused}) -m found }}",
-        f"http-request set-var({refused}) int(1),add({refused}) if {limited} !{room}",
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
         f"string '{FULL}' if {limited} !{room}",
-        f"http-request set-header {REFUSED_HEADER.decode()} %[var({refused})] if METH_POST {some}",
-        f"http-request set-var({refused}) int(0) if METH_POST {some}",
         f"http-response set-var({limit}) res.hdr({LIMIT_HEADER.decode()}),add(0) "
         f"if {{ res.hdr({LIMIT_HEADER.decode()}) -m found }}",
         f"http-response del-header {LIMIT_HEADER.decode()}",
@@ -105,11 +96,6 @@ def rules(backend: str, servers: Sequence[str], balancer: str) -> tuple[str, ...
 def limit_header(concurrency: int | None) -> tuple[bytes, bytes]:
     """Return the header of answers that tells HAProxy a replica's limit; None: there is none."""
     return LIMIT_HEADER, b"%d" % (UNLIMITED if concurrency is None else concurrency)
-
-
-def refused_before(value: bytes) -> int:
-    """Return the number in a `REFUSED_HEADER`; 0 if it is none."""
-    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
 
 
 def named_balancer(value: bytes | None) -> bytes | None:

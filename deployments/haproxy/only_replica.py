@@ -5,23 +5,17 @@ is no other. That has no more room a millisecond later, and refusing six times l
 answers. So HAProxy marks the requests of an only replica, which refuses them by a status of its
 own. HAProxy makes it a 503 for the client. (`disable-l7-retry` would also keep HAProxy from trying
 again what a dying replica held, and its clients would get no answer.)
-
-Where there are others, HAProxy says so, and the replica may answer by that status as well: if the
-others are as full as it is (`deployments.http.retry_budget`).
 """
 
-#: The headers that HAProxy adds; what clients send under these names is removed.
+#: The header that HAProxy adds; what clients send under this name is removed.
 HEADER = b"x-sojourn-only-replica"
-OTHERS_HEADER = b"x-sojourn-other-replicas"
 #: The status that is not tried again.
 REFUSED_STATUS = 529
 
 #: HAProxy's rules, for each backend.
 RULES = (
     f"http-request del-header {HEADER.decode()}",
-    f"http-request del-header {OTHERS_HEADER.decode()}",
     f"http-request set-header {HEADER.decode()} 1 if {{ nbsrv le 1 }}",
-    f"http-request set-header {OTHERS_HEADER.decode()} 1 if {{ nbsrv gt 1 }}",
     f"http-response set-status 503 if {{ status {REFUSED_STATUS} }}",
 )
 

@@ -30,7 +30,7 @@ from deployments.haproxy.admin_answers import (
     means_since,
     parse_server_times,
 )
-from deployments.haproxy.other_replicas import RefusedElsewhere
+from deployments.haproxy.denied_requests import DeniedRequests
 
 logger = logging.getLogger("sojourn.http")
 
@@ -39,8 +39,8 @@ LOOK_EVERY_REQUESTS = 128
 #: Where Ray puts the socket, unless the environment says otherwise.
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 2.0
-#: When its thread read this (`date_now`); of the statistics, only those of servers.
-_COMMANDS = b"show activity;show stat -1 4 -1\n"
+#: When its thread read this (`date_now`); of the statistics, those of backends and servers.
+_COMMANDS = b"show activity;show stat -1 6 -1\n"
 _READ_AT = re.compile(r"^date_now: ([\d.]+)$", re.MULTILINE)
 #: More waits than this between two calls of `HaproxyView.take_unread_ms` are not kept.
 _WAITS_KEPT = 64
@@ -111,7 +111,7 @@ class HaproxyView:
         self._read_s = time.monotonic()
         self._warned = False
         self._seen_s = time.monotonic()
-        self._elsewhere = RefusedElsewhere(server_ends_with)
+        self._denied = DeniedRequests(server_ends_with)
 
     def _latest_sample_ms(self) -> NDArray[np.float64]:
         """Return how long the questions of the last seconds waited, shape (questions,)."""
@@ -119,14 +119,9 @@ class HaproxyView:
         new = int(np.count_nonzero(asked_s > time.monotonic() - _SAMPLE_S))
         return np.asarray(sampled_ms[-max(new, _SAMPLE_LEAST) :])
 
-    @property
-    def refused_elsewhere(self) -> float:
-        """The share of their requests that the other replicas refused in the last second."""
-        return self._elsewhere.share(time.monotonic())
-
-    def tell_refusals_of_errors(self, share: float) -> None:
-        """Take in which share of its 5xx answers this replica gives because it is full, 0 to 1."""
-        self._elsewhere.refusals_of_errors = share
+    def take_denied(self) -> int:
+        """Return this replica's part of the requests that HAProxy refused since the last call."""
+        return self._denied.take()
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -141,7 +136,7 @@ class HaproxyView:
         try:
             _, _, table = (await self._ask_and_time()).partition("# pxname")
             now = parse_server_times("# pxname" + table, self._server)
-            self._elsewhere.observe("# pxname" + table, time.monotonic())
+            self._denied.observe("# pxname" + table)
             self._seen_s = time.monotonic()
         except (HaproxyAnswerError, KeyError, ValueError) as error:
             if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:

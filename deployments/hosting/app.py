@@ -68,7 +68,7 @@ class HostingApp(InferenceApp):
             app.use(service)
         hosted = InferenceProtocol.hosted
         if app is self and hosted is not None and hosted.app is self:
-            # Its pacer and its refusals are those of the service.
+            # Its refusals are those of the service.
             InferenceProtocol.hosted = HostedApp(self, hosted.loop, hosted.root_path)
 
     @property

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 #: What only grows; the rest of a report is as it is now.
 _COUNTERS = (
     *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
-    "refused_finally_total",
+    "refused_by_balancer_total",
 )
 
 

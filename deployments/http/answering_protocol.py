@@ -13,8 +13,6 @@ from deployments.http.request_head import RequestHead
 from deployments.http.timed_protocol import TimedProtocol
 
 _ID_LINE = REQUEST_ID + b": "
-#: How an answer begins after which HAProxy tries another replica.
-_TRIED_AGAIN = b"HTTP/1.1 503 "
 
 
 class AnsweringProtocol(TimedProtocol):
@@ -25,8 +23,6 @@ class AnsweringProtocol(TimedProtocol):
         #: The request on the short way, from its head until it is answered.
         self._head: RequestHead | None = None
         self._request_id = b""
-        #: Requests that HAProxy refused before this one, by its header.
-        self._refused_before = 0
         #: Bytes that the request has taken of the app's budget.
         self._reserved = 0
         #: What was read after an unanswered request.
@@ -38,28 +34,27 @@ class AnsweringProtocol(TimedProtocol):
         self._held += data
         self.flow.pause_reading()
 
-    def _send(self, answer: Answer, *, final: bool = False) -> None:
+    def _send(self, answer: Answer) -> None:
         """Write an answer, compressed if the client takes that and it pays."""
         coding = None if self._head is None else self._head.coding
         if coding is not None and pays(answer):
             compressing = self.loop.run_in_executor(None, compressed, answer, coding)
             compressing.add_done_callback(self._compressed)
         else:
-            self.write(*self._encoded(answer, final=final))
+            self.write(*self._encoded(answer))
 
     def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
         """Write an answer that was compressed."""
         if not compressing.cancelled():
             self.write(*self._encoded(compressing.result()))
 
-    def _encoded(self, answer: Answer, *, final: bool = False) -> tuple[bytes, bytes]:
-        """Return an answer as bytes; HAProxy tries no other replica after a `final` refusal."""
+    def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
+        """Return an answer as bytes."""
         hosted, head, headers = self.hosted, self._head, self.server_state.default_headers
         assert hosted is not None
         if head is None:
             return hosted.encode(answer, headers, None, only_replica=False)
-        final = final or head.only_replica
-        return hosted.encode(answer, headers, head.balancer, only_replica=final)
+        return hosted.encode(answer, headers, head.balancer, only_replica=head.only_replica)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""
@@ -75,10 +70,6 @@ class AnsweringProtocol(TimedProtocol):
             return
         self._head = None
         self._release()
-        if start.startswith(_TRIED_AGAIN):
-            self._refused_before = 0  # the replica that is tried next is told as well
-        else:
-            self._count_refused_before()
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -101,12 +92,6 @@ class AnsweringProtocol(TimedProtocol):
         if reserved and self.hosted is not None:
             self.hosted.app.service.bodies.release(reserved)
 
-    def _count_refused_before(self) -> None:
-        """Count what HAProxy refused before a request that it tries at no other replica."""
-        refused, self._refused_before = self._refused_before, 0
-        if refused and self.hosted is not None:
-            self.hosted.app.service.count_refused_before(refused)
-
     def resume_writing(self) -> None:
         """Go on with held requests once the client has read enough of its answers."""
         super().resume_writing()
@@ -117,7 +102,6 @@ class AnsweringProtocol(TimedProtocol):
         """Forget the client's requests."""
         super().connection_lost(exc)
         self._release()
-        self._count_refused_before()
         self._head, self._held = None, b""
 
     def shutdown(self) -> None:

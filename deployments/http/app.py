@@ -16,13 +16,7 @@ from deployments.access.control import OPERATIONS, scope_of
 from deployments.console.planning import ModelPlanning, Planning
 from deployments.errors import BusyError, RequestError
 from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import (
-    BALANCER_HEADER,
-    REFUSED_HEADER,
-    limit_header,
-    named_balancer,
-    refused_before,
-)
+from deployments.haproxy.concurrency_limit import BALANCER_HEADER, limit_header, named_balancer
 from deployments.haproxy.limit_shares import LimitShares
 from deployments.http.answers import Answer, check_method
 from deployments.http.asgi import lifespan, path_of
@@ -150,14 +144,12 @@ class InferenceApp:
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
         balancer = named_balancer(fields.get(BALANCER_HEADER))
-        refused = refused_before(fields.get(REFUSED_HEADER, b""))
         if balancer is not None and scope["method"] == "POST":
-            self.limit_shares.count(balancer, 1 + refused, time.monotonic())
+            self.limit_shares.count(balancer, 1, time.monotonic())
         info = RequestInfo(
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),
         )
-        final = only_replica.HEADER in fields
         try:
             if path_of(scope) == EVENTS:
                 await self._stream(scope, fields, receive, send, info)
@@ -165,20 +157,16 @@ class InferenceApp:
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
         except asyncio.CancelledError:
             # The client disconnected or the server is shutting down: nobody waits for an answer.
-            self.service.count_refused_before(refused)
             return
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
-            final |= isinstance(error, BusyError) and error.final
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
         headers.append(limit_header(self.limit_shares.of(balancer)))
         if scope["method"] == "HEAD":
             body = b""
-        status = only_replica.status_on_wire(status, only_replica=final)
-        if status != 503:  # a replica that is tried next is told as well
-            self.service.count_refused_before(refused)
+        status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -202,10 +190,8 @@ class InferenceApp:
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
-        except Exception as error:
+        except Exception:
             self.outcomes.totals.failed(arrival_s)
-            if isinstance(error, BusyError) and only_replica.OTHERS_HEADER in fields:
-                error.final = not self.service.retries.take(error.rows)
             raise
         coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
         if coding is not None and pays(answer):

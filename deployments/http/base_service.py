@@ -6,7 +6,6 @@ from collections import Counter
 
 from deployments.access.control import AccessControl
 from deployments.http.body_budget import BodyBudget
-from deployments.http.retry_budget import RefusalsOfErrors, RetryBudget
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
 from policy.batcher.requests import Refusal
@@ -37,8 +36,6 @@ class BaseService(ABC):
         Whether this replica is about to stop.
     bodies : BodyBudget
         Bounds the memory that the bodies of unanswered requests take.
-    retries : RetryBudget
-        Which refused requests may be tried at another replica.
     access : AccessControl
         Who may use the service.
     tracing : Tracing
@@ -54,8 +51,6 @@ class BaseService(ABC):
         self.batch_totals = BatchTotals()
         self.draining = False
         self.bodies = BodyBudget()
-        self.retries = RetryBudget()
-        self._refusals_of_errors = RefusalsOfErrors()
         self.access = AccessControl()
         self.tracing = Tracing(name, version)
 
@@ -67,10 +62,6 @@ class BaseService(ABC):
     def concurrency(self) -> int | None:
         """Requests that the balancer should send at a time; None: as many as come."""
         return None
-
-    def refusals_of_errors(self) -> float:
-        """Return the share of refusals among the latest 5xx answers; to be called every second."""
-        return self._refusals_of_errors.take(self.answers)
 
     def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         """Return whether one more row may wait; if not, count the rows of `body` as refused.
@@ -115,10 +106,6 @@ class BaseService(ABC):
     @abstractmethod
     def count_answered(self, rows: int, arrival_s: float) -> None:
         """Count a request whose outputs are encoded: `infer_nowait` does not know of that."""
-
-    @abstractmethod
-    def count_refused_before(self, requests: int) -> None:
-        """Count requests that the balancer refused because of `concurrency`."""
 
     @abstractmethod
     def refuse(self, body: bytes, arrival_s: float) -> None:

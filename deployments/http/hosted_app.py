@@ -11,7 +11,6 @@ from deployments.http.answers import JSON, Answer, error_answer
 from deployments.http.app import InferenceApp
 from deployments.http.listeners import AcceptQueue
 from deployments.http.outcomes import Outcomes
-from deployments.http.refusals import RefusalPacer
 from deployments.http.request import Headers
 from deployments.http.request_head import RequestHeads
 from deployments.http.turned_away import ERRORS, TurnedAway
@@ -72,7 +71,6 @@ class HostedApp:
     root_path: str = ""
     heads: RequestHeads = field(init=False)
     outcomes: Outcomes = field(init=False)
-    pacer: RefusalPacer = field(init=False)
     turned_away: TurnedAway = field(init=False)
     accepts: AcceptQueue = field(default_factory=AcceptQueue, init=False)
     _default_headers: Headers | None = field(default=None, init=False)
@@ -84,7 +82,6 @@ class HostedApp:
         path = (self.root_path + self.app.infer_path).encode()
         self.heads = RequestHeads(path, self.app.unusual_fields)
         self.outcomes = self.app.outcomes
-        self.pacer = RefusalPacer(self.loop, self.app.service.front_meter)
         self.turned_away = TurnedAway(self.app, self.loop)
 
     def refusal(

@@ -15,7 +15,7 @@ from typing import Any
 
 from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
-from deployments.errors import BusyError, DeadlineError, RequestError
+from deployments.errors import RequestError
 from deployments.http.answering_protocol import AnsweringProtocol
 from deployments.http.app import takes_turns
 from deployments.http.hosted_app import HostedApp
@@ -65,7 +65,6 @@ class InferenceProtocol(AnsweringProtocol):
         else:
             self._head = None
             self._release()
-            self._count_refused_before()
             self._chunks.clear()
             super().reject(error)
 
@@ -94,8 +93,8 @@ class InferenceProtocol(AnsweringProtocol):
             super().data_received(data)
             return
         end = data.find(END_OF_HEAD)
-        head, request_id, traceparent, refused_before, sent_us = (
-            hosted.heads.find(data, end) if end >= 0 else (None, None, None, 0, 0)
+        head, request_id, traceparent, sent_us = (
+            hosted.heads.find(data, end) if end >= 0 else (None, None, None, 0)
         )
         service = hosted.app.service
         start = end + len(END_OF_HEAD)
@@ -112,8 +111,7 @@ class InferenceProtocol(AnsweringProtocol):
         self._arrival_s = self._readable_since_s(now_s, readable_s, sent_us)
         stop = start + head.body_length
         if head.balancer is not None:
-            hosted.app.limit_shares.count(head.balancer, 1 + refused_before, now_s)
-        self._refused_before = refused_before
+            hosted.app.limit_shares.count(head.balancer, 1, now_s)
         let_in = self._let_in(hosted, head, traceparent, data, start)
         if len(data) < stop:
             self._missing = stop - len(data)
@@ -158,7 +156,7 @@ class InferenceProtocol(AnsweringProtocol):
         return False
 
     def _turn_away(self, refusal: Refusal, rows: int, info: Callable[[], RequestInfo]) -> None:
-        """Answer a request that was refused without parsing it, once there is time for it."""
+        """Answer a request that was refused without parsing it."""
         hosted, head, too_late = self.hosted, self._head, refusal is Refusal.EXPIRED
         assert hosted is not None
         assert head is not None
@@ -167,15 +165,17 @@ class InferenceProtocol(AnsweringProtocol):
             self.server_state.default_headers,
             head.balancer,
             too_late=too_late,
-            only_replica=head.only_replica or (not too_late and self._is_final(rows)),
+            only_replica=head.only_replica,
         )
-        hosted.pacer.add(self, start, end, too_late=too_late)
+        self._write_soon(start, end)
 
-    def _is_final(self, rows: int) -> bool:
-        """Return whether a refusal of `rows` rows is not to be tried at another replica."""
-        assert self.hosted is not None
-        head, retries = self._head, self.hosted.app.service.retries
-        return head is not None and head.other_replicas and not retries.take(rows)
+    def _write_soon(self, start: bytes, end: bytes) -> None:
+        """Write an answer at the end of the loop's iteration.
+
+        Its client could otherwise send the next request while the poll goes on, which returns only
+        when nothing more is to be read.
+        """
+        self.loop.call_soon(lambda: self.write(start, end))
 
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
@@ -272,21 +272,19 @@ class InferenceProtocol(AnsweringProtocol):
         return False
 
     def _refuse(self, error: Exception) -> None:
-        """Answer with an error, once there is time for it."""
+        """Answer with an error."""
         assert self.hosted is not None
         self.hosted.outcomes.totals.failed(self._arrival_s)
         answer = self.hosted.outcomes.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
-        final = isinstance(error, BusyError) and self._is_final(error.rows)
-        start, end = self._encoded(answer, final=final)
-        self.hosted.pacer.add(self, start, end, too_late=isinstance(error, DeadlineError))
+        self._write_soon(*self._encoded(answer))
 
     def _answered(self, outcome: Outcome) -> None:
         """Write the outcome of the request."""
         assert self.hosted is not None
         assert self._request is not None
         assert self._service is not None
-        outcomes, final = self.hosted.outcomes, False
+        outcomes = self.hosted.outcomes
         try:
             if isinstance(outcome, RequestError):
                 raise outcome
@@ -294,10 +292,9 @@ class InferenceProtocol(AnsweringProtocol):
         except Exception as error:
             outcomes.totals.failed(self._arrival_s)
             answer = outcomes.failure(error, self._info, self._arrival_s)
-            final = isinstance(error, BusyError) and self._is_final(error.rows)
         self._end_trace(answer[0])
         self._request = self._call = None
-        self._send(answer, final=final)
+        self._send(answer)
 
     def _end_trace(self, status: int) -> None:
         """Make the spans of the request, if it is traced."""

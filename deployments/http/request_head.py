@@ -1,7 +1,7 @@
 """The head of an ordinary inference request, parsed once for all requests with the same head.
 
 Clients and balancers send the same head with every request, but for a request id, a `traceparent`,
-when HAProxy sent it on, what HAProxy has refused, and sometimes the length of the body. So the
+when HAProxy sent it on, and sometimes the length of the body. So the
 bytes of a head, without the first four, are the key of what they say. A head that was not seen
 before is parsed by llhttp, as uvicorn parses it.
 """
@@ -13,12 +13,7 @@ import httptools
 
 from deployments.errors import BadRequestError
 from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import (
-    BALANCER_HEADER,
-    REFUSED_HEADER,
-    named_balancer,
-    refused_before,
-)
+from deployments.haproxy.concurrency_limit import BALANCER_HEADER, named_balancer
 from deployments.haproxy.replica_sockets import SENT_HEADER, sent_at_us
 from deployments.http.compression import accepted_coding
 from deployments.http.request import (
@@ -37,12 +32,9 @@ from deployments.observability.request_info import TRACEPARENT
 END_OF_HEAD = b"\r\n\r\n"
 #: As HAProxy writes them. Other spellings are parsed with the rest of the head.
 _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
-_REFUSED_LINE = b"\r\n" + REFUSED_HEADER + b": "
 _SENT_LINE = b"\r\n" + SENT_HEADER + b": "
 _TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
-#: What else the keys of remembered heads leave out.
-_CUT_LINES = (_TRACEPARENT_LINE, _REFUSED_LINE)
-_NOT_ORDINARY = None, None, None, 0, 0
+_NOT_ORDINARY = None, None, None, 0
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
@@ -73,8 +65,6 @@ class RequestHead(NamedTuple):
         How a large answer may be compressed.
     only_replica : bool
         Whether HAProxy has no other replica to ask.
-    other_replicas : bool
-        Whether HAProxy has others to ask, and leaves them alone if told to.
     balancer : bytes or None
         How the HAProxy that sent it names itself.
     """
@@ -88,7 +78,6 @@ class RequestHead(NamedTuple):
     authorization: bytes | None = None
     coding: bytes | None = None
     only_replica: bool = False
-    other_replicas: bool = False
     balancer: bytes | None = None
 
 
@@ -114,7 +103,7 @@ class RequestHeads:
 
     def find(
         self, data: bytes, end: int
-    ) -> tuple[RequestHead | None, bytes | None, bytes | None, int, int]:
+    ) -> tuple[RequestHead | None, bytes | None, bytes | None, int]:
         """Return the head at the start of `data`, and what its key leaves out.
 
         Parameters
@@ -130,8 +119,6 @@ class RequestHeads:
             None if the request is not ordinary.
         request_id, traceparent : bytes or None
             None if it has none.
-        refused : int
-            Requests that HAProxy says it has refused before.
         sent_us : int
             When HAProxy sent it on, in µs of `time.time`; 0 if it did not say.
         """
@@ -140,13 +127,10 @@ class RequestHeads:
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
         key, sent = _cut(key, _SENT_LINE)
         sent_us = sent_at_us(sent) if sent else 0
-        traceparent, refused = None, 0
+        traceparent = None
         head = self._heads.get(key)  # if it is there, there is nothing else to cut off
         if head is None:
             key, traceparent = _cut(key, _TRACEPARENT_LINE)
-            key, number = _cut(key, _REFUSED_LINE)
-            if number is not None:
-                refused = refused_before(number)
             head = self._parsed(key)
         if head is None:
             return _NOT_ORDINARY
@@ -158,14 +142,14 @@ class RequestHeads:
             traceparent = head.traceparent
         elif head.traceparent is not None or not _PRINTABLE.fullmatch(traceparent):
             return _NOT_ORDINARY
-        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent, refused, sent_us
+        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent, sent_us
 
     def _parsed(self, key: bytes) -> RequestHead | None:
         try:
             return self._heads[key]
         except KeyError:
             head = parse_head(key + END_OF_HEAD, self._path, self._unusual)
-            if len(key) <= _LONGEST_HEAD and not any(line in key for line in _CUT_LINES):
+            if len(key) <= _LONGEST_HEAD and _TRACEPARENT_LINE not in key:
                 if len(self._heads) >= _HEADS:
                     self._heads.clear()
                 self._heads[key] = head
@@ -239,7 +223,6 @@ def parse_head(
             fields.get(AUTHORIZATION),
             accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
             only_replica.HEADER in fields,
-            only_replica.OTHERS_HEADER in fields,
             named_balancer(fields.get(BALANCER_HEADER)),
         )
     except BadRequestError:

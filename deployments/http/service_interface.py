@@ -9,7 +9,6 @@ from deployments.batcher.front_meter import FrontMeter
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.retry_budget import RetryBudget
 from deployments.http.signature import Signature, Tensors
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.request_info import RequestInfo
@@ -30,7 +29,6 @@ class Service(Protocol):
     bodies: BodyBudget
     receive_timeout_s: float
     answers: Counter[int]
-    retries: RetryBudget
     draining: bool
 
     @property
@@ -65,9 +63,6 @@ class Service(Protocol):
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
         """Count a request whose outputs are encoded, and so answered in time or late."""
-
-    def count_refused_before(self, requests: int) -> None:
-        """Count requests that the balancer refused because of `concurrency`."""
 
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count a request that is refused because the bodies of others take too much memory."""

@@ -81,10 +81,6 @@ class BatchedService(BaseService):
         """Count a request whose outputs are encoded."""
         self.counts.answered(rows, arrival_s)
 
-    def count_refused_before(self, requests: int) -> None:
-        """Count requests that the balancer refused because of `concurrency`."""
-        self.retries.refused_finally += self.counts.refused_by_balancer(requests)
-
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count the rows of a request that is refused before it is parsed.
 

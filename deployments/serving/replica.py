@@ -237,10 +237,9 @@ class Replica:
             await asyncio.sleep(TICK_S)
             try:
                 first = self._repository.first
-                self._haproxy.tell_refusals_of_errors(first.refusals_of_errors())
                 first.compare_with_balancer(
                     self._haproxy.take(),
-                    self._haproxy.refused_elsewhere,
+                    self._haproxy.take_denied(),
                     self._haproxy.take_unread_ms(),
                 )
                 seen = await self._repository.tick()

@@ -27,6 +27,8 @@ class RequestCounts:
     ----------
     refused : int
         Requests that were answered 503, for another replica to take them.
+    rows_refused_by_balancer : int
+        Rows of the requests that the balancer refused; they never came here.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class RequestCounts:
     ) -> None:
         self.refused = 0
         self._refused_before = 0
-        self._rows_at_balancer = 0
+        self.rows_refused_by_balancer = 0
         self._rows = batcher.rows
         self._unserved = batcher.unserved
         self._observer = observer
@@ -77,15 +79,14 @@ class RequestCounts:
             raise
         self.refused += 1
 
-    def refused_by_balancer(self, requests: int) -> int:
-        """Count requests that never came here; return their rows, as many as others have."""
+    def refused_by_balancer(self, requests: int) -> None:
+        """Count requests that never came here, with as many rows as others have."""
         counted = self._rows
-        came = counted.offered - self._rows_at_balancer
+        came = counted.offered - self.rows_refused_by_balancer
         rows = round(requests * max(1.0, came / max(1, self._front_meter.requests)))
-        self._rows_at_balancer += rows
+        self.rows_refused_by_balancer += rows
         counted.offered += rows
         counted.refused += rows
-        return rows
 
     def failed(
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf

@@ -255,7 +255,7 @@ class InferenceService(BatchedService):
     def compare_with_balancer(
         self,
         means: MeanTimes | None,
-        refused_elsewhere: float = 0.0,
+        denied: int = 0,
         unread_ms: Sequence[float] = (),
     ) -> None:
         """Take in what the balancer says: requests that wait there are answered later.
@@ -264,16 +264,15 @@ class InferenceService(BatchedService):
         ----------
         means : MeanTimes or None
             Mean times of the latest requests; None: it has nothing new.
-        refused_elsewhere : float
-            The share of their requests that the other replicas refuse.
+        denied : int
+            Requests that it refused because of `concurrency`.
         unread_ms : sequence of float
             How long requests wait there before it reads them, as a sample.
         """
-        self.retries.refused_elsewhere = refused_elsewhere
+        self.counts.refused_by_balancer(denied)
         self.observer.balancer_wait.revise(
             means,
             refused=self.counts.take_refused(),
-            held_s=self.front_meter.take_held_s(),
             unread_ms=unread_ms,
             way_ms=self.controller.user_config.autoscaler.settings().delays.way_ms,
         )

@@ -17,7 +17,7 @@ def autoscaling_stats(service: "InferenceService") -> dict[str, float]:
     return {
         "offered_total": batcher.rows.offered,
         "refused_total": batcher.rows.refused,
-        "refused_finally_total": service.retries.refused_finally,
+        "refused_by_balancer_total": service.counts.rows_refused_by_balancer,
         "completed_total": batcher.rows.completed,
         "queue_length": batcher.core.queue_length,
         "full_batch_size": batcher.core.limits.max_batch_size,

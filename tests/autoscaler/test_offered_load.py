@@ -19,7 +19,7 @@ def report(replica, time_s, offered, refused=0.0, finally_refused=0.0):
         time_s=START_S + time_s,
         offered_total=offered,
         refused_total=refused,
-        refused_finally_total=finally_refused,
+        refused_by_balancer_total=finally_refused,
         completed_total=offered - refused,
         queue_length=0.0,
         full_batch_size=32.0,

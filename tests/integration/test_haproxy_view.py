@@ -104,21 +104,6 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) ->
     assert 1e3 * ANSWERS_AFTER_S <= means.total_ms < 1e3 * (seen_s + THINKS_S / 2)
 
 
-@pytest.mark.parametrize(("status", "refused"), [(503, 1.0), (200, 0.0)])
-async def test_what_the_other_replica_refuses_is_seen(
-    tmp_path: Path, status: int, refused: float
-) -> None:
-    """This replica refuses everything; HAProxy tries each request at both."""
-    ports, port, socket = (free_port(), free_port()), free_port(), tmp_path / "admin.sock"
-    view = HaproxyView("-front", socket)
-    async with _server(ports[0], _refusal(503)), _server(ports[1], _refusal(status)):
-        with haproxy(port, {"a-front": ports[0], "a-other": ports[1]}, socket):
-            await view.look()
-            await asyncio.gather(*(_ask(port, 20) for _ in range(CONNECTIONS)))
-            await view.look()
-    assert view.refused_elsewhere == pytest.approx(refused)
-
-
 STOPPED_S, RUNNING_S, LATE_S, OPEN_LOOP_S, RATE_PER_S = 0.25, 0.25, 0.1, 12.0, 200.0
 
 

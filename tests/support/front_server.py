@@ -47,7 +47,7 @@ async def main(arguments: argparse.Namespace) -> None:
             await asyncio.sleep(TICK_S)
             if view is not None:
                 service.compare_with_balancer(
-                    view.take(), view.refused_elsewhere, view.take_unread_ms()
+                    view.take(), view.take_denied(), view.take_unread_ms()
                 )
             await service.tick()
 

@@ -17,7 +17,6 @@ from autoscaler.simulator.engines.interface import (
     Routing,
 )
 from autoscaler.simulator.engines.kernel import Rules, State
-from autoscaler.simulator.engines.refusals_seen import RefusalsSeen
 from policy.batcher.arrival_rate import horizon_s
 from policy.front import FrontCosts
 
@@ -61,7 +60,6 @@ class CompiledEngine:
         self._rules = rules_of(model, rate_window_s)
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
-        self._refusals_seen = RefusalsSeen()
         ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
         front_ring = 2 * ring if self._rules.has_front else 1
         self._state = State(
@@ -108,8 +106,6 @@ class CompiledEngine:
         times[:] = math.inf
         times[kernel.RATE_WEIGHT] = 0.0
         times[kernel.REFUSED_SHARE] = 0.0
-        times[kernel.REFUSED_ELSEWHERE] = times[kernel.RETRIES_LEFT] = 0.0
-        self._refusals_seen.added(slot)
         times[kernel.RATE_FIRST_S] = math.nan
         times[kernel.COUNTED_S] = now_s
         state.counts[slot] = 0
@@ -138,19 +134,6 @@ class CompiledEngine:
             self._reserve_retries(1 + int(self._state.counts[:, kernel.UNREAD].max()))
             if self._state.fleet_counts[kernel.FRONT_FULL]:
                 self._double_fronts()
-        self._look_at_refusals(until_s)
-
-    def _look_at_refusals(self, now_s: float) -> None:
-        """Tell each replica what the others refuse, if it is time."""
-        if not self._refusals_seen.is_due(now_s):
-            return
-        state = self._state
-        slots = state.ready[: state.fleet_counts[kernel.READY]].tolist()
-        counts = state.counts[slots]
-        refused = counts[:, kernel.REFUSED] + counts[:, kernel.EXPIRED]
-        tries = list(zip(counts[:, kernel.OFFERED].tolist(), refused.tolist(), strict=True))
-        shares = self._refusals_seen.look(now_s, slots, tries)
-        state.times[slots, kernel.REFUSED_ELSEWHERE] = shares
 
     def drain(self, slot: int, now_s: float) -> None:
         """Have a replica start what waits without waiting for more."""
@@ -187,7 +170,6 @@ class CompiledEngine:
         return ReplicaCounters(
             offered=row[kernel.OFFERED],
             refused=row[kernel.REFUSED],
-            refused_finally=row[kernel.REFUSED_FINALLY],
             completed=row[kernel.COMPLETED],
             late=row[kernel.LATE],
             expired=row[kernel.EXPIRED],

@@ -125,8 +125,6 @@ class ReplicaCounters(NamedTuple):
     ----------
     offered, refused, completed : int
         Tries that reached the replica, those of them that it refused, and requests answered.
-    refused_finally : int
-        Those of the refused that were not to be tried at another replica.
     late : int
         Answers later than `ReplicaModel.objective_at_replica` allows, timed by the replica's own
         clock: from the request's arrival at the replica to the end of its batch. Those in `expired`
@@ -139,7 +137,6 @@ class ReplicaCounters(NamedTuple):
 
     offered: int
     refused: int
-    refused_finally: int
     completed: int
     late: int
     expired: int

@@ -29,22 +29,18 @@ IntArray = NDArray[np.int64]
 # State.times: the end of the batch on the device, or when a free device must decide again; the end
 # of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
 # ongoing requests are counted; when a draining replica became empty; the share of tries refused of
-# late, which is no time; when the front has done what it does; the share that the other replicas
-# refuse, and what is left of the refusals that may be tried there; when the two stretches of time
-# began that check the rate estimate.
+# late, which is no time; when the front has done what it does; when the two stretches of time began
+# that check the rate estimate.
 NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
-DRAINED_S, REFUSED_SHARE, FRONT_EVENT_S, REFUSED_ELSEWHERE, RETRIES_LEFT = range(6, 11)
-EARLIER_S, LATEST_S = range(11, 13)
-N_TIMES = 13
+DRAINED_S, REFUSED_SHARE, FRONT_EVENT_S, EARLIER_S, LATEST_S = range(6, 11)
+N_TIMES = 11
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters; where the ring of its front begins,
 # how many requests are in the front, how many of them it has not read, and whether it refuses one;
-# the refusals that are not to be tried elsewhere; the tries in the stretches of `EARLIER_S` and
-# `LATEST_S`.
+# the tries in the stretches of `EARLIER_S` and `LATEST_S`.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
-FRONT_HEAD, IN_FRONT, UNREAD, REFUSING, REFUSED_FINALLY = range(9, 14)
-EARLIER, LATEST = range(14, 16)
-N_COUNTS = 16
+FRONT_HEAD, IN_FRONT, UNREAD, REFUSING, EARLIER, LATEST = range(9, 15)
+N_COUNTS = 15
 # State.fleet_counts: among others batches started, and whether the ring of a front may overflow.
 NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES, FRONT_FULL = range(8)
 N_FLEET_COUNTS = 8
@@ -66,8 +62,6 @@ FRONT_TRIES, FRONT_BATCH_SIZE = range(2)
 MAX_REFUSED_SHARE = 0.999
 #: As in `policy.batcher.arrival_rate`.
 BOUND_DEVIATIONS = 5.0
-#: As in `deployments.http.retry_budget`.
-ALL_UP_TO, NONE_FROM = 0.5, 0.7
 
 #: An answer is taken to wait in the front for at most so many times as long as its request has: it
 #: joins the same queue. On average it waits as long, so half of them would be late with 1.
@@ -433,20 +427,6 @@ def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, a
 
 
 @internal
-def may_retry(state: State, slot: int) -> bool:
-    """Return whether the next refusal of a replica may be tried elsewhere."""
-    elsewhere = state.times[slot, REFUSED_ELSEWHERE]
-    if elsewhere <= ALL_UP_TO:
-        return True
-    state.times[slot, RETRIES_LEFT] += max(0.0, NONE_FROM - elsewhere) / (NONE_FROM - ALL_UP_TO)
-    if state.times[slot, RETRIES_LEFT] < 1.0:
-        state.counts[slot, REFUSED_FINALLY] += 1
-        return False
-    state.times[slot, RETRIES_LEFT] -= 1.0
-    return True
-
-
-@internal
 def refuse(
     rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
 ) -> None:
@@ -462,7 +442,7 @@ def refuse(
     state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / state.times[slot, RATE_WEIGHT]
     counts[slot, REFUSED] += 1
     only_replica = state.fleet_counts[READY] == 1 and state.ready[0] == slot
-    if not only_replica and may_retry(state, slot):  # HAProxy does not ask the only one again
+    if not only_replica:  # HAProxy does not ask the only one again
         retry(rules, state, now_s, sent_s, tries, slot)
     else:
         give_up(state, sent_s)

@@ -25,7 +25,6 @@ from autoscaler.simulator.engines.interface import (
 from autoscaler.simulator.engines.kernel import ANSWER_WAIT, draw_ratio, random_bits
 from autoscaler.simulator.engines.live_records import LiveRecords
 from autoscaler.simulator.engines.live_replica import EventKind, LiveReplica, Message
-from autoscaler.simulator.engines.refusals_seen import RefusalsSeen
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Refusal, Request
 
@@ -67,7 +66,6 @@ class LiveEngine:
         self._model = model
         self._records = LiveRecords(model, counters, log_requests=log_requests)
         self._balancer = Balancer(model.routing, seed)
-        self._refusals_seen = RefusalsSeen()
         self._batch_seeds = np.array([batch_seed], np.uint64)
         self._replicas: dict[int, LiveReplica] = {}
         self._ready: list[LiveReplica] = []
@@ -86,7 +84,6 @@ class LiveEngine:
         core = BatcherCore(self._model.table, self._model.limits)
         batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
         self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
-        self._refusals_seen.added(slot)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; with none, requests are held."""
@@ -114,7 +111,6 @@ class LiveEngine:
             self._now_s = until_s
             for replica in self._replicas.values():
                 self._count_ongoing(until_s, replica)
-            self._look_at_refusals(until_s)
 
     def _process_events(self, until_s: float) -> None:
         """Process every try before `until_s`, and the replicas' events up to and including it."""
@@ -137,15 +133,6 @@ class LiveEngine:
                 if decision == replica.decision:
                     self._complete(now_s, replica)
                     self._decide(now_s, replica)
-
-    def _look_at_refusals(self, now_s: float) -> None:
-        """Tell each replica what the others refuse, if it is time."""
-        if not self._refusals_seen.is_due(now_s):
-            return
-        tries = [(one.offered, one.refused + one.expired) for one in self._ready]
-        shares = self._refusals_seen.look(now_s, [one.slot for one in self._ready], tries)
-        for replica, share in zip(self._ready, shares.tolist(), strict=True):
-            replica.retries.refused_elsewhere = share
 
     def drain(self, slot: int, now_s: float) -> None:
         """Have a replica start what waits without waiting for more."""
@@ -297,7 +284,7 @@ class LiveEngine:
             return
         replica.refused += 1
         # HAProxy does not ask the only replica again.
-        if self._ready != [replica] and replica.retries.take(1):
+        if self._ready != [replica]:
             self._retry(now_s, message, replica.slot)
         else:
             self._records.give_up(message)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.simulator.engines.interface import ReplicaCounters
-from deployments.http.retry_budget import RetryBudget
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Batch
 
@@ -58,8 +57,6 @@ class LiveReplica:
     #: When the front has done the first of it; infinite if it has nothing to do.
     front_event_s: float = math.inf
     refusing: bool = False
-    #: Decides which of its refusals are tried elsewhere.
-    retries: RetryBudget = field(default_factory=RetryBudget)
     #: Requests in the front, and those of them that it has not read.
     in_front: int = 0
     unread: int = 0
@@ -79,7 +76,6 @@ class LiveReplica:
         return ReplicaCounters(
             self.offered,
             self.refused,
-            self.retries.refused_finally,
             self.completed,
             self.late,
             self.expired,

@@ -193,16 +193,16 @@ class PipelineService(BaseService):
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
         """Count requests that were turned away."""
-        self.count_refused_before(sum([rows for _, rows in requests]))
+        self._count_refused(sum([rows for _, rows in requests]))
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
         """Count nothing: the core does, flow by flow."""
 
-    def count_refused_before(self, requests: int) -> None:
-        """Count requests, or rows, that were refused before they were submitted."""
+    def _count_refused(self, rows: int) -> None:
+        """Count rows that were refused before they were submitted."""
         core = self.pipeline.core
-        core.offered += requests
-        core.refused += requests
+        core.offered += rows
+        core.refused += rows
 
     def refuse(self, body: bytes, arrival_s: float) -> None:
         """Count a request that is refused because the bodies of others take too much memory."""
@@ -264,7 +264,7 @@ class PipelineService(BaseService):
                         record_times=wanted is not None,
                     )
                 except RequestError:
-                    self.count_refused_before(request.rows - row - 1)  # they are load all the same
+                    self._count_refused(request.rows - row - 1)  # they are load all the same
                     raise
                 flows.append(flow)
             results = await asyncio.gather(*(self.pipeline.result(flow) for flow in flows))

@@ -13,11 +13,10 @@ def revise(
     wait: BalancerWait,
     means: MeanTimes | None,
     refused: int = 0,
-    held_s: float = 0.0,
     way_ms: float = 0.0,
     unread_ms: Sequence[float] = (),
 ) -> None:
-    wait.revise(means, refused=refused, held_s=held_s, way_ms=way_ms, unread_ms=unread_ms)
+    wait.revise(means, refused=refused, way_ms=way_ms, unread_ms=unread_ms)
 
 
 def test_what_the_balancer_measures_beyond_the_replica_and_the_way_is_lost() -> None:
@@ -36,14 +35,6 @@ def test_less_than_the_balancer_can_tell_is_not_lost(mean_ms: float, lost_ms: fl
     wait.answered(0.010)
     revise(wait, MeanTimes(mean_ms, 0.0))
     assert wait.wait_s == pytest.approx(1e-3 * lost_ms)
-
-
-def test_answers_that_were_held_back_took_so_much_longer() -> None:
-    wait = BalancerWait()
-    wait.answered(0.010)
-    wait.answered(0.030)
-    revise(wait, MeanTimes(100.0, 0.0), held_s=0.060)
-    assert wait.wait_s == pytest.approx(0.050)
 
 
 def test_nothing_is_lost_where_the_replica_counts_more_than_the_balancer() -> None:

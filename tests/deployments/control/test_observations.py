@@ -62,7 +62,7 @@ def test_what_requests_wait_in_the_balancer_makes_them_late_in_arrears() -> None
     assert counts(observer) == (10, 6)
     # On average (0.01 + 0.05 + 0.2 + 0.01) / 4 here, and 0.07 more there.
     means = MeanTimes(67.5 + 70.0, 0.0)
-    observer.balancer_wait.revise(means, refused=0, held_s=0.0, way_ms=0.0)
+    observer.balancer_wait.revise(means, refused=0, way_ms=0.0)
     seen = observer.take([])
     assert seen.response_times_s == pytest.approx([0.10875, 0.12875, 0.20375, 0.10875])
     assert (seen.late_answers, counts(observer)) == (3, (10, 8))

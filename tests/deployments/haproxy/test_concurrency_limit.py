@@ -14,19 +14,17 @@ from deployments.haproxy.concurrency_limit import (
     FULL,
     LARGEST_BODY_BYTES,
     LIMIT_HEADER,
-    REFUSED_HEADER,
     UNLIMITED,
     balancer_name,
     limit_header,
     named_balancer,
-    refused_before,
     rules,
 )
+from deployments.haproxy.denied_requests import DeniedRequests
 from deployments.haproxy.limit_shares import FORGET_AFTER_S, LimitShares
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
 
-REFUSED = REFUSED_HEADER.decode()
 #: For how long a replica holds what it is flooded with, by its own clock.
 ROUND_S = 0.5
 
@@ -34,14 +32,6 @@ ROUND_S = 0.5
 def test_the_header_says_the_limit() -> None:
     assert limit_header(7) == (LIMIT_HEADER, b"7")
     assert limit_header(None) == (LIMIT_HEADER, b"%d" % UNLIMITED)
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [(b"12", 12), (b"0", 0), (b"", 0), (b"-1", 0), (b"x", 0), (b"1.5", 0), (b"9" * 5000, 0)],
-)
-def test_what_is_no_number_counts_nothing(value: bytes, number: int) -> None:
-    assert refused_before(value) == number
 
 
 def test_each_backend_has_variables_of_its_own() -> None:
@@ -57,8 +47,6 @@ class Replica:
         self.gate = asyncio.Event()
         self.gate.set()
         self.holds = self.most = 0
-        #: What HAProxy said that it has refused.
-        self.told: list[int] = []
         #: How HAProxy named itself in each request.
         self.balancers: list[bytes | None] = []
         self.now_s = self.held_s = 0.0
@@ -83,13 +71,10 @@ class Replica:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
                 await reader.readexactly(int(fields.get(b"content-length", 0)))
-                refused = refused_before(fields.get(REFUSED_HEADER, b""))
-                if REFUSED_HEADER in fields:
-                    self.told.append(refused)
                 balancer = named_balancer(fields.get(BALANCER_HEADER))
                 self.balancers.append(balancer)
                 if balancer is not None:
-                    self._shares.count(balancer, 1 + refused, self.now_s)
+                    self._shares.count(balancer, 1, self.now_s)
                 self.holds += 1
                 self.most = max(self.most, self.holds)
                 await self.gate.wait()
@@ -139,10 +124,24 @@ async def held(replicas: list[Replica], count: int) -> None:
         await asyncio.sleep(0.005)
 
 
-async def told(replicas: list[Replica], client: httpx.AsyncClient) -> int:
-    """Return all that the replicas have been told, what HAProxy has kept until now included."""
-    assert (await client.post("/infer", content=b"{}")).status_code == 200
-    return sum(sum(one.told) for one in replicas)
+class Denied:
+    """What the replicas count of the requests that HAProxy refused."""
+
+    def __init__(self, folder: Path, servers: int) -> None:
+        self._socket = folder / "0.sock"
+        self._replicas = [DeniedRequests(f"r{number}") for number in range(servers)]
+        self._counts = [0] * servers
+
+    async def look(self) -> list[int]:
+        """Return what each has counted, since the first look."""
+        reader, writer = await asyncio.open_unix_connection(self._socket)
+        writer.write(b"show stat -1 6 -1\n")
+        table = (await reader.read()).decode()
+        writer.close()
+        for number, one in enumerate(self._replicas):
+            one.observe(table)
+            self._counts[number] += one.take()
+        return self._counts
 
 
 async def let_in_until_full(
@@ -159,16 +158,18 @@ async def let_in_until_full(
         let_in.append(sent)
 
 
-async def test_requests_are_refused_while_all_replicas_are_full_and_each_is_told_of_once(
+async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_once(
     tmp_path: Path,
 ) -> None:
     async with fleet(tmp_path, 3, 3) as (replicas, client):
         await asyncio.gather(*(client.get("/up") for _ in range(5)))
+        denied = Denied(tmp_path, 2)
+        await denied.look()
         for one in replicas:
             one.gate.clear()
         let_in, refusal = await let_in_until_full(replicas, client)
         assert [one.holds for one in replicas] == [3, 3]
-        beyond = [refusal, *[await client.post("/infer", content=b"{}") for _ in range(4)]]
+        beyond = [refusal, *[await client.post("/infer", content=b"{}") for _ in range(5)]]
         # What is no inference request, and what may matter more, is let in all the same.
         others = [
             asyncio.create_task(client.get("/sojourn/policy")),
@@ -178,15 +179,15 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_is_told
         for one in replicas:
             one.gate.set()
         answers = [*await asyncio.gather(*let_in, *others), *beyond]
-        assert [one.status_code for one in answers] == [200] * (len(let_in) + 2) + [503] * 5
+        assert [one.status_code for one in answers] == [200] * (len(let_in) + 2) + [503] * 6
         for refusal in beyond:
             assert refusal.text == FULL
             assert refusal.headers["retry-after"] == "1"
             assert refusal.headers["content-type"] == "application/json"
         # The limit is for HAProxy alone.
         assert all(LIMIT_HEADER.decode() not in one.headers for one in answers)
-        assert await told(replicas, client) == 5
-        assert await told(replicas, client) == 5
+        assert await denied.look() == [3, 3]
+        assert await denied.look() == [3, 3]
 
 
 async def test_nothing_is_refused_before_a_replica_has_said_its_limit_or_without_one(
@@ -199,7 +200,6 @@ async def test_nothing_is_refused_before_a_replica_has_said_its_limit_or_without
         await held(replicas, 40)
         replica.gate.set()
         assert {one.status_code for one in await asyncio.gather(*many)} == {200}
-        assert replica.told == []
 
 
 async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
@@ -227,7 +227,8 @@ async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
 async def test_a_limit_that_changes_is_followed(tmp_path: Path) -> None:
     async with fleet(tmp_path, 1) as (replicas, client):
         (replica,) = replicas
-        let_in = []
+        denied, let_in = Denied(tmp_path, 1), []
+        await denied.look()
         for limit in (1, 4, 2):
             replica.limit, replica.most = limit, 0
             await client.get("/up")
@@ -240,14 +241,7 @@ async def test_a_limit_that_changes_is_followed(tmp_path: Path) -> None:
             statuses = [one.status_code for one in await asyncio.gather(*sent)]
             let_in.append((replica.most, statuses.count(200), statuses.count(503)))
         assert let_in == [(1, 1, 7), (4, 4, 4), (2, 2, 6)]
-        assert await told(replicas, client) == 7 + 4 + 6
-
-
-async def test_what_clients_say_of_refusals_is_removed(tmp_path: Path) -> None:
-    async with fleet(tmp_path, 1) as (replicas, client):
-        answer = await client.post("/infer", content=b"{}", headers={REFUSED: "1000"})
-        assert answer.status_code == 200
-        assert replicas[0].told == []
+        assert await denied.look() == [7 + 4 + 6]
 
 
 async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Path) -> None:
@@ -260,6 +254,8 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
 
     async with fleet(tmp_path, 1) as (replicas, client):
         (replica,) = replicas
+        denied = Denied(tmp_path, 1)
+        await denied.look()
         replica.gate.clear()
         first = asyncio.create_task(client.post("/infer", content=b"{}"))
         await held(replicas, 1)
@@ -272,7 +268,7 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
         await held(replicas, 3)
         replica.gate.set()
         assert [one.status_code for one in await asyncio.gather(first, *let_in)] == [200] * 3
-        assert await told(replicas, client) == 2
+        assert await denied.look() == [2]
 
 
 async def flood(replica: Replica, clients: list[httpx.AsyncClient], each: int) -> int:

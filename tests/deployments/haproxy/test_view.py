@@ -33,7 +33,7 @@ def haproxy(path: Path, answers: list[str]) -> AbstractAsyncContextManager[None]
 @asynccontextmanager
 async def raw_haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"show activity;show stat -1 4 -1\n"
+        assert await reader.readline() == b"show activity;show stat -1 6 -1\n"
         writer.write(answers.pop(0).encode())
         writer.close()
 
@@ -146,7 +146,7 @@ async def test_a_table_without_the_counts_of_refusals_is_not_understood(
         async with haproxy(path, [short]):
             await view.look()
     assert "bck" in caplog.text
-    assert view.refused_elsewhere == 0
+    assert view.take_denied() == 0
 
 
 async def test_what_requests_wait_until_they_are_read_is_told_by_questions(

@@ -10,7 +10,7 @@ from tests.support.hosted_models import hosted
 
 COUNTERS = (
     *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
-    "refused_finally_total",
+    "refused_by_balancer_total",
 )
 
 

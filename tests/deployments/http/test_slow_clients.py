@@ -23,7 +23,6 @@ from deployments.http.body_budget import BodyBudget
 from deployments.http.guarded_protocol import LINGER_S
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.http.retry_budget import RetryBudget
 from deployments.http.signature import Signature
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
@@ -52,7 +51,6 @@ class StubService:
         self.access = AccessControl()
         self.tracing = Tracing("doubles", "1")
         self.bodies = BodyBudget(1 << 30)
-        self.retries = RetryBudget()
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
         self.front_meter = FrontMeter(lambda _: None, lambda *_: None)
@@ -68,8 +66,6 @@ class StubService:
     ) -> None: ...
 
     def count_answered(self, rows: int, arrival_s: float) -> None: ...
-
-    def count_refused_before(self, requests: int) -> None: ...
 
     def refuse(self, body: bytes, arrival_s: float) -> None: ...
 

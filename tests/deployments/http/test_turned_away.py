@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
-from unittest import mock
 
 import orjson
 import pytest
@@ -93,20 +92,6 @@ async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> 
         assert counts["rows"]["expired" if too_late else "refused"] == sum(ROWS)
         loop.end_iteration()
         assert counts_of(each, hosted) == counts, "nothing is counted twice"
-
-
-async def test_they_are_counted_before_they_are_answered() -> None:
-    """A client that has its answer finds it in the counts."""
-    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
-        service.batcher.core.drain()
-        loop, seen = Loop(), []
-        hosted, connection = hosted_on(service, loop), mock.Mock()
-        connection.write.side_effect = lambda *_: seen.append(service.counts.refused)
-        for _ in range(2):
-            hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
-            hosted.pacer.add(connection, b"", b"")
-        loop.end_iteration()
-    assert seen == [2, 2]
 
 
 async def test_one_line_in_the_log_names_the_first_and_counts_the_others(

@@ -70,10 +70,10 @@ async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_h
             service.front_meter.request_read(time.monotonic())
             await infer(service, rows=rows)
         for _ in range(10):  # it does not grow with what was counted before
-            service.count_refused_before(10)
+            service.compare_with_balancer(None, 10)
         stats = service.autoscaling_stats()
     assert (stats["offered_total"], stats["refused_total"]) == (306, 300)
-    assert stats["refused_finally_total"] == 300
+    assert stats["refused_by_balancer_total"] == 300
 
 
 async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
