@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from deployments.pipelines.stage_core import StageCore
+from policy.batcher.requests import Batch, Request
 
 
 @dataclass(eq=False, slots=True)
@@ -57,21 +56,48 @@ class Item:
         Its place among the results of `frame`.
     value : Any
         The input of the stage where it waits.
+    stage : int
+        The number of the latest stage that it reached.
     arrival_s : float
         When it reached this stage.
     deaths : int
         Workers that died or hung on it.
-    waits_in : StageCore or None
-        The stage in whose queue it waits.
+    queued : Request or None
+        The item in the queue of its stage.
     """
 
     flow: Flow
     frame: "Frame | None" = None
     place: int = 0
     value: Any = None
+    stage: int = -1
     arrival_s: float = 0.0
     deaths: int = 0
-    waits_in: "StageCore | None" = None
+    queued: Request | None = None
+
+
+@dataclass(eq=False, slots=True)
+class StageBatch:
+    """One batch for a worker.
+
+    Attributes
+    ----------
+    items : list of Item
+        Its contents, in the order of the slices of `batch`.
+    started_s : float
+        When it was formed.
+    batch : Batch
+        The batch of the stage's batcher.
+    """
+
+    items: list[Item]
+    started_s: float
+    batch: Batch
+
+    @property
+    def values(self) -> list[Any]:
+        """The inputs of the stage."""
+        return [item.value for item in self.items]
 
 
 @dataclass(eq=False, slots=True)

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from deployments.errors import BusyError, RequestError
 from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.items import BatchFailure, Flow, Outcome
+from deployments.pipelines.items import BatchFailure, Flow, Outcome, StageBatch
 from deployments.pipelines.pipeline_core import PipelineCore
-from deployments.pipelines.stage_core import StageBatch, StageCore
+from deployments.pipelines.stage_core import StageCore
 from deployments.pipelines.stage_workers import StageWorkers
 from deployments.pipelines.steps import Stage, Step
 from deployments.pipelines.streams import RoomQueue, set_exception, stream_results

@@ -15,8 +15,8 @@ from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.pipelines.backlog import Backlog
 from deployments.pipelines.errors import ResultError, StageError
 from deployments.pipelines.graph import END, JOIN, EachNode, ForkNode, Graph, StageNode, SwitchNode
-from deployments.pipelines.items import Flow, Frame, Item, ItemFailure, Outcome
-from deployments.pipelines.stage_core import StageBatch, StageCore
+from deployments.pipelines.items import Flow, Frame, Item, ItemFailure, Outcome, StageBatch
+from deployments.pipelines.stage_core import StageCore
 
 # A request is admitted if it should be answered within this share of its time.
 _ADMISSION_SHARE = 0.97
@@ -70,7 +70,6 @@ class PipelineCore:
         self._node_of = {node.stage: node for node in graph.nodes if isinstance(node, StageNode)}
         self._touched: set[int] = set()
         self._batches = 0
-        self._number_of = {id(stage): number for number, stage in enumerate(stages)}
         self.refresh(-math.inf)
 
     def refresh(self, now_s: float) -> None:
@@ -163,8 +162,8 @@ class PipelineCore:
             stage = self.stages[number]
             while (batch := stage.next_batch(now_s)) is not None:
                 started.append((number, batch))
-            while stage.too_late:
-                self._give_up_late(stage.too_late.pop().flow)
+            for item in stage.take_late():
+                self._give_up_late(item.flow)
         return started
 
     def wake_at_s(self) -> float | None:
@@ -236,10 +235,10 @@ class PipelineCore:
         flow.error = error
         del self.open[flow.id]
         for item in flow.items:
-            if item.waits_in is not None:
+            if item.queued is not None:
                 # The stage may now wait for fewer items than its policy asked for.
-                self._touched.add(self._number_of[id(item.waits_in)])
-                item.waits_in.abandon(item)
+                self._touched.add(item.stage)
+                self.stages[item.stage].abandon(item)
         flow.items.clear()
         if tell:
             self.ended.append(flow)
@@ -279,7 +278,7 @@ class PipelineCore:
                 if stage.lost is not None:
                     self._fail(flow, DeviceError(stage.lost))
                     return
-                item.value = value
+                item.value, item.stage = value, node.stage
                 stage.arrive(now_s, item)
                 self._touched.add(node.stage)
                 return

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from deployments.control.latency_refit import LatencyRefit
-from deployments.pipelines.items import BatchFailure, Outcome, WorkerLoss
+from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.pipeline_core import PipelineCore
 from deployments.pipelines.policies import problem_of, solve_problem
-from deployments.pipelines.stage_core import StageBatch
 from deployments.pipelines.steps import Stage
 from deployments.pipelines.workers.factory import make_workers
 from deployments.pipelines.workers.interface import Workers

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from deployments.errors import BusyError, DeadlineError
 from deployments.pipelines.graph import EachNode, ForkNode, Graph, SwitchNode, compile_steps
-from deployments.pipelines.items import Flow
+from deployments.pipelines.items import Flow, StageBatch
 from deployments.pipelines.pipeline_core import PipelineCore
 from deployments.pipelines.planning.scaling import StageScaler
 from deployments.pipelines.planning.tandem import profile_of
 from deployments.pipelines.policies import problem_of, solve_problem
-from deployments.pipelines.stage_core import StageBatch, StageCore
+from deployments.pipelines.stage_core import StageCore
 from deployments.pipelines.steps import Stage, Step
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective

@@ -7,8 +7,7 @@ import threading
 import time
 
 from deployments.errors import StartError
-from deployments.pipelines.items import Outcome, WorkerLoss
-from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.items import Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.workers.interface import Listener
 from deployments.pipelines.workers.predictor import Predictor, Recipe, make_predictor
 from deployments.pipelines.workers.restarts import FAILED_STARTS, delay_s
@@ -57,7 +56,7 @@ class LoopWorker:
     def run(self, batch: StageBatch) -> None:
         """Run a batch now."""
         assert self._predict is not None
-        outcome = self._predict([item.value for item in batch.items])
+        outcome = self._predict(batch.values)
         self._listener.batch_ended(batch, outcome)
 
     def resize(self, count: int) -> None:
@@ -101,7 +100,7 @@ class _Thread:
         while (batch := self.batches.get()) is not None:
             outcome: Outcome
             try:
-                outcome = predict([item.value for item in batch.items])
+                outcome = predict(batch.values)
             except BaseException as error:  # SystemExit, most likely; the thread goes on
                 outcome = WorkerLoss(f"stage {self._pool.name!r} raised {type(error).__name__}")
             self._call_soon((batch, outcome))

@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from deployments.pipelines.items import Outcome
-from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.items import Outcome, StageBatch
 
 
 class Listener(Protocol):

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.pipelines.items import BatchFailure, ItemFailure, Outcome
-from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.items import BatchFailure, ItemFailure, Outcome, StageBatch
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.child import BATCH, MESSAGE, START, UnpicklableError
 
@@ -105,7 +104,7 @@ class WorkerLink:
 
     def run(self, batch: StageBatch) -> Outcome | None:
         """Send a batch; return its outcome if nothing of it can be sent."""
-        values = [item.value for item in batch.items]
+        values = batch.values
         until_s = max([item.flow.deadline_s for item in batch.items])
         job = Job(batch, [None] * len(values), time.monotonic())
         try:

@@ -10,8 +10,7 @@ from typing import Any
 import cloudpickle
 
 from deployments.errors import StartError
-from deployments.pipelines.items import Outcome, WorkerLoss
-from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.items import Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.workers.child import BATCH, START, command
 from deployments.pipelines.workers.interface import Listener
 from deployments.pipelines.workers.link import WorkerLink

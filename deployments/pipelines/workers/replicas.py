@@ -17,8 +17,7 @@ from typing import Any
 
 from deployments.errors import StartError
 from deployments.pipelines.errors import WorkerLostError
-from deployments.pipelines.items import RETRY, BatchFailure, Outcome, WorkerLoss
-from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.items import RETRY, BatchFailure, Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.workers.batch_server import (
     FREE,
     LATE,
@@ -311,7 +310,7 @@ class ReplicaWorkers:
         outcome: Outcome
         try:
             async with asyncio.timeout(self._hang_after_s):
-                outcome = await self._access.call([item.value for item in batch.items])
+                outcome = await self._access.call(batch.values)
         except TimeoutError:
             how = f"took more than {self._hang_after_s:g} s for a batch"
             outcome = WorkerLoss(f"a replica of stage {self._name!r} {how}")

@@ -12,6 +12,7 @@ from deployments.pipelines.workers.in_process import ThreadWorkers
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.table import PolicyTable
 from sojourn import Each, Ensemble, Pipeline, Stage, StageError, Switch
 from tests.support.pipeline_stages import Batched, Scale, shift
 from tests.support.waiting import LIMIT_S, until
@@ -252,9 +253,9 @@ async def test_an_smdp_stage_solves_its_table():
     async with Pipeline([stage]) as pipeline:
         core = pipeline.core.stages[0]
         first = core.policy(0.0)
-        await until(lambda: core._table is not None)
+        await until(lambda: isinstance(core.policies, PolicyTable))
         assert first.control_limit == core.policy(time.monotonic()).control_limit == 1
-        assert core._table.lookup(0.9 * profile.capacity_per_s).max_batch_size == 4
+        assert core.policies.lookup(0.9 * profile.capacity_per_s).max_batch_size == 4
         assert (await pipeline.predict(7))[0] == 7
 
 
@@ -273,7 +274,7 @@ async def test_an_auto_stage_measures_its_profile_first():
         core = pipeline.core.stages[0]
         assert core.latency_ms(1) >= 3.0
         assert core.latency_ms(3) >= 5.0
-        await until(lambda: core._table is not None)
+        await until(lambda: isinstance(core.policies, PolicyTable))
         assert await pipeline.predict(7) == 7
         with pytest.raises(DeadlineError, match="shorter than its own processing time"):
             await pipeline.predict(7, timeout_ms=2.5)

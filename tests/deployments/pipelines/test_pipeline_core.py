@@ -128,11 +128,10 @@ def test_a_hopeless_deadline_is_told_from_a_busy_pipeline():
 
 
 def test_a_stage_does_not_begin_what_the_later_ones_cannot_finish():
-    """Without stated latencies nothing is refused at first, and what is late is dropped."""
+    """A first batch that takes longer than was believed leaves the second too little time."""
     machine = Machine([Stage(double), Stage(shift)], {"double": 5, "shift": 5})
-    flow = machine.submit(1)
-    late = machine.core.submit(0.0, 2, deadline_s=math.inf)
-    late.deadline_s = 0.0149  # 5 ms behind the first, 10 of its own
+    machine.latency_ms["double"] = [12.0]
+    flow, late = machine.submit(1), machine.submit(2, deadline_s=0.016)
     machine.run()
     assert flow.result == 5
     assert isinstance(late.error, DeadlineError)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from deployments.pipelines import stage_workers
-from deployments.pipelines.items import Flow, Item
-from deployments.pipelines.stage_core import StageBatch
+from deployments.pipelines.items import Flow, Item, StageBatch
+from policy.batcher.requests import Batch, StartReason
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
 from tests.support.pipeline_stages import Batched, shift
@@ -22,8 +22,8 @@ def feed(pipeline, durations_ms):
     given_up = Flow(0, 0.0)
     given_up.done = True
     for size, ms in durations_ms:
-        batch = StageBatch([Item(given_up)] * size, time.monotonic() - 1e-3 * ms)
-        core.busy += 1
+        formed = Batch((), size, StartReason.LIMIT)
+        batch = StageBatch([Item(given_up)] * size, time.monotonic() - 1e-3 * ms, formed)
         core.in_service += size
         workers.batch_ended(0, batch, [None] * size)
 
