@@ -54,7 +54,6 @@ from deployments.models.base import Model, TensorSpec
 from deployments.modelstore.client import ask
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
-from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 from sojourn.output import print_json, print_table, say
 
@@ -181,7 +180,7 @@ def under_load(workload: Workload, rate_per_s: float, run_s: float, device: str)
     begin_mj, begin_s = None if meter is None else meter.read_mj(), time.monotonic()
     arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(open_loop, workload, arrivals_s)
+        running = pool.submit(open_loop, workload, arrivals_s, PORT)
         # The prediction that counts is the one made under the load.
         time.sleep(0.9 * run_s)
         policy = said()
@@ -189,8 +188,8 @@ def under_load(workload: Workload, rate_per_s: float, run_s: float, device: str)
     power_w = None
     if meter is not None and begin_mj is not None:
         power_w = 1e-3 * (meter.read_mj() - begin_mj) / (time.monotonic() - begin_s)
-    answered = run.records.outcome == Outcome.OK
-    times_ms = run.records.response_ms[answered]
+    answered = run.answered
+    times_ms = run.response_ms[answered]
     measured = np.percentile(times_ms, PERCENTILES).tolist() if times_ms.size else None
     return {
         "rate_per_s": rate_per_s,

@@ -1,29 +1,21 @@
 """Measure pipelines: the cost of a hop, throughput, predicted percentiles, and joint sizing.
 
-    python -m benchmarks.pipelines [--quick] [--json] [--plot FILE] [--skip-peers] [--only PART]
+    python -m benchmarks.pipelines [--quick] [--json] [--plot FILE] [--only PART]
 
 - *Hop*: the time that one more stage adds to a request that is alone, for stages that return their
-  input: on the event loop (``co_located``), in a process (``process``), in a Ray deployment
-  (``deployment``), beside a deployment that Ray's handle calls (``ray_handle``), and a process of
-  `mpservice`, the library of the article.
-- *Throughput*: 64 clients, two stages in processes that batch up to 32 arrays of 256 floats,
-  beside the same stages as Ray Serve deployments and in `mpservice`.
+  input: on the event loop (``co_located``), and in a process (``process``).
+- *Throughput*: 64 clients, two stages in processes that batch up to 32 arrays of 256 floats.
 - *Percentiles* (``predicted``): stages in threads that sleep for the time of a batch. Their
   profiles are measured, Poisson requests are sent, and the measured percentiles stand beside those
   predicted for the very requests that were sent.
 - *Sizing*: workers of least cost for an SLA of the whole, beside an oracle that tries all
   divisions, and beside an equal share of the response time for each stage.
-
-The peers need Ray, and an environment that the script installs; it says if it cannot.
 """
 
 import asyncio
 import itertools
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +26,6 @@ import uvloop
 from numpy.typing import NDArray
 
 from benchmarks.arguments import json_option, plot_option, quick_option
-from benchmarks.inputs import ROOT
-from benchmarks.peers.environments import UnavailableError, python_of
-from benchmarks.peers.pipeline_load import requests_per_s, seconds_per_request
 from deployments.pipelines.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
 from deployments.pipelines.planning.sizing import equal_division, plan_pipeline
@@ -53,17 +42,11 @@ from sojourn import Pipeline, Stage
 from sojourn.output import print_json, print_table
 
 FloatArray = NDArray[np.float64]
+Call = Callable[[Any], Awaitable[Any]]
 
 CLIENTS, FLOATS, HOP_STAGES = 64, 256, 4
 PARTS = ("hops", "predicted", "sizing")
-#: The script of each peer, the name of its hop, and that of its throughput.
-PEERS = (
-    ("deployed", "deployment", "sojourn_deployments"),
-    ("serve", "ray_handle", "ray_serve"),
-    ("mpservice", "mpservice", "mpservice"),
-)
 PERCENTILES = (50.0, 90.0, 99.0)
-PEER_TIMEOUT_S = 300
 
 
 def same(x: Any) -> Any:
@@ -95,6 +78,34 @@ class Sleeper:
         return batch
 
 
+async def seconds_per_request(call: Call, value: Any, seconds: float) -> float:
+    """Send one request after the other, and return the median time of one."""
+    times_s = []
+    end_s = time.perf_counter() + seconds
+    for _ in range(20):
+        await call(value)
+    while (started_s := time.perf_counter()) < end_s:
+        await call(value)
+        times_s.append(time.perf_counter() - started_s)
+    return sorted(times_s)[len(times_s) // 2]
+
+
+async def requests_per_s(call: Call, value: Any, clients: int, seconds: float) -> float:
+    """Run closed-loop clients for a time, and return the rate of answers."""
+    answered = 0
+    started_s = time.perf_counter()
+    end_s = started_s + seconds
+
+    async def client() -> None:
+        nonlocal answered
+        while time.perf_counter() < end_s:
+            await call(value)
+            answered += 1
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return answered / (time.perf_counter() - started_s)
+
+
 async def hop_us(place: Any, seconds: float) -> float:
     """Return what one more stage adds to a request."""
     times_s = []
@@ -111,28 +122,6 @@ async def throughput_per_s(seconds: float) -> float:
         value = np.ones(FLOATS, np.float32)
         await pipeline.predict(value)
         return await requests_per_s(pipeline.predict, value, CLIENTS, seconds)
-
-
-def measure_peer(peer: str, seconds: float) -> dict[str, float] | str:
-    """Return what a peer's script measured, or why it could not."""
-    try:
-        python = python_of(peer) if peer == "mpservice" else sys.executable
-        module = f"benchmarks.peers.{peer}_pipeline"
-        words = [str(word) for word in (CLIENTS, seconds, HOP_STAGES, FLOATS)]
-        done = subprocess.run(
-            [python, "-m", module, *words],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=PEER_TIMEOUT_S,
-            check=False,
-        )
-    except (UnavailableError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-    observed: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return observed
 
 
 def sleeping_stages(count: int) -> list[Stage]:
@@ -294,22 +283,14 @@ def draw(path: Path, rows: list[Any]) -> None:
     figure.savefig(path)
 
 
-def measure_hops(seconds: float, skip_peers: bool) -> dict[str, Any]:
-    """Return the time of a hop and the throughput, beside those of the peers."""
+def measure_hops(seconds: float) -> dict[str, Any]:
+    """Return the time of a hop and the throughput."""
     hops: dict[str, Any] = {
         "co_located": uvloop.run(hop_us("loop", seconds)),
         "process": uvloop.run(hop_us("process", seconds)),
     }
     rates: dict[str, Any] = {"sojourn": uvloop.run(throughput_per_s(seconds))}
-    unavailable = {}
-    for peer, hop, name in PEERS:
-        observed = "skipped" if skip_peers else measure_peer(peer, seconds)
-        if isinstance(observed, str):
-            unavailable[name] = observed
-            hops[hop] = rates[name] = None
-        else:
-            hops[hop], rates[name] = observed["hop_us"], observed["throughput_per_s"]
-    return {"hop_us": hops, "throughput_per_s": rates, "unavailable": unavailable}
+    return {"hop_us": hops, "throughput_per_s": rates}
 
 
 def print_hops(result: dict[str, Any]) -> None:
@@ -320,8 +301,6 @@ def print_hops(result: dict[str, Any]) -> None:
     ):
         rows = [(name, value) for name, value in result[key].items() if value is not None]
         print_table(headings, rows)
-    for name, reason in result["unavailable"].items():
-        click.echo(f"{name}: {reason}")
 
 
 def print_percentiles(rows: list[Any]) -> None:
@@ -345,7 +324,6 @@ def print_percentiles(rows: list[Any]) -> None:
 
 @click.command()
 @quick_option("A second for each measurement, one case of the percentiles, five of the sizing.")
-@click.option("--skip-peers", is_flag=True, help="Leave out what needs Ray or mpservice.")
 @click.option(
     "--only",
     type=click.Choice(PARTS),
@@ -353,16 +331,14 @@ def print_percentiles(rows: list[Any]) -> None:
 )
 @json_option
 @plot_option
-def main(
-    quick: bool, skip_peers: bool, only: str | None, as_json: bool, plot_file: Path | None
-) -> None:
+def main(quick: bool, only: str | None, as_json: bool, plot_file: Path | None) -> None:
     """Measure pipelines: hops, throughput, predicted percentiles, and joint sizing."""
     parts = PARTS if only is None else (only,)
     if plot_file is not None and "predicted" not in parts:
         raise InvalidInputError("--plot draws the predicted percentiles")
     result: dict[str, Any] = {}
     if "hops" in parts:
-        result |= measure_hops(1.0 if quick else 8.0, skip_peers)
+        result |= measure_hops(1.0 if quick else 8.0)
         if not as_json:
             print_hops(result)
     if "predicted" in parts:

@@ -1,4 +1,4 @@
-"""Compare Sojourn's HTTP path with other model servers: throughput, latency, goodput, overload.
+"""Compare Sojourn's HTTP path with other model servers: throughput, latency, goodput.
 
     python -m benchmarks.live.data_path [--quick] [--json] [--peers mosec,ray_serve] [--replicas 2]
 
@@ -9,11 +9,8 @@ the servers that can). Measured are:
 - throughput: requests per second at 1, 64 and 256 connections (`wrk`), for a tiny MLP, the digits
   model, and a sentence model (if `sojourn[sentences]` is installed, and only for the servers of
   this environment);
-- open loop: response times and answers in time at fixed rates of Poisson arrivals, on the MLP;
 - goodput: the highest Poisson rate at which 99% are answered within the SLA, on an emulated device,
-  on the MLP and on the sentence model;
-- overload: 1.5 times the capacity of the emulated device, with clients that give up and items that
-  make their batch fail.
+  on the MLP and on the sentence model.
 
 Figures are medians of the rounds, with the least and the greatest beside them; the sentence model
 and the emulated device are measured in the first round only. CPU time per request is that of the
@@ -37,8 +34,6 @@ from benchmarks.peers.closed_loop import check_wrk, closed_loop
 from benchmarks.peers.environments import UnavailableError
 from benchmarks.peers.goodput import best_rate_per_s, goodput, possible_rate_per_s
 from benchmarks.peers.models import HOSTED
-from benchmarks.peers.offered import offer
-from benchmarks.peers.overload import overload
 from benchmarks.peers.protocols import Workload, example_rows
 from benchmarks.peers.results import GOODPUT_MODELS, Results, print_results
 from benchmarks.peers.servers import SERVERS, Server, serving
@@ -67,10 +62,6 @@ class Plan:
         The numbers of connections of the throughput runs.
     closed_s : int
         Length of each throughput run.
-    offered_per_s : tuple of float
-        Rates of the open-loop runs on the MLP.
-    offered_s : float
-        Length of each of these.
     emulated_s : float
         Length of each run that searches the goodput on the emulated device.
     emulated_probes : int
@@ -88,8 +79,6 @@ class Plan:
     models_once: tuple[str, ...]
     connections: tuple[int, ...]
     closed_s: int
-    offered_per_s: tuple[float, ...]
-    offered_s: float
     emulated_s: float
     emulated_probes: int
     model_s: float
@@ -107,8 +96,6 @@ FULL_PLAN = Plan(
     models_once=("minilm",),
     connections=(1, 64, 256),
     closed_s=5,
-    offered_per_s=(1000.0, 3000.0, 5000.0, 7000.0, 14000.0),
-    offered_s=5.0,
     emulated_s=10.0,
     emulated_probes=5,
     model_s=5.0,
@@ -120,8 +107,6 @@ QUICK_PLAN = Plan(
     models_once=(),
     connections=(64,),
     closed_s=2,
-    offered_per_s=(3000.0,),
-    offered_s=2.0,
     emulated_s=4.0,
     emulated_probes=4,
     model_s=2.0,
@@ -131,7 +116,7 @@ QUICK_PLAN = Plan(
 
 
 def measure_model(server: Server, model: str, plan: Plan, replicas: int, results: Results) -> None:
-    """Measure a server's throughput with a model, its open loops and its goodput."""
+    """Measure a server's throughput with a model, and its goodput."""
     workload = Workload(model, server.dialect, example_rows(model, DISTINCT_REQUESTS))
     limit_ms = HOSTED[model].response_time_ms
     with serving(server, model, workload, replicas) as running:
@@ -145,11 +130,6 @@ def measure_model(server: Server, model: str, plan: Plan, replicas: int, results
             say_progress(f"  {run.connections} connections: {run.requests_per_s:.0f} requests/s")
         if not plan.measures_open(server.name):
             return
-        if model == "mlp":
-            for rate_per_s in plan.offered_per_s:
-                offered = offer(workload, rate_per_s, plan.offered_s, limit_ms, running.pid)
-                results.offered.setdefault(server.name, []).append(offered)
-                say_progress(f"  {rate_per_s:.0f}/s offered: {offered.in_time_share:.1%} in time")
         if model in GOODPUT_MODELS:
             highest_per_s = max(run.requests_per_s for run in new)
             probes = goodput(workload, highest_per_s, plan.model_s, plan.model_probes, limit_ms)
@@ -159,15 +139,12 @@ def measure_model(server: Server, model: str, plan: Plan, replicas: int, results
 
 
 def measure_emulated(server: Server, plan: Plan, replicas: int, results: Results) -> None:
-    """Measure a server's goodput and its overload behavior on the emulated device."""
+    """Measure a server's goodput on the emulated device."""
     workload = Workload("emulated", server.dialect, example_rows("emulated", 4096))
-    with serving(server, "emulated", workload, replicas) as running:
+    with serving(server, "emulated", workload, replicas):
         probes = goodput(workload, results.possible_per_s, plan.emulated_s, plan.emulated_probes)
         results.probes[server.name] = probes
         say_progress(f"  SLA kept up to {best_rate_per_s(probes):.0f} requests/s")
-        result = overload(server.dialect, running.batch_log, plan.emulated_s)
-        results.overloads[server.name] = result
-        say_progress(f"  overloaded: {result.goodput_per_s:.0f} requests/s in time")
 
 
 def measure(names: list[str], plan: Plan, replicas: int = 1) -> Results:

@@ -2,14 +2,16 @@
 
     python -m benchmarks.live.overload [--quick] [--json]
 
-The devices of `benchmarks.simulated.overload`, emulated and slowed down (SLA and all) until 10
-times what is possible is at most 1,000 requests per second, so that clients, HAProxy and the
+Devices of six shapes (batch latency in proportion to the batch size, as on a CPU; a steep line;
+constant; in steps; a GPU, also under a tight SLA) are emulated and slowed down (SLA and all) until
+10 times what is possible is at most 1,000 requests per second, so that clients, HAProxy and the
 replica share two cores without being the bottleneck. For each device `sojourn serve` runs one
 replica, and Poisson arrivals come at 1.05, 1.5, 4 and 10 times what is possible. Clients count from
 when each request was due. HAProxy tries a refused request up to five more times.
 """
 
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +20,34 @@ import click
 import numpy as np
 import yaml
 
-from autoscaler.simulator.scenario import Scenario
 from benchmarks.arguments import json_option, quick_option
+from benchmarks.inputs import GOOGLENET_P4
 from benchmarks.live.local_service import get_json, running_service
-from benchmarks.peers.goodput import in_time
-from benchmarks.peers.open_loop import open_loop
-from benchmarks.peers.overload import REFUSALS
+from benchmarks.peers.open_loop import REFUSALS, open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
-from benchmarks.simulated.overload import FACTORS, SHAPES, possible_per_s
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
+from policy.errors import InfeasibleError
+from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 from sojourn.output import print_json, say
 
 PORT = 8126
 MAX_POSSIBLE_PER_S = 100.0
 PERCENTILE = 99.0
+FACTORS = (1.05, 1.5, 4.0, 10.0)
+_SIZES = np.arange(1, 33)
+#: Name, batch latency in ms by batch size, and the SLA's response time in ms.
+SHAPES = (
+    ("in proportion", 0.4 + 7.8 * _SIZES, 200.0),
+    ("steep line", 20 + 3.0 * np.arange(1, 65), 150.0),
+    ("constant", np.full(32, 40.0), 100.0),
+    ("steps of 8", 1 + 2.0 * np.ceil(_SIZES / 8), 12.0),
+    ("GPU", GOOGLENET_P4.latency_ms, 30.0),
+    ("GPU, tight SLA", GOOGLENET_P4.latency_ms, 12.0),
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,19 @@ class Row:
     lost: int
 
 
+def possible_per_s(profile: Profile, at_replica: ServiceLevelObjective) -> float:
+    """Return the highest rate at which the SLA can be held, over all limits on the batch size."""
+    rates = [0.0]
+    for batch_size in range(1, profile.max_batch_size + 1):
+        limited = profile.up_to(batch_size)
+        full_ms = float(limited.latency_ms[-1])
+        room = batch_size * max(1, int(at_replica.response_time_ms / full_ms))
+        with suppress(InfeasibleError):
+            curve = solve_load_lateness_curve(limited, at_replica, room, search_sizes=False)
+            rates.append(curve.sla_rate_per_s)
+    return max(rates)
+
+
 def config_of(profile: Profile, sla: ServiceLevelObjective) -> dict[str, Any]:
     """Return the config of one replica with an emulated device."""
     replica = {
@@ -115,12 +141,12 @@ def measure(
     rate_per_s = factor * possible
     arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=1).arrivals_s
     before = get_json(f"{url}/sojourn/policy")["rows"]
-    run = open_loop(workload, arrivals_s, port=PORT)
+    run = open_loop(workload, arrivals_s, PORT, connections=1024)
     after = get_json(f"{url}/sojourn/policy")["rows"]
-    outcome = run.records.outcome
-    good = in_time(run, sla.response_time_ms)
-    answered = outcome == Outcome.OK
-    response_ms = run.records.response_ms[answered]
+    outcome = run.outcome
+    good = run.in_time(sla.response_time_ms)
+    answered = run.answered
+    response_ms = run.response_ms[answered]
     p50_ms, p99_ms = (
         np.percentile(response_ms, (50, 99)).tolist() if response_ms.size else (np.nan, np.nan)
     )
@@ -147,7 +173,7 @@ def measure_shape(
     """Serve one device, and overload it by every factor."""
     profile = Profile(shape, "device", np.asarray(latency_ms, dtype=np.float64))
     sla = ServiceLevelObjective(response_time_ms, PERCENTILE)
-    way_ms = Scenario(profile, sla, np.ones(1)).delays.way_ms
+    way_ms = TryDelays().way_ms
     possible = possible_per_s(profile, sla.after(way_ms))
     slower = max(1.0, possible / MAX_POSSIBLE_PER_S)
     profile = Profile(shape, "device", np.asarray(slower * latency_ms, dtype=np.float64))

@@ -13,13 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from benchmarks.peers.light_loop import light_open_loop
 from benchmarks.peers.machine import machine_use
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED
-from benchmarks.peers.open_loop import Run
+from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
 from benchmarks.peers.sojourn_config import PERCENTILE
@@ -151,22 +147,10 @@ def _probe(
     service_level, wrong = 0.0, 0
     # A server that has died keeps no rate.
     with machine_use() as used, suppress(ConnectionError):
-        run = light_open_loop(workload, arrivals_s, port)
+        run = open_loop(workload, arrivals_s, port)
         service_level = float(run.in_time(response_time_ms).mean())
         wrong = int((run.outcome == Outcome.WRONG).sum())
     return Probe(rate_per_s, service_level, wrong, used.others_cores)
-
-
-def in_time(run: Run, response_time_ms: float = RESPONSE_TIME_MS) -> NDArray[np.bool_]:
-    """Return which requests were answered rightly in time, counted from when they were due.
-
-    Returns
-    -------
-    ndarray of bool, shape (requests,)
-    """
-    records = run.records
-    right: NDArray[np.bool_] = records.outcome == Outcome.OK
-    return right & (records.response_ms <= response_time_ms)
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float, rounds: int) -> float:

@@ -3,9 +3,6 @@
 Each server imports this module in its own virtual environment, so it needs only numpy and torch.
 """
 
-import json
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,8 +26,6 @@ DEVICE_PROFILE = {
 }
 #: Names the model for servers whose worker processes get no arguments.
 MODEL_VARIABLE = "SOJOURN_BENCHMARK_MODEL"
-#: Names the file in which the emulated device logs its batches; if unset, it logs none.
-BATCH_LOG_VARIABLE = "SOJOURN_BENCHMARK_BATCH_LOG"
 
 
 class TinyMLP(Model):
@@ -63,29 +58,11 @@ class TinyMLP(Model):
             return {"y": self._network(torch.from_numpy(x)).numpy()}
 
 
-class LoggedDevice(Emulated):
-    """An emulated device that logs its batches and fails on values below 0.
-
-    A batch with such a value fails when it is read, before the device has spent time on it.
-    """
+class Device(Emulated):
+    """An emulated device."""
 
     def __init__(self) -> None:
         super().__init__(DEVICE_PROFILE)
-        path = os.environ.get(BATCH_LOG_VARIABLE)
-        self._log = open(path, "a", buffering=1) if path else None  # noqa: SIM115
-
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Echo the batch."""
-        started_s = time.perf_counter()
-        values = np.asarray(batch["input"])
-        if (values < 0).any():
-            raise ValueError("the batch has a value below 0")
-        answer = super().forward(batch)
-        if self._log:
-            ended_s = time.perf_counter()
-            line = {"started_s": started_s, "ended_s": ended_s, "values": values.ravel().tolist()}
-            self._log.write(json.dumps(line) + "\n")
-        return answer
 
 
 @dataclass(frozen=True)
@@ -125,7 +102,7 @@ HOSTED = {
         Hosted("digits", "deployments.models.digits:Digits", 1, 20.0),
         Hosted("minilm", "deployments.models.sentences:Sentences", 2, 500.0, {"threads": 1}),
         # The shortest batch takes 50.5 ms, a full one 66.
-        Hosted("emulated", "benchmarks.peers.models:LoggedDevice", 5, 150.0),
+        Hosted("emulated", "benchmarks.peers.models:Device", 5, 150.0),
     )
 }
 

@@ -1,214 +1,205 @@
 """An open-loop client: requests leave when they are due, whether or not the server keeps up.
 
-The client shares the machine with the server it measures, so it is built to be cheap, about 50 µs
-per request: requests are encoded in advance, and answers are checked after the run.
+The client shares the machine with the server it measures, so it is a compiled loop around epoll
+that costs 5 to 10 µs of CPU per request. The kernel notes when it received each answer, so that the
+client's own waits for a CPU can be told from the service's: the time between `sent_s` and
+`received_s` is the service's, the rest is the client's.
 """
 
-import asyncio
+import os
+import select
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
+from multiprocessing import get_context
+from typing import Any
 
-import httptools
 import numpy as np
-import uvloop
 from numpy.typing import NDArray
 
+from benchmarks.peers.open_loop_kernel import ANSWER_BYTES, follow, libc
 from benchmarks.peers.protocols import Workload
-from benchmarks.peers.servers import HOST, PORT
-from loadtests.records import Outcome, Records
+from loadtests.records import Outcome
 
 FloatArray = NDArray[np.float64]
-PATIENCE_S = 10.0
-_CHECK_EVERY_S = 0.25
+
+CONNECTIONS = 256
+PATIENCE_S = 5.0
+#: One answer in so many is kept and checked, by default.
+KEEP_EVERY = 64
+#: From the end of the preparations to the start.
+_LEAD_NS = 100_000_000
+#: Statuses that mean "not now": busy, crowded out, or given up because it would come too late.
+REFUSALS = (429, 503, 504)
+_SO_TIMESTAMPNS = 35
+_PR_SET_TIMERSLACK = 29
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A run, in progress or finished.
+    """What the clients saw; times in seconds from the start, NaN where there is none.
 
     Attributes
     ----------
-    start_s : float
-        When it began, by ``time.perf_counter``; the times in `records` count from here.
-    records : Records
-        The outcome of each request. Answers with status 200 are `Outcome.OK` until checked.
-    answers : list of bytes
-        The body of each answer; empty where there is none.
+    due_s, sent_s, received_s, read_s : ndarray of float, shape (n,)
+        When each request was due, when it was sent, when the kernel had the whole answer, and when
+        the client read it.
+    outcome : ndarray of int16, shape (n,)
+        An `Outcome`, or the status of an HTTP error. Answers with status 200 are `Outcome.OK`.
+    answers : dict of int to bytes
+        The bodies of a sample of the answers with status 200, by the request's number.
+    client_cpu_s : float
+        CPU time of the client.
     """
 
-    start_s: float
-    records: Records
-    answers: list[bytes]
+    due_s: FloatArray
+    sent_s: FloatArray
+    received_s: FloatArray
+    read_s: FloatArray
+    outcome: NDArray[np.int16]
+    answers: dict[int, bytes] = field(default_factory=dict)
+    client_cpu_s: float = 0.0
 
-    def end(self, number: int, outcome: int, body: bytes = b"") -> None:
-        """Record how a request ended."""
-        self.records.outcome[number] = outcome
-        self.records.finished_s[number] = time.perf_counter() - self.start_s
-        self.answers[number] = body
+    @property
+    def answered(self) -> NDArray[np.bool_]:
+        """Whether each request was answered with status 200, shape (n,)."""
+        return np.asarray(self.outcome == Outcome.OK)
 
+    @property
+    def response_ms(self) -> FloatArray:
+        """From when each request was due until the client had read its answer, shape (n,)."""
+        return 1e3 * (self.read_s - self.due_s)
 
-@dataclass(eq=False)
-class _Connection(asyncio.Protocol):
-    """A connection that carries one request at a time."""
+    def in_time(self, response_time_ms: float) -> NDArray[np.bool_]:
+        """Return which requests were answered rightly in time, shape (n,).
 
-    idle: list["_Connection"]
-    run: Run | None = None
-    number: int = -1
-    body: list[bytes] = field(default_factory=list)
-    timer: asyncio.TimerHandle | None = None
+        The time counts from when each was due until the kernel had its answer.
+        """
+        return self.answered & (1e3 * (self.received_s - self.due_s) <= response_time_ms)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not registered as asyncio.Transport.
-        self.transport = cast(asyncio.Transport, transport)
-        self.parser = httptools.HttpResponseParser(self)
-
-    def send(self, run: Run, number: int, request: bytes, patience_s: float) -> None:
-        """Send a request and report its outcome to `run`."""
-        self.run, self.number = run, number
-        self.body.clear()
-        now_s = time.perf_counter() - run.start_s
-        run.records.sent_s[number] = now_s
-        left_s = run.records.scheduled_s[number] + patience_s - now_s
-        self.timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._give_up)
-        self.transport.write(request)
-
-    def data_received(self, data: bytes) -> None:
-        self.parser.feed_data(data)
-
-    def on_body(self, body: bytes) -> None:
-        """Receive a part of an answer."""
-        self.body.append(body)
-
-    def on_message_complete(self) -> None:
-        """Finish an answer, and free the connection if it is kept alive."""
-        status = self.parser.get_status_code()
-        self._end(Outcome.OK if status == 200 else status)
-        if self.parser.should_keep_alive():
-            self.parser = httptools.HttpResponseParser(self)
-            self.idle.append(self)
-        else:
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self in self.idle:
-            self.idle.remove(self)
-        self._end(Outcome.CONNECTION)
-
-    def leave(self) -> None:
-        """Close the connection, leaving a request in flight unanswered."""
-        self.run = None
-        self._end(Outcome.UNANSWERED)
-        self.transport.abort()
-
-    def _give_up(self) -> None:
-        self._end(Outcome.TIMEOUT)
-        self.transport.close()
-
-    def _end(self, outcome: int) -> None:
-        if self.run is not None:
-            self.run.end(self.number, outcome, b"".join(self.body))
-            self.run = None
-        if self.timer is not None:
-            self.timer.cancel()
+    @property
+    def service_ms(self) -> FloatArray:
+        """From when each request was sent until the kernel had its answer, shape (n,)."""
+        return 1e3 * (self.received_s - self.sent_s)
 
 
-async def _send_all(
-    workload: Workload,
-    arrivals_s: FloatArray,
-    patience_s: FloatArray,
-    stop_early: Callable[[Run], bool],
-    port: int,
-) -> Run:
-    loop = asyncio.get_running_loop()
-    head = f"POST {workload.path} HTTP/1.1\r\nHost: {HOST}:{port}\r\n"
-    head += "Content-Type: application/json\r\nContent-Length: "
-    requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in workload.bodies]
-    idle: list[_Connection] = []
-    connections: list[_Connection] = []
-    count = arrivals_s.size
-    run = Run(time.perf_counter() + 0.1, Records.begin(arrivals_s), [b""] * count)
-    opening: set[asyncio.Task[None]] = set()
-
-    async def open_and_send(number: int) -> None:
-        try:
-            _, connection = await loop.create_connection(lambda: _Connection(idle), HOST, port)
-        except OSError:
-            run.end(number, Outcome.CONNECTION)
-            return
+def _connect(port: int, count: int) -> list[socket.socket]:
+    connections = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         connections.append(connection)
-        connection.send(run, number, requests[number % len(requests)], patience_s[number])
-
-    async def send_when_due() -> None:
-        checked_s = run.start_s
-        for number, due_s in enumerate(arrivals_s.tolist()):
-            wait_s = run.start_s + due_s - time.perf_counter()
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
-            if idle:
-                request = requests[number % len(requests)]
-                idle.pop().send(run, number, request, patience_s[number])
-            else:
-                task = loop.create_task(open_and_send(number))
-                opening.add(task)
-                task.add_done_callback(opening.discard)
-            if time.perf_counter() > checked_s + _CHECK_EVERY_S:
-                checked_s = time.perf_counter()
-                if stop_early(run):
-                    return
-        while np.isnan(run.records.finished_s).any() and not stop_early(run):
-            await asyncio.sleep(0.02)
-
-    try:
-        await send_when_due()
-    finally:
-        await _close(opening, connections)
-    return run
+    return connections
 
 
-async def _close(opening: set[asyncio.Task[None]], connections: list[_Connection]) -> None:
-    """Close all connections, as uvloop requires before its loop is closed."""
-    for task in list(opening):
-        task.cancel()
-    await asyncio.gather(*opening, return_exceptions=True)
-    for connection in connections:
-        connection.leave()
-    await asyncio.sleep(0.01)
+def _compile() -> None:
+    """Compile the loop, by sending nothing."""
+    whole, none = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    none.setflags(write=False)
+    kept, outcome = np.zeros((0, ANSWER_BYTES), np.uint8), np.zeros(0, np.int16)
+    service = (whole, 0, 0, none, np.zeros(1, np.int64), -1, np.zeros(0, np.int32), whole)
+    arguments: tuple[Any, ...] = (*service, whole, whole, whole, outcome, kept, whole, 1)
+    follow(*arguments)
+
+
+def _run(
+    requests: Sequence[bytes],
+    arrivals_s: FloatArray,
+    port: int,
+    connections: int,
+    first: bool,
+    keep_every: int,
+    patience_s: float,
+) -> Run:
+    """Send the requests from this process."""
+    libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    if first:
+        # Without the right, the client waits for a CPU like everybody, and says for how long.
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    _compile()
+    sockets = _connect(port, connections)
+    files = np.array([one.fileno() for one in sockets], np.int32)
+    connection_of = np.zeros(int(files.max()) + 1, np.int64)
+    connection_of[files] = np.arange(connections)
+    count = arrivals_s.size
+    sent_ns, received_ns, read_ns = (np.zeros(count, np.int64) for _ in range(3))
+    outcome = np.full(count, Outcome.UNANSWERED, np.int16)
+    kept = np.zeros((-(-count // keep_every), ANSWER_BYTES), np.uint8)
+    kept_bytes = np.zeros(kept.shape[0], np.int64)
+    due_ns = (1e9 * arrivals_s).astype(np.int64)
+    joined = np.frombuffer(b"".join(requests), np.uint8)
+    starts = np.cumsum([0, *map(len, requests)])
+    with select.epoll() as epoll:
+        for file in files.tolist():
+            epoll.register(file, select.EPOLLIN)
+        cpu_s, start_ns = time.thread_time(), time.time_ns() + _LEAD_NS
+        times = (due_ns, start_ns, round(1e9 * patience_s))
+        service = (joined, starts, epoll.fileno(), files, connection_of)
+        results = (sent_ns, received_ns, read_ns, outcome, kept, kept_bytes, keep_every)
+        arguments: tuple[Any, ...] = (*times, *service, *results)
+        follow(*arguments)
+        cpu_s = time.thread_time() - cpu_s
+    for one in sockets:
+        one.close()
+    sent_s, received_s, read_s = (
+        np.where(at_ns > 0, 1e-9 * (at_ns - start_ns), np.nan).astype(np.float64)
+        for at_ns in (sent_ns, received_ns, read_ns)
+    )
+    answers = {
+        keep_every * place: bytes(kept[place, :length]).partition(b"\r\n\r\n")[2]
+        for place, length in enumerate(kept_bytes.tolist())
+        if length
+    }
+    return Run(arrivals_s, sent_s, received_s, read_s, outcome, answers, cpu_s)
 
 
 def open_loop(
     workload: Workload,
     arrivals_s: FloatArray,
-    patience_s: FloatArray | None = None,
-    stop_early: Callable[[Run], bool] = lambda run: False,
-    port: int = PORT,
+    port: int,
+    *,
+    connections: int = CONNECTIONS,
+    first: bool = True,
+    keep_every: int = KEEP_EVERY,
+    patience_s: float = PATIENCE_S,
 ) -> Run:
-    """Send requests when they are due.
+    """Send requests when they are due, from a process of its own.
+
+    A request that is due while all connections are busy leaves when one is free.
 
     Parameters
     ----------
     workload : Workload
-        Its requests are sent in turn.
+        Its requests are sent in turn. A sample of the answers is checked.
     arrivals_s : ndarray of float, shape (n,)
         When each request is due, ascending, in seconds from the start.
-    patience_s : ndarray of float, shape (n,), optional
-        How long after that its client closes the connection; 10 s by default.
-    stop_early : callable
-        Called from time to time; the run ends at once when it returns True.
     port : int
-        Port of the server on this machine.
+        Port of the service on this machine.
+    connections : int
+    first : bool
+        Whether the client goes before all other processes, as one on another machine would. Only
+        root may do that; for others it makes no difference.
+    keep_every : int
+        One answer in so many is checked.
+    patience_s : float
+        For how long a request that was sent is waited for.
 
     Returns
     -------
     Run
-        With checked answers.
     """
-    if patience_s is None:
-        patience_s = np.full(arrivals_s.size, PATIENCE_S)
-    run = uvloop.run(_send_all(workload, arrivals_s, patience_s, stop_early, port))
-    outcome, size = run.records.outcome, len(workload.bodies)
-    for number in np.flatnonzero(outcome == Outcome.OK).tolist():
-        if not workload.is_right(number % size, run.answers[number]):
-            outcome[number] = Outcome.WRONG
+    head = f"POST {workload.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: "
+    requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in workload.bodies]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        options = (connections, first, keep_every, patience_s)
+        run = pool.submit(_run, requests, arrivals_s, port, *options).result()
+    for number, answer in run.answers.items():
+        if not workload.is_right(number % len(workload.bodies), answer):
+            run.outcome[number] = Outcome.WRONG
     return run

@@ -29,7 +29,7 @@ class Dialect(Protocol):
 
 
 class OpenInference:
-    """The Open Inference Protocol: Sojourn, Triton, MLServer."""
+    """The Open Inference Protocol: Sojourn, Triton."""
 
     def path(self, model: str) -> str:
         """Return the URL path of a model."""
@@ -52,7 +52,7 @@ class OpenInference:
 
 @dataclass(frozen=True)
 class Objects:
-    """An object of inputs, answered by an object of outputs: Ray Serve, Mosec, LitServe.
+    """An object of inputs, answered by an object of outputs: Ray Serve, Mosec.
 
     Attributes
     ----------

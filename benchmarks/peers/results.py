@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks.peers.closed_loop import ClosedLoop
 from benchmarks.peers.goodput import RESPONSE_TIME_MS, Probe, best_rate_per_s
 from benchmarks.peers.models import HOSTED
-from benchmarks.peers.offered import OfferedLoad
-from benchmarks.peers.overload import Overload
 from benchmarks.peers.sojourn_config import PERCENTILE
 
 #: The real models whose goodput is measured; it is always measured on the emulated device.
@@ -48,24 +46,18 @@ class Results:
         The highest rate within the SLA on the emulated device, by the batching model.
     closed : dict of str to dict of str to list of ClosedLoop
         By server and model: every round's runs, in order.
-    offered : dict of str to list of OfferedLoad
-        By server: every round's runs with the MLP.
     probes : dict of str to list of Probe
         By server: the search of the goodput on the emulated device.
     model_probes : dict of str to dict of str to list of list of Probe
         By server and model: the search of each round.
-    overloads : dict of str to Overload
-        By server.
     unavailable : dict of str to str
         By server: why something was not measured.
     """
 
     possible_per_s: float
     closed: dict[str, dict[str, list[ClosedLoop]]] = field(default_factory=dict)
-    offered: dict[str, list[OfferedLoad]] = field(default_factory=dict)
     probes: dict[str, list[Probe]] = field(default_factory=dict)
     model_probes: dict[str, dict[str, list[list[Probe]]]] = field(default_factory=dict)
-    overloads: dict[str, Overload] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
 
     def cells(self) -> dict[tuple[str, str, int], list[ClosedLoop]]:
@@ -101,29 +93,17 @@ class Results:
                 rates.setdefault(model, {})[name] = spread
         return rates
 
-    def offered_cells(self) -> dict[tuple[str, float], list[OfferedLoad]]:
-        """Return the rounds' open-loop runs by server and rate."""
-        cells: dict[tuple[str, float], list[OfferedLoad]] = {}
-        for name, runs in self.offered.items():
-            for run in runs:
-                cells.setdefault((name, run.arrival_rate_per_s), []).append(run)
-        return cells
-
     def wrong_by_server(self) -> dict[str, int]:
         """Count the wrong answers of each server."""
-        wrong = dict.fromkeys([*self.closed, *self.probes, *self.overloads], 0)
+        wrong = dict.fromkeys([*self.closed, *self.probes], 0)
         for name, models in self.closed.items():
             wrong[name] += sum(run.wrong for runs in models.values() for run in runs)
-        for name, offered in self.offered.items():
-            wrong[name] += sum(run.wrong for run in offered)
         for name, probes in self.probes.items():
             wrong[name] += sum(probe.wrong for probe in probes)
         for name, searches in self.model_probes.items():
             wrong[name] += sum(
                 probe.wrong for rounds in searches.values() for probes in rounds for probe in probes
             )
-        for name, result in self.overloads.items():
-            wrong[name] += result.wrong
         return wrong
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,18 +135,14 @@ class Results:
                 name: {model: [asdict(run) for run in runs] for model, runs in models.items()}
                 for name, models in self.closed.items()
             },
-            "open_loop": {
-                name: [asdict(run) for run in runs] for name, runs in self.offered.items()
-            },
             "goodput": {
                 name: [asdict(probe) for probe in probes] for name, probes in self.probes.items()
             },
-            "overload": {name: asdict(result) for name, result in self.overloads.items()},
             "cores": os.cpu_count(),
         }
 
 
-def median_cpu_us(runs: Sequence[ClosedLoop | OfferedLoad]) -> dict[str, float]:
+def median_cpu_us(runs: Sequence[ClosedLoop]) -> dict[str, float]:
     """Return the median CPU time per request of each part of a server, in microseconds."""
     parts = sorted({part for run in runs for part in run.cpu_us})
     return {part: median(run.cpu_us.get(part, 0.0) for run in runs) for part in parts}
@@ -179,9 +155,7 @@ def _cpu_text(cpu_us: Mapping[str, float]) -> str:
 def print_results(results: Results) -> None:
     """Print all tables for people."""
     _print_closed(results)
-    _print_offered(results)
     _print_goodput(results)
-    _print_overload(results)
     for name, reason in results.unavailable.items():
         print(f"{name} was not measured: {reason}")
 
@@ -210,21 +184,6 @@ def _print_closed(results: Results) -> None:
         )
 
 
-def _print_offered(results: Results) -> None:
-    limit_ms = HOSTED["mlp"].response_time_ms
-    print(f"\n{'open loop, mlp':16}{'offered/s':>10}{f'in {limit_ms:g} ms':>26}", end="")
-    print(f"{'refused':>9}{'p50 ms':>9}{'p99 ms':>24}{'others':>8}  CPU µs/request")
-    for (name, rate_per_s), runs in results.offered_cells().items():
-        in_time = Spread.of(run.in_time_share for run in runs)
-        print(
-            f"{name:16}{rate_per_s:10,.0f}{in_time.text('.1%'):>26}"
-            f"{median(run.refused_share for run in runs):9.1%}"
-            f"{median(run.p50_ms for run in runs):9.1f}"
-            f"{Spread.of(run.p99_ms for run in runs).text('.1f'):>24}"
-            f"{max(run.others_cores for run in runs):8.2f}  {_cpu_text(median_cpu_us(runs))}"
-        )
-
-
 def _print_goodput(results: Results) -> None:
     print(
         f"\n{PERCENTILE:g}% within {RESPONSE_TIME_MS:g} ms on the emulated device; the batching "
@@ -236,19 +195,3 @@ def _print_goodput(results: Results) -> None:
         print(f"\n{PERCENTILE:g}% within {HOSTED[model].response_time_ms:g} ms on {model}")
         for name, rate in rates.items():
             print(f"{name:16}{rate.text():>26}/s")
-
-
-def _print_overload(results: Results) -> None:
-    print(f"\n{'overload':16}{'goodput/s':>10}{'of capacity':>12}{'refused':>9}{'late':>8}", end="")
-    print(f"{'wasted':>8}{'for gone':>9}{'wrong':>6}{'missing':>8}", end="")
-    print(f"{'failed by others':>17}{'others':>8}")
-    for name, result in results.overloads.items():
-        wasted, gone = result.wasted_device_fraction, result.for_the_gone_fraction
-        print(
-            f"{name:16}{result.goodput_per_s:10.0f}{result.capacity_fraction:12.1%}"
-            f"{result.refused_fraction:9.1%}{result.late_fraction:8.1%}"
-            f"{'-' if wasted is None else f'{wasted:.1%}':>8}"
-            f"{'-' if gone is None else f'{gone:.1%}':>9}"
-            f"{result.wrong:6}{result.missing:8}{result.failed_by_others:17}"
-            f"{result.others_cores:8.2f}"
-        )

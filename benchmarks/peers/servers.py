@@ -19,11 +19,10 @@ import yaml
 from benchmarks.inputs import ROOT
 from benchmarks.peers import sojourn_config
 from benchmarks.peers.environments import UnavailableError, python_of
-from benchmarks.peers.models import BATCH_LOG_VARIABLE, HOSTED
+from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import BatchOfObjects, Dialect, Objects, OpenInference, Workload
 
 HOST, PORT = "127.0.0.1", 8200
-BATCH_LOG = "batches.jsonl"
 START_TIMEOUT_S, STOP_TIMEOUT_S = 90.0, 20.0
 
 
@@ -71,10 +70,8 @@ SERVERS = {
             *("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec"),
             scalable=True,
         ),
-        Server("litserve", "benchmarks.peers.litserve_server", Objects("/predict"), "litserve"),
         Server("bentoml", "benchmarks.peers.bentoml_server", BatchOfObjects("/predict"), "bentoml"),
         Server("triton", "benchmarks.peers.triton_server", OpenInference(), "triton"),
-        Server("mlserver", "benchmarks.peers.mlserver_server", OpenInference(), "mlserver"),
     )
 }
 
@@ -87,12 +84,9 @@ class Running:
     ----------
     pid : int
         Its first process; all its others descend from it.
-    batch_log : Path
-        The file in which the emulated device logs its batches.
     """
 
     pid: int
-    batch_log: Path
 
 
 @contextmanager
@@ -123,7 +117,7 @@ def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -
             # A port that the server picked for itself may have been taken meanwhile: try again.
             process = _start(command, workload, folder)
         try:
-            yield Running(process.pid, folder / BATCH_LOG)
+            yield Running(process.pid)
         finally:
             _stop(process)
 
@@ -162,8 +156,7 @@ def _command(server: Server, model: str, folder: Path, replicas: int) -> Sequenc
 def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     quiet = {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(folder / "bentoml")}
-    ours = {BATCH_LOG_VARIABLE: str(folder / BATCH_LOG), "PYTHONPATH": str(ROOT)}
-    return kept | quiet | ours | {"OMP_NUM_THREADS": "1"}
+    return kept | quiet | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], workload: Workload, log: Path) -> None:

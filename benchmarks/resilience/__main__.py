@@ -2,7 +2,7 @@
 
     python -m benchmarks.resilience [--quick] [--only NAME]... [--list] [--json]
                                    [--output FOLDER] [--page FILE]
-                                   [--cases COUNT] [--soak MINUTES] [--without-ray]
+                                   [--cases COUNT] [--soak MINUTES]
 
 `sojourn serve` runs configs/emulated-p4.yaml with two replicas behind HAProxy. An open loop of
 80 requests/s over keep-alive connections, one body in fifty of 600 KB, and 60 clients that are idle
@@ -10,9 +10,7 @@ for ten seconds at a time send requests with known answers, while a process is k
 new version is deployed, or strangers misbehave. Three experiments have a cluster of two nodes
 (`benchmarks.resilience.nodes`) and take about three minutes; the others take less than two. All of
 them take about fifty minutes, with ``--quick`` about twenty. The table is printed, and with
-``--output`` also written, as Markdown and as JSON; ``--page`` puts it into a page. Experiments that
-only send requests, and the soak, can run ``--without-ray``: HAProxy with Ray's configuration, and
-replicas that Ray has not started.
+``--output`` also written, as Markdown and as JSON; ``--page`` puts it into a page.
 """
 
 import os
@@ -27,13 +25,11 @@ from typing import Any
 import click
 
 from benchmarks.arguments import json_option, quick_option
-from benchmarks.resilience import strangers
 from benchmarks.resilience.experiments import EXPERIMENTS, Experiment, run_experiment
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.report import COLUMNS, around, cells, not_completed, write, write_into
 from benchmarks.resilience.service import Service
 from benchmarks.resilience.soak import soak
-from benchmarks.resilience.without_ray import serving_without_ray
 from sojourn.output import print_json, print_table, say
 
 #: The longest that a quick experiment may take, with the start of its service.
@@ -41,8 +37,6 @@ LIMIT_S = 240
 #: The longest that schemathesis takes to make and send a case, on a busy machine.
 _CASE_S = 0.2
 NAMES = [experiment.name for experiment in EXPERIMENTS]
-#: Where the experiments are that only send requests.
-_ONLY_SEND = (strangers.__name__, fuzz.__module__, soak.__module__)
 
 
 @click.command(help=__doc__.splitlines()[0])
@@ -64,9 +58,6 @@ _ONLY_SEND = (strangers.__name__, fuzz.__module__, soak.__module__)
 @click.option(
     "--soak", "soak_min", type=click.FloatRange(min=1), help="Only send load, for so many minutes."
 )
-@click.option(
-    "--without-ray", is_flag=True, help="Run what only sends requests, on replicas without Ray."
-)
 @json_option
 def main(
     quick: bool,
@@ -76,7 +67,6 @@ def main(
     page: Path | None,
     cases: int | None,
     soak_min: float | None,
-    without_ray: bool,
     as_json: bool,
 ) -> int:
     """Run the experiments and print the table."""
@@ -87,12 +77,6 @@ def main(
         chosen = [Experiment("soak", soak(soak_min))]
     if cases is not None:
         chosen = [replace(one, fault=fuzz(cases)) if one.name == "fuzz" else one for one in chosen]
-    if without_ray:
-        chosen = [
-            replace(one, start=serving_without_ray)
-            for one in chosen
-            if one.fault.__module__ in _ONLY_SEND
-        ]
     if list_only:
         print_table(
             ("experiment", "what happens"), [(one.name, one.fault.__doc__) for one in chosen]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import clock, disk, faults, nodes, strangers
+from benchmarks.resilience import disk, faults, nodes, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -82,7 +82,6 @@ EXPERIMENTS = (
         "long-requests", faults.scale_in, document=faults.long_document, load=faults.LONG_LOAD
     ),
     Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
-    Experiment("clock-stepped", clock.stepped, start=clock.on_a_stepping_clock),
     Experiment("node-drained", nodes.drained, nodes.document, True, nodes.serving, nodes.LOAD),
     Experiment("node-killed", nodes.killed, nodes.document, True, nodes.serving, nodes.LOAD),
     Experiment("node-vanished", nodes.vanished, nodes.document, True, nodes.serving, nodes.LOAD),

@@ -1,4 +1,4 @@
-"""The compiled loop of `benchmarks.peers.light_loop`: no interpreter, only system calls.
+"""The compiled loop of `benchmarks.peers.open_loop`: no interpreter, only system calls.
 
 It calls the C library of Linux, whose structures it lays out as arrays of 64-bit words.
 """
