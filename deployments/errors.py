@@ -7,7 +7,7 @@ the client. A model of your own may raise `RowsError` and any `RequestError`, im
 
     SojournError (policy.errors)
     ├── StartError                     the service could not start on this machine
-    ├── ChildError                     a process that computes for this one failed
+    ├── WorkerError (autoscaler.worker) a process that computes for this one failed
     ├── RowsError                      some rows of a batch failed; maps each row to its error
     └── RequestError                   one request failed; carries its HTTP status
         ├── BadRequestError          400  the request is malformed
@@ -36,10 +36,6 @@ from policy.errors import SojournError
 
 class StartError(SojournError):
     """The service could not start on this machine."""
-
-
-class ChildError(SojournError):
-    """A process that computes for this one died, hung, or was not understood; try again."""
 
 
 class RowsError(SojournError):

@@ -1,19 +1,18 @@
 """Bring a history to a deployment's autoscaler, beside its decisions.
 
 Replicas report the code of the history in their config, and store it in the cluster. It is read
-and learned from in another process (`autoscaler.history.child`), once the replicas have told how
-much load one of them can take. A service that has been watched for a day knows its recent past
+in a worker process (`autoscaler.history.learning_worker`), once the replicas have reported the load
+that one of them can take. A service that has been watched for a day knows its recent past
 better, so it reads no history any more; nor does one that has read this one.
 """
 
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from autoscaler.controller import Autoscaler
-from autoscaler.history.child import Question, learn_beside
 from autoscaler.history.learning import DAY_S, Learned
+from autoscaler.history.learning_worker import Question, learn_in_worker
 from autoscaler.standbys import StandbyAutoscaler
 from policy.errors import InvalidInputError
 
@@ -25,7 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 15.0, 600.0
 RATES_WITHIN_S = 60.0
 _WATCHED = "the service has been watched for a day, and knows its recent past better"
 
-Learner = Callable[[bytes, Question], "Future[dict[str, Any]]"]
+Learner = Callable[[bytes, Question], "Future[Learned]"]
 
 
 class HistoryFeed:
@@ -38,7 +37,7 @@ class HistoryFeed:
     load : callable
         Returns a future of what is stored of the history; None if there is nothing.
     learner : callable, optional
-        Learns beside; see `autoscaler.history.child.learn_beside`.
+        As `autoscaler.history.learning_worker.learn_in_worker`.
 
     Attributes
     ----------
@@ -50,7 +49,7 @@ class HistoryFeed:
         self,
         deployment: str,
         load: Callable[[], "Future[bytes | None]"],
-        learner: Learner = learn_beside,
+        learner: Learner = learn_in_worker,
     ) -> None:
         self.settled = 0
         self._deployment = deployment
@@ -58,7 +57,7 @@ class HistoryFeed:
         self._learner = learner
         self._code = 0
         self._loading: Future[bytes | None] | None = None
-        self._learning: Future[dict[str, Any]] | None = None
+        self._learning: Future[Learned] | None = None
         self._pause_s = FIRST_PAUSE_S
         self._wait_until_s = 0.0
         self._trouble = ""
@@ -74,7 +73,7 @@ class HistoryFeed:
         code : int or None
             Of the history in the config; 0 if it has none, None if that is not known now.
         autoscaler : Autoscaler or StandbyAutoscaler
-            It learns from the history as soon as that has been learned from beside.
+            It learns from the history as soon as the worker has.
         """
         if code is None:
             code = self._code
@@ -121,24 +120,18 @@ class HistoryFeed:
         assert self._learning is not None
         if not self._learning.done():
             return
-        answer, self._learning = self._learning.result(), None
-        if "learned" in answer:
-            try:
-                learned = Learned.from_dict(answer["learned"])
-                autoscaler.learn(learned)
-            except (InvalidInputError, KeyError, TypeError, ValueError) as error:
-                self._settle(f"it is not usable ({error})")
-                return
+        answer, self._learning = self._learning, None
+        try:
+            learned = answer.result()
+            autoscaler.learn(learned)
+        except InvalidInputError as error:
+            self.settled = self._code
+            self._note(f"; its history is not used: {error}")
+        except Exception as error:
+            self._retry(now_s, str(error))
+        else:
             self.settled, self._trouble = self._code, ""
             logger.info("%s: learned from %.1f days of history", self._deployment, learned.days)
-        elif "error" in answer:
-            self._settle(answer["error"])
-        else:
-            self._retry(now_s, answer["unreachable"])
-
-    def _settle(self, why: str) -> None:
-        self.settled = self._code
-        self._note(f"; its history is not used: {why}")
 
     def _retry(self, now_s: float, why: str) -> None:
         self._wait_until_s = now_s + self._pause_s

@@ -14,7 +14,7 @@ NASA's trace to 0.06 instead of 0.02).
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -182,15 +182,6 @@ class Learned:
         forecaster.load_state(self.forecaster)
         forecaster.go_on_with(newer)
         return forecaster
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain numbers, text and dicts."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "Learned":
-        """Read what `to_dict` returned."""
-        return cls(**{**content, "setting": FleetSetting(**content["setting"])})
 
 
 def learn(trace: Trace, setting: FleetSetting) -> Learned:

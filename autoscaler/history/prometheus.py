@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.history.traces import Trace
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, SojournError
 
 #: Resolution of the query: the SLA is judged by the minute.
 STEP_S = 60
@@ -22,7 +22,7 @@ _TIMEOUT_S = 30.0
 _MAX_BYTES = 8 << 20
 
 
-class UnreachableError(Exception):
+class UnreachableError(SojournError):
     """The server does not answer, or fails; it may do better next time."""
 
 

@@ -98,7 +98,7 @@ class Service:
 
     def solvers(self) -> list[psutil.Process]:
         """Return the processes that solve policy tables."""
-        return self.processes(lambda _, command: "table_solver_process" in command)
+        return self.processes(lambda _, command: "autoscaler.worker" in command)
 
     def named(self, name: str) -> list[psutil.Process]:
         """Return the processes with a name, such as ``gcs_server``."""

@@ -1,62 +1,147 @@
-"""Answer what-if questions in a child process: one at a time, and the newest wins."""
+"""Answer the console's what-if questions in a worker process: one at a time, the newest first."""
 
 import asyncio
 import itertools
 import logging
-from typing import Any
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from deployments.control.child_process import ChildProcess
-from deployments.errors import ChildError, PlannerBusyError
+from pydantic import Field
+
+from autoscaler.worker import WorkerError
+from deployments.config.validation import StrictModel, validate
+from deployments.control.worker_process import WorkerProcess
+from deployments.errors import NotFoundError, PlannerBusyError
+from policy.errors import SojournError
+from policy.profile import Profile
+from policy.try_delays import TryDelays
 
 logger = logging.getLogger("sojourn.console")
 
-#: The longest that a question may take; most take a tenth of a second.
-TIME_LIMIT_S = 15.0
-#: How long the process may take to start besides, on a busy machine.
-START_LIMIT_S = 45.0
+#: The longest that a plan may take, with the start of the worker; most take a tenth of a second.
+TIME_LIMIT_S = 45.0
 #: Questions beyond this are refused at once.
 MAX_WAITING = 8
+_DELAYS = ("request_delay_ms", "reply_delay_ms", "retry_delay_ms", "retries")
+
+#: A function of the worker (``module:name``), its arguments and keyword arguments.
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-class PlannerProcess:
-    """A child process that plans: started by the first page or question.
+class Planning(Protocol):
+    """How the what-if questions of a service are answered.
 
-    Its imports take up to a second, more on a busy machine, so it starts before the first question
-    and runs while a page is open.
+    Attributes
+    ----------
+    warm_up : str
+        A function that loads what plans need.
+    """
+
+    warm_up: str
+
+    def calls(self, content: Any) -> dict[str, Call]:
+        """Return how to plan each scenario of a question in JSON's types.
+
+        Raises
+        ------
+        InvalidInputError
+            The question is not valid; one line says why.
+        RequestError
+            There is no such model.
+        """
+
+
+class Scenario(StrictModel):
+    """An SLA, a load, and the prices of replicas and energy."""
+
+    response_time_ms: float = Field(gt=0, le=1e7)
+    percentile: float = Field(gt=1, lt=100)
+    #: Requests per second, over all replicas.
+    arrival_rate_per_s: float = Field(gt=0, le=1e7)
+    burst_factor: float = Field(default=1.0, ge=1, le=1e3)
+    #: As `policy.energy_weight` with a latency weight of 1. None: least energy under the SLA.
+    energy_weight: float | None = Field(default=None, ge=0, le=1e6)
+    #: Per kWh. None: the least replicas are chosen, and not those that cost least.
+    energy_price: float | None = Field(default=None, ge=0, le=1e6)
+    #: Per replica and hour, in the currency of the energy.
+    replica_price: float = Field(default=0.0, ge=0, le=1e6)
+
+
+class Question(StrictModel):
+    """The present scenario, and another."""
+
+    now: Scenario
+    then: Scenario
+    #: Name of the model; None: the deployment's own.
+    model: str | None = None
+
+
+class ModelPlanning:
+    """Plan the replicas of a model, by the profile that this replica believes.
 
     Parameters
     ----------
-    module : str
-        The module that it runs.
+    reports : callable
+        Returns the reports of ``GET /sojourn/policy`` on each model, the first model's first.
     """
 
-    def __init__(self, module: str) -> None:
-        self._child = ChildProcess(module, "the planner")
+    warm_up = "deployments.console.replica_plan:warm_up"
+
+    def __init__(self, reports: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        self._reports = reports
+
+    def calls(self, content: Any) -> dict[str, Call]:
+        """Return how to plan both scenarios; see `Planning.calls`."""
+        question = validate(Question, content)
+        report = self._report_of(question.model)
+        settings = report["autoscaler"]
+        delays = TryDelays(**{name: settings[name] for name in _DELAYS})
+        profile = Profile.from_dict(report["profile"])
+        return {
+            name: (
+                "deployments.console.replica_plan:plan",
+                (profile, delays),
+                scenario.model_dump(),
+            )
+            for name, scenario in (("now", question.now), ("then", question.then))
+        }
+
+    def _report_of(self, model: str | None) -> Mapping[str, Any]:
+        reports = self._reports()
+        if model is None:
+            return reports[0]
+        for report in reports:
+            if report["model"] == model:
+                return report
+        raise NotFoundError(f"there is no model {model!r:.100}")
+
+
+class Planner:
+    """Answer questions in a worker process."""
+
+    def __init__(self) -> None:
+        self._worker = WorkerProcess("the planner")
         self._lock = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._newest = 0
-        self._asked = 0
-        self._pages = 0
+        self._waiting = 0
+        self._latest: dict[bytes, Any] = {}
+        self._warming: asyncio.Task[None] | None = None
 
-    def open_page(self) -> None:
-        """Start the process, if it does not run, and keep it until the page is closed."""
-        self._pages += 1
-        self._child.keep()
-        if self._pages == 1:
-            try:
-                self._child.start()
-            except ChildError as error:
-                # The first question tries again, and says it.
-                logger.warning("%s", error)
+    def warm_up(self, function: str) -> None:
+        """Start the worker and call a function, so that the first question waits for neither."""
+        if self._warming is None or self._warming.done():
+            self._warming = asyncio.create_task(self._warm_up(function))
 
-    def close_page(self) -> None:
-        """Note that a page was closed; without pages and questions the process ends soon."""
-        self._pages -= 1
-        if not self._pages:
-            self._child.let_go()
+    async def _warm_up(self, function: str) -> None:
+        try:
+            await self._worker.ask(function, time_limit_s=TIME_LIMIT_S)
+        except WorkerError as error:  # the first question tries again
+            logger.warning("%s", error)
 
-    async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a question, in JSON's types.
+    async def ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
+        """Return the results of calls, by their names; ``{"error": why}`` if there is no plan.
 
         While one question is answered, only the newest of the others waits for its turn.
 
@@ -64,24 +149,42 @@ class PlannerProcess:
         ------
         PlannerBusyError
             A newer question took its place, or too many wait.
-        ChildError
-            The process died, or took too long.
+        WorkerError
+            The worker died, or took too long.
         """
-        if self._asked > MAX_WAITING:
+        if self._waiting > MAX_WAITING:
             raise PlannerBusyError("the planner is busy; ask again")
         self._newest = number = next(self._numbers)
-        self._asked += 1
+        self._waiting += 1
         try:
             async with self._lock:
                 if number != self._newest:
                     raise PlannerBusyError("a newer question took the place of this one")
-                start_s = 0.0 if self._child.has_answered else START_LIMIT_S
-                return await self._child.ask(message, TIME_LIMIT_S + start_s)
-        except ChildError as error:
-            raise ChildError(f"{error}; ask again, or for something simpler") from error
+                keys = {name: pickle.dumps(call) for name, call in calls.items()}
+                plans: dict[bytes, Any] = {}
+                for name, call in calls.items():
+                    known = plans | self._latest  # mostly, only one scenario is another
+                    plans[keys[name]] = known.get(keys[name]) or await self._plan(call)
+                self._latest = plans
+                return {name: plans[key] for name, key in keys.items()}
+        except WorkerError as error:
+            raise WorkerError(f"{error}; ask again, or for something simpler") from error
         finally:
-            self._asked -= 1
+            self._waiting -= 1
+
+    async def _plan(self, call: Call) -> Any:
+        function, arguments, options = call
+        try:
+            return await self._worker.ask(
+                function, *arguments, **options, time_limit_s=TIME_LIMIT_S
+            )
+        except WorkerError:
+            raise
+        except SojournError as error:
+            return {"error": str(error)}
 
     def close(self) -> None:
-        """End the process, if it runs; the next question starts another."""
-        self._child.close()
+        """End the worker, if it runs; the next question starts another."""
+        if self._warming is not None:
+            self._warming.cancel()
+        self._worker.close()

@@ -11,16 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from deployments.config.service_config import UserConfig
-from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import Bottleneck, bottleneck
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.observations import Observations
 from deployments.control.policy_report import policy_report
+from deployments.control.policy_solver import PolicySolver, SolveRequest, work_conserving_table
 from deployments.control.response_times import ResponseTimePercentiles
 from deployments.control.sla_capacity import SlaCapacity
-from deployments.control.solve_request import SolveRequest
-from deployments.control.table_solver import work_conserving_table
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
 from policy.batcher.requests import PolicySource
@@ -38,7 +36,7 @@ TICK_S = 1.0
 class PolicyController:
     """Create a batcher's core, and keep its policy right.
 
-    A `BackgroundSolver` solves the policy table, `ModelCorrections` adjusts the model to what is
+    A `PolicySolver` solves the policy table, `ModelCorrections` adjusts the model to what is
     observed, `ResponseTimePercentiles` measures and predicts response times, and `policy_report`
     explains the outcome.
 
@@ -80,7 +78,7 @@ class PolicyController:
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(_first_table(profile, user_config), self._limits())
-        self._solver = BackgroundSolver(user_config.sla, self._use_solved_table)
+        self._solver = PolicySolver(user_config.sla, self._use_solved_table)
         self._solve()
 
     @property

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from deployments.control.background_solver import BackgroundSolver
 from deployments.control.bottleneck import bottleneck
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections
+from deployments.control.policy_solver import PolicySolver
 from deployments.control.response_times import ResponseTimePercentiles
 from policy.batcher.core import BatcherCore
 
 
 def policy_report(
     core: BatcherCore,
-    solver: BackgroundSolver,
+    solver: PolicySolver,
     corrections: ModelCorrections,
     percentiles: ResponseTimePercentiles,
     now_s: float,

@@ -15,15 +15,11 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import policy
-from deployments.control.solve_request import SolveRequest, SolveResult, curve_from_dict
 from deployments.modelstore.private_folder import make_private
-from policy.errors import InvalidInputError
-from policy.load_lateness import LoadLatenessCurve
-from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -34,7 +30,7 @@ _LIBRARIES = ("numpy", "scipy", "numba")
 
 
 class SolveCache:
-    """Solutions in a folder, a file for each table and each curve.
+    """Solutions in a folder, a JSON file for each.
 
     Parameters
     ----------
@@ -51,71 +47,38 @@ class SolveCache:
         self._code = code_digest() if code is None else code
         self._max_bytes = max_bytes
 
-    def load(self, request: SolveRequest) -> SolveResult:
-        """Return the stored solution of `request`.
-
-        Raises
-        ------
-        InvalidInputError
-            A file is missing or damaged.
-        """
-        table = self.load_table(request)
-        path = self.path(request.curve_name)
+    def load(self, name: str) -> Any:
+        """Return the stored solution `name`; raise `KeyError` if it is missing or damaged."""
+        path = self.path(name)
         try:
-            curve = curve_from_dict(json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InvalidInputError(f"load-lateness curve: not stored ({error!r})") from error
-        _mark_used(path)
-        return SolveResult(table, curve)
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise KeyError(name) from error
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return content
 
-    def load_table(self, request: SolveRequest) -> PolicyTable:
-        """Return the stored table of `request`.
-
-        Raises
-        ------
-        InvalidInputError
-            The file is missing or damaged.
-        """
-        path = self.path(request.table_name)
-        table = PolicyTable.load(path, request.profile, request.objective)
-        _mark_used(path)
-        return table
-
-    def store_table(self, request: SolveRequest, table: PolicyTable) -> None:
-        """Store the table of `request`.
+    def store(self, name: str, content: Any) -> None:
+        """Store a solution atomically, since another replica may be reading it; then make room.
 
         Raises
         ------
         OSError
             The file cannot be written.
         """
-        self._write(request.table_name, json.dumps(table.to_dict()))
-
-    def store_curve(self, request: SolveRequest, curve: LoadLatenessCurve | None) -> None:
-        """Store the curve of `request`, or that there is none.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
-        self._write(request.curve_name, json.dumps(curve and asdict(curve)))
-
-    def path(self, name: str) -> Path:
-        """Return the file of a solution that this code computes."""
-        return self.folder / f"{self._code[:16]}-{name}"
-
-    def _write(self, name: str, text: str) -> None:
-        """Write a file atomically, since another replica may be reading it; then make room."""
         path = self.path(name)
         temporary = path.with_suffix(f".{os.getpid()}")
         try:
-            temporary.write_text(text)
+            temporary.write_text(json.dumps(content))
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
         self._evict(kept=path)
+
+    def path(self, name: str) -> Path:
+        """Return the file of a solution that this code computes."""
+        return self.folder / f"{self._code[:16]}-{name}.json"
 
     def _evict(self, kept: Path) -> None:
         """Delete the files used longest ago, but not `kept`, until the rest is small enough."""
@@ -157,10 +120,8 @@ def _cache_home() -> Path:
 def code_digest() -> str:
     """Return a hash of what computes solutions: our sources and the libraries' versions."""
     root = Path(policy.__file__).parent
-    here = Path(__file__)
-    sources = [*root.rglob("*.py"), here.with_name("table_solver_process.py")]
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
-    return digest(root.parent, sources, [platform.python_version(), *versions])
+    return digest(root, root.rglob("*.py"), [platform.python_version(), *versions])
 
 
 def digest(root: Path, sources: Iterable[Path], versions: Iterable[str]) -> str:
@@ -170,8 +131,3 @@ def digest(root: Path, sources: Iterable[Path], versions: Iterable[str]) -> str:
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         result.update(f"{path.relative_to(root)} {content}\n".encode())
     return result.hexdigest()
-
-
-def _mark_used(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        os.utime(path)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from starlette.types import Receive, Scope, Send
 
 from deployments.access.control import OPERATIONS, scope_of
-from deployments.console.planning import ModelPlanning, Planning
+from deployments.console.planner import ModelPlanning, Planning
 from deployments.errors import BusyError, RequestError
 from deployments.haproxy import only_replica
 from deployments.haproxy.concurrency_limit import BALANCER_HEADER, limit_header, named_balancer

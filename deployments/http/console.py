@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Send
 
+from autoscaler.worker import WorkerError
 from deployments.console.feed import PERIOD_S, Feed, Report
-from deployments.console.planner import PlannerProcess
-from deployments.console.planning import Planning
+from deployments.console.planner import Planner, Planning
 from deployments.console.static_files import PAGE, static_file
-from deployments.errors import BadRequestError, BusyError, ChildError, ModelError
+from deployments.errors import BadRequestError, BusyError, ModelError
 from deployments.http.answers import Answer, check_method, json_answer
 from deployments.http.request import Headers, read_body
 from policy.errors import InvalidInputError
@@ -53,7 +53,7 @@ class Console:
     ) -> None:
         self._feed = Feed(reports, autoscaler, replica)
         self._planning = planning
-        self._planner = PlannerProcess(planning.process)
+        self._planner = Planner()
         self.streams = 0
 
     @staticmethod
@@ -99,14 +99,14 @@ class Console:
 
     async def _plan(self, body: bytes) -> dict[str, Any]:
         try:
-            message = self._planning.message(orjson.loads(body))
+            calls = self._planning.calls(orjson.loads(body))
         except orjson.JSONDecodeError as error:
             raise BadRequestError(f"the body is not JSON: {error}") from None
         except InvalidInputError as error:
             raise BadRequestError(str(error)) from None
         try:
-            return await self._planner.ask(message)
-        except ChildError as error:
+            return await self._planner.ask(calls)
+        except WorkerError as error:
             raise ModelError(str(error)) from error
 
     async def stream(
@@ -135,7 +135,7 @@ class Console:
             raise BusyError(f"this replica has {MAX_STREAMS} open consoles; close one of them")
         self.streams += 1
         # The page may ask soon, and the process takes a while to start.
-        self._planner.open_page()
+        self._planner.warm_up(self._planning.warm_up)
         left = asyncio.create_task(_until_left(receive))
         try:
             event, log_sent = await self._feed.next(0)
@@ -166,7 +166,6 @@ class Console:
                 logger.exception("a console's stream ended")
         finally:
             self.streams -= 1
-            self._planner.close_page()
             left.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await left

@@ -12,9 +12,9 @@ import pytest
 
 from autoscaler import scaled_deployments
 from autoscaler.decision import Decision, FleetState
-from autoscaler.history.child import Question
 from autoscaler.history.feed import HistoryFeed
-from autoscaler.history.learning import learn
+from autoscaler.history.learning import Learned, learn
+from autoscaler.history.learning_worker import Question
 from autoscaler.history.traces import Trace
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
@@ -172,11 +172,11 @@ def test_a_history_in_the_store_is_learned_from_once(monkeypatch: pytest.MonkeyP
     counts = np.random.default_rng(0).poisson(20, 1200).astype(float)
     asked = []
 
-    def learner(packed: bytes, question: Question) -> "Future[dict[str, object]]":
+    def learner(packed: bytes, question: Question) -> "Future[Learned]":
         asked.append(question)
-        learned: Future[dict[str, object]] = Future()
+        learned: Future[Learned] = Future()
         trace = Trace(counts, 1, 0, True).ending_at(int(question.until_s))
-        learned.set_result({"learned": learn(trace, question.setting).to_dict()})
+        learned.set_result(learn(trace, question.setting))
         return learned
 
     monkeypatch.setattr(HistoryFeed.__init__, "__defaults__", (learner,))

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.console.planning import Planning
+from deployments.console.planner import Planning
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
 from deployments.http.request import ACCEPT_ENCODING

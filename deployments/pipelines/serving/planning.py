@@ -1,11 +1,12 @@
-"""The what-if of a pipeline in the console: what the page asks, and what the planner is told."""
+"""The what-if questions of a pipeline's console."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import Field
 
 from deployments.config.validation import StrictModel, validate
+from deployments.console.planner import Call
 from deployments.pipelines.serving.config import PipelineConfig
 from deployments.pipelines.steps import Stage
 
@@ -40,24 +41,26 @@ class PipelinePlanning:
         Returns the stages with the profiles that are believed.
     """
 
-    process = "deployments.pipelines.serving.planner_process"
+    warm_up = "deployments.pipelines.serving.pipeline_plan:warm_up"
 
     def __init__(self, config: PipelineConfig, stages: Callable[[], Sequence[Stage]]) -> None:
         self._steps = config.model_dump(mode="json", include={"steps"}, exclude_unset=True)["steps"]
         self._costs = config.worker_costs()
         self._stages = stages
 
-    def message(self, content: Any) -> dict[str, Any]:
-        """Return the steps, what is believed of them, and the scenarios; see `Planning.message`."""
+    def calls(self, content: Any) -> dict[str, Call]:
+        """Return how to plan both scenarios; see `deployments.console.planner.Planning.calls`."""
         question = validate(PipelineQuestion, content)
-        profiles: Mapping[str, Any] = {
+        profiles = {
             stage.name: stage.profile.to_dict()
             for stage in self._stages()
             if stage.profile is not None
         }
         return {
-            "steps": self._steps,
-            "costs": self._costs,
-            "profiles": profiles,
-            "scenarios": question.model_dump(include={"now", "then"}),
+            name: (
+                "deployments.pipelines.serving.pipeline_plan:plan",
+                (self._steps, profiles, self._costs),
+                scenario.model_dump(),
+            )
+            for name, scenario in (("now", question.now), ("then", question.then))
         }

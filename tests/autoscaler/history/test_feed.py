@@ -3,16 +3,17 @@
 import logging
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from autoscaler.controller import Autoscaler
-from autoscaler.history.child import Question
 from autoscaler.history.feed import FIRST_PAUSE_S, LONGEST_PAUSE_S, RATES_WITHIN_S, HistoryFeed
 from autoscaler.history.learning import DAY_S, FleetSetting, Learned, learn
+from autoscaler.history.learning_worker import Question
+from autoscaler.history.prometheus import UnreachableError
 from autoscaler.history.traces import Trace
+from policy.errors import InvalidInputError
 
 CODE = 7
 NOW_S = 1_700_000_000.0
@@ -45,13 +46,13 @@ class Beside:
     def __init__(self) -> None:
         self.loads: list[Future[bytes | None]] = []
         self.questions: list[Question] = []
-        self.answers: list[Future[dict[str, Any]]] = []
+        self.answers: list[Future[Learned]] = []
 
     def load(self) -> "Future[bytes | None]":
         self.loads.append(Future())
         return self.loads[-1]
 
-    def learner(self, packed: bytes, question: Question) -> "Future[dict[str, Any]]":
+    def learner(self, packed: bytes, question: Question) -> "Future[Learned]":
         assert packed == b"packed"
         self.questions.append(question)
         self.answers.append(Future())
@@ -73,10 +74,10 @@ def feed(beside: Beside) -> HistoryFeed:
     return HistoryFeed("Model", beside.load, beside.learner)
 
 
-def learned(end_s: float = NOW_S - 3600) -> dict[str, Any]:
+def learned(end_s: float = NOW_S - 3600) -> Learned:
     counts = np.random.default_rng(0).poisson(20, 1200).astype(float)
     trace = Trace(counts, 1, 0, True).ending_at(int(end_s) // 10 * 10)
-    return {"learned": learn(trace, SETTING).to_dict()}
+    return learn(trace, SETTING)
 
 
 def asked(feed: HistoryFeed, beside: Beside, fleet: WatchedFleet, now_s: float = NOW_S) -> None:
@@ -132,7 +133,7 @@ def test_a_server_that_does_not_answer_is_asked_again_ever_more_seldom(
             beside.loads[-1].set_result(b"packed")
         if len(beside.questions) > questions:
             times_s.append(second)
-            beside.answers[-1].set_result({"unreachable": "http://p does not answer"})
+            beside.answers[-1].set_exception(UnreachableError("http://p does not answer"))
     assert remark == "; its history is not known yet: http://p does not answer"
     pauses = np.diff(times_s)
     assert FIRST_PAUSE_S <= pauses[0] <= FIRST_PAUSE_S + 4
@@ -151,7 +152,7 @@ def test_what_cannot_be_used_is_told_and_left(
     feed: HistoryFeed, beside: Beside, fleet: WatchedFleet
 ) -> None:
     asked(feed, beside, fleet)
-    beside.answers[0].set_result({"error": "history week.csv: has no rows"})
+    beside.answers[0].set_exception(InvalidInputError("history week.csv: has no rows"))
     told = "; its history is not used: history week.csv: has no rows"
     for second in range(2, 1000):
         assert feed.follow(NOW_S + second, CODE, fleet) == told
@@ -161,16 +162,13 @@ def test_what_cannot_be_used_is_told_and_left(
     assert feed.follow(NOW_S + 1001, 0, fleet) == ""
 
 
-@pytest.mark.parametrize(
-    "answer", [{"learned": {}}, {"learned": {"setting": {}}}, learned(NOW_S + 99)]
-)
-def test_a_broken_answer_changes_nothing(
-    feed: HistoryFeed, beside: Beside, fleet: WatchedFleet, answer: dict[str, Any]
+def test_a_history_that_does_not_fit_changes_nothing(
+    feed: HistoryFeed, beside: Beside, fleet: WatchedFleet
 ) -> None:
     fleet._monitor._forecaster.observe(NOW_S, np.ones(100))
     before = fleet.state_dict()
     asked(feed, beside, fleet)
-    beside.answers[0].set_result(answer)
+    beside.answers[0].set_result(learned(NOW_S + 99))
     assert feed.follow(NOW_S + 2, CODE, fleet).startswith("; its history is not used: ")
     assert fleet.state_dict() == before
 

@@ -64,11 +64,6 @@ def test_a_history_teaches_what_watching_it_would_have() -> None:
     assert (learned.begin_s, learned.end_s) == (0, counts.size)
 
 
-def test_what_was_learned_survives_json() -> None:
-    learned = learn(trace_of(hourly_bursts(1200)), SETTING)
-    assert Learned.from_dict(json.loads(json.dumps(learned.to_dict()))) == learned
-
-
 @LAWS
 @given(
     st.integers(1, 4000), st.integers(60, 4000), st.integers(0, 500), st.integers(-(10**6), 10**6)

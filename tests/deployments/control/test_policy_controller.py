@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.reports import ReplicaReport
 from deployments.config.service_config import parse_user_config
-from deployments.control import table_solver as solver
+from deployments.control import policy_solver as solver
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.serving.service import InferenceService
 from policy.batcher.limits import ADMISSION_SHARE

@@ -6,23 +6,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from deployments.control import solve_cache
 from deployments.control.solve_cache import SolveCache, cache_folder, code_digest, digest
-from deployments.control.solve_request import SolveRequest, SolveResult
-from deployments.control.table_solver import work_conserving_table
-from policy.errors import InvalidInputError
-from policy.load_lateness import LoadLatenessCurve
-from policy.objective import ServiceLevelObjective, Weights
-from policy.profile import Profile
-
-PROFILE = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
-SLA = ServiceLevelObjective(9.5, 99.0)
-REQUEST = SolveRequest(PROFILE, Weights(1.0, 2.0), SLA, waiting_room=8)
-CURVE = LoadLatenessCurve(10.0, tuple(np.linspace(0, 1, 16).tolist()))
-TABLE = work_conserving_table(PROFILE, REQUEST.objective)
 
 
 @pytest.fixture
@@ -34,22 +21,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     cache_folder.cache_clear()
 
 
-@pytest.mark.parametrize("curve", [None, CURVE])
-def test_a_stored_result_is_loaded(tmp_path: Path, curve: LoadLatenessCurve | None) -> None:
-    cache = SolveCache(tmp_path)
-    cache.store_table(REQUEST, TABLE)
-    assert cache.load_table(REQUEST) == TABLE
-    with pytest.raises(InvalidInputError, match="curve: not stored"):
-        cache.load(REQUEST)
-    cache.store_curve(REQUEST, curve)
-    assert cache.load(REQUEST) == SolveResult(TABLE, curve)
-
-
-def test_changed_code_does_not_find_what_older_code_computed(tmp_path: Path) -> None:
-    SolveCache(tmp_path, code="older").store_table(REQUEST, TABLE)
-    with pytest.raises(InvalidInputError):
-        SolveCache(tmp_path, code="newer").load_table(REQUEST)
-    assert SolveCache(tmp_path, code="older").load_table(REQUEST) == TABLE
+@pytest.mark.parametrize("content", [None, {"rates": [1.0, 0.1 + 0.2], "limit": 4}])
+def test_a_stored_solution_is_loaded_by_the_code_that_computed_it(
+    tmp_path: Path, content: object
+) -> None:
+    SolveCache(tmp_path, code="older").store("table", content)
+    assert SolveCache(tmp_path, code="older").load("table") == content
+    for cache, name in (
+        (SolveCache(tmp_path, "newer"), "table"),
+        (SolveCache(tmp_path, "older"), "curve"),
+    ):
+        with pytest.raises(KeyError):
+            cache.load(name)
 
 
 def test_the_digest_follows_from_every_source_its_place_and_every_version(tmp_path: Path) -> None:
@@ -78,29 +61,22 @@ def test_the_digest_covers_the_mathematics_and_its_libraries(
     code_digest.__wrapped__()
     ((sources, versions),) = seen
     assert sources >= {
-        *("policy/table.py", "policy/table_solving.py"),
-        *("policy/solvers/exact.py", "policy/load_lateness.py"),
+        *("table.py", "table_solving.py", "solvers/exact.py", "load_lateness.py"),
     }
     assert f"scipy {importlib.metadata.version('scipy')}" in versions
 
 
 def test_the_files_used_longest_ago_leave_first(tmp_path: Path) -> None:
-    cache = SolveCache(tmp_path, max_bytes=0)
     big = SolveCache(tmp_path)
-    big.store_curve(REQUEST, CURVE)
-    big.store_table(REQUEST, TABLE)
-    table, curve = cache.path(REQUEST.table_name), cache.path(REQUEST.curve_name)
-    size = table.stat().st_size + curve.stat().st_size
-    foreign = tmp_path / "older-version.json"
-    foreign.write_text("x" * size)
-    os.utime(foreign, (1, 1))
-    os.utime(table, (2, 2))
-    os.utime(curve, (3, 3))
-    big.load_table(REQUEST)  # now the curve is the one used longest ago
-    SolveCache(tmp_path, max_bytes=size).store_table(REQUEST, TABLE)
-    assert (foreign.exists(), table.exists(), curve.exists()) == (False, True, True)
-    cache.store_table(REQUEST, TABLE)
-    assert (table.exists(), curve.exists()) == (True, False)
+    paths = [big.path(name) for name in ("old", "table", "curve")]
+    for age, name in enumerate(("old", "table", "curve"), 1):
+        big.store(name, "x" * 98)
+        os.utime(paths[age - 1], (age, age))
+    big.load("table")  # now the curve is the one used longest ago but one
+    SolveCache(tmp_path, max_bytes=200).store("table", "x" * 98)
+    assert [path.exists() for path in paths] == [False, True, True]
+    SolveCache(tmp_path, max_bytes=0).store("table", "x" * 98)
+    assert [path.exists() for path in paths] == [False, True, False]
 
 
 def test_the_folder_is_the_users_own(home: Path) -> None:

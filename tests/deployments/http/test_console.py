@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from deployments.access.tokens import hash_token
 from deployments.config.service_config import parse_user_config
-from deployments.console.planning import ModelPlanning
+from deployments.console.planner import Call, ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
@@ -101,20 +101,21 @@ async def test_questions_that_are_none(
 async def test_a_question_reaches_the_planner_with_the_replicas_own_profile(
     service: InferenceService, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    asked: list[dict[str, Call]] = []
 
-    async def ask(self: object, message: dict[str, Any]) -> dict[str, Any]:
-        asked.append(message)
+    async def ask(self: object, calls: dict[str, Call]) -> dict[str, Any]:
+        asked.append(calls)
         return {"now": {}, "then": {}}
 
-    monkeypatch.setattr("deployments.console.planner.PlannerProcess.ask", ask)
+    monkeypatch.setattr("deployments.console.planner.Planner.ask", ask)
     question = {"now": NOW, "then": {**NOW, "burst_factor": 2}, "model": "doubles"}
     answer = await client.post("/sojourn/plan", json=question)
     assert answer.json() == {"now": {}, "then": {}}
-    (message,) = asked
-    assert message["profile"] == service.controller.profile.to_dict()
-    assert message["delays"]["retries"] == 5
-    assert message["scenarios"]["then"]["burst_factor"] == 2
+    (calls,) = asked
+    _, (profile, delays), scenario = calls["then"]
+    assert profile.to_dict() == service.controller.profile.to_dict()
+    assert delays.retries == 5
+    assert scenario["burst_factor"] == 2
 
 
 class Client:
@@ -156,16 +157,13 @@ class Streams:
         self.reports = 0
         self.may_go_on = True
         self.console = Console(self._reports, no_decisions, "r", ModelPlanning(self._reports))
-        self.pages = 0
+        self.warmed_up: list[str] = []
         self.console._planner = self  # type: ignore[assignment]
         # Its clock is the loop's.
         self.console._feed._clock = self.loop.time
 
-    def open_page(self) -> None:
-        self.pages += 1
-
-    def close_page(self) -> None:
-        self.pages -= 1
+    def warm_up(self, function: str) -> None:
+        self.warmed_up.append(function)
 
     def _reports(self) -> list[dict[str, Any]]:
         self.reports += 1
@@ -191,12 +189,12 @@ def test_an_event_each_second_until_the_page_is_closed() -> None:
         client, task = streams.open()
         await asyncio.sleep(5.5)
         assert client.events == streams.reports == 6
-        assert streams.pages == 1
+        assert streams.warmed_up == [ModelPlanning.warm_up]
         start = client.sent[0][1]
         assert dict(start["headers"])[b"content-type"] == b"text/event-stream"
         client.left.set()
         await asyncio.wait_for(task, 0.1)
-        assert streams.console.streams == streams.pages == 0
+        assert streams.console.streams == 0
         await asyncio.sleep(60)
         # Nothing is put together while nobody looks.
         assert streams.reports == 6

@@ -13,7 +13,7 @@ import pytest
 
 from deployments.batcher.batch_record import BatchRecord
 from deployments.config.service_config import ModelConfig, parse_user_config
-from deployments.control import table_solver
+from deployments.control import policy_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.control.observations import BATCHES_SHOWN
@@ -116,7 +116,7 @@ async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> N
 async def test_the_solved_table_is_put_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_solver, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(policy_solver, "cache_folder", lambda: tmp_path)
     sla = {"response_time_ms": 50, "percentile": 99}
     async with emulated_service(WITH_ENERGY, sla=sla) as service:
         assert service.explain()["control_limit"] == 1

@@ -1,7 +1,6 @@
-"""The child process that plans a pipeline for the console.
+"""Plan the workers of a pipeline, in the console's worker process.
 
-It reads one question per line from standard input, as JSON, and writes one line with its answer. It
-imports none of the pipeline's code: a plan needs the profiles of its stages only.
+It imports none of the pipeline's code: a plan needs the profiles of its stages only.
 """
 
 import copy
@@ -11,10 +10,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from deployments.console.answering import answer_scenarios
 from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from deployments.pipelines.planning.tandem import own_settings, simulate_response_ms
-from deployments.pipelines.serving.planning import PipelineScenario
 from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
 from deployments.pipelines.steps import Stage
 from policy.objective import ServiceLevelObjective
@@ -28,36 +25,50 @@ MOST_TRIED = 100
 _WIDTH = 100
 
 
-def plan(message: Mapping[str, Any], scenario: PipelineScenario) -> dict[str, Any]:
-    """Return the plan for a scenario, in JSON's types.
+def plan(
+    steps: list[Any],
+    profiles: Mapping[str, Any],
+    costs: Mapping[str, float],
+    *,
+    response_time_ms: float,
+    percentile: float,
+    arrival_rate_per_s: float,
+    margin: float = 1.0,
+) -> dict[str, Any]:
+    """Return the plan for a scenario (`PipelineScenario`), in JSON's types.
 
     The workers are those that the load times the margin needs, with the policies that the stages
     have; the rest is predicted at that load.
 
     Parameters
     ----------
-    message : mapping
-        As `deployments.pipelines.serving.planning.PipelinePlanning.message`.
-    scenario : PipelineScenario
+    steps : list
+        The steps of the config file.
+    profiles : mapping
+        The profiles believed now, by stage, as `Profile.to_dict`.
+    costs : mapping of str to float
+        The cost of a worker, by stage.
+    response_time_ms, percentile, arrival_rate_per_s, margin : float
+        The scenario.
 
     Raises
     ------
     SojournError
         No number of workers keeps the SLA, or a stage has no profile.
     """
-    planned = copy.deepcopy(message["steps"])
+    planned = copy.deepcopy(steps)
     for name, stage in _stages(planned):
         # Neither changes a plan, and both may need what is not here.
         stage.pop("example", None)
         stage.pop("cpus", None)
-        if name in message["profiles"]:
-            stage["profile"] = message["profiles"][name]
+        if name in profiles:
+            stage["profile"] = profiles[name]
     configs = [StepConfig.model_validate(step) for step in planned]
     found = plan_pipeline(
         build_steps(configs, lambda path: list),
-        scenario.margin * scenario.arrival_rate_per_s,
-        ServiceLevelObjective(scenario.response_time_ms, scenario.percentile),
-        message["costs"],
+        margin * arrival_rate_per_s,
+        ServiceLevelObjective(response_time_ms, percentile),
+        costs,
         requests=REQUESTS,
         most_tried=MOST_TRIED,
         save_power=False,
@@ -66,16 +77,16 @@ def plan(message: Mapping[str, Any], scenario: PipelineScenario) -> dict[str, An
         "workers": sum(setting.workers for setting in found.settings.values()),
         "cost": found.cost,
         "is_cheapest": found.is_cheapest,
-        "meets_sla": found.percentile_ms <= scenario.response_time_ms,
+        "meets_sla": found.percentile_ms <= response_time_ms,
         "predicted_percentile_ms": found.percentile_ms,
         "predicted_service_level": found.service_level,
         "mean_power_w": found.mean_power_w,
-        "stages": [_described(name, found, scenario) for name in found.settings],
-        "steps": _as_yaml(message["steps"], found),
+        "stages": [_described(name, found, percentile) for name in found.settings],
+        "steps": _as_yaml(steps, found),
     }
 
 
-def _described(name: str, found: PipelinePlan, scenario: PipelineScenario) -> dict[str, Any]:
+def _described(name: str, found: PipelinePlan, percentile: float) -> dict[str, Any]:
     setting, load = found.settings[name], found.loads[name]
     return {
         "name": name,
@@ -84,7 +95,7 @@ def _described(name: str, found: PipelinePlan, scenario: PipelineScenario) -> di
         "max_batch_size": setting.policy.max_batch_size,
         "mean_batch_size": load.mean_batch_size,
         "utilization": load.utilization,
-        "percentile_ms": float(np.percentile(load.times_ms, scenario.percentile)),
+        "percentile_ms": float(np.percentile(load.times_ms, percentile)),
         "budget_ms": found.budgets_ms[name],
     }
 
@@ -119,16 +130,7 @@ def _as_yaml(steps: Any, found: PipelinePlan) -> str:
     return text
 
 
-def _answer(about: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
-    return plan(about, PipelineScenario.model_validate(scenario))
-
-
-def _load_compiled() -> None:
-    """Load what is compiled at its first use, before there is a question."""
+def warm_up() -> None:
+    """Load what is compiled at its first use."""
     stage = Stage(list, "any", profile=Profile.from_dict({"max_batch_size": 1, "latency_ms": [1]}))
     simulate_response_ms([stage], own_settings([stage]), 1.0, requests=10)
-
-
-if __name__ == "__main__":
-    _load_compiled()
-    answer_scenarios(_answer)

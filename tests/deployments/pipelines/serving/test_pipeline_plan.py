@@ -8,8 +8,8 @@ import yaml
 
 from deployments.pipelines.planning.sizing import plan_pipeline
 from deployments.pipelines.serving.config import PipelineConfig
-from deployments.pipelines.serving.planner_process import MOST_TRIED, REQUESTS, plan
-from deployments.pipelines.serving.planning import PipelinePlanning, PipelineScenario
+from deployments.pipelines.serving.pipeline_plan import MOST_TRIED, REQUESTS, plan
+from deployments.pipelines.serving.planning import PipelinePlanning
 from deployments.pipelines.serving.step_config import build_steps
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -46,7 +46,7 @@ def config(steps: list[dict[str, Any]] = STEPS) -> PipelineConfig:
     return PipelineConfig.model_validate(content)
 
 
-def message(pipeline: PipelineConfig, **profiles: Profile) -> dict[str, Any]:
+def arguments(pipeline: PipelineConfig, **profiles: Profile) -> tuple[Any, ...]:
     stages = [stage.build() for stage in pipeline.stages().values()]
     believed = [
         type(stage)(**{**vars(stage), "profile": profiles.get(stage.name, stage.profile)})
@@ -54,15 +54,15 @@ def message(pipeline: PipelineConfig, **profiles: Profile) -> dict[str, Any]:
     ]
     now = {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 100}
     planning = PipelinePlanning(pipeline, lambda: believed)
-    return planning.message({"now": now, "then": now, "model": "p"})
+    return planning.calls({"now": now, "then": now, "model": "p"})["now"][1]
 
 
-SCENARIO = PipelineScenario(response_time_ms=150, percentile=99, arrival_rate_per_s=250)
+SCENARIO = {"response_time_ms": 150.0, "percentile": 99.0, "arrival_rate_per_s": 250.0}
 
 
 def test_a_plan_is_that_of_the_planner_and_needs_none_of_the_code() -> None:
     pipeline = config()
-    found = plan(message(pipeline), SCENARIO)
+    found = plan(*arguments(pipeline), **SCENARIO)
     direct = plan_pipeline(
         build_steps(pipeline.steps, lambda path: list),
         250,
@@ -86,7 +86,7 @@ def test_a_plan_is_that_of_the_planner_and_needs_none_of_the_code() -> None:
 
 def test_the_lines_to_deploy_have_the_workers_of_the_plan_and_are_otherwise_as_written() -> None:
     pipeline = config()
-    found = plan(message(pipeline), SCENARIO)
+    found = plan(*arguments(pipeline), **SCENARIO)
     again = config(yaml.safe_load(found["steps"])["steps"])
     planned = {stage["name"]: stage["workers"] for stage in found["stages"]}
     assert {name: stage.workers for name, stage in again.stages().items()} == planned
@@ -98,7 +98,7 @@ def test_the_lines_to_deploy_have_the_workers_of_the_plan_and_are_otherwise_as_w
 
 def test_more_load_and_a_margin_take_the_same_workers() -> None:
     def workers(**more: float) -> int:
-        return int(plan(message(config()), SCENARIO.model_copy(update=more))["workers"])
+        return int(plan(*arguments(config()), **SCENARIO | more)["workers"])
 
     calm, careful, doubled = workers(), workers(margin=2), workers(arrival_rate_per_s=500)
     assert calm < careful == doubled
@@ -107,8 +107,8 @@ def test_more_load_and_a_margin_take_the_same_workers() -> None:
 def test_what_is_believed_counts_and_not_what_was_written() -> None:
     pipeline = config()
     slower = Profile.from_dict({"max_batch_size": 8, "latency_ms": {"fixed": 15, "per_request": 6}})
-    as_written = plan(message(pipeline), SCENARIO)
-    believed = plan(message(pipeline, encode=slower), SCENARIO)
+    as_written = plan(*arguments(pipeline), **SCENARIO)
+    believed = plan(*arguments(pipeline, encode=slower), **SCENARIO)
     assert believed["workers"] > as_written["workers"]
 
 
@@ -116,9 +116,10 @@ def test_pinned_workers_and_limits_give_way_to_the_plan() -> None:
     stage: dict[str, Any] = {"code": "nowhere:A", "profile": HEAVY, "batch_size": 8, "cpus": [0]}
     deployed = {**stage, "place": "deployment", "max_workers": 2, "name": "b"}
     del deployed["cpus"]
-    found = plan(message(config([{"stage": stage}, {"stage": deployed}])), PipelineScenario(
+    found = plan(
+        *arguments(config([{"stage": stage}, {"stage": deployed}])),
         response_time_ms=100, percentile=99, arrival_rate_per_s=1100,
-    ))  # fmt: skip
+    )  # fmt: skip
     pinned, other = (step["stage"] for step in yaml.safe_load(found["steps"])["steps"])
     assert "cpus" not in pinned
     assert pinned["workers"] > 1
@@ -127,10 +128,10 @@ def test_pinned_workers_and_limits_give_way_to_the_plan() -> None:
 
 def test_why_there_is_no_plan() -> None:
     with pytest.raises(InfeasibleError, match="no number of workers keeps 99% of requests"):
-        plan(message(config()), SCENARIO.model_copy(update={"response_time_ms": 10}))
+        plan(*arguments(config()), **SCENARIO | {"response_time_ms": 10})
     bare = [{"stage": {"code": "nowhere:A"}}]
     with pytest.raises(InvalidInputError, match="stage a: planning needs its profile"):
-        plan(message(config(bare)), SCENARIO)
+        plan(*arguments(config(bare)), **SCENARIO)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +142,4 @@ def test_questions_that_are_none(change: dict[str, float], said: str) -> None:
     now = {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 100}
     planning = PipelinePlanning(config(), list)
     with pytest.raises(InvalidInputError, match=f"^{said}"):
-        planning.message({"now": now, "then": {**now, **change}})
+        planning.calls({"now": now, "then": {**now, **change}})

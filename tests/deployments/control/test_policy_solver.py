@@ -1,28 +1,43 @@
 """Which requests are solved, and what stays in force meanwhile."""
 
 import asyncio
+import sys
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from autoscaler.worker import WorkerError
 from deployments.config.service_config import SLAConfig
-from deployments.control import background_solver
-from deployments.control.background_solver import BackgroundSolver
-from deployments.control.child_process import ChildProcess
-from deployments.control.solve_request import SolveRequest, SolveResult
-from deployments.control.table_solver import work_conserving_table
-from deployments.errors import ChildError
-from policy.errors import InfeasibleError
-from policy.load_lateness import LoadLatenessCurve
+from deployments.control import policy_solver
+from deployments.control.policy_solver import (
+    PolicySolver,
+    SolveRequest,
+    solve_in_worker,
+    work_conserving_table,
+)
+from deployments.control.solve_cache import SolveCache
+from deployments.control.worker_process import WorkerProcess
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.front import FrontCosts
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from policy.table import PolicyTable
+from policy.table_solving import solve_table
+from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 SLA = SLAConfig(response_time_ms=10)
 REQUEST = SolveRequest(PROFILE, Weights(), ServiceLevelObjective(9.5, 99.0), waiting_room=2)
 CURVE = LoadLatenessCurve(100.0, tuple(np.linspace(0, 1, 16).tolist()))
 OTHER = replace(REQUEST, waiting_room=4)
+
+
+Solution = tuple[PolicyTable, LoadLatenessCurve | None]
 
 
 class Solves:
@@ -32,11 +47,11 @@ class Solves:
         self.requests: list[SolveRequest] = []
         self.limits_s: list[float] = []
         self.cancelled: list[SolveRequest] = []
-        self._results: list[asyncio.Future[SolveResult]] = []
+        self._results: list[asyncio.Future[Solution]] = []
 
     async def __call__(
-        self, child: ChildProcess, request: SolveRequest, time_limit_s: float
-    ) -> SolveResult:
+        self, worker: WorkerProcess, request: SolveRequest, time_limit_s: float
+    ) -> Solution:
         self.requests.append(request)
         self.limits_s.append(time_limit_s)
         self._results.append(asyncio.get_running_loop().create_future())
@@ -52,7 +67,7 @@ class Solves:
         """End the latest solve."""
         if error is None:
             table = work_conserving_table(PROFILE, Weights())
-            self._results[-1].set_result(SolveResult(table, curve))
+            self._results[-1].set_result((table, curve))
         else:
             self._results[-1].set_exception(error)
         for _ in range(3):
@@ -62,13 +77,13 @@ class Solves:
 @pytest.fixture
 def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
     solves = Solves()
-    monkeypatch.setattr(background_solver, "solve_in_child", solves)
+    monkeypatch.setattr(policy_solver, "solve_in_worker", solves)
     return solves
 
 
 async def test_a_solution_is_announced_once_it_is_there(solves: Solves) -> None:
     announced: list[bool] = []
-    solver = BackgroundSolver(SLA, lambda: announced.append(solver.in_progress))
+    solver = PolicySolver(SLA, lambda: announced.append(solver.in_progress))
     assert solver.in_progress
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
@@ -81,7 +96,7 @@ async def test_a_solution_is_announced_once_it_is_there(solves: Solves) -> None:
 
 
 async def test_the_same_request_is_solved_once(solves: Solves) -> None:
-    solver = BackgroundSolver(SLA, lambda: None)
+    solver = PolicySolver(SLA, lambda: None)
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     solver.solve(REQUEST, SLA)
@@ -92,7 +107,7 @@ async def test_the_same_request_is_solved_once(solves: Solves) -> None:
 
 
 async def test_a_new_request_replaces_an_unfinished_one(solves: Solves) -> None:
-    solver = BackgroundSolver(SLA, lambda: None)
+    solver = PolicySolver(SLA, lambda: None)
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     solver.solve(OTHER, SLA)
@@ -106,7 +121,7 @@ async def test_a_new_request_replaces_an_unfinished_one(solves: Solves) -> None:
 async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried_again(
     solves: Solves, caplog: pytest.LogCaptureFixture
 ) -> None:
-    solver = BackgroundSolver(SLA, lambda: None)
+    solver = PolicySolver(SLA, lambda: None)
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     await solves.finish()
@@ -149,12 +164,12 @@ async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pause
     solves: Solves, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses = Pauses()
-    solver = BackgroundSolver(SLA, lambda: None, pauses)
+    solver = PolicySolver(SLA, lambda: None, pauses)
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     failures = 12
     for failure in range(1, failures + 1):
-        await solves.finish(ChildError("out of memory"))
+        await solves.finish(WorkerError("out of memory"))
         report = solver.report()
         assert (report["failures"], report["last_error"]) == (failure, "out of memory")
         assert 0 < report["next_try_s"] <= pauses.seconds[-1]
@@ -171,7 +186,7 @@ async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pause
 
 
 async def test_an_unforeseen_error_is_a_failure_like_any_other(solves: Solves) -> None:
-    solver = BackgroundSolver(SLA, lambda: None, Pauses())
+    solver = PolicySolver(SLA, lambda: None, Pauses())
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     await solves.finish(MemoryError())
@@ -182,7 +197,7 @@ async def test_an_unforeseen_error_is_a_failure_like_any_other(solves: Solves) -
 
 async def test_what_has_no_solution_is_not_tried_again(solves: Solves) -> None:
     pauses = Pauses()
-    solver = BackgroundSolver(SLA, lambda: None, pauses)
+    solver = PolicySolver(SLA, lambda: None, pauses)
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     await solves.finish(InfeasibleError("needs energy"))
@@ -191,10 +206,10 @@ async def test_what_has_no_solution_is_not_tried_again(solves: Solves) -> None:
 
 
 async def test_another_request_ends_the_pause(solves: Solves) -> None:
-    solver = BackgroundSolver(SLA, lambda: None, Pauses())
+    solver = PolicySolver(SLA, lambda: None, Pauses())
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
-    await solves.finish(ChildError("killed"))
+    await solves.finish(WorkerError("killed"))
     solver.solve(OTHER, SLA)
     assert solver.report()["last_error"] is None
     await asyncio.sleep(0)
@@ -203,7 +218,7 @@ async def test_another_request_ends_the_pause(solves: Solves) -> None:
 
 
 async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves: Solves) -> None:
-    solver = BackgroundSolver(SLA, lambda: None)
+    solver = PolicySolver(SLA, lambda: None)
     solver.reduce_capacity(0.5)  # there is nothing to reduce yet
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
@@ -218,8 +233,96 @@ async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves: S
 
 
 async def test_closing_cancels_an_unfinished_request(solves: Solves) -> None:
-    solver = BackgroundSolver(SLA, lambda: None)
+    solver = PolicySolver(SLA, lambda: None)
     solver.solve(REQUEST, SLA)
     await asyncio.sleep(0)
     await solver.close()
     assert solves.cancelled == [REQUEST]
+
+
+WITH_ENERGY = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
+SOLVED = SolveRequest(WITH_ENERGY, Weights(1.0, 2.0), ServiceLevelObjective(9.5, 99.0), 8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make `tmp_path` the cache's folder."""
+    monkeypatch.setattr(policy_solver, "cache_folder", lambda: tmp_path)
+    return tmp_path
+
+
+async def solve(*requests: SolveRequest) -> list[Solution]:
+    with closing(WorkerProcess()) as worker:
+        return [await solve_in_worker(worker, request, LIMIT_S) for request in requests]
+
+
+@pytest.mark.slow
+async def test_the_worker_solves_the_same_as_this_process(folder: Path) -> None:
+    other = replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0))
+    beyond = replace(SOLVED, sla=ServiceLevelObjective(1.4, 99.0))
+    table = solve_table(WITH_ENERGY, SOLVED.objective)
+    assert await solve(SOLVED, other, beyond) == [
+        (table, solve_load_lateness_curve(WITH_ENERGY, SOLVED.sla, 8)),
+        (table, solve_load_lateness_curve(WITH_ENERGY, other.sla, 8)),
+        (table, None),
+    ]
+
+
+@pytest.mark.slow
+async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solution = await solve(SOLVED)
+    for name in (SOLVED.table_name, SOLVED.curve_name):
+        path = SolveCache(folder).path(name)
+        path.write_text(path.read_text()[:50])
+        assert await solve(SOLVED) == solution
+    monkeypatch.setattr(sys, "executable", "/none")
+    assert await solve(SOLVED) == solution
+    for other in (
+        replace(SOLVED, objective=Weights(1.0, 3.0)),
+        replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0)),
+        replace(SOLVED, waiting_room=9),
+        replace(SOLVED, admit_within_ms=9.2),
+        replace(SOLVED, profile=replace(WITH_ENERGY, front=FrontCosts(0.1, 0.2, shares_cpu=True))),
+    ):
+        assert not other.same_as(SOLVED)
+        with pytest.raises(WorkerError, match="did not start"):
+            await solve(other)
+
+
+@pytest.mark.slow
+async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_table(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(policy_solver, "cache_folder", lambda: Path("/dev/full"))
+    ((table, _),) = await solve(SOLVED)
+    assert table == solve_table(WITH_ENERGY, SOLVED.objective)
+    assert "not kept for other replicas" in caplog.text
+
+
+@pytest.mark.slow
+async def test_a_request_without_a_solution_says_why(folder: Path) -> None:
+    with pytest.raises(InvalidInputError, match="energy"):
+        await solve(replace(SOLVED, profile=PROFILE))
+
+
+def test_the_first_table_starts_whenever_the_device_is_free() -> None:
+    table = work_conserving_table(WITH_ENERGY, Weights())
+    for rate in (0.0, 10.0, 1e6):
+        assert table.lookup(rate).control_limit == 1
+
+
+@pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.7, 0.85])
+def test_the_first_table_leaves_a_front_beside_the_device_time(load: float) -> None:
+    front = FrontCosts(0.1, 0.15, shares_cpu=False)
+    profile = Profile("m", "d", 0.025 + 0.001 * np.arange(1, 17), front=front)
+    rate_per_s = load * profile.capacity_per_s
+    policy = work_conserving_table(profile, Weights()).lookup(rate_per_s)
+    assert policy.control_limit == 1 or load >= 0.3
+    assert evaluate(profile, policy, rate_per_s).mean_response_ms < 5
+
+
+def test_an_sla_shorter_than_one_batch_is_infeasible() -> None:
+    with pytest.raises(InfeasibleError, match=r"less than a batch of one takes \(1.5 ms\)"):
+        work_conserving_table(WITH_ENERGY, ServiceLevelObjective(1.4, 99.0))

@@ -1,0 +1,86 @@
+"""Learn from a history in a worker process.
+
+Four weeks take up to a minute of processor time, which Serve's controller does not have.
+"""
+
+import pickle
+import subprocess
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from autoscaler import worker
+from autoscaler.history.learning import FleetSetting, Learned, learn
+from autoscaler.history.source import unpack
+from autoscaler.worker import WorkerError
+from policy.errors import InvalidInputError
+
+#: A process that takes longer hangs.
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be learned.
+
+    Attributes
+    ----------
+    setting : FleetSetting
+    now_s : float
+        Unix time.
+    until_s : float
+        Later requests have been seen by the autoscaler itself.
+    """
+
+    setting: FleetSetting
+    now_s: float
+    until_s: float
+
+
+def learn_in_worker(packed: bytes, question: Question) -> "Future[Learned]":
+    """Learn from a packed history in another process; this returns at once.
+
+    The future has the error of `learn_from`, or a `WorkerError` if the process failed.
+    """
+    answer: Future[Learned] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_ask(packed, question))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="sojourn-history", daemon=True).start()
+    return answer
+
+
+def _ask(packed: bytes, question: Question) -> Learned:
+    asked = worker.question("autoscaler.history.learning_worker:learn_from", packed, question)
+    try:
+        done = subprocess.run(
+            worker.command(), input=asked, stdout=subprocess.PIPE, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise WorkerError(f"the process that learns from it failed ({error})") from error
+    if not done.stdout:
+        raise WorkerError(f"the process that learns from it ended with {done.returncode}")
+    learned: Learned = worker.result(pickle.loads(done.stdout))
+    return learned
+
+
+def learn_from(packed: bytes, question: Question) -> Learned:
+    """Return what a packed history teaches.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not usable; trying again does not help.
+    UnreachableError
+        Its source does not answer now.
+    """
+    source, content = unpack(packed)
+    trace = source.trace(content, question.now_s)
+    known = trace.until(min(question.until_s, question.now_s))
+    if not known.counts.size:
+        raise InvalidInputError("history: has nothing from before the service was watched")
+    return learn(known, question.setting)

@@ -1,0 +1,298 @@
+"""Solve a replica's policy table and load-lateness curve while it serves.
+
+A solve takes a second or more of a core, so a worker process runs it, and the replica keeps its
+current policy meanwhile. Solutions are stored on disk (`deployments.control.solve_cache`): the next
+replica with the same model and SLA on this machine loads them.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from deployments.config.service_config import SLAConfig
+from deployments.control.sla_capacity import SlaCapacity
+from deployments.control.solve_cache import SolveCache, cache_folder
+from deployments.control.worker_process import WorkerProcess
+from policy.batch_sizes import least_control_limit
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError, SojournError
+from policy.load_lateness import LoadLatenessCurve
+from policy.objective import Objective, ServiceLevelObjective
+from policy.profile import Profile
+from policy.table import PolicyTable, source_hash
+
+logger = logging.getLogger("sojourn.policy")
+
+#: Pause before the first retry of a solver that died; each failure in a row doubles it, up to this.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+#: How long a solver may take; each failure in a row doubles it, too: on a busy machine, a process
+#: of the lowest priority takes many times what it takes alone.
+FIRST_LIMIT_S, LONGEST_LIMIT_S = 120.0, 1800.0
+
+
+# The loads whose arrival rates the first table has, and the event loop's utilization by it.
+_LOADS = tuple(step / 16 for step in range(1, 17))
+_FRONT_LOAD = 0.85
+
+
+@dataclass(frozen=True)
+class SolveRequest:
+    """A policy table and a load-lateness curve to solve.
+
+    Attributes
+    ----------
+    profile : Profile
+    objective : Objective
+        The objective of the policy table.
+    sla : ServiceLevelObjective
+        The SLA of the curve: the client's, less the delays to and from the replica.
+    waiting_room : int
+        Requests that may wait.
+    admit_within_ms : float
+        A request is refused if it will not be done within this time; infinity: none is.
+    """
+
+    profile: Profile
+    objective: Objective
+    sla: ServiceLevelObjective
+    waiting_room: int
+    admit_within_ms: float = math.inf
+
+    @property
+    def search_sizes(self) -> bool:
+        """Whether the table has batch sizes of its own: one for weights has not."""
+        return isinstance(self.objective, ServiceLevelObjective)
+
+    @property
+    def table_name(self) -> str:
+        """The name of the table in the cache."""
+        return f"table-{source_hash(self.profile, self.objective)}"
+
+    @property
+    def curve_name(self) -> str:
+        """The name of the curve in the cache."""
+        source = [
+            *(self.profile.to_dict(), asdict(self.sla), self.waiting_room),
+            *(self.admit_within_ms, self.search_sizes),
+        ]
+        return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}"
+
+    def same_as(self, other: "SolveRequest") -> bool:
+        """Return whether both requests have the same solution."""
+        names = (self.table_name, self.curve_name)
+        return names == (other.table_name, other.curve_name)
+
+
+def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable:
+    """Return the table that starts a batch whenever the device is free.
+
+    It is in force until a better one is solved. Behind a front of its own, it waits for as many as
+    leave the front some time, at rates at which smaller batches would not.
+
+    Raises
+    ------
+    InfeasibleError
+        The objective leaves less time than a batch of one takes.
+    """
+    shortest_ms = float(profile.latency_ms[0])
+    if isinstance(objective, ServiceLevelObjective) and objective.response_time_ms < shortest_ms:
+        raise InfeasibleError(
+            f"sla: the response time leaves {objective.response_time_ms:g} ms for batching, less "
+            f"than a batch of one takes ({shortest_ms:g} ms)"
+        )
+    best, capacity_per_s = profile.best_batch_size, profile.capacity_per_s
+    limits = [least_control_limit(profile, capacity_per_s * load / _FRONT_LOAD) for load in _LOADS]
+    policies = [BatchingPolicy.from_control_limit(limit, best) for limit in (*limits, limits[-1])]
+    rates = tuple(capacity_per_s * load for load in _LOADS)
+    return PolicyTable(rates, tuple(policies), source_hash(profile, objective))
+
+
+async def solve_in_worker(
+    worker: WorkerProcess, request: SolveRequest, time_limit_s: float
+) -> tuple[PolicyTable, LoadLatenessCurve | None]:
+    """Return the table and the curve of `request`, from the cache or newly solved.
+
+    The curve is None if no arrival rate meets the SLA. Cancelling kills the worker.
+
+    Raises
+    ------
+    InvalidInputError, InfeasibleError
+        The table has no solution; the message says why.
+    WorkerError
+        The worker failed. It may succeed next time.
+    """
+    cache = await asyncio.to_thread(lambda: SolveCache(cache_folder()))
+    try:
+        table = PolicyTable.from_dict(await asyncio.to_thread(cache.load, request.table_name))
+    except (KeyError, InvalidInputError):
+        table = await worker.ask(
+            "policy.table_solving:solve_table",
+            *(request.profile, request.objective),
+            time_limit_s=time_limit_s,
+        )
+        await _store(cache, request.table_name, table.to_dict())
+    try:
+        curve = _curve_of(await asyncio.to_thread(cache.load, request.curve_name))
+    except (KeyError, TypeError):
+        try:
+            curve = await worker.ask(
+                "policy.load_lateness:solve_load_lateness_curve",
+                *(request.profile, request.sla, request.waiting_room),
+                admit_within_ms=request.admit_within_ms,
+                search_sizes=request.search_sizes,
+                time_limit_s=time_limit_s,
+            )
+        except InfeasibleError:
+            curve = None
+        await _store(cache, request.curve_name, curve and asdict(curve))
+    return table, curve
+
+
+def _curve_of(fields: dict[str, Any] | None) -> LoadLatenessCurve | None:
+    if fields is None:
+        return None
+    sequences = {name: tuple(one) for name, one in fields.items() if isinstance(one, list)}
+    return LoadLatenessCurve(**{**fields, **sequences})
+
+
+async def _store(cache: SolveCache, name: str, content: Any) -> None:
+    try:
+        await asyncio.to_thread(cache.store, name, content)
+    except OSError as error:
+        logger.warning("what was solved is not kept for other replicas: %s", error)
+
+
+class PolicySolver:
+    """Solve the latest request beside the traffic; keep the last solution until then.
+
+    A solver that dies or hangs is started again, after pauses that double. One that finds no
+    solution would find none again, so nothing more is tried until something else is asked for.
+
+    Parameters
+    ----------
+    sla : SLAConfig
+        The SLA that the client sees.
+    on_solved : callable
+        Called on the event loop after `table` and `sla_capacity` have changed.
+    sleep : callable
+        Waits for a number of seconds.
+
+    Attributes
+    ----------
+    table : PolicyTable or None
+        The last table that was solved.
+    sla_capacity : SlaCapacity
+        The last curve that was solved; none if the latest request has no solution.
+    error : str or None
+        Why the latest request has no solution.
+    failures : int
+        How often a solver died, hung or found no solution.
+    """
+
+    def __init__(
+        self,
+        sla: SLAConfig,
+        on_solved: Callable[[], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.table: PolicyTable | None = None
+        self.sla_capacity = SlaCapacity(sla)
+        self.error: str | None = None
+        self.failures = 0
+        self._on_solved = on_solved
+        self._sleep = sleep
+        self._worker = WorkerProcess("the solver")
+        self._last_error: str | None = None
+        self._next_try_s: float | None = None
+        self._latest: tuple[SolveRequest, SLAConfig] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether a solution is still to come, the first one included."""
+        if self.error is not None:
+            return False
+        return self.table is None or (self._task is not None and not self._task.done())
+
+    def solve(self, request: SolveRequest, sla: SLAConfig) -> None:
+        """Start to solve `request`, in place of an unfinished one.
+
+        Nothing is started if the result would be the same as that of the latest request, unless
+        that failed.
+        """
+        failed = self._last_error is not None
+        self.error = self._last_error = self._next_try_s = None
+        if self._latest is not None and not failed:
+            latest, latest_sla = self._latest
+            if request.same_as(latest) and sla == latest_sla:
+                return
+        self._latest = (request, sla)
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.create_task(self._solve(request, sla))
+
+    def reduce_capacity(self, factor: float) -> None:
+        """Scale the rate of the curve in force down by `factor`, until a new one is solved.
+
+        On a busy machine that takes long: the solver has the lowest priority.
+        """
+        curve = self.sla_capacity.curve
+        if curve is not None and factor < 1:
+            reduced = replace(curve, sla_rate_per_s=factor * curve.sla_rate_per_s)
+            self.sla_capacity = replace(self.sla_capacity, curve=reduced)
+
+    def report(self) -> dict[str, Any]:
+        """Return how the solver fares, for JSON; null after a success, or if nothing is planned."""
+        next_try_s = self._next_try_s
+        return {
+            "failures": self.failures,
+            "last_error": self._last_error,
+            "next_try_s": next_try_s and max(0.0, next_try_s - time.monotonic()),
+        }
+
+    async def _solve(self, request: SolveRequest, sla: SLAConfig) -> None:
+        try:
+            table, curve = await self._solve_until_answered(request)
+        except SojournError as error:
+            self.failures += 1
+            self.error = self._last_error = str(error)
+            self.sla_capacity = SlaCapacity(sla)
+            logger.error("solving failed, the policy in force stays: %s", error)
+            return
+        self._last_error = None
+        self.table = table
+        self.sla_capacity = SlaCapacity(sla, curve, out_of_reach=curve is None)
+        self._on_solved()
+
+    async def _solve_until_answered(
+        self, request: SolveRequest
+    ) -> tuple[PolicyTable, LoadLatenessCurve | None]:
+        """Return the solution of `request`; start as many workers as it takes."""
+        pause_s, limit_s = FIRST_PAUSE_S, FIRST_LIMIT_S
+        while True:
+            try:
+                return await solve_in_worker(self._worker, request, limit_s)
+            except (InfeasibleError, InvalidInputError):
+                raise
+            except Exception as error:
+                self.failures += 1
+                self._last_error = str(error) or type(error).__name__
+                logger.error("the solver failed and is tried again in %g s: %s", pause_s, error)
+            self._next_try_s = time.monotonic() + pause_s
+            await self._sleep(pause_s)
+            self._next_try_s = None
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            limit_s = min(2 * limit_s, LONGEST_LIMIT_S)
+
+    async def close(self) -> None:
+        """Cancel an unfinished request, and end the solver."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._worker.close()

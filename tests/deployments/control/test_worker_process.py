@@ -1,0 +1,208 @@
+"""Worker processes that answer, and others that do not."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autoscaler.worker import WorkerError, question
+from deployments.control.cpu_quota import CpuQuota
+from deployments.control.worker_process import WorkerProcess
+from policy.errors import InfeasibleError
+from tests.support.waiting import LIMIT_S, has_ended, until
+
+BEGIN = """
+import os, sys, time
+from policy.errors import InfeasibleError
+def answer(x=None):
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the source file of a module whose function ``answer`` a worker can call."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    # Cached bytecode is told from a source of the same length by the second; tests are quicker.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    return tmp_path / "answer.py"
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    worker = WorkerProcess()
+    yield worker
+    worker.close()
+
+
+async def ask(worker: WorkerProcess, *arguments: Any, time_limit_s: float = LIMIT_S) -> Any:
+    return await worker.ask("answer:answer", *arguments, time_limit_s=time_limit_s)
+
+
+async def test_one_process_answers_one_question_after_the_other(
+    module: Path, worker: WorkerProcess
+) -> None:
+    module.write_text(f"{BEGIN}  print('not an answer'); return 2 * x, os.getpid()\n")
+    answers = await asyncio.gather(*(ask(worker, x) for x in (3, 4, 5)))
+    assert [twice for twice, _ in answers] == [6, 8, 10]
+    assert len({pid for _, pid in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "limit_s", "message"),
+    [
+        ("raise MemoryError('no memory')", LIMIT_S, "MemoryError: no memory"),
+        ("os.kill(os.getpid(), 9)", LIMIT_S, "the worker ended with status -9"),
+        ("sys.exit(3)", LIMIT_S, "the worker ended with status 3"),
+        ("return lambda: None", LIMIT_S, "the worker ended with status 1"),
+        ("time.sleep(60)", 0.2, "the worker took longer than 0.2 s"),
+    ],
+)
+async def test_a_process_that_fails_may_do_better_next_time(
+    module: Path, worker: WorkerProcess, body: str, limit_s: float, message: str
+) -> None:
+    module.write_text(f"{BEGIN}  if x == 0: {body}\n  return x\n")
+    with pytest.raises(WorkerError, match=message):
+        await ask(worker, 0, time_limit_s=limit_s)
+    assert await ask(worker, 3) == 3
+
+
+async def test_an_error_of_sojourn_is_an_answer(module: Path, worker: WorkerProcess) -> None:
+    module.write_text(f"{BEGIN}  raise InfeasibleError(f'no policy in {{os.getpid()}}')\n")
+    said = set()
+    for _ in range(2):
+        with pytest.raises(InfeasibleError, match="no policy") as raised:
+            await ask(worker)
+        said.add(str(raised.value))
+    assert len(said) == 1
+
+
+async def test_a_process_that_died_between_two_questions_is_started_again(
+    module: Path, worker: WorkerProcess
+) -> None:
+    module.write_text(f"{BEGIN}  return os.getpid()\n")
+    before = await ask(worker)
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: has_ended(psutil.Process(before)))
+    assert await ask(worker) != before
+
+
+async def test_a_process_that_does_not_start(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(WorkerError, match=r"the worker did not start: .*No such file"):
+        await ask(worker)
+
+
+async def test_a_cancelled_question_ends_the_process(module: Path, worker: WorkerProcess) -> None:
+    pid = module.with_suffix(".pid")
+    module.write_text(
+        f"{BEGIN}  open({str(pid)!r}, 'w').write(str(os.getpid()))\n  time.sleep(60)\n"
+    )
+    asking = asyncio.create_task(ask(worker))
+    await until(lambda: pid.exists() and pid.read_text() != "")
+    process = psutil.Process(int(pid.read_text()))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await until(lambda: has_ended(process))
+
+
+async def test_an_idle_process_ends(
+    module: Path, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.control.worker_process.IDLE_S", 0.05)
+    module.write_text(f"{BEGIN}  return os.getpid()\n")
+    first = psutil.Process(await ask(worker))
+    await until(lambda: has_ended(first))
+    assert await ask(worker) != first.pid
+
+
+class CountedQuota(CpuQuota):
+    """Counts how often it is asked; used up from the second time on, if at all."""
+
+    asked = 0
+    used_up = True
+
+    def throttled(self) -> int:
+        type(self).asked += 1
+        return int(self.used_up and self.asked > 1)
+
+
+def worker_with_quota(*, used_up: bool) -> tuple[WorkerProcess, type[CountedQuota]]:
+    """Return a worker with half a core, and the class of its quota, which counts."""
+    quota = type("Quota", (CountedQuota,), {"asked": 0, "used_up": used_up})
+    return WorkerProcess(quota=quota(0.5, Path("none"))), quota
+
+
+#: Computes for 0.2 s of CPU time, and tells how long that took.
+COMPUTE = f"""{BEGIN}
+  began = time.monotonic()
+  before = time.process_time()
+  while time.process_time() < before + 0.2: pass
+  return time.monotonic() - began
+"""
+
+
+@pytest.mark.slow
+async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) -> None:
+    module.write_text(COMPUTE)
+    worker, quota = worker_with_quota(used_up=True)
+    with closing(worker):
+        for _ in range(2):
+            quota.asked = 0
+            took_s = await ask(worker)
+            # The first 0.1 s are its own, and the rest takes a second: it has a tenth of a core.
+            assert took_s >= 0.6
+
+
+async def test_a_process_is_not_paused_while_the_quota_suffices(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+    send_signal = subprocess.Popen.send_signal
+
+    def noted(process: subprocess.Popen[bytes], number: int) -> None:
+        pauses.extend([number] if number == signal.SIGSTOP else [])
+        send_signal(process, number)
+
+    monkeypatch.setattr(subprocess.Popen, "send_signal", noted)
+    module.write_text(f"{BEGIN}  time.sleep(0.3)\n")
+    worker, quota = worker_with_quota(used_up=False)
+    with closing(worker):
+        await ask(worker)
+    assert quota.asked > 1
+    assert pauses == []
+
+
+@pytest.mark.slow
+async def test_pauses_do_not_count_towards_the_time_limit(module: Path) -> None:
+    module.write_text(f"{BEGIN}  time.sleep(2.5); return 1\n")
+    worker, _ = worker_with_quota(used_up=True)
+    with closing(worker):
+        assert await ask(worker, time_limit_s=2.0) == 1
+
+
+async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
+    module.write_text(
+        f"{BEGIN}  print(os.getpid(), file=sys.stderr, flush=True)\n  os.kill(os.getpid(), 19)\n"
+    )
+    code = (
+        "import subprocess, sys, time; from autoscaler.worker import command; "
+        "worker = subprocess.Popen(command(), stdin=subprocess.PIPE); "
+        f"worker.stdin.write({question('answer:answer')!r}); worker.stdin.flush(); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    assert parent.stderr is not None
+    worker = psutil.Process(int(parent.stderr.readline()))
+    with parent:
+        parent.kill()
+    await until(lambda: has_ended(worker))
