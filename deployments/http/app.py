@@ -23,9 +23,8 @@ from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
 from deployments.http.console import EVENTS, Console
 from deployments.http.disconnects import DisconnectWatch
-from deployments.http.inference_protocol import parse_in_turns, parse_request
-from deployments.http.json_guard import claimed_rows
-from deployments.http.large_json import IN_TURNS_FROM_BYTES
+from deployments.http.inference_protocol import parse_request, too_much_json
+from deployments.http.json_guard import MAX_JSON_BYTES, claimed_rows
 from deployments.http.outcomes import Outcomes
 from deployments.http.request import (
     ACCEPT_ENCODING,
@@ -41,10 +40,8 @@ from deployments.http.request import (
 )
 from deployments.http.resources import Resources
 from deployments.http.service_interface import Service
-from deployments.http.turns import Turns
 from deployments.observability.request_ids import RequestIds
 from deployments.observability.request_info import TRACEPARENT, RequestInfo
-from policy.batcher.requests import Refusal
 
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
@@ -87,8 +84,6 @@ class InferenceApp:
         Answers, counts and logs the outcomes of inference requests.
     request_ids : RequestIds
         Makes ids for requests that have none.
-    turns : Turns
-        Runs what would keep other requests waiting.
     """
 
     unusual_fields: ClassVar[frozenset[bytes]] = frozenset()
@@ -111,7 +106,6 @@ class InferenceApp:
         self.limit_shares = LimitShares(lambda: self.concurrency, lambda: totals.held_s)
         self._resources = Resources(service, server_version, autoscaler, totals, more)
         self._watch = DisconnectWatch()
-        self.turns = Turns()
         self.request_ids = RequestIds()
 
     def use(self, service: Service) -> None:
@@ -231,33 +225,20 @@ class InferenceApp:
             check_single_valued(scope["headers"])
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
-        if (read_content_length(fields) or 0) > LARGE_BODY_BYTES:
+        length = read_content_length(fields) or 0
+        if header_length is None and MAX_JSON_BYTES < length <= service.max_body_bytes:
+            raise too_much_json()
+        if length > LARGE_BODY_BYTES:
             # No need to read it if there is no room.
             self._check_room(b"", arrival_s, priority)
         with self.service.bodies.reservation() as reservation:
             try:
-                body = await read_body(
-                    receive,
-                    fields,
-                    service.max_body_bytes,
-                    reservation.grow_to,
-                    self.turns.result,
-                )
+                body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
             except BusyError:
                 service.refuse(b"", arrival_s)
                 raise
             self._check_room(body, arrival_s, priority)
-            how = (body, header_length, service.signature, timeout_ms, priority)
-            if takes_turns(body, header_length):
-                if self.parses_too_late(len(body), arrival_s, priority):
-                    rows = claimed_rows(body, service.signature.max_rows)
-                    refused = [(arrival_s, rows)]
-                    service.front_meter.request_refused()
-                    service.count_turned_away(Refusal.FULL, refused, time.monotonic())
-                    raise BusyError(FULL, rows)
-                request = await self.turns.result(parse_in_turns(*how), len(body))
-            else:
-                request = parse_request(*how)
+            request = parse_request(body, header_length, service.signature, timeout_ms, priority)
             if service.tracing.on:
                 info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
             task = asyncio.current_task()
@@ -277,27 +258,6 @@ class InferenceApp:
                     service.tracing.end(info.trace, status, request.rows, info.token)
         return answer
 
-    def parses_too_late(self, size: int, arrival_s: float, priority: int) -> bool:
-        """Return whether a large request cannot be answered in time after those parsed before it.
-
-        Parameters
-        ----------
-        size : int
-            Length of its body in bytes.
-        arrival_s : float
-            When it arrived, by `time.monotonic`.
-        priority : int
-            As its head gives it.
-        """
-        # As if it had waited for that long already.
-        since_s = arrival_s - self.turns.ends_in_s(size)
-        return self.service.turns_away(since_s, time.monotonic(), priority) is not None
-
     def _check_room(self, body: bytes, arrival_s: float, priority: int) -> None:
         if not self.service.has_room(body, arrival_s, priority):
             raise BusyError(FULL, claimed_rows(body, self.service.signature.max_rows))
-
-
-def takes_turns(body: bytes, header_length: int | None) -> bool:
-    """Return whether the JSON of a body is too large to be parsed at once."""
-    return (len(body) if header_length is None else header_length) >= IN_TURNS_FROM_BYTES

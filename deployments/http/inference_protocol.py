@@ -6,15 +6,14 @@ raw little-endian bytes follow the JSON part of the body, and the HTTP header
 """
 
 import reprlib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
 from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.json_guard import CHECKED_FROM_BYTES
-from deployments.http.large_json import cut_lists
+from deployments.http.json_guard import CHECKED_FROM_BYTES, MAX_JSON_BYTES
 from deployments.http.parameters import (
     check_parameters,
     check_timeout_us,
@@ -88,9 +87,12 @@ def parse_request(
     BadRequestError
         The request is malformed. The message says what is wrong and what is allowed.
     TooLargeError
-        The request has more rows than `signature.max_rows`, or far more values.
+        The request has more rows than `signature.max_rows`, far more values, or more JSON than
+        `MAX_JSON_BYTES`.
     """
     header, raw = _divide(body, header_length)
+    if len(header) > MAX_JSON_BYTES:
+        raise too_much_json()
     if len(header) >= CHECKED_FROM_BYTES:
         signature.json_guard.check(bytes(header))
     content = _load(header)
@@ -98,36 +100,11 @@ def parse_request(
     return _check_request(content, raw, signature, booleans, timeout_ms, priority)
 
 
-def parse_in_turns(
-    body: bytes,
-    header_length: int | None,
-    signature: Signature,
-    timeout_ms: float | None = None,
-    priority: int = 0,
-) -> Generator[None, None, InferenceRequest]:
-    """Parse and check a large body as `parse_request` does, and yield after each piece of work.
-
-    One thing is refused that `parse_request` accepts: a long list under the key "data" that is no
-    tensor's.
-    """
-    header, raw = _divide(body, header_length)
-    codecs = signature.input_codecs
-    cut = cut_lists(bytes(header), len(codecs))
-    yield
-    if not signature.has_texts:
-        cut.check_rest()
-    signature.json_guard.check(cut.rest)
-    yield
-    content = _load(cut.rest)
-    for entry in _check_objects(content.get("inputs"), "inputs"):
-        found = cut.take(entry.get("data"))
-        if found is not None:
-            codec = _codec_of(entry, codecs)
-            shape = _parse_shape(entry, codec, signature.max_rows)
-            entry["data"] = yield from found.decode(codec, shape)
-    if cut.lists:
-        raise BadRequestError('a long list "data" must be that of an input')
-    return _check_request(content, raw, signature, True, timeout_ms, priority)
+def too_much_json() -> TooLargeError:
+    """Return the error for JSON of more than `MAX_JSON_BYTES`."""
+    return TooLargeError(
+        f"JSON bodies are limited to {MAX_JSON_BYTES} bytes; send binary tensor data"
+    )
 
 
 def _divide(body: bytes, header_length: int | None) -> tuple[bytes | memoryview, memoryview]:

@@ -17,10 +17,9 @@ from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import RequestError
 from deployments.http.answering_protocol import AnsweringProtocol
-from deployments.http.app import takes_turns
 from deployments.http.hosted_app import HostedApp
-from deployments.http.inference_protocol import InferenceRequest, parse_in_turns, parse_request
-from deployments.http.json_guard import claimed_rows
+from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.json_guard import MAX_JSON_BYTES, claimed_rows
 from deployments.http.request_head import END_OF_HEAD, RequestHead
 from deployments.http.service_interface import Service
 from deployments.observability.request_info import RequestInfo
@@ -98,7 +97,11 @@ class InferenceProtocol(AnsweringProtocol):
         )
         service = hosted.app.service
         start = end + len(END_OF_HEAD)
-        if head is None or head.body_length > service.max_body_bytes:
+        if (
+            head is None
+            or head.body_length > service.max_body_bytes
+            or (head.header_length is None and head.body_length > MAX_JSON_BYTES)
+        ):
             super().data_received(data)
             return
         if self.flow.write_paused:
@@ -220,29 +223,11 @@ class InferenceProtocol(AnsweringProtocol):
         hosted, head = self.hosted, self._head
         assert hosted is not None
         assert head is not None
-        how = (
-            *(body, head.header_length, hosted.app.service.signature),
-            *(head.timeout_ms, head.priority),
-        )
+        signature = hosted.app.service.signature
         try:
-            if takes_turns(body, head.header_length):
-                if hosted.app.parses_too_late(len(body), self._arrival_s, head.priority):
-                    rows = claimed_rows(body, hosted.app.service.signature.max_rows)
-                    self._turn_away(Refusal.FULL, rows, lambda: self._info)
-                    return
-                self._call = hosted.app.turns.start(parse_in_turns(*how), self._parsed, len(body))
-            else:
-                self._submit(parse_request(*how))
-        except Exception as error:
-            self._refuse(error)
-
-    def _parsed(self, outcome: InferenceRequest | Exception) -> None:
-        """Go on with a large request that was parsed in turns."""
-        self._call = None
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            self._submit(outcome)
+            self._submit(
+                parse_request(body, head.header_length, signature, head.timeout_ms, head.priority)
+            )
         except Exception as error:
             self._refuse(error)
 

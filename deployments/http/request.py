@@ -1,9 +1,10 @@
 """Read an ASGI request: its header fields, and its body, bounded and decompressed."""
 
+import asyncio
 import re
 import reprlib
 import zlib
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.types import Receive
 
@@ -39,8 +40,10 @@ _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 #: A body may unpack to so many times its size, or to so many bytes if that is more.
 MAX_UNPACKING_RATIO = 100
 _FREE_UNPACKED_BYTES = 1 << 20
-#: What is decompressed in one go, before and after.
-_PACKED_PIECE_BYTES, _PIECE_BYTES = 16 << 10, 64 << 10
+#: What is decompressed in one go.
+_PIECE_BYTES = 256 << 10
+#: A larger body is decompressed by a thread.
+_IN_THREAD_FROM_BYTES = 64 << 10
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -123,14 +126,12 @@ async def read_body(
     fields: Mapping[bytes, bytes],
     max_body_bytes: int,
     reserve: Callable[[int], None] = lambda total_bytes: None,
-    in_turns: Callable[[Generator[None, None, bytes]], Awaitable[bytes]] | None = None,
 ) -> bytes:
     """Read the body, and decompress it if Content-Encoding says that it is compressed.
 
     Reading stops as soon as the body exceeds `max_body_bytes`, and decompression stops there too,
     so a request cannot exhaust memory. `reserve` is called with the bytes of the body that are
-    known of, before they are read; it may raise what it likes. With `in_turns`, which does work as
-    `deployments.http.turns.Turns.result` does, other requests need not wait for the decompression.
+    known of, before they are read; it may raise what it likes.
 
     Raises
     ------
@@ -162,8 +163,10 @@ async def read_body(
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             if not compressed:
                 return body
-            work = decompress(body, coding, max_body_bytes)
-            content = _at_once(work) if in_turns is None else await in_turns(work)
+            if len(body) < _IN_THREAD_FROM_BYTES:
+                content = decompress(body, coding, max_body_bytes)
+            else:
+                content = await asyncio.to_thread(decompress, body, coding, max_body_bytes)
             reserve(len(content))
             return content
     raise TooLargeError(
@@ -171,8 +174,8 @@ async def read_body(
     )
 
 
-def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> Generator[None, None, bytes]:
-    """Decompress a body, and yield after each piece of work.
+def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> bytes:
+    """Decompress a body.
 
     Raises
     ------
@@ -183,12 +186,8 @@ def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> Generator[Non
     decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
     most = max(_FREE_UNPACKED_BYTES, MAX_UNPACKING_RATIO * len(body))
     parts: list[bytes] = []
-    size = at = 0
-    packed = b""
+    size, packed = 0, body
     while not decompressor.eof:
-        if not packed:
-            packed = body[at : at + _PACKED_PIECE_BYTES]
-            at += len(packed)
         try:
             part = decompressor.decompress(packed, _PIECE_BYTES)
         except zlib.error:
@@ -208,21 +207,10 @@ def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> Generator[Non
                 f"the body unpacks to more than {MAX_UNPACKING_RATIO} times its size, and more "
                 f"than {_FREE_UNPACKED_BYTES} bytes"
             )
-        yield
     # Only one member is accepted: a body of thousands of empty ones would waste time.
-    if decompressor.unused_data or at < len(body):
+    if decompressor.unused_data:
         raise BadRequestError(f"the body is not valid {name}: unexpected bytes follow its end")
     return b"".join(parts)
-
-
-def _at_once(work: Generator[None, None, bytes]) -> bytes:
-    """Return what work returns, without a pause."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as stop:
-            content: bytes = stop.value
-            return content
 
 
 def _read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:

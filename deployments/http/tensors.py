@@ -69,7 +69,7 @@ class TensorCodec:
         Parameters
         ----------
         data : object
-            The value of "data", as parsed from JSON; an array is one that was decoded before.
+            The value of "data", as parsed from JSON.
         shape : list of int
             The whole shape, with the number of rows first.
         booleans_possible : bool
@@ -85,8 +85,6 @@ class TensorCodec:
             `data` is not a list, or has the wrong shape, types or values.
         """
         if not isinstance(data, list):
-            if isinstance(data, np.ndarray):
-                return data
             raise self.bad_request('"data" must be a list')
         flat = _flatten(data, shape) if data and type(data[0]) is list else data
         if flat is None or len(flat) != math.prod(shape):

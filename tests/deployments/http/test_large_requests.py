@@ -1,4 +1,4 @@
-"""Large JSON over real sockets: others are answered meanwhile, and nothing of it stays behind."""
+"""Large requests over real sockets: JSON up to its limit, binary data beyond it."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from deployments.config.service_config import ModelConfig, parse_user_config
-from deployments.http import turns
 from deployments.http.app import InferenceApp
+from deployments.http.json_guard import MAX_JSON_BYTES
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from policy.batcher.requests import Refusal
 from tests.support.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log
 
 SHAPE = (3, 100, 100)
@@ -45,10 +44,6 @@ class Served:
     app: InferenceApp
     port: int
 
-    async def begins_to_parse(self) -> None:
-        while not self.app.turns._waiting:
-            await asyncio.sleep(0)
-
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         without_access_log()
@@ -60,12 +55,10 @@ class Served:
 
 
 @pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    """A service whose turns are as short as can be: one piece."""
-    monkeypatch.setattr(turns, "TURN_S", 0.0)
+async def served() -> AsyncIterator[Served]:
     config = ModelConfig(name="sums", import_path="unused:Unused", max_batch_size=4)
     service = InferenceService(config, Sums(), PROFILE)
-    limits = {**USER_CONFIG["limits"], "max_body_bytes": 4 << 20}
+    limits = {**USER_CONFIG["limits"], "max_body_bytes": 16 << 20}
     await service.configure(parse_user_config({**USER_CONFIG, "limits": limits}))
     app = InferenceApp(service, "1")
     InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
@@ -96,31 +89,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
     return int(head.split()[1]), json.loads(await reader.readexactly(int(length[1])))
 
 
-@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["short way", "asgi"])
-async def test_others_are_answered_while_a_large_request_is_parsed(
-    served: Served, fields: tuple[str, ...]
-) -> None:
-    order: list[str] = []
-    async with served.connect() as (reader, writer), served.connect() as (other, sender):
-
-        async def ask_for_others() -> None:
-            while "large" not in order:
-                sender.write(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-                await answer(other)
-                order.append("other")
-
-        writer.write(post(content(), *fields))
-        await served.begins_to_parse()
-        asking = asyncio.create_task(ask_for_others())
-        status, found = await answer(reader)
-        order.append("large")
-        await asking
-    assert status == 200
-    assert found["outputs"][0]["data"] == pytest.approx(X.reshape(2, -1).sum(1).tolist())
-    assert order.index("large") >= 5
-
-
-@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["short way", "asgi"])
+@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["fast path", "asgi"])
 async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
     served: Served, fields: tuple[str, ...]
 ) -> None:
@@ -137,34 +106,33 @@ async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
     assert served.service.bodies.used_bytes == 0
 
 
-@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["short way", "asgi"])
-@pytest.mark.parametrize(("parses_s", "status"), [(20.0, 200), (100.0, 503)])
-async def test_what_would_be_parsed_too_late_is_refused_before(
-    served: Served,
-    monkeypatch: pytest.MonkeyPatch,
-    fields: tuple[str, ...],
-    parses_s: float,
-    status: int,
+@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["fast path", "asgi"])
+async def test_json_has_a_limit_and_binary_data_may_be_larger(
+    served: Served, fields: tuple[str, ...]
 ) -> None:
-    """200 bodies of 600 KB a second were all parsed, one after the other, and all too late."""
-
-    def turns_away(arrival_s: float, now_s: float, priority: int) -> Refusal | None:
-        return Refusal.FULL if now_s > arrival_s + 60.0 else None
-
-    monkeypatch.setattr(served.service, "turns_away", turns_away)
-    monkeypatch.setattr(served.app.turns, "ends_in_s", lambda size: parses_s)
+    padding = np.random.default_rng(0).bytes(MAX_JSON_BYTES // 2).hex().encode()
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": [1] * X.size}
+    too_long = json.dumps({"inputs": [tensor]}).encode() + padding
+    large = X[:1]
+    binary: dict[str, Any] = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, *SHAPE],
+        "parameters": {"binary_data_size": large.nbytes},
+    }
+    header = json.dumps({"inputs": [binary]}).encode()
+    length = f"Inference-Header-Content-Length: {len(header)}"
     async with served.connect() as (reader, writer):
-        writer.write(post(content(), *fields))
-        told, _ = await answer(reader)
-    rows = served.service.batcher.rows
-    assert told == status
-    assert (rows.offered, rows.refused) == (2, 2 if status == 503 else 0)
-
-
-async def test_a_client_that_leaves_has_nothing_parsed_any_more(served: Served) -> None:
-    async with served.connect() as (_, writer):
-        writer.write(post(content()))
-        await served.begins_to_parse()
-    while served.app.turns._waiting or served.service.bodies.used_bytes:
-        await asyncio.sleep(0)
-    assert served.service.explain()["rows"]["offered"] == 0
+        writer.write(post(too_long, *fields))
+        status, found = await answer(reader)
+        assert (status, found["error"]) == (
+            413,
+            f"JSON bodies are limited to {MAX_JSON_BYTES} bytes; send binary tensor data",
+        )
+    async with served.connect() as (reader, writer):
+        writer.write(post(header + large.tobytes() * 40, length, *fields))
+        status, found = await answer(reader)
+        assert (status, "unexpected bytes follow" in found["error"]) == (400, True)
+        writer.write(post(header + large.tobytes(), length, *fields))
+        assert (await answer(reader))[0] == 200
+    assert served.service.bodies.used_bytes == 0
