@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from deployments.config.validation import StrictModel, validate
+from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import STORE_PREFIX, ModelName
-from deployments.modelstore.settings import ManagerSettings
 from deployments.modelstore.wire import default_socket
 from policy.errors import InvalidInputError
 from policy.profile import Profile

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deployments.modelstore.client import open_model
     from deployments.modelstore.errors import StoreError
-    from deployments.modelstore.manager import Manager
-    from deployments.modelstore.settings import ManagerSettings
+    from deployments.modelstore.manager.manager import Manager
+    from deployments.modelstore.manager.settings import ManagerSettings
     from deployments.modelstore.tensors import attach, load_state_dict
 
 __all__ = ["Manager", "ManagerSettings", "StoreError", "attach", "load_state_dict", "open_model"]
 
 _MODULES = {
-    "Manager": "deployments.modelstore.manager",
-    "ManagerSettings": "deployments.modelstore.settings",
+    "Manager": "deployments.modelstore.manager.manager",
+    "ManagerSettings": "deployments.modelstore.manager.settings",
     "StoreError": "deployments.modelstore.errors",
     "attach": "deployments.modelstore.tensors",
     "load_state_dict": "deployments.modelstore.tensors",

@@ -20,7 +20,7 @@ from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
 from deployments.modelstore.errors import StoreError, UnavailableError, UntrustedFileError
-from deployments.modelstore.safetensors_header import TensorEntry, header_end, read_header
+from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
 from deployments.modelstore.sharing import Sharing, copy_of
 
 

@@ -1,7 +1,7 @@
 """Messages between the manager and its clients, on a Unix socket that keeps message boundaries.
 
 A message is one JSON object, and may carry descriptors. The kernel tells each side the user of the
-other (SO_PEERCRED); `deployments.modelstore.readers` says who is admitted and trusted.
+other (SO_PEERCRED); `deployments.modelstore.manager.readers` says who is admitted and trusted.
 """
 
 import array
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from deployments.modelstore.errors import StoreError, UnavailableError
+from deployments.modelstore.manager.readers import OWNER_VARIABLE, trusted_owners
 from deployments.modelstore.names import MAX_FILES
-from deployments.modelstore.readers import OWNER_VARIABLE, trusted_owners
 
 #: Far more than the longest message: a grant of `MAX_FILES` files, or a list of models.
 MAX_MESSAGE_BYTES = 1 << 20

@@ -15,10 +15,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments.errors import StartError
 from deployments.modelstore.client import ask
-from deployments.modelstore.endpoint import allow_many_clients
 from deployments.modelstore.errors import UnavailableError
-from deployments.modelstore.manager import Manager
-from deployments.modelstore.settings import ManagerSettings
+from deployments.modelstore.manager.endpoint import allow_many_clients
+from deployments.modelstore.manager.manager import Manager
+from deployments.modelstore.manager.settings import ManagerSettings
 
 logger = logging.getLogger("ray.serve")
 

@@ -15,14 +15,14 @@ from deployments.config.service_config import SLAConfig
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.made_cases import image_cases, random_cases
-from loadtests.page import Setting, render
 from loadtests.records import Records
-from loadtests.report import per_second, report, write_csv
+from loadtests.reporting.page import Setting, render
+from loadtests.reporting.report import per_second, report, write_csv
+from loadtests.reporting.table import table
+from loadtests.reporting.thresholds import Thresholds
 from loadtests.run import Settings, run
 from loadtests.schedule import NAMED_SHAPES, Schedule
 from loadtests.service import model_metadata, recorded_outputs, said, service_sla
-from loadtests.table import table
-from loadtests.thresholds import Thresholds
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
 from sojourn import option_types

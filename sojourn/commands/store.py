@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from deployments.modelstore.client import ask, list_models, open_model
+from deployments.modelstore.core.eviction import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
-from deployments.modelstore.endpoint import allow_many_clients
 from deployments.modelstore.errors import StoreError
-from deployments.modelstore.eviction import EVICTION_RULES
-from deployments.modelstore.manager import Manager
+from deployments.modelstore.manager.endpoint import allow_many_clients
+from deployments.modelstore.manager.manager import Manager
+from deployments.modelstore.manager.prometheus import exposition
+from deployments.modelstore.manager.readers import Reader
+from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import ModelName
-from deployments.modelstore.prometheus import exposition
-from deployments.modelstore.readers import Reader
-from deployments.modelstore.settings import ManagerSettings
 from deployments.modelstore.wire import default_socket
 from sojourn.output import json_option, print_json, print_table, say
 
@@ -160,7 +160,7 @@ def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
 
     PATH is a safetensors file, or a folder of them.
     """
-    from deployments.modelstore.publishing import publish  # loads torch
+    from deployments.modelstore.files.publishing import publish  # loads torch
 
     published = publish(dict(_model_files(text) for text in models), root)
     rows = [

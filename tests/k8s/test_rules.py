@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from deployments.modelstore.core import StoreCore
-from deployments.modelstore.prometheus import exposition
+from deployments.modelstore.core.store_core import StoreCore
+from deployments.modelstore.manager.prometheus import exposition
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from tests.support.readme import ROOT
 

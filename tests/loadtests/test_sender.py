@@ -8,7 +8,7 @@ import pytest
 
 from deployments.config.service_config import SLAConfig
 from loadtests.records import Outcome
-from loadtests.report import report
+from loadtests.reporting.report import report
 from loadtests.run import Settings
 from loadtests.schedule import Schedule, Step
 from loadtests.sender import Sender

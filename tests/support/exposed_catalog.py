@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from autoscaler.decision_instruments import DECISION_INSTRUMENTS
 from autoscaler.instrument import Instrument
 from autoscaler.reports import BOTTLENECKS
-from deployments.modelstore.core import StoreCore
-from deployments.modelstore.prometheus import exposition
+from deployments.modelstore.core.store_core import StoreCore
+from deployments.modelstore.manager.prometheus import exposition
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 

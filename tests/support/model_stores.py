@@ -15,8 +15,8 @@ import safetensors.numpy
 
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import UnavailableError
-from deployments.modelstore.manager import Manager
-from deployments.modelstore.settings import ManagerSettings
+from deployments.modelstore.manager.manager import Manager
+from deployments.modelstore.manager.settings import ManagerSettings
 from tests.support.waiting import LIMIT_S
 
 MB = 1_000_000

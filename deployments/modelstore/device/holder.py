@@ -21,7 +21,7 @@ from deployments.modelstore import wire
 from deployments.modelstore.device.driver import HolderDriver, Staging, open_holder_driver
 from deployments.modelstore.device.layout import Piece, offsets, pieces, windows
 from deployments.modelstore.errors import FetchError, StoreError
-from deployments.modelstore.safetensors_header import header_end, read_header
+from deployments.modelstore.files.safetensors_header import header_end, read_header
 
 #: One thread reads memory at 5 to 10 GB/s; a GPU takes 25 to 55 GB/s over its bus.
 COPY_THREADS = 4

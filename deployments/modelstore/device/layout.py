@@ -7,7 +7,7 @@ of `ALIGNMENT_BYTES`, as kernels want; in the file, a tensor lies wherever the o
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deployments.modelstore.safetensors_header import TensorEntry
+from deployments.modelstore.files.safetensors_header import TensorEntry
 
 #: What CUDA's own allocator guarantees.
 ALIGNMENT_BYTES = 256

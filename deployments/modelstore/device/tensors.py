@@ -13,7 +13,7 @@ from deployments.modelstore.device.driver import ClientDriver, Export, Region
 from deployments.modelstore.device.layout import offsets
 from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
 from deployments.modelstore.errors import DeviceError, UntrustedFileError
-from deployments.modelstore.safetensors_header import TensorEntry, header_end, read_header
+from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
 from deployments.modelstore.sharing import Sharing
 
 

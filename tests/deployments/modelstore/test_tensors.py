@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 from deployments import modelstore
-from deployments.modelstore import copies
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import (
     StoreFullError,
@@ -21,6 +20,7 @@ from deployments.modelstore.errors import (
     UnknownModelError,
     UntrustedFileError,
 )
+from deployments.modelstore.manager import copies
 from policy.errors import InvalidInputError
 from tests.support.model_stores import (
     manager_thread,
@@ -171,7 +171,7 @@ def test_a_model_larger_than_the_budget_is_refused(tmp_path):
 
 def test_importing_the_manager_imports_neither_torch_nor_ray():
     script = (
-        "import sys, deployments.modelstore.manager, deployments.modelstore.client\n"
+        "import sys, deployments.modelstore.manager.manager, deployments.modelstore.client\n"
         "import sojourn.commands.store\n"
         "print(*{'torch', 'ray', 'numpy', 'obstore'} & sys.modules.keys())"
     )

@@ -181,7 +181,8 @@ def test_the_declared_functions_are_those_that_are_called_and_faked():
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 #: Loads a model onto the GPU, says its sum, and waits to be killed.
 CLIENT = """
-import pathlib, sys, modelstore
+import pathlib, sys
+from deployments import modelstore
 state = modelstore.load_state_dict("m", "cuda:0", socket_path=pathlib.Path(sys.argv[1]))
 print(float(state["weight"].double().sum()), flush=True)
 sys.stdin.read()

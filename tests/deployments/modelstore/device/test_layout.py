@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.modelstore.device.layout import ALIGNMENT_BYTES, offsets, pieces, windows
-from deployments.modelstore.safetensors_header import TensorEntry
+from deployments.modelstore.files.safetensors_header import TensorEntry
 
 FILES = st.tuples(st.integers(8, 700), st.lists(st.integers(0, 900), max_size=12))
 

@@ -24,7 +24,7 @@ from deployments.modelstore.errors import (
     StoreError,
     StoreFullError,
 )
-from deployments.modelstore.readers import Reader
+from deployments.modelstore.manager.readers import Reader
 from tests.support import emulated_device
 from tests.support.emulated_device import DEATH_VARIABLE, EmulatedClient
 from tests.support.model_stores import (

@@ -1,0 +1,371 @@
+"""The model resource manager as a state machine: events in, actions out.
+
+It knows no clock, socket, thread, torch or Ray. A driver (`deployments.modelstore.manager.manager`)
+reports what
+happened, and carries out the actions that each event returns. Source: Dakkak et al., TrIMS, 2018,
+section 4.1.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from deployments.modelstore.core.actions import (
+    Action,
+    Drop,
+    Fault,
+    Granted,
+    Progress,
+    Refused,
+    Resolve,
+    Tier,
+)
+from deployments.modelstore.core.eviction import EvictionRule, least_recently_used
+from deployments.modelstore.core.holders import Lease, Open, Pin
+from deployments.modelstore.core.transfers import Failure, Transfers
+from deployments.modelstore.core.views import describe_model, describe_tiers
+from deployments.modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
+from deployments.modelstore.names import Blob, Manifest, ModelName, Origin
+from policy.errors import InvalidInputError
+
+
+class StoreCore:
+    """Models, who holds them, and in which tiers their blobs are.
+
+    A holder is one connection: it opens one model, and gives everything back when it disconnects,
+    for whatever reason.
+
+    Parameters
+    ----------
+    budgets_bytes : mapping of Tier to int
+        Bytes that each tier may hold. A tier that is not named does not exist.
+    rule : EvictionRule
+        Which idle blob leaves a full tier first.
+    eager : bool
+        Drop a model from memory as soon as nobody holds it.
+    copies_at_once : int
+        Copies that may run at the same time from one tier to another.
+    page_bytes : mapping of Tier to int, optional
+        Tiers in which each blob takes a whole number of pages, and their size.
+    """
+
+    def __init__(
+        self,
+        budgets_bytes: Mapping[Tier, int],
+        rule: EvictionRule = least_recently_used,
+        eager: bool = False,
+        copies_at_once: int = 2,
+        page_bytes: Mapping[Tier, int] | None = None,
+    ) -> None:
+        self._actions: list[Action] = []
+        self._transfers = Transfers(
+            budgets_bytes, page_bytes or {}, rule, eager, copies_at_once, self._actions
+        )
+        self._spaces = self._transfers.spaces
+        self._manifests: dict[ModelName, Manifest] = {}
+        self._resolving: set[ModelName] = set()
+        self._opens: dict[Hashable, Open] = {}
+        # Those that have no reference on their model's blobs yet, first come first.
+        self._unplaced: dict[Hashable, None] = {}
+        self._leases: dict[Hashable, Lease] = {}
+        self._open_number = 0
+        self._counts: Counter[str] = Counter()
+
+    # Holders.
+
+    def open(self, holder: Hashable, name: ModelName, tier: Tier = Tier.HOST) -> list[Action]:
+        """Ask for a model in memory, of the device or the host.
+
+        The holder is granted it or refused, once, now or after an event to come.
+
+        Raises
+        ------
+        InvalidInputError
+            The holder has opened a model already.
+        """
+        if holder in self._opens or holder in self._leases:
+            raise InvalidInputError("this connection has opened a model already")
+        self._counts["opens"] += 1
+        if tier > Tier.HOST or tier not in self._spaces:
+            self._refuse(
+                holder, StoreError(f"a model cannot be opened in this store's {tier.name} tier")
+            )
+            return self._taken()
+        self._opens[holder] = Open(name, tier)
+        self._unplaced[holder] = None
+        if name in self._manifests:
+            return self._advance()
+        if name not in self._resolving:
+            self._resolving.add(name)
+            self._actions.append(Resolve(name))
+        return self._taken()
+
+    def disconnect(self, holder: Hashable) -> list[Action]:
+        """Take back what a holder has; it closed its model, or died."""
+        placed = holder not in self._unplaced
+        self._unplaced.pop(holder, None)
+        waiting = self._opens.pop(holder, None)
+        if waiting is not None and placed:
+            self._release(waiting.tier, self._manifests[waiting.name])
+        lease = self._leases.pop(holder, None)
+        if lease is not None:
+            self._release(lease.tier, lease.manifest)
+        return self._advance()
+
+    # What the driver reports.
+
+    def known(self, name: ModelName, manifest: Manifest) -> None:
+        """Take over a model's list of files from an earlier run."""
+        self._manifests[name] = manifest
+
+    def found(self, blob: Blob, tier: Tier) -> list[Action]:
+        """Take over a blob from an earlier run, or drop it if it does not fit the budget."""
+        if self._spaces[tier].get(blob) is None:
+            if self._transfers.reserve(tier, [blob]):
+                self._spaces[tier].entries[blob].resident = True
+            else:
+                self._actions.append(Drop(blob, tier))
+        return self._taken()
+
+    def lost(self, blob: Blob, tier: Tier) -> list[Action]:
+        """Forget a blob of the disk tier that the driver found wrong and deleted.
+
+        A copy that reads it finds out by itself.
+        """
+        entry = self._spaces[tier].get(blob)
+        if entry is not None and entry.idle:
+            self._spaces[tier].remove(blob)
+        return self._advance()
+
+    def lost_all(self, tier: Tier, error: StoreError) -> list[Action]:
+        """Forget what was resident in a tier of memory whose content is gone.
+
+        Those who hold a model there hold it no more. Those who wait for one of which a part was
+        there are refused. Copies into the tier go on.
+        """
+        space = self._spaces[tier]
+        gone = [entry.blob for entry in space.entries.values() if entry.resident]
+        for holder, waiting in list(self._opens.items()):
+            if waiting.tier == tier and holder not in self._unplaced:
+                manifest = self._manifests[waiting.name]
+                if not set(gone).isdisjoint(manifest.blobs):
+                    self._refuse(holder, error)
+                    self._release(tier, manifest)
+        for holder, lease in list(self._leases.items()):
+            if lease.tier == tier:
+                del self._leases[holder]
+                self._release(tier, lease.manifest)
+        for blob in gone:
+            if space.get(blob) is not None:  # not dropped already with its last holder
+                self._transfers.drop(blob, tier)
+        return self._advance()
+
+    def resident(self, tier: Tier) -> list[Blob]:
+        """Return the blobs that are in a tier."""
+        return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]
+
+    def origins(self, blob: Blob) -> list[Origin]:
+        """Return where the remote may have a blob; first the models that somebody waits for."""
+        awaited = {waiting.name for waiting in self._opens.values()}
+        found = [
+            (name, file)
+            for name, manifest in self._manifests.items()
+            for file, content in manifest.files
+            if content == blob
+        ]
+        return sorted(found, key=lambda origin: origin[0] not in awaited)
+
+    def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
+        """Note the files of a model."""
+        self._resolving.discard(name)
+        self._manifests[name] = manifest
+        return self._advance()
+
+    def resolve_failed(self, name: ModelName, error: StoreError) -> list[Action]:
+        """Refuse those who asked for a model whose files could not be found out."""
+        self._resolving.discard(name)
+        for holder in [held for held, waiting in self._opens.items() if waiting.name == name]:
+            self._refuse(holder, error)
+        return self._advance()
+
+    def copy_progress(self, blob: Blob, tier: Tier, done_bytes: int) -> list[Action]:
+        """Note how far a copy is, and tell everyone who waits for the blob."""
+        self._transfers.progress(blob, tier, done_bytes)
+        for holder, waiting in self._opens.items():
+            if holder in self._unplaced:
+                continue
+            if blob in self._manifests[waiting.name].blobs:
+                blobs = self._manifests[waiting.name].blobs
+                done = sum(self._transfers.done_bytes(other, waiting.tier) for other in blobs)
+                total = self._manifests[waiting.name].size_bytes
+                self._actions.append(Progress(holder, done, total))
+        return self._taken()
+
+    def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
+        """Note that a copy is done, and how many seconds it took."""
+        self._transfers.copied(blob, tier, seconds)
+        for holder in list(self._opens):
+            self._grant_if_complete(holder)
+        return self._advance()
+
+    def copy_failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Action]:
+        """Note that a copy failed, and why."""
+        for failure in self._transfers.failed(blob, tier, fault, error):
+            self._refuse_waiting(failure)
+        return self._advance()
+
+    # Administration.
+
+    def pin(self, name: ModelName) -> list[Action]:
+        """Keep a model in host memory, where it is, until `unpin`.
+
+        Raises
+        ------
+        UnknownModelError
+            It is not in host memory.
+        """
+        manifest = self._manifests.get(name)
+        if manifest is None or not self._spaces[Tier.HOST].holds(manifest):
+            raise UnknownModelError(f"{name}: not in host memory; warm it first")
+        if Pin(name) not in self._leases:
+            for blob in manifest.blobs:
+                self._spaces[Tier.HOST].entries[blob].references += 1
+            self._leases[Pin(name)] = Lease(name, Tier.HOST, manifest)
+        return self._taken()
+
+    def unpin(self, name: ModelName) -> list[Action]:
+        """Let a pinned model be evicted again."""
+        return self.disconnect(Pin(name))
+
+    def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
+        """Drop a model from memory and, if asked, from the disk. Blobs in use elsewhere stay.
+
+        The list of its files goes, too: the next open asks the remote again.
+
+        Raises
+        ------
+        InUseError
+            Somebody holds it, waits for it or has pinned it.
+        UnknownModelError
+            The store does not know it.
+        """
+        names = {lease.name for lease in self._leases.values()}
+        if name in names or name in {waiting.name for waiting in self._opens.values()}:
+            raise InUseError(f"{name}: in use or pinned")
+        if name not in self._manifests:
+            raise UnknownModelError(f"{name}: not in the store")
+        for blob in self._manifests.pop(name).blobs:
+            for tier, space in self._spaces.items():
+                entry = space.get(blob)
+                if entry is not None and entry.idle and (disk or tier <= Tier.HOST):
+                    self._transfers.evictions[tier] += 1
+                    self._transfers.drop(blob, tier)
+        return self._advance()
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return each known model: its name, bytes, resident bytes per tier, holders and pin."""
+        held = Counter(
+            lease.name for holder, lease in self._leases.items() if not isinstance(holder, Pin)
+        )
+        return [
+            describe_model(name, manifest, self._spaces)
+            | {"leases": held[name], "pinned": Pin(name) in self._leases}
+            for name, manifest in sorted(self._manifests.items())
+        ]
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters, in all and per tier."""
+        pins = sum(isinstance(holder, Pin) for holder in self._leases)
+        counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
+        now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
+        return counts | now | describe_tiers(self._transfers)
+
+    # Steps.
+
+    def _taken(self) -> list[Action]:
+        self._transfers.start_queued()
+        taken = self._actions.copy()
+        self._actions.clear()
+        return taken
+
+    def _advance(self) -> list[Action]:
+        """Place the opens that fit now, first come first served in each tier."""
+        blocked: set[Tier] = set()
+        for holder in list(self._unplaced):
+            waiting = self._opens[holder]
+            manifest = self._manifests.get(waiting.name)
+            if manifest is None:
+                continue
+            new = self._spaces[waiting.tier].missing(manifest.blobs)
+            if new and waiting.tier in blocked:
+                continue
+            if self._place(holder, waiting, manifest, new):
+                self._grant_if_complete(holder)
+            else:
+                blocked.add(waiting.tier)
+        return self._taken()
+
+    def _grant_if_complete(self, holder: Hashable) -> None:
+        waiting = self._opens.get(holder)
+        if waiting is None or holder in self._unplaced:
+            return
+        manifest = self._manifests[waiting.name]
+        if self._spaces[waiting.tier].holds(manifest):
+            del self._opens[holder]
+            self._leases[holder] = Lease(waiting.name, waiting.tier, manifest)
+            self._counts["granted"] += 1
+            self._actions.append(
+                Granted(holder, waiting.name, waiting.tier, manifest, waiting.source)
+            )
+
+    def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
+        """Take room for a model and order what is missing; return False if it has to wait."""
+        space = self._spaces[waiting.tier]
+        if not self._transfers.reserve(waiting.tier, new, keep=set(manifest.blobs)):
+            fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
+            if fits_ever and space.unsettled():
+                return False
+            needed_bytes = space.room_bytes(new)
+            self._refuse(
+                holder,
+                StoreFullError(
+                    f"{waiting.name}: needs {needed_bytes} bytes of the "
+                    f"{waiting.tier.name.lower()} tier's {space.budget_bytes}, and what is in use "
+                    "there leaves too few"
+                ),
+            )
+            return True
+        del self._unplaced[holder]
+        self._open_number += 1
+        for blob in manifest.blobs:
+            entry = space.entries[blob]
+            entry.references += 1
+            entry.uses += 1
+            entry.last_use = self._open_number
+        self._opens[holder] = replace(
+            waiting, source=self._transfers.count_hit(waiting.tier, manifest)
+        )
+        self._transfers.fill_all(new, waiting.tier)
+        return True
+
+    def _refuse(self, holder: Hashable, error: StoreError) -> None:
+        self._opens.pop(holder, None)
+        self._unplaced.pop(holder, None)
+        self._counts["refused"] += 1
+        self._actions.append(Refused(holder, error))
+
+    def _refuse_waiting(self, failure: Failure) -> None:
+        """Refuse those who wait for a blob that did not come; its entry is gone already."""
+        for holder, waiting in list(self._opens.items()):
+            manifest = self._manifests.get(waiting.name)
+            if manifest is None or holder in self._unplaced or waiting.tier != failure.tier:
+                continue
+            if failure.blob in manifest.blobs:
+                self._refuse(holder, failure.error)
+                self._release(waiting.tier, manifest, without=failure.blob)
+
+    def _release(self, tier: Tier, manifest: Manifest, without: Blob | None = None) -> None:
+        for blob in manifest.blobs:
+            if blob != without:
+                self._transfers.release(tier, blob)

@@ -1,0 +1,129 @@
+"""The room of one tier: which blobs it has or is being filled with, and which of them may go."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from deployments.modelstore.core.eviction import EvictionRule, IdleBlob
+from deployments.modelstore.names import Blob, Manifest
+
+
+@dataclass
+class Entry:
+    """A blob in a tier. Its room is taken from the moment the copy into the tier is ordered.
+
+    Attributes
+    ----------
+    blob : Blob
+    resident : bool
+        Whether all of its bytes are there.
+    references : int
+        Holders, and opens that wait, which need it in this tier.
+    reads : int
+        Copies to a tier above that read it, or are queued to.
+    last_use : int
+        Number of the open that used it last.
+    uses : int
+        Opens that used it since it entered the tier.
+    """
+
+    blob: Blob
+    resident: bool = False
+    references: int = 0
+    reads: int = 0
+    last_use: int = 0
+    uses: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be evicted."""
+        return self.resident and not self.references and not self.reads
+
+
+class TierSpace:
+    """The entries of a tier, within a budget of bytes.
+
+    Parameters
+    ----------
+    budget_bytes : int
+    page_bytes : int
+        Each blob takes a whole number of pages of this size.
+    """
+
+    def __init__(self, budget_bytes: int, page_bytes: int = 1) -> None:
+        self.budget_bytes, self._page_bytes = budget_bytes, page_bytes
+        self.used_bytes = 0
+        self.entries: dict[Blob, Entry] = {}
+
+    def get(self, blob: Blob) -> Entry | None:
+        """Return the blob's entry, if it has one."""
+        return self.entries.get(blob)
+
+    def holds(self, manifest: Manifest) -> bool:
+        """Return whether all of a model is here."""
+        entries = map(self.get, manifest.blobs)
+        return all(entry is not None and entry.resident for entry in entries)
+
+    def room_bytes(self, blobs: Iterable[Blob]) -> int:
+        """Return the room that blobs take here."""
+        return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)
+
+    def add(self, blob: Blob) -> Entry:
+        """Take room for a blob that has none yet."""
+        entry = self.entries[blob] = Entry(blob)
+        self.used_bytes += self.room_bytes([blob])
+        return entry
+
+    def remove(self, blob: Blob) -> None:
+        """Give back the room of a blob."""
+        del self.entries[blob]
+        self.used_bytes -= self.room_bytes([blob])
+
+    def missing(self, blobs: Iterable[Blob]) -> list[Blob]:
+        """Return the blobs that have no entry."""
+        return [blob for blob in blobs if blob not in self.entries]
+
+    def unsettled(self) -> bool:
+        """Tell whether a copy into or out of this tier is under way or queued."""
+        return any(not entry.resident or entry.reads for entry in self.entries.values())
+
+    def victims(
+        self,
+        needed_bytes: int,
+        keep: Collection[Blob],
+        rule: EvictionRule,
+        reload_s_per_byte: Callable[[Blob], float],
+    ) -> list[Blob] | None:
+        """Return the idle blobs to evict so that `needed_bytes` fit, or None if they cannot.
+
+        Parameters
+        ----------
+        needed_bytes : int
+        keep : collection of Blob
+            Blobs that must stay.
+        rule : EvictionRule
+        reload_s_per_byte : callable
+            The cost of bringing a blob back.
+        """
+        excess = self.used_bytes + needed_bytes - self.budget_bytes
+        if excess <= 0:
+            return []
+        idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
+        if self.room_bytes(entry.blob for entry in idle) < excess:
+            return None
+        idle.sort(
+            key=lambda entry: rule(
+                IdleBlob(
+                    entry.blob.size_bytes,
+                    entry.last_use,
+                    entry.uses,
+                    reload_s_per_byte(entry.blob),
+                )
+            )
+        )
+        chosen = []
+        for entry in idle:
+            if excess <= 0:
+                break
+            chosen.append(entry.blob)
+            excess -= self.room_bytes([entry.blob])
+        return chosen

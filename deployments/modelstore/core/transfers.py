@@ -1,0 +1,286 @@
+"""Blobs on their way up the tiers: one copy per blob and tier, however many opens wait for it.
+
+A fill of a tier reads the nearest tier below that has the blob. A tier in between that has room for
+it is filled on the way; one that has none, or fails, is left out.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from deployments.modelstore.core.actions import Action, Copy, Drop, Fault, Tier
+from deployments.modelstore.core.eviction import EvictionRule
+from deployments.modelstore.core.tier_space import TierSpace
+from deployments.modelstore.errors import StoreError
+from deployments.modelstore.names import Blob, Manifest
+
+#: After so many wrong reads of a blob from a tier, its waiters are refused.
+MAX_WRONG_READS = 3
+#: Assumed until the first copy is measured: a remote of 100 MB/s, a disk of 1 GB/s.
+_FIRST_S_PER_BYTE = {Tier.REMOTE: 1e-8, Tier.DISK: 1e-9, Tier.HOST: 1e-10}
+_SMOOTHING = 0.3
+
+
+@dataclass
+class _Fill:
+    """The way of a blob into a tier: from `source`, or waiting for a fill of the tier below."""
+
+    blob: Blob
+    source: Tier
+    waiting: bool
+    running: bool = False
+    done_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A blob that could not be brought to a tier."""
+
+    blob: Blob
+    tier: Tier
+    error: StoreError
+
+
+class Transfers:
+    """The tiers' entries and the copies between them.
+
+    Parameters
+    ----------
+    budgets_bytes : mapping of Tier to int
+        The tiers that this store has, without `REMOTE`.
+    page_bytes : mapping of Tier to int
+        Tiers in which each blob takes a whole number of pages, and their size.
+    rule : EvictionRule
+    eager : bool
+        Drop a blob from memory as soon as nobody uses it there.
+    copies_at_once : int
+        Copies that may run at the same time from one tier to another.
+    actions : list of Action
+        The list to which orders to the driver are appended.
+    """
+
+    def __init__(
+        self,
+        budgets_bytes: Mapping[Tier, int],
+        page_bytes: Mapping[Tier, int],
+        rule: EvictionRule,
+        eager: bool,
+        copies_at_once: int,
+        actions: list[Action],
+    ) -> None:
+        self.spaces = {
+            tier: TierSpace(budgets_bytes[tier], page_bytes.get(tier, 1))
+            for tier in sorted(budgets_bytes)
+        }
+        self.hits = dict.fromkeys(self.spaces, 0)
+        self.misses = dict.fromkeys(self.spaces, 0)
+        self.evictions = dict.fromkeys(self.spaces, 0)
+        self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
+        self.copied_s: dict[tuple[Tier, Tier], float] = {}
+        self._rule, self._eager = rule, eager
+        self._copies_at_once = copies_at_once
+        self._actions = actions
+        self._fills: dict[tuple[Blob, Tier], _Fill] = {}
+        self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
+        self._running: dict[tuple[Tier, Tier], int] = {}
+        self._bypassed: set[tuple[Blob, Tier]] = set()
+        self._wrong_reads: dict[Blob, int] = {}
+        self._s_per_byte = dict(_FIRST_S_PER_BYTE)
+
+    def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
+        """Count in which tiers, from this one down, a model is; return the fastest that has it."""
+        for below, space in self.spaces.items():
+            if below < tier:
+                continue
+            if space.holds(manifest):
+                self.hits[below] += 1
+                return below
+            self.misses[below] += 1
+        return Tier.REMOTE
+
+    def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
+        """Take room for new blobs, evicting idle ones; return whether there was enough."""
+        space, new = self.spaces[tier], list(blobs)
+        needed_bytes = space.room_bytes(new)
+        victims = space.victims(
+            needed_bytes, keep, self._rule, lambda blob: self._reload_s_per_byte(blob, tier)
+        )
+        if victims is None:
+            return False
+        for blob in victims:
+            self.evictions[tier] += 1
+            self.drop(blob, tier)
+        for blob in new:
+            space.add(blob)
+        return True
+
+    def drop(self, blob: Blob, tier: Tier) -> None:
+        """Remove an idle blob from a tier."""
+        self.spaces[tier].remove(blob)
+        self._actions.append(Drop(blob, tier))
+
+    def fill(self, blob: Blob, tier: Tier) -> None:
+        """Bring a blob into a tier where it has an entry."""
+        for below in self.spaces:
+            if below <= tier:
+                continue
+            space = self.spaces[below]
+            bypassed = (blob, below) in self._bypassed
+            if space.get(blob) is None and not bypassed and self.reserve(below, [blob]):
+                self.fill(blob, below)
+            entry = space.get(blob)
+            if entry is None:
+                continue
+            if entry.resident:
+                entry.reads += 1
+                self._queue(blob, below, tier)
+            else:
+                self._fills[blob, tier] = _Fill(blob, below, waiting=True)
+            return
+        self._queue(blob, Tier.REMOTE, tier)
+
+    def fill_all(self, blobs: Iterable[Blob], tier: Tier) -> None:
+        """Bring blobs into a tier: first those that a tier below has, so that they stay there."""
+        below_spaces = [space for below, space in self.spaces.items() if below > tier]
+        for blob in sorted(blobs, key=lambda blob: all(not s.get(blob) for s in below_spaces)):
+            self.fill(blob, tier)
+
+    def start_queued(self) -> None:
+        """Order the queued copies that may run now."""
+        for link, queue in self._queues.items():
+            while queue and self._running.get(link, 0) < self._copies_at_once:
+                blob = queue.popleft()
+                self._running[link] = self._running.get(link, 0) + 1
+                self._fills[blob, link[1]].running = True
+                self._actions.append(Copy(blob, *link))
+
+    def progress(self, blob: Blob, tier: Tier, done_bytes: int) -> None:
+        """Note how far a running copy is."""
+        self._fills[blob, tier].done_bytes = done_bytes
+
+    def done_bytes(self, blob: Blob, tier: Tier) -> int:
+        """Return the bytes done of the step at which the blob is on its way to the tier."""
+        fill = self._fills.get((blob, tier))
+        while fill is not None and fill.waiting:
+            fill = self._fills.get((blob, fill.source))
+        return blob.size_bytes if fill is None else fill.done_bytes
+
+    def copied(self, blob: Blob, tier: Tier, seconds: float) -> None:
+        """Note that a copy is done, and begin those that waited for it."""
+        fill = self._finish(blob, tier)
+        link = (fill.source, tier)
+        self.copied_bytes[link] = self.copied_bytes.get(link, 0) + blob.size_bytes
+        self.copied_s[link] = self.copied_s.get(link, 0.0) + seconds
+        measured = seconds / max(1, blob.size_bytes)
+        self._s_per_byte[fill.source] += _SMOOTHING * (measured - self._s_per_byte[fill.source])
+        entry = self.spaces[tier].get(blob)
+        assert entry is not None
+        entry.resident = True
+        for above in self._waiters(blob, tier):
+            self.fill(blob, above)
+        if not any((blob, other) in self._fills for other in self.spaces):
+            self._forget_faults(blob)
+        self._drop_if_eager(blob, tier)
+
+    def failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Failure]:
+        """Note that a copy failed. Return what cannot be brought where it is needed any more."""
+        fill = self._finish(blob, tier)
+        if fault is Fault.SOURCE and fill.source is Tier.DISK:
+            return self._refill(blob, fill.source, tier, error)
+        if fault is Fault.TARGET:
+            return self._leave_out(blob, tier, error)
+        return self._give_up(blob, tier, error)
+
+    def release(self, tier: Tier, blob: Blob) -> None:
+        """Give back one reference; abandon a fill that nobody needs."""
+        entry = self.spaces[tier].get(blob)
+        assert entry is not None
+        entry.references -= 1
+        if not entry.resident:
+            self._abandon(blob, tier)
+        self._drop_if_eager(blob, tier)
+
+    def _reload_s_per_byte(self, blob: Blob, tier: Tier) -> float:
+        for below, space in self.spaces.items():
+            entry = space.get(blob)
+            if below > tier and entry is not None and entry.resident:
+                return self._s_per_byte[below]
+        return self._s_per_byte[Tier.REMOTE]
+
+    def _queue(self, blob: Blob, source: Tier, target: Tier) -> None:
+        self._fills[blob, target] = _Fill(blob, source, waiting=False)
+        self._queues.setdefault((source, target), deque()).append(blob)
+
+    def _finish(self, blob: Blob, tier: Tier) -> _Fill:
+        fill = self._fills.pop((blob, tier))
+        self._running[fill.source, tier] -= 1
+        self._end_read(blob, fill.source)
+        return fill
+
+    def _end_read(self, blob: Blob, source: Tier) -> None:
+        if source in self.spaces:
+            entry = self.spaces[source].get(blob)
+            assert entry is not None
+            entry.reads -= 1
+            self._drop_if_eager(blob, source)
+
+    def _drop_if_eager(self, blob: Blob, tier: Tier) -> None:
+        entry = self.spaces[tier].get(blob)
+        if self._eager and tier <= Tier.HOST and entry is not None and entry.idle:
+            self.drop(blob, tier)
+
+    def _waiters(self, blob: Blob, tier: Tier) -> list[Tier]:
+        """Return the tiers whose fills wait until this tier has the blob."""
+        fills = ((above, self._fills.get((blob, above))) for above in self.spaces)
+        return [above for above, fill in fills if fill and fill.waiting and fill.source == tier]
+
+    def _refill(self, blob: Blob, source: Tier, tier: Tier, error: StoreError) -> list[Failure]:
+        """Go around a blob that was found wrong in a tier; the driver has deleted it there."""
+        entry = self.spaces[source].get(blob)
+        if entry is not None and not entry.reads:
+            self.spaces[source].remove(blob)
+        wrong_reads = self._wrong_reads[blob] = self._wrong_reads.get(blob, 0) + 1
+        if wrong_reads >= MAX_WRONG_READS:
+            return self._give_up(blob, tier, error)
+        self.fill(blob, tier)
+        return []
+
+    def _leave_out(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
+        """Go on without a tier that cannot take the blob; refuse those who need it there."""
+        self._bypassed.add((blob, tier))
+        waiters = self._waiters(blob, tier)
+        self.spaces[tier].remove(blob)
+        for above in waiters:
+            self.fill(blob, above)
+        if not waiters:
+            self._forget_faults(blob)
+        return [Failure(blob, tier, error)]
+
+    def _give_up(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
+        failures = [Failure(blob, tier, error)]
+        self.spaces[tier].remove(blob)
+        for above in self._waiters(blob, tier):
+            del self._fills[blob, above]
+            failures += self._give_up(blob, above, error)
+        self._forget_faults(blob)
+        return failures
+
+    def _forget_faults(self, blob: Blob) -> None:
+        self._wrong_reads.pop(blob, None)
+        self._bypassed -= {(blob, tier) for tier in self.spaces}
+
+    def _abandon(self, blob: Blob, tier: Tier) -> None:
+        """Cancel a fill that has not begun and that nobody needs. A running copy goes on."""
+        entry = self.spaces[tier].get(blob)
+        fill = self._fills.get((blob, tier))
+        assert entry is not None
+        assert fill is not None
+        if entry.references or fill.running or self._waiters(blob, tier):
+            return
+        del self._fills[blob, tier]
+        self.spaces[tier].remove(blob)
+        if fill.waiting:
+            self._abandon(blob, fill.source)
+        else:
+            self._queues[fill.source, tier].remove(blob)
+            self._end_read(blob, fill.source)

@@ -1,0 +1,1 @@
+"""The files of models: published, read, checked, and fetched from a remote."""

@@ -1,0 +1,316 @@
+"""The disk tier: verified files, by digest.
+
+A file comes in through `partial/`, where a broken download stays to be resumed, and is renamed
+into `blobs/` once its length, digest and format were found right and it is on the disk (fsync).
+Beside it lie the tags of its blocks, which every later read checks.
+"""
+
+import errno
+import json
+import logging
+import mmap
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deployments.modelstore.errors import FetchError, UntrustedFileError
+from deployments.modelstore.files.digests import BLOCK_BYTES, BlockTags, StreamCheck
+from deployments.modelstore.files.safetensors_header import header_end, read_header
+from deployments.modelstore.host_memory import write_at
+from deployments.modelstore.names import Blob, Manifest, ModelName
+from policy.errors import InvalidInputError
+
+logger = logging.getLogger(__name__)
+
+Stream = Callable[[int], Iterator[bytes]]
+"""Opens a blob's bytes from an offset on."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes done so far."""
+
+#: Reads in flight of one blob; more bring nothing on a disk that queues them.
+_READERS = 4
+#: No disk has larger ones.
+_SECTOR_BYTES = 4096
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+class Disk:
+    """The files of the disk tier.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of this tier, made if missing.
+    check_reads : bool
+        Whether `read` checks the blocks' tags.
+    """
+
+    def __init__(self, root: Path, check_reads: bool = True) -> None:
+        self._check_reads = check_reads
+        self._blobs, self._partial = root / "blobs", root / "partial"
+        self._manifests = root / "manifests"
+        for folder in (self._blobs, self._partial, self._manifests):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._buffers = threading.local()
+        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
+
+    def close(self) -> None:
+        """End the threads that read."""
+        self._pool.shutdown()
+
+    def recover(self) -> tuple[dict[ModelName, Manifest], list[Blob]]:
+        """Return the models and blobs that an earlier run left; delete what is not whole."""
+        blobs = []
+        for path in sorted(self._blobs.iterdir()):
+            if _DIGEST.fullmatch(path.name):
+                blob = Blob(path.name, path.stat().st_size)
+                try:
+                    self._block_tags(blob)
+                except UntrustedFileError:
+                    self.drop(blob)
+                else:
+                    blobs.append(blob)
+            elif not (path.suffix == ".blocks" and path.with_suffix("").is_file()):
+                path.unlink(missing_ok=True)
+        models: dict[ModelName, Manifest] = {}
+        for path in sorted(self._manifests.glob("*/*/*.json")):
+            with suppress(ValueError, KeyError, TypeError, InvalidInputError):
+                models.update([_manifest_from(json.loads(path.read_bytes()))])
+        known = {self._partial_path(blob) for known in models.values() for blob in known.blobs}
+        for path in self._partial.iterdir():
+            if path not in known:
+                path.unlink()
+        return models, blobs
+
+    def save_manifest(self, name: ModelName, manifest: Manifest) -> None:
+        """Remember the files of a model, so that it opens without the remote."""
+        path = self._manifests / f"{name.path}.json"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(path, json.dumps(_manifest_to(name, manifest)).encode())
+
+    def remove_manifest(self, name: ModelName) -> None:
+        """Forget the files of a model."""
+        (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
+
+    def fetch(self, blob: Blob, stream: Stream, progress: Progress) -> None:
+        """Bring in a blob, resuming a broken download.
+
+        Raises
+        ------
+        UntrustedFileError
+            The bytes are not those of the blob, or not a safetensors file.
+        FetchError
+            The stream broke off.
+        OSError
+            The disk failed or is full; what had come in is deleted.
+        """
+        path = self._partial_path(blob)
+        try:
+            tags = self._resume(blob, path, stream, progress)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        try:
+            saved = tags.to_dict() | {"bytes": blob.size_bytes}
+            _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
+            os.rename(path, self._blobs / blob.sha256)
+            _sync_folder(self._blobs)
+        except OSError:
+            path.unlink(missing_ok=True)
+            self.drop(blob)
+            raise
+
+    def read(self, blob: Blob, target: int, progress: Progress) -> None:
+        """Copy a blob into a memory file and, unless told not to, check every block.
+
+        Parameters
+        ----------
+        blob : Blob
+        target : int
+            Descriptor of the memory file.
+        progress : callable
+
+        Raises
+        ------
+        UntrustedFileError
+            The file is missing or no longer what was verified.
+        OSError
+            The disk failed.
+        """
+        tags = self._block_tags(blob)
+        descriptor = self._open(blob)
+        blocks = [
+            self._pool.submit(self._read_block, descriptor, blob, tags, index, target)
+            for index in range(len(tags.tags))
+        ]
+        try:
+            done_bytes = 0
+            for block in blocks:
+                done_bytes += block.result()
+                progress(done_bytes)
+        finally:
+            # None may go on with descriptors that are no longer this blob's.
+            for block in blocks:
+                block.cancel()
+            wait(blocks)
+            os.close(descriptor)
+
+    def verify(self, blob: Blob) -> bool:
+        """Read a blob again and tell whether it is whole; delete it if it is not, or unreadable."""
+        try:
+            tags = self._block_tags(blob)
+            with open(self._blobs / blob.sha256, "rb") as file:
+                for index in range(len(tags.tags)):
+                    tags.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
+                if not file.read(1):
+                    return True
+        except (UntrustedFileError, OSError):
+            pass
+        self.drop(blob)
+        return False
+
+    def drop(self, blob: Blob) -> None:
+        """Delete a blob. A file that cannot be deleted is logged, and stays for the next start."""
+        for name in (blob.sha256, f"{blob.sha256}.blocks"):
+            try:
+                (self._blobs / name).unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning("cannot delete a cached file: %s", error)
+
+    def _resume(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
+        resumed = path.exists() and path.stat().st_size > 0
+        try:
+            return self._receive(blob, path, stream, progress)
+        except UntrustedFileError:
+            path.unlink()
+            if not resumed:
+                raise
+        # The earlier part may be what was wrong.
+        return self._resume(blob, path, stream, progress)
+
+    def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
+        check = StreamCheck(blob)
+        with open(path, "a+b") as file:
+            file.seek(0)
+            while part := file.read(BLOCK_BYTES):
+                check.update(part)
+            if check.done_bytes < blob.size_bytes:
+                for part in stream(check.done_bytes):
+                    check.update(part)
+                    file.write(part)
+                    progress(check.done_bytes)
+            if check.done_bytes < blob.size_bytes:
+                raise FetchError(
+                    f"file {blob.sha256[:12]}: broke off after {check.done_bytes} of "
+                    f"{blob.size_bytes} bytes; the next open resumes it"
+                )
+            tags = check.finish()
+            file.flush()
+            file.seek(0)
+            head = file.read(8)
+            file.seek(0)
+            read_header(file.read(header_end(head, blob.size_bytes)), blob.size_bytes)
+            os.fsync(file.fileno())
+        return tags
+
+    def _partial_path(self, blob: Blob) -> Path:
+        """Return where a download goes; two claims of one digest's length stay apart."""
+        return self._partial / f"{blob.sha256}.{blob.size_bytes}"
+
+    def _block_tags(self, blob: Blob) -> BlockTags:
+        try:
+            saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
+            tags = BlockTags.from_dict(saved)
+            size_bytes = saved.get("bytes", blob.size_bytes)  # earlier versions wrote none
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
+        if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: tags are missing")
+        if size_bytes != blob.size_bytes:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: has another length")
+        return tags
+
+    def _open(self, blob: Blob) -> int:
+        """Open a blob past the page cache, which would keep a second copy of it in memory."""
+        path, flags = self._blobs / blob.sha256, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            try:
+                return os.open(path, flags | os.O_DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # this file system has no O_DIRECT
+                    raise
+                return os.open(path, flags)
+        except FileNotFoundError as error:
+            raise UntrustedFileError(f"cached file {blob.sha256[:12]} is gone") from error
+
+    def _read_block(
+        self, descriptor: int, blob: Blob, tags: BlockTags, index: int, target: int
+    ) -> int:
+        begin = index * BLOCK_BYTES
+        length = min(BLOCK_BYTES, blob.size_bytes - begin)
+        # O_DIRECT takes whole sectors, and stops at the end of the file.
+        sectors_bytes = -(-length // _SECTOR_BYTES) * _SECTOR_BYTES
+        with memoryview(self._buffer()) as buffer:
+            done = 0
+            while done < length:
+                with buffer[done:sectors_bytes] as rest:
+                    got = os.preadv(descriptor, [rest], begin + done)
+                done += got
+                if got == 0 or (done < length and got % _SECTOR_BYTES):
+                    raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
+            with buffer[:length] as block:
+                if self._check_reads:
+                    tags.check(blob, index, block)
+                write_at(target, block, begin)
+        return length
+
+    def _buffer(self) -> mmap.mmap:
+        """Return this thread's buffer: a mapping, because O_DIRECT needs whole pages."""
+        buffer: mmap.mmap | None = getattr(self._buffers, "block", None)
+        if buffer is None:
+            buffer = self._buffers.block = mmap.mmap(-1, BLOCK_BYTES)
+        return buffer
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _manifest_to(name: ModelName, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": [name.framework, name.name, name.version],
+        "files": [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files],
+    }
+
+
+def _manifest_from(saved: dict[str, Any]) -> tuple[ModelName, Manifest]:
+    files = tuple(
+        (str(file), Blob(str(digest), int(size))) for file, digest, size in saved["files"]
+    )
+    if not files or not all(_DIGEST.fullmatch(blob.sha256) for _, blob in files):
+        raise ValueError("no files, or not a digest")
+    return ModelName(*saved["name"]), Manifest(files)

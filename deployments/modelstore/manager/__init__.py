@@ -1,0 +1,1 @@
+"""The manager's process: sockets, threads and tiers around the core."""

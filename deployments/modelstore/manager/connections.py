@@ -1,0 +1,163 @@
+"""The manager's clients: a connection each, messages in, answers out."""
+
+import logging
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from deployments.modelstore import wire
+from deployments.modelstore.errors import StoreError
+from deployments.modelstore.manager.readers import Readers
+from policy.errors import SojournError
+
+logger = logging.getLogger(__name__)
+
+#: A client that has so many messages unread is disconnected.
+_MAX_UNREAD = 1000
+
+
+class Client:
+    """A connection; the core's holder.
+
+    Attributes
+    ----------
+    uid : int
+        The user of its process.
+    wants_progress : bool
+        Whether it asked to be told how far a fetch is.
+    """
+
+    def __init__(self, connection: socket.socket, uid: int) -> None:
+        self.connection, self.uid = connection, uid
+        self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
+        self.wants_progress = False
+
+
+class Connections:
+    """The clients of one listening socket, on one thread.
+
+    Parameters
+    ----------
+    listener : socket
+        Not blocking; this object closes it.
+    selector : BaseSelector
+        The caller waits on it, and passes what is ready to `accept` or `serve`.
+    on_message : callable
+        Called with a client and its message. An error that it raises is the answer.
+    on_gone : callable
+        Called with a client whose connection has been closed.
+    readers : Readers
+        Who may connect.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        selector: selectors.BaseSelector,
+        on_message: Callable[[Client, dict[str, Any]], None],
+        on_gone: Callable[[Client], None],
+        readers: Readers,
+    ) -> None:
+        self.listener = listener
+        self._selector = selector
+        self._on_message, self._on_gone = on_message, on_gone
+        self._readers = readers
+        self._clients: set[Client] = set()
+        selector.register(listener, selectors.EVENT_READ)
+
+    def accept(self) -> None:
+        """Accept the connections that wait; users who may not read anything are turned away."""
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:  # none left, or no descriptors: the others wait in the backlog
+                return
+            uid = wire.peer_uid(connection)
+            if not self._readers.admit(uid):
+                connection.close()
+                continue
+            connection.setblocking(False)
+            client = Client(connection, uid)
+            self._clients.add(client)
+            self._selector.register(connection, selectors.EVENT_READ, client)
+
+    def serve(self, client: Client, events: int) -> None:
+        """Write to a client and read from it, as far as it is ready."""
+        if events & selectors.EVENT_WRITE and client in self._clients:
+            self._flush(client)
+        if events & selectors.EVENT_READ and client in self._clients:
+            self._read(client)
+
+    def send(
+        self, client: Client, message: dict[str, Any], descriptors: Sequence[int] = ()
+    ) -> None:
+        """Send a message to a client, unless it is gone."""
+        if client in self._clients:
+            client.outbox.append((message, list(descriptors)))
+            self._flush(client)
+
+    def send_error(self, client: Client, error: SojournError) -> None:
+        """Send an error to a client, unless it is gone."""
+        self.send(client, {"error": [type(error).__name__, str(error)]})
+
+    def close(self) -> None:
+        """Close all connections and the listener; nobody is told."""
+        for client in self._clients:
+            client.connection.close()
+        self.listener.close()
+
+    def _read(self, client: Client) -> None:
+        try:
+            received = wire.receive(client.connection, wire.MAX_REQUEST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        except StoreError as error:
+            self.send_error(client, error)
+            received = None
+        if received is None:
+            self._disconnect(client)
+            return
+        message, descriptors = received
+        for descriptor in descriptors:  # clients have none to give
+            os.close(descriptor)
+        try:
+            self._on_message(client, message)
+        except SojournError as error:
+            self.send_error(client, error)
+        except Exception as error:
+            logger.exception("a request failed: %.200r", message)
+            self.send_error(client, fault_of(error))
+
+    def _flush(self, client: Client) -> None:
+        try:
+            while client.outbox:
+                wire.send(client.connection, *client.outbox[0])
+                client.outbox.popleft()
+        except BlockingIOError:
+            pass
+        except (OSError, StoreError):
+            self._disconnect(client)
+            return
+        if len(client.outbox) > _MAX_UNREAD:
+            self._disconnect(client)
+            return
+        writes = selectors.EVENT_WRITE if client.outbox else 0
+        self._selector.modify(client.connection, selectors.EVENT_READ | writes, client)
+
+    def _disconnect(self, client: Client) -> None:
+        if client not in self._clients:
+            return
+        self._clients.remove(client)
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        self._on_gone(client)
+
+
+def fault_of(error: Exception) -> StoreError:
+    """Return what a client is told of an error that no client can have caused."""
+    return StoreError(f"the model store failed: {type(error).__name__}: {error}")

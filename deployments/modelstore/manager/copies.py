@@ -1,0 +1,171 @@
+"""The copies between tiers, as functions for the manager's threads."""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from deployments.modelstore.core.actions import Copy, Fault, Tier
+from deployments.modelstore.device.tier import DeviceTier
+from deployments.modelstore.errors import (
+    FetchError,
+    OutOfDeviceMemoryError,
+    StoreError,
+    StoreFullError,
+    UnknownModelError,
+    UntrustedFileError,
+)
+from deployments.modelstore.files.digests import StreamCheck
+from deployments.modelstore.files.disk import Disk, Stream
+from deployments.modelstore.files.remote import Remote
+from deployments.modelstore.files.safetensors_header import header_end, read_header
+from deployments.modelstore.host_memory import HostMemory, write_at
+from deployments.modelstore.names import Blob, ModelName, Origin
+
+#: Progress is reported this often, so that it costs nothing beside the copy.
+_REPORT_EVERY_S = 0.1
+_NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
+
+
+class CopyError(Exception):
+    """A copy failed.
+
+    Attributes
+    ----------
+    fault : Fault
+    error : StoreError
+    """
+
+    def __init__(self, fault: Fault, error: StoreError) -> None:
+        super().__init__(str(error))
+        self.fault, self.error = fault, error
+
+
+class Copier:
+    """Does the copies that the core orders. Its methods block, and may run in several threads.
+
+    Parameters
+    ----------
+    remote : Remote
+    disk : Disk
+    memory : HostMemory
+    device : DeviceTier, optional
+    stopped : Event, optional
+        Once it is set, copies end with the piece that they are at.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        disk: Disk,
+        memory: HostMemory,
+        device: DeviceTier | None = None,
+        stopped: threading.Event | None = None,
+    ) -> None:
+        self._stopped = stopped or threading.Event()
+        self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
+
+    def copy(self, order: Copy, origins: Sequence[Origin], progress: Callable[[int], None]) -> None:
+        """Carry out a copy.
+
+        Parameters
+        ----------
+        order : Copy
+        origins : sequence of Origin
+            Where the remote may have the blob. Those that have it no more, because a model was
+            retired or replaced, are passed by.
+        progress : callable
+            Called every tenth of a second with the bytes done so far.
+
+        Raises
+        ------
+        CopyError
+            It failed, and why.
+        """
+        blob, report = order.blob, self._pieces(progress)
+        try:
+            if order.target is Tier.DISK:
+                self._fetch(origins, lambda stream: self._disk.fetch(blob, stream, report))
+            elif order.target is Tier.DEVICE:
+                self._copy_to_device(order, report)
+            elif self._memory.take_over(blob):
+                pass
+            elif order.source is Tier.DISK:
+                with self._memory.fill(blob) as descriptor:
+                    self._disk.read(blob, descriptor, report)
+            else:
+                self._fetch(origins, lambda stream: self._to_memory(blob, stream, report))
+        except OutOfDeviceMemoryError as error:
+            raise CopyError(Fault.TARGET, error) from error
+        except StoreError as error:
+            if order.source is Tier.DISK and isinstance(error, UntrustedFileError):
+                self._disk.drop(blob)
+                raise CopyError(Fault.SOURCE, error) from error
+            raise CopyError(Fault.OTHER, error) from error
+        except OSError as error:
+            # The remote raises `StoreError`, so this is the disk, or memory that there is not.
+            read_failed = order.source is Tier.DISK and error.errno not in _NO_MEMORY
+            failed = FetchError(f"{order.target.name.lower()}: {error.strerror or error}")
+            if read_failed:
+                self._disk.drop(blob)
+            fault = Fault.SOURCE if read_failed else Fault.TARGET
+            raise CopyError(fault, failed) from error
+
+    def _copy_to_device(self, order: Copy, progress: Callable[[int], None]) -> None:
+        assert self._device is not None
+        if order.source is not Tier.HOST:
+            raise StoreFullError(
+                f"the device is filled from host memory, whose budget has no room for the "
+                f"{order.blob.size_bytes} bytes of a file"
+            )
+        self._device.fill(order.blob, self._memory.descriptor(order.blob), progress)
+
+    def _fetch(self, origins: Sequence[Origin], take: Callable[[Stream], None]) -> None:
+        """Let `take` read the first origin that still has the blob."""
+        first_error: StoreError | None = None
+        for name, file in origins:
+            try:
+                take(partial(self._fetched, name, file))
+                return
+            except (UnknownModelError, UntrustedFileError) as error:
+                first_error = first_error or error
+        raise first_error or FetchError("no model contains the file any more")
+
+    def _to_memory(self, blob: Blob, stream: Stream, progress: Callable[[int], None]) -> None:
+        """Read a blob from the remote straight into memory, past a disk that has no room."""
+        check = StreamCheck(blob)
+        with self._memory.fill(blob) as descriptor:
+            for part in stream(0):
+                begin = check.done_bytes
+                check.update(part)
+                write_at(descriptor, part, begin)
+                progress(check.done_bytes)
+            check.finish()
+            end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
+            read_header(os.pread(descriptor, end, 0), blob.size_bytes)
+
+    def _fetched(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
+        """Yield a file's bytes; what a remote sends after `stopped` is written nowhere."""
+        for part in self._remote.read(name, file, offset):
+            self._check_stopped()
+            yield part
+
+    def _pieces(self, progress: Callable[[int], None]) -> Callable[[int], None]:
+        """Return what is to be called after each piece."""
+        last_s = time.monotonic()
+
+        def report(done_bytes: int) -> None:
+            nonlocal last_s
+            self._check_stopped()
+            now_s = time.monotonic()
+            if now_s - last_s >= _REPORT_EVERY_S:
+                last_s = now_s
+                progress(done_bytes)
+
+        return report
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise FetchError("the model store was stopped")

@@ -1,0 +1,351 @@
+"""The manager of a machine's model store: one process, which owns the memory and serves a socket.
+
+One thread runs the core and the sockets; copies run in others and report to it. Everything it does
+is safe to interrupt at any point: descriptors die with it, and files on disk become visible only
+when they are whole.
+"""
+
+import logging
+import os
+import queue
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from deployments.modelstore.core.actions import (
+    Action,
+    Copy,
+    Drop,
+    Granted,
+    Progress,
+    Refused,
+    Resolve,
+    Tier,
+)
+from deployments.modelstore.core.eviction import eviction_rule
+from deployments.modelstore.core.store_core import StoreCore
+from deployments.modelstore.device.tier import PAGE_BYTES, DeviceTier
+from deployments.modelstore.errors import FetchError, StoreError
+from deployments.modelstore.files.disk import Disk
+from deployments.modelstore.files.remote import open_remote
+from deployments.modelstore.host_memory import HostMemory
+from deployments.modelstore.manager.background import Background, Event
+from deployments.modelstore.manager.connections import Client, Connections, fault_of
+from deployments.modelstore.manager.copies import Copier
+from deployments.modelstore.manager.endpoint import listen, lock, own_folder
+from deployments.modelstore.manager.readers import Readers
+from deployments.modelstore.manager.settings import ManagerSettings
+from deployments.modelstore.names import Blob, ModelName
+from deployments.modelstore.sharing import Sharing, kept_costs
+
+logger = logging.getLogger(__name__)
+
+#: A list of models is sent in parts, because a message has to fit into the socket's buffer.
+MODELS_PER_MESSAGE = 200
+
+
+class Manager:
+    """Serve a store until `stop`.
+
+    Parameters
+    ----------
+    settings : ManagerSettings
+
+    Raises
+    ------
+    StoreError
+        Another manager has the socket or the disk's folder, or they cannot be used.
+    """
+
+    def __init__(self, settings: ManagerSettings) -> None:
+        self._settings = settings
+        self._remote = open_remote(settings.remote)
+        self._readers = Readers(settings.readers)
+        own_folder(settings.socket.parent, enterable=bool(self._readers))
+        self._locks = [lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
+        try:
+            settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._locks.append(lock(settings.disk / "lock"))
+            self._disk = Disk(settings.disk, settings.check_reads)
+            self._memory = HostMemory(settings.disk)
+            budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
+            self._device = None
+            if settings.device_bytes:
+                budgets_bytes[Tier.DEVICE] = settings.device_bytes
+                self._device = DeviceTier(
+                    settings.device, self._lost_device_memory, settings.device_driver
+                )
+            self._core = StoreCore(
+                budgets_bytes,
+                eviction_rule(settings.eviction),
+                settings.eager,
+                settings.copies_at_once,
+                {Tier.DEVICE: PAGE_BYTES},
+            )
+            self._stopped = threading.Event()
+            copier = Copier(self._remote, self._disk, self._memory, self._device, self._stopped)
+            self._actions: deque[Action] = deque()
+            self._carrying_out = False
+            costs_path = settings.disk / "sharing_costs.json"
+            self._costs = None if settings.always_share else kept_costs(costs_path)
+            self._grants = {"shared": 0, "copied": 0}
+            self._recover()
+            listener = listen(settings.socket, for_all=bool(self._readers))
+        except OSError as error:
+            self._unlock()
+            raise StoreError(str(error)) from error
+        except BaseException:
+            self._unlock()
+            raise
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._background = Background(
+            self._core,
+            self._remote,
+            self._disk,
+            copier,
+            settings.copies_at_once,
+            self._report,
+            self._stopped,
+        )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._connections = Connections(
+            listener,
+            self._selector,
+            self._handle,
+            lambda client: self._take(lambda: self._core.disconnect(client)),
+            self._readers,
+        )
+        if self._device is not None:
+            self._device.start()
+
+    @property
+    def device_fault(self) -> str | None:
+        """Why the device cannot be used, if that is so; its tier refuses all models then."""
+        return None if self._device is None else self._device.fault
+
+    def run(self) -> None:
+        """Serve until `stop`; then close everything."""
+        try:
+            while not self._stopped.is_set():
+                for key, mask in self._selector.select():
+                    if key.data is not None:
+                        self._connections.serve(key.data, mask)
+                    elif key.fileobj is self._wake_read:
+                        self._take_events()
+                    else:
+                        self._connections.accept()
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """End `run`, and what it copies. Any thread, and a signal handler, may call this."""
+        self._stopped.set()
+        with suppress(OSError):  # something else woke the loop, and it has ended
+            self._wake_write.send(b"\0")
+
+    # Messages.
+
+    def _handle(self, client: Client, message: dict[str, Any]) -> None:
+        do, name = message.get("do"), message.get("name")
+        if do != "open" and client.uid != os.getuid():
+            raise StoreError("only the store's owner may do that; other users may open models")
+        if do == "verify":
+            self._verify(client)
+            return
+        if do == "stats":
+            counted = self._core.stats() | {
+                "taken_over": self._memory.taken_over,
+                "sharing": self._grants | (self._costs.to_dict() if self._costs else {}),
+            }
+            if self._device is not None:
+                counted["device"] = self._device.describe()
+            self._connections.send(client, {"result": counted})
+            return
+        if do == "models":
+            first = message.get("first")
+            rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
+            self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
+            return
+        if do not in ("open", "pin", "unpin", "evict") or not isinstance(name, str):
+            raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
+        model = ModelName.parse(name)
+        if not self._readers.may_open(client.uid, model):
+            raise StoreError(f"{model}: this user may not read it")
+        if do == "open":
+            client.wants_progress = message.get("progress") is True
+            tier = str(message.get("tier", "host")).upper()
+            if tier not in Tier.__members__:
+                raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
+            if Tier[tier] is Tier.DEVICE:
+                self._check_device(client)
+            self._carry_out(self._core.open(client, model, Tier[tier]))
+            return
+        if do == "evict":
+            self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
+            self._disk.remove_manifest(model)
+        else:
+            self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
+        self._connections.send(client, {"result": None})
+
+    def _check_device(self, client: Client) -> None:
+        """Refuse a client that cannot have a model in the device's memory.
+
+        Raises
+        ------
+        StoreError
+            It is another user's, who could write to that memory, or the device cannot be used.
+        """
+        if client.uid != os.getuid():
+            raise StoreError("only the store's owner may share memory of the device")
+        if self._device is None:
+            raise StoreError("this store has no device tier; start it with --device-bytes")
+        if self._device.fault is not None:
+            raise StoreError(self._device.fault)
+
+    # Actions.
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        """Carry out actions in the order of the core's decisions.
+
+        An action may lead to others, as when a client turns out to be gone; they come last.
+        """
+        self._actions += actions
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._actions:
+                action = self._actions.popleft()
+                try:
+                    self._do(action)
+                except Exception as error:
+                    logger.exception("an action failed: %s", type(action).__name__)
+                    if isinstance(action, Granted) and isinstance(action.holder, Client):
+                        self._connections.send_error(action.holder, fault_of(error))
+        finally:
+            self._carrying_out = False
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Copy(blob):
+                self._background.copy(action, self._core.origins(blob))
+            case Resolve(name):
+                self._background.resolve(name)
+            case Drop(blob, tier):
+                self._holder_of(tier).drop(blob)
+            case Granted(Client() as client):
+                self._grant(client, action)
+            case Refused(Client() as client, error):
+                self._connections.send_error(client, error)
+            case Progress(Client() as client, done_bytes, total_bytes):
+                if client.wants_progress:
+                    self._connections.send(client, {"progress": [done_bytes, total_bytes]})
+
+    def _holder_of(self, tier: Tier) -> HostMemory | DeviceTier | Disk:
+        if tier is Tier.DEVICE:
+            assert self._device is not None
+            return self._device
+        return self._memory if tier is Tier.HOST else self._disk
+
+    def _grant(self, client: Client, granted: Granted) -> None:
+        if granted.tier is Tier.DEVICE:
+            self._grant_on_device(client, granted)
+            return
+        contents = granted.manifest.files
+        sharing = self._costs.decide(granted.manifest) if self._costs else Sharing(shared=True)
+        self._grants["shared" if sharing.shared else "copied"] += 1
+        message = {
+            "granted": str(granted.name),
+            "source": granted.source.name.lower(),
+            "sharing": asdict(sharing),
+            "files": [[file, blob.sha256, blob.size_bytes] for file, blob in contents],
+        }
+        self._connections.send(
+            client, message, [self._memory.descriptor(blob) for _, blob in contents]
+        )
+
+    def _grant_on_device(self, client: Client, granted: Granted) -> None:
+        assert self._device is not None
+        self._grants["shared"] += 1
+        grant, descriptors = self._device.grant(granted.manifest)
+        message = {"granted": str(granted.name), "source": granted.source.name.lower()}
+        self._connections.send(client, message | grant, descriptors)
+
+    # Other threads' work. Each reports by an event that the loop's thread runs.
+
+    def _report(self, event: Event) -> None:
+        self._events.put(event)
+        with suppress(OSError):  # the loop has ended
+            self._wake_write.send(b"\0")
+
+    def _take_events(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_read.recv(4096)
+        while not self._events.empty():
+            self._take(self._events.get())
+
+    def _take(self, event: Event) -> None:
+        """Take an event. One that fails is logged, and ends nobody else's service."""
+        try:
+            actions = event()
+        except Exception:
+            logger.exception("an event failed")
+        else:
+            self._carry_out(actions)
+
+    def _lost_device_memory(self) -> None:
+        error = FetchError("the process that holds the device's memory ended, and took it along")
+        self._report(lambda: self._core.lost_all(Tier.DEVICE, error))
+
+    def _verify(self, client: Client) -> None:
+        """Read every blob on the disk again; delete the wrong ones and tell the client."""
+        blobs = self._core.resident(Tier.DISK)
+
+        self._background.verify(
+            blobs,
+            lambda wrong: lambda: self._verified(client, len(blobs), wrong),
+            lambda error: lambda: self._failed(client, error),
+        )
+
+    def _verified(self, client: Client, blobs: int, wrong: list[Blob]) -> Sequence[Action]:
+        digests = [blob.sha256 for blob in wrong]
+        self._connections.send(client, {"result": {"verified": blobs, "deleted": digests}})
+        return [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
+
+    def _failed(self, client: Client, error: Exception) -> Sequence[Action]:
+        self._connections.send_error(client, fault_of(error))
+        return []
+
+    # Start and end.
+
+    def _recover(self) -> None:
+        models, blobs = self._disk.recover()
+        for name, manifest in models.items():
+            self._core.known(name, manifest)
+        for blob in blobs:
+            self._carry_out(self._core.found(blob, Tier.DISK))
+
+    def _close(self) -> None:
+        self._background.close()
+        self._connections.close()
+        self._selector.close()
+        self._settings.socket.unlink(missing_ok=True)
+        self._wake_read.close()
+        self._wake_write.close()
+        if self._device is not None:
+            self._device.close()
+        self._memory.close()
+        self._disk.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        while self._locks:
+            os.close(self._locks.pop())

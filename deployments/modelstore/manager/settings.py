@@ -1,0 +1,77 @@
+"""What a manager is started with."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployments.modelstore import wire
+from deployments.modelstore.core.eviction import eviction_rule
+from deployments.modelstore.device.driver import CUDA
+from deployments.modelstore.manager.readers import Reader
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """What a manager is started with.
+
+    Attributes
+    ----------
+    remote : str
+        URL below which the models lie.
+    disk : Path
+        Folder of the disk tier.
+    host_bytes, disk_bytes : int
+        Budgets of host memory and disk.
+    socket : Path
+        Where clients connect.
+    eviction : str
+        A key of `deployments.modelstore.core.eviction.EVICTION_RULES`.
+    eager : bool
+        Drop a model from memory as soon as nobody holds it.
+    check_reads : bool
+        Check a file's digests whenever it is read from the disk, not only when it came in.
+    always_share : bool
+        Have clients map every model, even those that are faster to copy.
+    readers : tuple of Reader
+        Other users who may open models.
+    copies_at_once : int
+        Copies that may run at the same time from the remote, and as many from the disk.
+    device_bytes : int
+        Budget of the device's memory; 0 for a store without that tier.
+    device : str
+        The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
+    device_driver : str
+        Module of the device's driver (`deployments.modelstore.device.driver`).
+
+    Raises
+    ------
+    InvalidInputError
+        A value is not possible.
+    """
+
+    remote: str
+    disk: Path
+    host_bytes: int
+    disk_bytes: int
+    socket: Path = field(default_factory=wire.default_socket)
+    eviction: str = "lru"
+    eager: bool = False
+    check_reads: bool = True
+    always_share: bool = False
+    readers: tuple[Reader, ...] = ()
+    copies_at_once: int = 2
+    device_bytes: int = 0
+    device: str = "0"
+    device_driver: str = CUDA
+
+    def __post_init__(self) -> None:
+        eviction_rule(self.eviction)
+        for name, least in (
+            ("host_bytes", 1),
+            ("disk_bytes", 0),
+            ("copies_at_once", 1),
+            ("device_bytes", 0),
+        ):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidInputError(f"{name}: must be a whole number of at least {least}")

@@ -1,0 +1,1 @@
+"""The results of a load test: percentiles, thresholds, tables and the page."""

@@ -1,0 +1,75 @@
+"""What a load test must show to pass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.config.service_config import SLAConfig
+from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The limits that a load test is judged by.
+
+    Attributes
+    ----------
+    sla : SLAConfig or None
+        The SLA to meet; None: the test passes whether or not one is met.
+    min_right_percent : float or None
+        The least percentage of all requests with an answer that is not known to be wrong. None:
+        every request must be answered or refused, and no answer may be wrong.
+    max_refused_percent : float or None
+        The largest percentage of all requests that the service may refuse. None: any.
+
+    Raises
+    ------
+    InvalidInputError
+        A percentage is not from 0 to 100.
+    """
+
+    sla: SLAConfig | None = None
+    min_right_percent: float | None = None
+    max_refused_percent: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, percent in (
+            ("--min-right", self.min_right_percent),
+            ("--max-refused", self.max_refused_percent),
+        ):
+            if percent is not None and not 0 <= percent <= 100:
+                raise InvalidInputError(f"{name}: must be from 0 to 100 (percent), not {percent:g}")
+
+    def misses(self, result: Mapping[str, Any]) -> list[str]:
+        """Return what a test missed, one line for each; empty if it passed.
+
+        Parameters
+        ----------
+        result : mapping
+            The result of `loadtests.reporting.report.report`, judged by the same SLA.
+        """
+        requests = result["requests"]
+        missed = []
+        if self.sla is not None and not result["sla_met"]:
+            within = 100 * (result["share_within_sla"] or 0.0)
+            wanted = self.sla.objective.in_words()
+            missed.append(f"the SLA was not met: {within:.2f}% in time, not {wanted}")
+        if self.min_right_percent is None:
+            right = result["ok"] + result["answered"]
+            expected = right + result["wrong_answers"] + result["lost"] + result["refused"]
+            for count, what in (
+                (result["wrong_answers"], "wrong answers"),
+                (result["lost"], "requests without any answer"),
+                (requests - expected, "errors other than refusals"),
+            ):
+                if count > 0:
+                    missed.append(f"{what}: {count}, not 0")
+        else:
+            right = 100 * (result["ok"] + result["answered"]) / requests
+            if right < self.min_right_percent:
+                missed.append(f"right answers: {right:.2f}%, not {self.min_right_percent:g}%")
+        if self.max_refused_percent is not None:
+            refused = 100 * result["refused"] / requests
+            if refused > self.max_refused_percent:
+                missed.append(f"refused: {refused:.2f}%, more than {self.max_refused_percent:g}%")
+        return missed

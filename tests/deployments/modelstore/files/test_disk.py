@@ -1,0 +1,246 @@
+"""The disk tier: blocks, damage in one of many, a disk that is full, and what a restart finds."""
+
+import errno
+import hashlib
+import json
+import os
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from deployments.modelstore.errors import FetchError, UntrustedFileError
+from deployments.modelstore.files import digests as digests_module
+from deployments.modelstore.files import disk as disk_module
+from deployments.modelstore.files.digests import BlockTags, StreamCheck
+from deployments.modelstore.files.disk import Disk
+from deployments.modelstore.host_memory import HostMemory, is_sealed
+from deployments.modelstore.names import Blob, Manifest, ModelName
+
+BLOCK_BYTES = 8192
+CONTENT = safetensors.numpy.save({"a": np.random.default_rng(1).random(20_000)})
+BLOB = Blob(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+NAME = ModelName("pytorch", "m", "1")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(disk_module, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(digests_module, "BLOCK_BYTES", BLOCK_BYTES)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path)
+    disk.fetch(BLOB, lambda offset: iter([CONTENT[offset:]]), lambda done: None)
+    yield disk
+    disk.close()
+
+
+def read(disk, progress=lambda done: None):
+    memory = HostMemory()
+    try:
+        with memory.fill(BLOB) as target:
+            disk.read(BLOB, target, progress)
+        descriptor = memory.descriptor(BLOB)
+        assert is_sealed(descriptor)
+        return os.pread(descriptor, BLOB.size_bytes + 1, 0)
+    finally:
+        memory.close()
+
+
+def test_a_blob_of_many_blocks_comes_back_whole(disk):
+    done: list[int] = []
+    assert read(disk, done.append) == CONTENT
+    assert done == sorted(done)
+    assert len(done) == -(-len(CONTENT) // BLOCK_BYTES) > 10
+    assert done[-1] == len(CONTENT)
+
+
+@pytest.mark.parametrize("position", [0, BLOCK_BYTES, len(CONTENT) // 2, len(CONTENT) - 1])
+def test_one_wrong_byte_is_found_and_nothing_is_left_behind(disk, tmp_path, position):
+    path = tmp_path / "blobs" / BLOB.sha256
+    wrong = bytearray(CONTENT)
+    wrong[position] ^= 1
+    path.write_bytes(wrong)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(UntrustedFileError, match="corrupted"):
+        read(disk)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not disk.verify(BLOB)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("other", [1, 5])
+def test_blocks_that_changed_places_are_found(disk, tmp_path, other):
+    path = tmp_path / "blobs" / BLOB.sha256
+    swapped = bytearray(CONTENT)
+    swapped[:BLOCK_BYTES] = CONTENT[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES]
+    swapped[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES] = CONTENT[:BLOCK_BYTES]
+    path.write_bytes(swapped)
+    with pytest.raises(UntrustedFileError, match="corrupted"):
+        read(disk)
+
+
+@pytest.mark.parametrize("saved", ["[]", "{", '{"key": "00"}', '{"key": "00", "tags": ["00"]}'])
+def test_tags_that_are_damaged_count_as_a_damaged_file(disk, tmp_path, saved):
+    (tmp_path / "blobs" / f"{BLOB.sha256}.blocks").write_text(saved)
+    with pytest.raises(UntrustedFileError):
+        read(disk)
+
+
+def test_without_checks_a_read_still_notices_a_truncated_file(tmp_path, disk):
+    disk.close()
+    unchecked = Disk(tmp_path, check_reads=False)
+    assert read(unchecked) == CONTENT
+    os.truncate(tmp_path / "blobs" / BLOB.sha256, len(CONTENT) - 1)
+    with pytest.raises(UntrustedFileError, match="truncated"):
+        read(unchecked)
+    unchecked.close()
+
+
+def test_a_file_that_cannot_be_deleted_is_no_error(disk, tmp_path):
+    path = tmp_path / "blobs" / BLOB.sha256
+    path.unlink()
+    path.mkdir()
+    disk.drop(BLOB)
+    assert path.exists()
+
+
+def test_a_full_disk_keeps_no_part_of_the_file(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk = Disk(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(BLOB, lambda offset: iter([CONTENT]), lambda done: None)
+    assert not list((tmp_path / "partial").iterdir())
+    assert not list((tmp_path / "blobs").iterdir())
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_disk_that_is_full_at_the_end_keeps_nothing(tmp_path, monkeypatch, after):
+    """The file is synced, then its tags, and then their folder, twice."""
+    syncs, sync = [], os.fsync
+
+    def full(descriptor):
+        syncs.append(descriptor)
+        if len(syncs) > after:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    disk = Disk(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(BLOB, lambda offset: iter([CONTENT]), lambda done: None)
+    assert not list((tmp_path / "partial").iterdir())
+    assert not list((tmp_path / "blobs").iterdir())
+    with pytest.raises(OSError, match="No space"):
+        disk.save_manifest(NAME, Manifest((("model.safetensors", BLOB),)))
+    assert not list((tmp_path / "manifests").rglob("*.new"))
+
+
+@pytest.mark.parametrize("broken_at", [1, 100, len(CONTENT) - 1])
+def test_a_broken_download_goes_on_where_it_broke_off(tmp_path, broken_at):
+    disk = Disk(tmp_path)
+    with pytest.raises(FetchError, match=f"{broken_at} of {len(CONTENT)}"):
+        disk.fetch(BLOB, lambda offset: iter([CONTENT[:broken_at]]), lambda done: None)
+    offsets = []
+
+    def stream(offset):
+        offsets.append(offset)
+        yield CONTENT[offset:]
+
+    disk.fetch(BLOB, stream, lambda done: None)
+    assert offsets == [broken_at]
+    assert read(disk) == CONTENT
+    disk.close()
+
+
+def test_a_restart_finds_what_is_whole_and_deletes_the_rest(disk, tmp_path):
+    manifest = Manifest((("model.safetensors", BLOB),))
+    disk.save_manifest(NAME, manifest)
+    unknown, known = (
+        tmp_path / "partial" / name for name in ("0" * 64, f"{BLOB.sha256}.{BLOB.size_bytes}")
+    )
+    for path in (unknown, known, tmp_path / "blobs" / ("1" * 64), tmp_path / "blobs" / "x.new"):
+        path.write_bytes(b"half")
+    (tmp_path / "blobs" / ("2" * 64 + ".blocks")).write_text("[]")
+    other = tmp_path / "manifests" / "pytorch" / "n"
+    other.mkdir()
+    (other / "1.json").write_text('{"name": ["pytorch", "..", "1"], "files": []}')
+    models, blobs = Disk(tmp_path).recover()
+    assert models == {NAME: manifest}
+    assert blobs == [BLOB]
+    left = {path.name for path in (tmp_path / "blobs").iterdir()}
+    assert left == {BLOB.sha256, f"{BLOB.sha256}.blocks"}
+    assert known.exists()
+    assert not unknown.exists()
+    disk.remove_manifest(NAME)
+    assert Disk(tmp_path).recover()[0] == {}
+
+
+@pytest.mark.parametrize("length", [len(CONTENT) - 1, BLOCK_BYTES, 0, len(CONTENT) + 1])
+def test_a_restart_deletes_a_file_of_another_length(disk, tmp_path, length):
+    os.truncate(tmp_path / "blobs" / BLOB.sha256, length)
+    assert Disk(tmp_path).recover() == ({}, [])
+    assert not list((tmp_path / "blobs").iterdir())
+
+
+def test_a_file_that_an_earlier_version_left_is_still_found(disk, tmp_path):
+    path = tmp_path / "blobs" / f"{BLOB.sha256}.blocks"
+    saved = json.loads(path.read_text())
+    del saved["bytes"]
+    path.write_text(json.dumps(saved))
+    assert Disk(tmp_path).recover() == ({}, [BLOB])
+    assert read(disk) == CONTENT
+
+
+def test_a_claim_of_another_length_leaves_a_download_of_the_digest_alone(tmp_path):
+    disk, claim = Disk(tmp_path), Blob(BLOB.sha256, len(CONTENT) // 2)
+
+    def stream(offset):
+        yield CONTENT[:100]
+        with pytest.raises(UntrustedFileError, match="digest"):
+            disk.fetch(claim, lambda offset: iter([CONTENT[: len(CONTENT) // 2]]), print)
+        yield CONTENT[100:]
+
+    disk.fetch(BLOB, stream, lambda done: None)
+    assert read(disk) == CONTENT
+    disk.close()
+
+
+def test_a_full_disk_costs_no_file_whose_digest_another_claim_has_too(disk, monkeypatch):
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+        yield b""
+
+    claim = Blob(BLOB.sha256, len(CONTENT) // 2)
+    with pytest.raises(OSError, match="No space"):
+        disk.fetch(claim, lambda offset: full(), print)
+    assert read(disk) == CONTENT
+
+
+def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():
+    whole, cut = StreamCheck(BLOB), StreamCheck(BLOB)
+    whole.update(CONTENT)
+    for begin in range(0, len(CONTENT), 777):
+        cut.update(CONTENT[begin : begin + 777])
+    tags = whole.finish()
+    for found in (tags, cut.finish()):
+        for index in range(len(found.tags)):
+            block = CONTENT[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
+            found.check(BLOB, index, memoryview(block))
+    assert BlockTags.from_dict(json.loads(json.dumps(tags.to_dict()))) == tags
+
+
+def test_a_stream_check_refuses_one_byte_more_or_less():
+    check = StreamCheck(BLOB)
+    check.update(CONTENT)
+    with pytest.raises(UntrustedFileError, match="more than"):
+        check.update(b"x")
+    short = StreamCheck(BLOB)
+    short.update(CONTENT[:-1])
+    with pytest.raises(UntrustedFileError, match=f"of {len(CONTENT)} bytes"):
+        short.finish()

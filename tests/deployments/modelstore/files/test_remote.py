@@ -1,0 +1,171 @@
+"""Remotes that fail, lie, change or point elsewhere: nothing wrong is ever cached."""
+
+import os
+import threading
+
+import pytest
+
+from deployments import modelstore
+from deployments.modelstore.client import ask
+from deployments.modelstore.errors import (
+    FetchError,
+    StoreError,
+    UnknownModelError,
+    UntrustedFileError,
+)
+from deployments.modelstore.files import remote as remote_module
+from deployments.modelstore.files.remote import FolderRemote, ObjectRemote, open_remote, resolve
+from deployments.modelstore.names import ModelName
+from policy.errors import InvalidInputError
+from tests.support.http_files import http_files
+from tests.support.model_stores import manager_thread, publish, settings_for, sign, weights
+
+NAME = ModelName("pytorch", "m", "1")
+FILE = "model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(remote_module, "RETRY_S", 0.05)
+    monkeypatch.setattr(remote_module, "PIECE_BYTES", 10_000)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return publish(tmp_path / "remote", "m", {FILE: weights(1, floats=20_000)})
+
+
+@pytest.fixture
+def http(tmp_path, folder):
+    with http_files(tmp_path / "remote") as served:
+        yield served
+
+
+def cached_blobs(tmp_path):
+    return [path.name for path in (tmp_path / "disk/blobs").iterdir()]
+
+
+def load(tmp_path, url):
+    with manager_thread(settings_for(tmp_path, remote=url)) as store:
+        return modelstore.load_state_dict("m", socket_path=store)
+
+
+def test_http_in_pieces(tmp_path, http):
+    url, behavior = http
+    state = load(tmp_path, url)
+    assert (state["weight"].numpy() == weights(1, floats=20_000)["weight"]).all()
+    assert len(behavior.ranges) > 5
+    assert max(last - first + 1 for first, last in behavior.ranges) <= 10_000
+
+
+def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
+    url, behavior = http
+    partial = tmp_path / "disk" / "partial"
+
+    def interrupted(offset):
+        for index, part in enumerate(ObjectRemote(url).read(NAME, FILE, offset)):
+            if index == 3:
+                raise FetchError("the network is gone")
+            yield part
+
+    from deployments.modelstore.files.disk import Disk
+
+    disk = Disk(tmp_path / "disk")
+    [(_, blob)] = resolve(open_remote(url), NAME).files
+    with pytest.raises(FetchError):
+        disk.fetch(blob, interrupted, lambda done: None)
+    [kept] = partial.iterdir()
+    received = kept.stat().st_size
+    assert received > 0
+    behavior.ranges.clear()
+    disk.fetch(blob, lambda offset: ObjectRemote(url).read(NAME, FILE, offset), lambda done: None)
+    assert behavior.ranges[0][0] == received
+    assert disk.verify(blob)
+    disk.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["500", "cut", "hang"])
+def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, monkeypatch, fault):
+    url, behavior = http
+    if fault == "500":
+        behavior.status = 500
+    elif fault == "cut":
+        behavior.cut_after = 0  # else the retries would complete the file, bit by bit
+    else:
+        behavior.hang = threading.Event()
+        monkeypatch.setattr(remote_module, "REQUEST_TIMEOUT_S", 2.0)
+    with manager_thread(settings_for(tmp_path, remote=url)) as store:
+        with pytest.raises(FetchError):
+            modelstore.load_state_dict("m", socket_path=store)
+        assert cached_blobs(tmp_path) == []
+        assert ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"] == 0
+        behavior.status = behavior.cut_after = None
+        if behavior.hang is not None:
+            behavior.hang.set()
+        assert modelstore.load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
+
+
+def test_a_remote_that_lies_about_the_length_is_refused(tmp_path, http):
+    url, behavior = http
+    behavior.announced_extra = 7
+    with pytest.raises(StoreError):
+        load(tmp_path, url)
+    assert cached_blobs(tmp_path) == []
+
+
+def test_a_file_that_changes_midway_is_refused(tmp_path, http, folder):
+    url, behavior = http
+    behavior.replacement = bytes(len((folder / FILE).read_bytes()))
+    behavior.replace_after = 3
+    with pytest.raises(FetchError):
+        load(tmp_path, url)
+    assert cached_blobs(tmp_path) == []
+
+
+@pytest.mark.parametrize("wrong", ["content", "truncated", "longer", "not safetensors"])
+def test_a_wrong_file_is_refused_and_not_cached(tmp_path, folder, wrong):
+    path = folder / FILE
+    content = path.read_bytes()
+    if wrong == "content":
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif wrong == "truncated":
+        path.write_bytes(content[:-1])
+    elif wrong == "longer":
+        path.write_bytes(content + b"x")
+    else:
+        path.write_bytes(b"\x80\x04pickle" * 100)
+        sign(folder)
+    with pytest.raises(UntrustedFileError):
+        load(tmp_path, (tmp_path / "remote").as_uri())
+    assert cached_blobs(tmp_path) == []
+    assert list((tmp_path / "disk/partial").iterdir()) == []
+
+
+def test_a_partial_file_of_something_else_is_thrown_away(tmp_path, folder):
+    [(_, blob)] = resolve(FolderRemote(tmp_path / "remote"), NAME).files
+    settings = settings_for(tmp_path)
+    (tmp_path / "disk/partial").mkdir(parents=True)
+    with manager_thread(settings) as store:
+        (tmp_path / "disk/partial" / blob.sha256).write_bytes(b"an earlier version")
+        assert modelstore.load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
+
+
+def test_a_link_out_of_the_remote_is_refused(tmp_path, folder):
+    secret = tmp_path / "secret.safetensors"
+    (folder / FILE).rename(secret)
+    os.symlink(secret, folder / FILE)
+    with pytest.raises(UnknownModelError, match="link"):
+        resolve(FolderRemote(tmp_path / "remote"), NAME)
+
+
+def test_what_is_missing_is_named(tmp_path, http):
+    for remote in (FolderRemote(tmp_path / "remote"), ObjectRemote(http[0])):
+        with pytest.raises(UnknownModelError, match="SHA256SUMS"):
+            resolve(remote, ModelName("pytorch", "missing", "1"))
+
+
+@pytest.mark.parametrize("url", ["", "models", "/models", "file://host/models", "gopher://x/y"])
+def test_a_wrong_url_is_refused(url):
+    with pytest.raises(InvalidInputError, match="remote"):
+        open_remote(url)

@@ -1,0 +1,120 @@
+"""The header check, beside the safetensors library as an independent oracle."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deployments.modelstore.errors import UntrustedFileError
+from deployments.modelstore.files.safetensors_header import (
+    ITEM_BYTES,
+    MAX_HEADER_BYTES,
+    read_header,
+)
+
+
+def file_of(header, data=b"", padding=0):
+    text = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b" " * padding
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(begin, end, shape=None, dtype="U8"):
+    return {
+        "dtype": dtype,
+        "shape": [end - begin] if shape is None else shape,
+        "data_offsets": [begin, end],
+    }
+
+
+GOOD = file_of(
+    {"a": tensor(0, 4), "b": tensor(4, 12, [2], "F32"), "__metadata__": {"k": "v"}}, bytes(12)
+)
+
+dtypes = st.sampled_from([np.float32, np.float16, np.int64, np.uint8, np.bool_])
+arrays = st.builds(
+    lambda shape, dtype: np.zeros(shape, dtype), st.lists(st.integers(0, 4), max_size=3), dtypes
+)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5).filter(lambda name: name != "__metadata__"), arrays, max_size=5
+    )
+)
+def test_it_finds_the_tensors_that_the_library_wrote(tensors):
+    file = safetensors.numpy.save(tensors)
+    entries = read_header(file, len(file))
+    assert {entry.name: entry.shape for entry in entries} == {
+        name: array.shape for name, array in tensors.items()
+    }
+    assert all(entry.end - entry.begin == tensors[entry.name].nbytes for entry in entries)
+
+
+@given(st.data())
+def test_it_accepts_no_file_that_the_library_refuses(data):
+    position = data.draw(st.integers(0, len(GOOD) - 13))
+    replacement = data.draw(st.binary(min_size=1, max_size=3))
+    file = GOOD[:position] + replacement + GOOD[position + len(replacement) :]
+    try:
+        read_header(file, len(file))
+    except UntrustedFileError:
+        return
+    safetensors.deserialize(file)
+
+
+@pytest.mark.parametrize("size", range(len(GOOD)))
+def test_a_truncated_file_is_refused(size):
+    with pytest.raises(UntrustedFileError):
+        read_header(GOOD[:size], size)
+    with pytest.raises(UntrustedFileError):
+        read_header(GOOD, size)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (GOOD + b"x", "the tensors end"),
+        (file_of({"a": tensor(0, 4), "b": tensor(2, 6)}, bytes(6)), "overlap"),
+        (file_of({"a": tensor(0, 4), "b": tensor(5, 6)}, bytes(6)), "gaps"),
+        (file_of({"a": tensor(1, 4)}, bytes(4)), "gaps"),
+        (file_of({"a": tensor(4, 0, [4])}, bytes(4)), "do not match"),
+        (file_of({"a": tensor(0, 4, [5])}, bytes(4)), "do not match"),
+        (file_of({"a": tensor(0, 4, [-4])}, bytes(4)), "shape"),
+        (file_of({"a": tensor(0, 4, [4.0])}, bytes(4)), "shape"),
+        (file_of({"a": tensor(0, 1, [True])}, bytes(1)), "shape"),
+        (file_of({"a": tensor(0, 0, [1 << 40, 1 << 40, 0, 1])}, b""), None),
+        (file_of({"a": tensor(0, 4, [1 << 62])}, bytes(4)), "shape"),
+        (file_of({"a": tensor(0, 4, dtype="PICKLE")}, bytes(4)), "dtype"),
+        (file_of({"a": tensor(0, 4, dtype=["U8"])}, bytes(4)), "dtype"),
+        (file_of({"a": tensor(0, 4) | {"code": "x"}}, bytes(4)), "alone"),
+        (file_of({"a": 3}), "alone"),
+        (file_of(b"[]"), "not an object"),
+        (file_of(b"\xff\xff"), "not JSON"),
+        (file_of(b"[" * 100_000), "not JSON"),
+        (file_of(b'{"a":1,"a":2}'), "twice"),
+        (file_of(b'{"a":1,"a":2}', padding=5), "twice"),
+        (file_of(b'{"a":{"dtype":"U8","shape":[0],"shape":[0],"data_offsets":[0,0]}}'), "twice"),
+        (file_of({"__metadata__": {"a": 1}}), "metadata"),
+        (struct.pack("<Q", MAX_HEADER_BYTES + 1) + bytes(20), "limit"),
+        (struct.pack("<Q", 2**64 - 1), "limit"),
+        (b"", "no header"),
+    ],
+)
+def test_a_malformed_file_is_refused(file, message):
+    if message is None:
+        assert len(read_header(file, len(file))) == 1
+        return
+    with pytest.raises(UntrustedFileError, match=message):
+        read_header(file, len(file))
+
+
+def test_the_dtypes_have_the_sizes_that_the_library_gives_them():
+    for dtype, item_bytes in ITEM_BYTES.items():
+        file = file_of({"a": tensor(0, item_bytes, [1], dtype)}, bytes(item_bytes))
+        assert read_header(file, len(file))[0].dtype == dtype
+        assert len(safetensors.deserialize(file)) == 1

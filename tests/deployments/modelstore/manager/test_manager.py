@@ -1,0 +1,617 @@
+"""The manager's process: faults of clients, of itself, of the disk and of memory."""
+
+import errno
+import gc
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from deployments import modelstore
+from deployments.modelstore import wire
+from deployments.modelstore.client import ask, list_models, open_model
+from deployments.modelstore.core.store_core import StoreCore
+from deployments.modelstore.errors import (
+    FetchError,
+    InUseError,
+    StoreError,
+    UnavailableError,
+    UnknownModelError,
+)
+from deployments.modelstore.files.disk import Disk
+from deployments.modelstore.host_memory import HostMemory
+from deployments.modelstore.manager import manager as manager_module
+from deployments.modelstore.manager.endpoint import allow_many_clients
+from deployments.modelstore.manager.manager import Manager
+from deployments.modelstore.manager.settings import ManagerSettings
+from policy.errors import InvalidInputError
+from tests.support.http_files import http_files
+from tests.support.model_stores import (
+    ManagerProcess,
+    manager_thread,
+    publish,
+    settings_for,
+    sign,
+    wait_until,
+    weights,
+)
+from tests.support.waiting import LIMIT_S
+
+FILE = "model.safetensors"
+#: Opens a model, says so, and waits to be killed.
+HOLDER = """
+import sys, pathlib
+from deployments import modelstore
+state = modelstore.open_model(sys.argv[1], socket_path=pathlib.Path(sys.argv[2]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def remote(tmp_path):
+    for seed, name in enumerate(("m", "n")):
+        publish(tmp_path / "remote", name, {FILE: weights(seed, floats=20_000)})
+    return tmp_path / "remote"
+
+
+def load(store, name="m"):
+    return modelstore.load_state_dict(name, socket_path=store)
+
+
+def right(state, seed=0):
+    return bool((state["weight"].numpy() == weights(seed, floats=20_000)["weight"]).all())
+
+
+def memory_of(store, name="m"):
+    """Return which memory the store serves a model from."""
+    _, (file,) = open_model(name, socket_path=store)
+    try:
+        status = os.fstat(file.descriptor)
+        return status.st_dev, status.st_ino
+    finally:
+        os.close(file.descriptor)
+
+
+def stats(store):
+    return ask("stats", socket_path=store)
+
+
+@contextmanager
+def holder_process(store, name="m"):
+    arguments = [sys.executable, "-c", HOLDER, name, os.fspath(store)]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_two_managers_on_one_socket_or_one_disk(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)):
+        with pytest.raises(StoreError, match="another manager"):
+            Manager(settings_for(tmp_path))
+        with pytest.raises(StoreError, match="another manager"):
+            Manager(settings_for(tmp_path, socket=tmp_path / "other" / "store.sock"))
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+
+
+def test_stop_may_come_when_the_manager_has_ended(tmp_path, remote):
+    manager = Manager(settings_for(tmp_path))
+    manager.stop()
+    manager.run()
+    manager.stop()
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    with pytest.raises(StoreError, match="this user alone"):
+        Manager(settings_for(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["disk", "disk/lock", "run/store.sock.lock"])
+def test_a_place_that_cannot_be_used_is_an_error_of_one_line(tmp_path, remote, what):
+    path = tmp_path / what
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to("/dev/null/none")
+    with pytest.raises(StoreError, match=path.name):
+        Manager(settings_for(tmp_path))
+    path.unlink()
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+
+
+@pytest.mark.parametrize("stranger", ["client", "manager"])
+def test_only_processes_of_one_user_talk_to_each_other(tmp_path, remote, monkeypatch, stranger):
+    def uid(connection):
+        in_client = threading.current_thread() is threading.main_thread()
+        # Each side is told that the other one is a stranger.
+        return os.getuid() + (in_client == (stranger == "manager"))
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        monkeypatch.setattr(wire, "peer_uid", uid)
+        expected = "another user" if stranger == "manager" else "store"
+        with pytest.raises(UnavailableError, match=expected):
+            load(store)
+        monkeypatch.undo()
+        assert right(load(store))
+
+
+def test_peer_uid_is_what_the_kernel_says():
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        assert wire.peer_uid(near) == os.getuid()
+
+
+@pytest.mark.parametrize(
+    "options", [{"host_bytes": 0}, {"disk_bytes": -1}, {"device_bytes": -1}, {"eviction": "x"}]
+)
+def test_wrong_settings_are_refused(tmp_path, options):
+    with pytest.raises(InvalidInputError, match=next(iter(options))):
+        settings_for(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff", b"[]", b"{", b"{}", b'{"do":"open"}', b'{"do":"open","name":3}', b'{"do":1}',
+     b'{"do":"open","name":"m","tier":"disk"}', b'{"do":"open","name":"m","tier":"x"}',
+     b'{"do":"evict","name":"m"}', b"[" * 50_000],
+)  # fmt: skip
+def test_nonsense_is_answered_with_an_error_and_harms_nobody(tmp_path, remote, data):
+    with manager_thread(settings_for(tmp_path)) as store:
+        with wire.connect(store) as connection:
+            connection.send(data)
+            message, _ = wire.receive(connection)
+            assert "error" in message
+        assert right(load(store))
+
+
+def test_a_descriptor_sent_by_a_client_is_closed(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        before = len(os.listdir("/proc/self/fd"))
+        with wire.connect(store) as connection:
+            wire.send(connection, {"do": "stats"}, [0, 0, 0])
+            wire.receive(connection)
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+def test_a_manager_that_does_not_answer_is_not_waited_for(tmp_path):
+    path = tmp_path / "store.sock"
+    with wire.make_socket() as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with pytest.raises(UnavailableError, match="does not answer"):
+            ask("stats", socket_path=path, timeout_s=0.01)
+
+
+def test_pin_and_evict(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        with pytest.raises(UnknownModelError, match="warm it"):
+            ask("pin", "m", store)
+        state = load(store)
+        with pytest.raises(InUseError):
+            ask("evict", "m", store)
+        ask("pin", "m", store)
+        del state
+        wait_until(lambda: stats(store)["leases"] == 0)
+        with pytest.raises(InUseError):
+            ask("evict", "m", store)
+        ask("unpin", "m", store)
+        ask("evict", "m", store, disk=True)
+        tiers = stats(store)["tiers"]
+        assert tiers["host"]["used_bytes"] == tiers["disk"]["used_bytes"] == 0
+        assert not any((tmp_path / "disk/blobs").iterdir())
+        assert right(load(store))
+
+
+def test_a_list_of_files_that_was_evicted_stays_away_after_a_restart(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store)
+        save_file(weights(9, floats=20_000), remote / "pytorch/m/1" / FILE)
+        sign(remote / "pytorch/m/1")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store)
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store), seed=9)
+
+
+def test_a_second_open_reads_nothing(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        first = load(store)
+        copied = stats(store)["copies"]
+        second = load(store)
+        assert stats(store)["copies"] == copied
+        assert right(first)
+        assert right(second)
+        assert stats(store)["tiers"]["host"]["hits"] == 1
+
+
+def test_a_model_on_disk_opens_without_its_remote(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+    remote.rename(tmp_path / "elsewhere")
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+        with pytest.raises(UnknownModelError):
+            load(store, "n")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "longer", "gone", "digests"])
+def test_a_damaged_cached_file_is_never_served(tmp_path, remote, damage):
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+    blobs = tmp_path / "disk" / "blobs"
+    [path] = [path for path in blobs.iterdir() if not path.suffix]
+    content = path.read_bytes()
+    if damage == "flipped":
+        path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    with manager_thread(settings_for(tmp_path)) as store:
+        if damage == "truncated":
+            os.truncate(path, 5000)
+        elif damage == "longer":
+            path.write_bytes(content + b"x")
+        elif damage == "gone":
+            path.unlink()
+        elif damage == "digests":
+            path.with_suffix(".blocks").write_text("[]")
+        assert right(load(store))
+
+
+def test_a_damaged_file_whose_remote_is_gone_is_an_error(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+    [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
+    path.write_bytes(bytes(path.stat().st_size))
+    remote.rename(tmp_path / "elsewhere")
+    with manager_thread(settings_for(tmp_path)) as store:
+        with pytest.raises(StoreError):
+            load(store)
+        assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+
+
+def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
+    monkeypatch.setattr(manager_module, "MODELS_PER_MESSAGE", 1)
+    with manager_thread(settings_for(tmp_path)) as store:
+        for name in ("n", "m"):
+            load(store, name)
+        names = [model["name"] for model in list_models(store)]
+        assert names == ["pytorch/m@1", "pytorch/n@1"]
+
+
+def test_the_next_manager_takes_memory_over_from_one_that_was_stopped(tmp_path, remote):
+    with ExitStack() as processes:
+        with manager_thread(settings_for(tmp_path)) as store:
+            process = processes.enter_context(holder_process(store))
+            assert process.stdout.readline() == "open\n"
+            memory = memory_of(store)
+        with manager_thread(settings_for(tmp_path)) as store:
+            assert right(load(store))
+            assert memory_of(store) == memory
+            assert stats(store)["taken_over"] == 1
+            assert right(load(store, "n"), seed=1)
+            assert stats(store)["taken_over"] == 1
+
+
+def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
+    settings = settings_for(tmp_path)
+    settings.socket.parent.mkdir(mode=0o700)
+    settings.socket.write_text("mine")
+    with pytest.raises(StoreError, match="in use"):
+        Manager(settings)
+    assert settings.socket.read_text() == "mine"
+
+
+def test_verify_deletes_what_is_damaged(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        for name in ("m", "n"):
+            load(store, name)
+        path = sorted(path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix)[0]
+        path.write_bytes(bytes(path.stat().st_size))
+        assert ask("verify", socket_path=store) == {"verified": 2, "deleted": [path.name]}
+        assert stats(store)["tiers"]["disk"]["blobs"] == 1
+        assert ask("verify", socket_path=store) == {"verified": 1, "deleted": []}
+
+
+@pytest.mark.parametrize("damage", ["gone", "unreadable"])
+def test_verify_answers_when_a_cached_file_cannot_be_read(tmp_path, remote, damage):
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store)
+        [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
+        path.unlink()
+        if damage == "unreadable":
+            path.mkdir()
+        found = ask("verify", socket_path=store, timeout_s=LIMIT_S)
+        assert found == {"verified": 1, "deleted": [path.name]}
+        assert stats(store)["tiers"]["disk"]["blobs"] == 0
+
+
+@pytest.mark.parametrize("do", ["verify", "evict", "open"])
+def test_a_request_that_fails_unforeseen_is_answered_and_the_next_is_served(
+    tmp_path, remote, monkeypatch, do
+):
+    def fail(*arguments):
+        raise RuntimeError("unforeseen")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        load(store, "n")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "verify", fail)
+            patch.setattr(Disk, "remove_manifest", fail)
+            patch.setattr(Disk, "save_manifest", fail)
+            with pytest.raises(StoreError, match="unforeseen"):
+                ask(do, "m" if do == "open" else "n", store, timeout_s=LIMIT_S, disk=True)
+        assert right(load(store))
+
+
+def test_a_grant_that_fails_unforeseen_is_answered(tmp_path, remote, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("unforeseen")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "descriptor", fail)
+            with pytest.raises(StoreError, match="unforeseen"):
+                load(store)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store))
+
+
+def test_a_fault_of_the_core_ends_nobody_elses_service(tmp_path, remote, monkeypatch):
+    failures = []
+
+    def fail(*arguments):
+        failures.append(arguments)
+        raise AssertionError
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreCore, "disconnect", fail)
+            load(store)
+            wait_until(lambda: failures)
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
+
+
+def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Disk, "fetch", full)
+    with manager_thread(settings_for(tmp_path)) as store:
+        assert right(load(store))
+        assert stats(store)["tiers"]["disk"]["used_bytes"] == 0
+        assert stats(store)["copies"][0]["target"] == "host"
+
+
+def test_a_disk_without_room_for_a_list_of_files_is_passed_by(
+    tmp_path, remote, monkeypatch, caplog
+):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            assert right(load(store))
+        assert stats(store)["copies"][0]["target"] == "host"
+        assert "m@1: its list of files is not kept" in caplog.text
+        assert not any((tmp_path / "disk/partial").iterdir())
+        assert right(load(store, "n"), seed=1)
+        assert stats(store)["tiers"]["disk"]["blobs"] == 1
+
+
+def test_a_disk_budget_of_nothing_is_passed_by(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path, disk_bytes=0)) as store:
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
+
+
+def test_no_memory_is_an_error_that_passes(tmp_path, remote, monkeypatch):
+    @contextmanager
+    def none(self, blob):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        yield
+
+    with manager_thread(settings_for(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(HostMemory, "fill", none)
+            with pytest.raises(FetchError, match="allocate"):
+                load(store)
+        assert right(load(store))
+
+
+def test_memory_of_evicted_models_is_given_back(tmp_path, remote):
+    """Eight opens of two models, of which only one fits, leave no descriptor behind."""
+    with manager_thread(settings_for(tmp_path, host_bytes=100_000)) as store:
+        assert right(load(store))
+        assert right(load(store, "n"), seed=1)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            wait_until(lambda: stats(store)["leases"] == 0)
+            assert right(load(store))
+            wait_until(lambda: stats(store)["leases"] == 0)
+            assert right(load(store, "n"), seed=1)
+        assert stats(store)["tiers"]["host"]["evictions"] == 7
+        assert stats(store)["tiers"]["host"]["used_bytes"] <= 100_000
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_a_model_is_not_evicted_while_it_is_opened(tmp_path, remote):
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
+        with manager_thread(settings_for(tmp_path, remote=url)) as store:
+            loaded = []
+            opening = threading.Thread(target=lambda: loaded.append(load(store)))
+            opening.start()
+            wait_until(lambda: behavior.hanging)
+            with pytest.raises(InUseError):
+                ask("evict", "m", store, disk=True)
+            behavior.hang.set()
+            opening.join(LIMIT_S)
+            assert right(loaded[0])
+
+
+def test_a_version_replaced_while_it_is_open_stays_for_its_holder(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        held = load(store)
+        save_file(weights(9, floats=20_000), remote / "pytorch/m/1" / FILE)
+        sign(remote / "pytorch/m/1")
+        # What is known of a model is what its holders have.
+        assert right(load(store))
+        with pytest.raises(InUseError):
+            ask("evict", "m", store, disk=True)
+        before = {name: tensor.clone() for name, tensor in held.items()}
+        del held
+        gc.collect()
+        wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store, disk=True)
+        assert right(before)
+        assert right(load(store), seed=9)
+
+
+def test_a_retired_model_takes_the_files_that_another_one_has_too_along_with_nobody(
+    tmp_path, remote
+):
+    publish(remote, "twin", {FILE: weights(0, floats=20_000)})
+    settings = settings_for(tmp_path, host_bytes=100_000, disk_bytes=100_000)
+    with manager_thread(settings) as store:
+        for name in ("m", "twin"):
+            assert right(load(store, name))
+        shutil.rmtree(remote / "pytorch/twin")
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "n"), seed=1)  # in the room of what both have
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "m"))
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "n"), seed=1)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        assert right(load(store, "twin"))  # its list is known, and m has the file
+
+
+@pytest.mark.slow
+def test_a_client_killed_while_it_holds_a_model_gives_it_back(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store:
+        with holder_process(store) as process:
+            assert process.stdout.readline() == "open\n"
+            assert stats(store)["leases"] == 1
+            process.send_signal(signal.SIGKILL)
+            wait_until(lambda: stats(store)["leases"] == 0)
+        ask("evict", "m", store)
+        assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+
+
+@pytest.mark.slow
+def test_a_client_killed_while_it_waits_leaves_nothing(tmp_path, remote):
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
+        with manager_thread(settings_for(tmp_path, remote=url)) as store:
+            with holder_process(store) as process:
+                wait_until(lambda: behavior.hanging)
+                process.send_signal(signal.SIGKILL)
+                wait_until(lambda: stats(store)["waiting"] == 0)
+            behavior.hang.set()
+            wait_until(lambda: stats(store)["tiers"]["disk"]["blobs"] == 1)
+            wait_until(lambda: len(stats(store)["copies"]) == 1)
+            assert stats(store)["tiers"]["host"]["used_bytes"] == 0
+            assert right(load(store))
+
+
+@pytest.mark.slow
+def test_a_killed_manager_leaves_its_clients_their_weights_and_a_new_one_works_on(tmp_path, remote):
+    with ManagerProcess(settings_for(tmp_path)) as manager:
+        store = manager.settings.socket
+        state = load(store)
+        expected = state["weight"].clone()
+        memory = memory_of(store)
+        manager.kill()
+        assert torch.equal(state["weight"], expected)
+        with pytest.raises(UnavailableError):
+            load(store)
+        manager.start()
+        assert right(load(store))
+        assert torch.equal(state["weight"], expected)
+        assert stats(store)["taken_over"] == 1
+        assert memory_of(store) == memory
+        assert right(load(store, "n"), seed=1)
+        assert stats(store)["taken_over"] == 1
+
+
+@pytest.mark.slow
+def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_path, remote):
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
+        with ManagerProcess(settings_for(tmp_path, remote=url)) as manager:
+            store = manager.settings.socket
+            errors = []
+
+            def wait():
+                try:
+                    open_model("m", socket_path=store)
+                except UnavailableError as error:
+                    errors.append(error)
+
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            wait_until(lambda: behavior.hanging)
+            manager.kill()
+            waiting.join(LIMIT_S)
+            assert len(errors) == 1
+            behavior.hang.set()
+            manager.start()
+            assert right(load(store))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote, clients):
+    allow_many_clients()
+    with http_files(remote) as (url, behavior):
+        behavior.hang = threading.Event()
+        with manager_thread(settings_for(tmp_path, remote=url)) as store:
+            results = []
+
+            def work():
+                results.append(open_model("m", socket_path=store))
+
+            threads = [threading.Thread(target=work) for _ in range(clients)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: stats(store)["waiting"] == clients)
+            behavior.hang.set()
+            for thread in threads:
+                thread.join(LIMIT_S)
+            assert stats(store)["leases"] == clients
+            assert [copy["bytes"] for copy in stats(store)["copies"]] == [
+                stats(store)["tiers"]["host"]["used_bytes"]
+            ] * 2
+            memory = {os.fstat(files[0].descriptor).st_ino for _, files in results}
+            assert len(memory) == 1
+            for hold, files in results:
+                os.close(files[0].descriptor)
+                hold.close()
+            wait_until(lambda: stats(store)["leases"] == 0)
+
+
+def test_the_settings_name_the_default_socket(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOJOURN_STORE", os.fspath(tmp_path / "s.sock"))
+    assert ManagerSettings("file:///m", tmp_path, 1, 1).socket == Path(tmp_path / "s.sock")
+    monkeypatch.delenv("SOJOURN_STORE")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", os.fspath(tmp_path))
+    assert wire.default_socket() == tmp_path / "sojourn" / "store.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert str(os.getuid()) in os.fspath(wire.default_socket())

@@ -1,0 +1,155 @@
+"""The page of a load test."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments.config.service_config import SLAConfig
+from loadtests.records import Outcome, Records
+from loadtests.reporting import charts
+from loadtests.reporting.page import Setting, render
+from loadtests.reporting.report import per_second, report
+from loadtests.schedule import Step, poisson_schedule
+
+SLA = SLAConfig(response_time_ms=100, percentile=99)
+SETTING = Setting("m<odel>", "2026-01-01 12:00", "sojourn loadtest --model m", 64, [("seed", "7")])
+VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "line"}
+
+
+DRAWN_AT_TIMES = {"SLA: p99", "p99", "p99 predicted", "sized for", "replicas", "failed"}
+
+
+class Pages(HTMLParser):
+    """Checks that elements are closed in order, and collects what they refer to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.refers_to: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.refers_to += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.refers_to += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Leave the pictures out, which take most of the time."""
+    for name in ("load", "response_times", "in_time", "lag"):
+        monkeypatch.setattr(charts, name, lambda *_: "<svg></svg>")
+
+
+def service(**changes: Any) -> list[dict[str, Any]]:
+    said: dict[str, Any] = {
+        "predicted_ms": {},
+        "replicas": None,
+        "demand_per_s": None,
+        "reason": None,
+    }
+    return [{"at_s": 0.5 + second, **said, **changes} for second in range(5)]
+
+
+def page(
+    response_ms: float = 50.0,
+    lag_ms: float = 0.0,
+    failed: int | None = None,
+    every: int = 10,
+    **told: Any,
+) -> str:
+    """Render a test of five seconds; one request in `every` has the outcome `failed`."""
+    schedule = poisson_schedule([Step(2, 20), Step(3, 60)], seed=1)
+    records = Records.begin(schedule.arrivals_s)
+    records.sent_s[:] = records.scheduled_s + lag_ms / 1e3
+    records.finished_s[:] = records.scheduled_s + response_ms / 1e3
+    records.outcome[:] = Outcome.OK
+    if failed is not None:
+        records.outcome[::every] = failed
+    result = {
+        **report(records, schedule, SLA),
+        "missed": [],
+        "failure_examples": [],
+        "service": [],
+        "generator_cpu_us": 400.0,
+        **told,
+    }
+    return render(result, per_second(records, schedule, SLA), records, schedule, SETTING)
+
+
+@pytest.mark.parametrize(
+    ("told", "drawn"),
+    [
+        ({}, {"SLA: p99", "p99", "right answers"}),
+        ({"failed": Outcome.CONNECTION}, {"SLA: p99", "p99", "right answers", "failed"}),
+        (
+            {"failed": Outcome.UNANSWERED, "every": 1, "lag_ms": np.nan, "response_ms": np.nan},
+            {"SLA: 99%", "failed"},
+        ),
+        (
+            {"service": service(replicas=2, demand_per_s=70.0, predicted_ms={"99": 90.0})},
+            {"SLA: p99", "p99", "p99 predicted", "right answers", "sized for", "replicas"},
+        ),
+    ],
+    ids=["sound", "failures", "nothing answered", "service"],
+)
+def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told, drawn):
+    text = page(**told)
+    parser = Pages()
+    parser.feed(text)
+    assert parser.open == []
+    assert all(reference.startswith("#") for reference in parser.refers_to)
+    assert "http" not in text.replace("http-equiv", "")
+    assert "m&lt;odel&gt;" in text
+    assert "m<odel>" not in text
+    # Every curve is named in a legend or beside its axis, and none that has no data.
+    assert all(f">{name}<" in text for name in drawn)
+    assert all(f">{name}<" not in text for name in DRAWN_AT_TIMES - drawn)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_verdict_is_that_of_the_report():
+    assert "The SLA was met: 100% of" in page()
+    missed = page(response_ms=150, missed=["the SLA was not met", "wrong answers: 1, not 0"])
+    assert "The SLA was not met: 0% of" in missed
+    assert missed.count("Missed:") == 1
+    assert "Missed: wrong answers: 1, not 0." in missed
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize(("lag_ms", "marked"), [(9.0, False), (11.0, True)])
+def test_a_generator_that_fell_behind_marks_the_page(lag_ms, marked):
+    assert ("The load generator fell behind" in page(lag_ms=lag_ms)) is marked
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_failures_have_a_count_and_an_example_of_each_kind():
+    example = {"kind": "503", "at_s": 1.25, "request": '{"inputs": []}', "fault": "<full>"}
+    text = page(failed=503, failure_examples=[example])
+    (row,) = re.findall(r"<tr>\s*<td>503</td>(.*?)</tr>", text, flags=re.DOTALL)
+    assert "<td>1.25</td>" in row
+    assert "&lt;full&gt;" in row
+    assert "Failures" not in page()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_predictions_are_compared_with_what_was_measured():
+    text = page(service=service(predicted_ms={"50": 40.0, "99": 100.0}))
+    rows = re.findall(r"<tr>\s*<td>(p\d+)</td><td>([\d.]+)</td><td>([\d.]+)</td><td>(.*?)<", text)
+    assert rows == [("p50", "40.0", "50.0", "1.25"), ("p99", "100.0", "50.0", "0.50")]
+    assert "told no predictions" in page()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_replicas_are_shown_where_the_service_tells_them():
+    assert "Load and replicas" in page(service=service(replicas=2))
+    assert "Load and replicas" not in page(service=service())

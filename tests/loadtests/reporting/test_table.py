@@ -1,0 +1,44 @@
+from typing import Any
+
+from loadtests.reporting.table import MAX_STEPS_SHOWN, table
+
+PART: dict[str, Any] = {
+    "ok": 0,
+    "answered": 7,
+    "wrong_answers": 0,
+    "lost": 0,
+    "requests": 7,
+    "waited_for_connection": 0,
+    "failed": {},
+    "offered_rate_per_s": 1.0,
+    "achieved_rate_per_s": 1.0,
+    "response_percentiles_ms": {},
+    "share_within_sla": 1.0,
+    "sla_met": True,
+}
+
+
+def cells(*steps: dict[str, Any], **whole: Any) -> dict[str, list[str]]:
+    return dict(table({**PART, **whole, "by_step": list(steps)})[1])
+
+
+def test_right_answers_are_counted_where_some_are_known() -> None:
+    assert "right answers" not in cells()
+    assert cells(ok=1, answered=6)["right answers"] == ["1"]
+    assert cells(answered=0)["right answers"] == ["0"]
+
+
+def test_a_kind_of_failure_that_one_step_has_is_a_row_for_all() -> None:
+    found = cells(PART, {**PART, "failed": {"503": 2}}, failed={"503": 2})
+    assert found["failed: 503"] == ["0", "2", "2"]
+
+
+def test_one_step_is_the_whole_test_and_many_are_not_shown() -> None:
+    assert table({**PART, "by_step": [PART]})[0] == ["whole test"]
+    assert table({**PART, "by_step": [PART] * 2})[0] == ["step 1", "step 2", "whole test"]
+    assert table({**PART, "by_step": [PART] * (MAX_STEPS_SHOWN + 1)})[0] == ["whole test"]
+
+
+def test_waits_for_a_connection_are_told_if_there_were_any() -> None:
+    assert "waited for a connection" not in cells()
+    assert cells(waited_for_connection=1234)["waited for a connection"] == ["1,234"]
