@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import logging
 import math
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, Self
 
 from deployments.errors import BusyError, RequestError
 from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.items import BatchFailure, Flow, Outcome, StageBatch
+from deployments.pipelines.items import Flow, Outcome, StageBatch
 from deployments.pipelines.pipeline_core import PipelineCore
 from deployments.pipelines.stage_core import StageCore
 from deployments.pipelines.stage_workers import StageWorkers
@@ -28,8 +27,6 @@ from deployments.pipelines.streams import RoomQueue, set_exception, stream_resul
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
-
-logger = logging.getLogger("sojourn.pipelines")
 
 MAX_PENDING = 1024
 
@@ -326,7 +323,7 @@ class Pipeline:
         try:
             while batches := self.core.next_batches(time.monotonic()):
                 for number, batch in batches:
-                    self._run(number, batch)
+                    self._workers.run(number, batch)
         finally:
             self._pumping = False
         self._tell_ended()
@@ -338,15 +335,6 @@ class Pipeline:
             if wake_at_s is not None:
                 delay_s = wake_at_s - time.monotonic()
                 self._timer = self._loop.call_later(delay_s, self._on_timer)
-
-    def _run(self, number: int, batch: StageBatch) -> None:
-        try:
-            self._workers.run(number, batch)
-        except Exception as error:
-            # Otherwise its requests would wait for ever, and its worker with them.
-            logger.exception("stage %r: a batch could not be run", self.core.stages[number].name)
-            failure = BatchFailure(error, whole=True)
-            self.core.batch_ended(time.monotonic(), number, batch, failure)
 
     def _on_timer(self) -> None:
         self._timer = self._timer_s = None

@@ -12,9 +12,9 @@ from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, Worke
 from deployments.pipelines.pipeline_core import PipelineCore
 from deployments.pipelines.policies import problem_of, solve_problem
 from deployments.pipelines.steps import Stage
-from deployments.pipelines.workers.factory import make_workers
-from deployments.pipelines.workers.interface import Workers
+from deployments.pipelines.workers.pool import make_workers
 from deployments.pipelines.workers.replicas import ReplicaAccess
+from deployments.pipelines.workers.worker import Workers
 from policy.errors import InvalidInputError, SojournError
 from policy.profile import Profile
 
@@ -75,11 +75,11 @@ class StageWorkers:
         self._core = core
         self._on_batch_ended, self._on_change = on_batch_ended, on_change
         self._replicas = replicas
-        self._workers: list[Workers] = []
+        self._workers: list[Workers[Any]] = []
         self._refits: dict[int, LatencyRefit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __getitem__(self, number: int) -> Workers:
+    def __getitem__(self, number: int) -> Workers[Any]:
         return self._workers[number]
 
     async def start(self) -> None:

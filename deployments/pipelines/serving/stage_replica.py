@@ -22,8 +22,7 @@ from deployments.pipelines.errors import WorkerLostError
 from deployments.pipelines.items import BatchFailure
 from deployments.pipelines.serving.step_config import StageConfig
 from deployments.pipelines.workers.batch_server import BatchServer, socket_folder
-from deployments.pipelines.workers.factory import recipe_of
-from deployments.pipelines.workers.predictor import make_predictor
+from deployments.pipelines.workers.predictor import make_predictor, recipe_of
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.serving.ray_replica import call_when_draining, confine_to_node
 

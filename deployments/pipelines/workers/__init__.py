@@ -1,11 +1,12 @@
-"""The workers of a stage: in processes, in threads, or on the event loop.
+"""The workers of a stage: in processes, in threads, on the event loop, or Ray replicas.
 
-=============  =================================================================================
-`interface`    what a pipeline asks of the workers of a stage
-`predictor`    runs the user's code on a batch, and takes the result apart
-`processes`    a process for each worker, replaced when it dies or hangs
-`child`        the program that such a process runs
-`arena`        memory that both processes share, for the items and the results
-`in_process`   workers in threads, and on the event loop
-=============  =================================================================================
+==============  ================================================================================
+`worker`        what a worker is, and how batches get to the workers of a stage
+`pool`          the workers that a pipeline starts itself, and replaces when they die or hang
+`in_process`    a worker in a thread, and on the event loop
+`processes`     a worker in a process; `child` is the program that the process runs
+`replicas`      Ray replicas; `batch_server` is what a replica does
+`link`          the connection to another process, `arena` the memory that both share
+`predictor`     runs the user's code on a batch, and takes the result apart
+==============  ================================================================================
 """

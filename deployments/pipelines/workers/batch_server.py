@@ -24,14 +24,14 @@ from pathlib import Path
 from deployments.errors import StartError
 from deployments.modelstore.private_folder import make_private
 from deployments.pipelines.workers.arena import Arena
-from deployments.pipelines.workers.child import BATCH, MESSAGE, START, run_batch
+from deployments.pipelines.workers.child import BATCH, LATE, MESSAGE, START, run_batch
 from deployments.pipelines.workers.predictor import Predictor
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: Further kinds of messages: a batch that came too late; another pipeline has the replica; it is
-#: free again; it takes no further batches.
-LATE, TAKEN, FREE, RETIRED = 2, 3, 4, 5
+#: Further kinds of messages: another pipeline has the replica; it is free again; it takes no
+#: further batches.
+TAKEN, FREE, RETIRED = 3, 4, 5
 #: How the names of the replicas' sockets end.
 SUFFIX = ".sock"
 #: Without a descriptor for a connection, the next try comes after this time.

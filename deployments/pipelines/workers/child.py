@@ -16,13 +16,12 @@ from typing import Any
 
 from deployments.pipelines.items import BatchFailure, ItemFailure
 from deployments.pipelines.workers.arena import Arena
-from deployments.pipelines.workers.predictor import Predictor, make_predictor
-from policy.errors import SojournError
+from deployments.pipelines.workers.predictor import Predictor, construct
 
 #: What a message is, the bytes that its content takes in the arena, and when its batch is useless,
-#: by `time.monotonic`, which all processes of a machine share.
+#: by `time.monotonic`, which all processes of a machine share. A batch that came too late is LATE.
 MESSAGE = struct.Struct("<BQd")
-START, BATCH = 0, 1
+START, BATCH, LATE = 0, 1, 2
 
 
 class UnpicklableError(Exception):
@@ -72,11 +71,10 @@ def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str
     try:
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
-        return make_predictor(pickle.loads(pickled)), None
-    except SojournError as error:
-        return None, str(error)
-    except BaseException as error:  # SystemExit is a reason, too
+        recipe = pickle.loads(pickled)
+    except BaseException as error:
         return None, f"{type(error).__name__}: {error}"
+    return construct(recipe)
 
 
 def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int:
@@ -127,13 +125,18 @@ def _sendable(reply: Any) -> Any:
 def _sendable_part(part: Any) -> Any:
     if isinstance(part, ItemFailure):
         return ItemFailure(_sendable_error(part.error))
+    return unsendable(part) or part
+
+
+def unsendable(value: Any) -> ItemFailure | None:
+    """Return why a value cannot be sent to another process; None if it can."""
     try:
-        pickle.dumps(part, protocol=5, buffer_callback=lambda buffer: None)
+        pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
     except Exception as error:
         return ItemFailure(
-            UnpicklableError(f"a {type(part).__name__} cannot be sent between processes: {error}")
+            UnpicklableError(f"a {type(value).__name__} cannot be sent between processes: {error}")
         )
-    return part
+    return None
 
 
 def _sendable_error(error: Exception) -> Exception:

@@ -8,33 +8,20 @@ that the process died.
 import asyncio
 import contextlib
 import math
-import pickle
 import socket
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from deployments.pipelines.items import BatchFailure, ItemFailure, Outcome, StageBatch
+from deployments.pipelines.items import RETRY, BatchFailure, ItemFailure, Outcome, StageBatch
 from deployments.pipelines.workers.arena import Arena
-from deployments.pipelines.workers.child import BATCH, MESSAGE, START, UnpicklableError
-
-
-@dataclass(slots=True)
-class Job:
-    """A batch on a worker.
-
-    Attributes
-    ----------
-    batch : StageBatch
-    outcomes : list
-        Of the items that could not be sent; None for the others.
-    started_s : float
-    """
-
-    batch: StageBatch
-    outcomes: list[Any]
-    started_s: float
+from deployments.pipelines.workers.child import (
+    BATCH,
+    LATE,
+    MESSAGE,
+    START,
+    UnpicklableError,
+    unsendable,
+)
 
 
 class WorkerLink:
@@ -45,7 +32,8 @@ class WorkerLink:
     connection : socket.socket
         Of type SOCK_SEQPACKET; the link owns it, and closes it if it cannot be made.
     on_message : callable
-        Called with the kind of each message, and its content if it has one.
+        Called with the kind of each message, and its content if it has one. The outcome of a batch
+        is of kind BATCH, also of one that came too late.
     on_end : callable
         Called when the other end has closed, or its process has died.
 
@@ -58,8 +46,6 @@ class WorkerLink:
     ----------
     requests, replies : Arena
         The other end needs their descriptors.
-    job : Job or None
-        The batch that the worker runs.
     """
 
     def __init__(
@@ -74,7 +60,8 @@ class WorkerLink:
             undo.callback(self.requests.close)
             self.replies = Arena()
             undo.pop_all()
-        self.job: Job | None = None
+        #: Of the items of the batch: why it could not be sent, or None.
+        self._failures: list[ItemFailure | None] = []
         self._socket = connection
         self._on_message_of, self._on_end = on_message, on_end
         self._loop = asyncio.get_running_loop()
@@ -106,38 +93,30 @@ class WorkerLink:
         """Send a batch; return its outcome if nothing of it can be sent."""
         values = batch.values
         until_s = max([item.flow.deadline_s for item in batch.items])
-        job = Job(batch, [None] * len(values), time.monotonic())
+        self._failures = [None] * len(values)
         try:
             self.send(BATCH, values, until_s)
         except Exception:
-            job.outcomes = [unsendable(value) for value in values]
-            kept = [
-                value
-                for value, failure in zip(values, job.outcomes, strict=True)
-                if failure is None
-            ]
+            self._failures = [unsendable(value) for value in values]
+            failures = zip(values, self._failures, strict=True)
+            kept = [value for value, failure in failures if failure is None]
             if not kept:
-                return job.outcomes
+                return [*self._failures]
             try:
                 self.send(BATCH, kept, until_s)
             except Exception as error:
                 # Each can be sent alone, but not with the others, or not at the present.
                 return BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}"))
-        self.job = job
         return None
 
-    def end_job(self, reply: Any) -> tuple[StageBatch, Outcome]:
-        """Return the batch that the worker ran, and its outcome, which the reply tells."""
-        job, self.job = self.job, None
-        assert job is not None, "a worker runs one batch at a time"
-        if isinstance(reply, list):
-            results = iter(reply)
-            reply = [next(results) if made is None else made for made in job.outcomes]
-        return job.batch, reply
-
-    def hangs(self, now_s: float, after_s: float) -> bool:
-        """Return whether the worker has had its batch for longer than `after_s`."""
-        return self.job is not None and now_s - self.job.started_s > after_s
+    def _outcome(self, kind: int, reply: Any) -> Any:
+        """Return the outcome of the batch, with the items that could not be sent."""
+        if kind == LATE:
+            reply = [RETRY] * self._failures.count(None)
+        if not isinstance(reply, list):
+            return reply
+        results = iter(reply)
+        return [next(results) if failure is None else failure for failure in self._failures]
 
     def close(self) -> None:
         """Close the socket, which ends what the other end does for this one after its batch."""
@@ -165,15 +144,6 @@ class WorkerLink:
                 content = self.replies.read(size, copy=True)
             except Exception as error:
                 content = BatchFailure(UnpicklableError(f"a result cannot be read: {error}"))
+        if kind in (BATCH, LATE):
+            kind, content = BATCH, self._outcome(kind, content)
         self._on_message_of(kind, content)
-
-
-def unsendable(value: Any) -> ItemFailure | None:
-    """Return why a value cannot be sent to another process; None if it can."""
-    try:
-        pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
-    except Exception as error:
-        return ItemFailure(
-            UnpicklableError(f"a {type(value).__name__} cannot be sent between processes: {error}")
-        )
-    return None

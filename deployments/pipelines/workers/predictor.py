@@ -12,6 +12,7 @@ from deployments.models.base import Model
 from deployments.models.loading import load_model
 from deployments.pipelines.errors import ResultError
 from deployments.pipelines.items import RETRY, BatchFailure, ItemFailure
+from deployments.pipelines.steps import Stage
 from policy.errors import InvalidInputError, SojournError
 
 
@@ -35,6 +36,21 @@ class Recipe:
 
 Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
 """From the items of a batch to an outcome for each, or to the failure of the batch."""
+
+
+def recipe_of(stage: Stage) -> Recipe:
+    """Return what each worker of a stage constructs."""
+    return Recipe(stage.code, dict(stage.options), stage.device, stage.batch_size is not None)
+
+
+def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
+    """Construct a stage's code; return it, or why it failed."""
+    try:
+        return make_predictor(recipe), None
+    except SojournError as error:
+        return None, str(error)
+    except BaseException as error:  # SystemExit is a reason, too
+        return None, f"{type(error).__name__}: {error}"
 
 
 def make_predictor(recipe: Recipe) -> Predictor:

@@ -6,7 +6,6 @@ handle. A pipeline on a machine without a replica calls the handle.
 """
 
 import asyncio
-import logging
 import random
 import socket
 import time
@@ -17,21 +16,12 @@ from typing import Any
 
 from deployments.errors import StartError
 from deployments.pipelines.errors import WorkerLostError
-from deployments.pipelines.items import RETRY, BatchFailure, Outcome, StageBatch, WorkerLoss
-from deployments.pipelines.workers.batch_server import (
-    FREE,
-    LATE,
-    RETIRED,
-    SUFFIX,
-    TAKEN,
-    private,
-)
+from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.workers.batch_server import FREE, RETIRED, SUFFIX, TAKEN, private
 from deployments.pipelines.workers.child import BATCH, START
-from deployments.pipelines.workers.interface import Listener
 from deployments.pipelines.workers.link import WorkerLink
+from deployments.pipelines.workers.worker import Listener, Workers, logger
 from policy.errors import InvalidInputError
-
-logger = logging.getLogger("sojourn.pipelines")
 
 #: How long a pipeline waits for the first replica of a stage, and how often it looks for it.
 _START_S, _FIND_S = 300.0, 0.1
@@ -79,16 +69,13 @@ class _Replica:
             self.link.close()
             raise
 
-    @property
-    def usable(self) -> bool:
-        """Whether it runs a batch of this pipeline, or can take one."""
-        return self.ready and (not self.retired or self.link.job is not None)
+    def run(self, batch: StageBatch) -> Outcome | None:
+        """Send a batch; return its outcome if nothing of it can be sent."""
+        return self.link.run(batch)
 
     def _on_message(self, kind: int, content: Any) -> None:
-        if kind in (BATCH, LATE):
-            assert self.link.job is not None
-            reply = content if kind == BATCH else [RETRY] * len(self.link.job.batch.items)
-            self._pool.replica_answered(self, *self.link.end_job(reply))
+        if kind == BATCH:
+            self._pool.ended(self, content)
             return
         if kind == START:
             self.ready = True
@@ -96,41 +83,36 @@ class _Replica:
         elif kind == RETIRED:
             self.retired = True
         else:
-            self.taken = kind == TAKEN
             assert kind in (TAKEN, FREE)
+            self.taken = kind == TAKEN
         self._pool.replica_changed(self)
 
     def _on_end(self) -> None:
         self._pool.replica_lost(self, "died")
 
 
-class ReplicaWorkers:
+class ReplicaWorkers(Workers[_Replica]):
     """The replicas of one stage.
 
     Parameters
     ----------
-    name : str
-        The stage's name, for messages.
+    name, hang_after_s, listener
+        As of `Workers`. Ray replaces a replica that is given up.
     access : ReplicaAccess
-    workers : int
+    calls : int
         The most batches on the way to other machines at a time.
-    hang_after_s : float
-        A replica that takes longer for one batch is given up; Ray replaces it.
-    listener : Listener
     """
 
     def __init__(
         self,
         name: str,
-        access: ReplicaAccess,
-        workers: int,
         hang_after_s: float,
         listener: Listener,
+        access: ReplicaAccess,
+        calls: int,
     ) -> None:
-        self._name, self._access = name, access
-        self._most_calls = workers
-        self._hang_after_s = hang_after_s
-        self._listener = listener
+        super().__init__(name, hang_after_s, listener)
+        self._access, self._most_calls = access, calls
         self._replicas: dict[Path, _Replica] = {}
         self._given_up: set[Path] = set()
         self._called: set[asyncio.Task[None]] = set()
@@ -155,27 +137,21 @@ class ReplicaWorkers:
         try:
             await asyncio.wait_for(self._started, _START_S)
         except TimeoutError:
-            raise StartError(_NO_REPLICA.format(self._name)) from None
+            raise StartError(_NO_REPLICA.format(self.name)) from None
         finally:
             finding.cancel()
 
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a free replica, a random one. The caller knows that there is one."""
-        free = [
-            replica
-            for replica in self._replicas.values()
-            if replica.ready and not replica.retired and replica.link.job is None
-        ]
+        free = [one for one in self._usable() if not one.retired and one not in self._busy]
         # One that another pipeline took a moment ago runs this batch after that one.
-        free = [replica for replica in free if not replica.taken] or free
-        if not free:
-            task = asyncio.create_task(self._call_with(batch))
-            self._called.add(task)
-            task.add_done_callback(self._called.discard)
+        free = [one for one in free if not one.taken] or free
+        if free:
+            self._begin(random.choice(free), batch)
             return
-        outcome = random.choice(free).link.run(batch)
-        if outcome is not None:
-            self._listener.batch_ended(batch, outcome)
+        task = asyncio.create_task(self._call_with(batch))
+        self._called.add(task)
+        task.add_done_callback(self._called.discard)
 
     def resize(self, count: int) -> None:
         """Refuse: the autoscaler of the stage's deployment does it.
@@ -185,22 +161,18 @@ class ReplicaWorkers:
         InvalidInputError
             Always.
         """
-        raise InvalidInputError(f"stage {self._name}: Ray decides how many replicas it has")
+        raise InvalidInputError(f"stage {self.name}: Ray decides how many replicas it has")
 
     def check(self, now_s: float) -> None:
         """Find new replicas, and give up those that hang."""
-        for replica in [*self._replicas.values()]:
-            if replica.link.hangs(now_s, self._hang_after_s):
-                self._given_up.add(replica.path)
-                how = f"took more than {self._hang_after_s:g} s for a batch"
-                self.replica_lost(replica, how)
+        super().check(now_s)
         self._find()
-        if self._count() or self._remote:
+        if self._usable() or self._remote:
             self._missing_since_s = now_s
             return
         self._search_elsewhere()
         if now_s - self._missing_since_s > _LOST_S:
-            self._listener.workers_changed(0, _NO_REPLICA.format(self._name))
+            self.listener.workers_changed(0, _NO_REPLICA.format(self.name))
 
     async def close(self) -> None:
         """Leave all replicas."""
@@ -220,26 +192,25 @@ class ReplicaWorkers:
 
     def replica_changed(self, replica: _Replica) -> None:
         """Take note of a replica that is ready, taken, free, or about to end."""
-        if replica.retired and replica.link.job is None:
+        if replica.retired and replica not in self._busy:
             self._leave(replica)
-        self._tell()
-
-    def replica_answered(self, replica: _Replica, batch: StageBatch, outcome: Outcome) -> None:
-        """Pass on the outcome of a batch."""
-        if replica.retired:
-            self.replica_changed(replica)
-        self._listener.batch_ended(batch, outcome)
+        self._changed()
 
     def replica_lost(self, replica: _Replica, how: str) -> None:
-        """Leave a replica that died or hangs; its batch is told."""
-        job = replica.link.job
+        """Leave a replica that died or hangs."""
         self._leave(replica)
+        reason = f"a replica of stage {self.name!r} {how}"
         if not replica.retired:
-            logger.error("a replica of stage %r %s", self._name, how)
-        self._tell()
-        if job is not None:
-            reason = f"a replica of stage {self._name!r} {how}"
-            self._listener.batch_ended(job.batch, WorkerLoss(reason))
+            logger.error("%s", reason)
+        self._lose(replica, reason)
+
+    def _hangs(self, worker: _Replica, how: str) -> None:
+        self._given_up.add(worker.path)
+        self.replica_lost(worker, how)
+
+    def _worker_free(self, worker: _Replica) -> None:
+        if worker.retired:
+            self.replica_changed(worker)
 
     def _leave(self, replica: _Replica) -> None:
         replica.link.close()
@@ -263,11 +234,11 @@ class ReplicaWorkers:
                 await self._access.any_runs()
                 break
             except Exception:
-                logger.exception("stage %r: its replicas were not found; trying again", self._name)
+                logger.exception("stage %r: its replicas were not found; trying again", self.name)
                 await asyncio.sleep(_GRACE_S)
         await asyncio.sleep(_GRACE_S)
         self._remote = True
-        self._tell()
+        self._changed()
 
     def _find(self) -> None:
         """Connect to the replicas whose sockets are new, and remove those of dead ones."""
@@ -286,23 +257,23 @@ class ReplicaWorkers:
             else:
                 self._replicas[path] = _Replica(self, path, connection)
 
-    def _count(self) -> int:
-        return sum([replica.usable for replica in self._replicas.values()])
+    def _usable(self) -> list[_Replica]:
+        """Return the replicas that run a batch of this pipeline, or can take one."""
+        return [
+            one
+            for one in self._replicas.values()
+            if one.ready and (not one.retired or one in self._busy)
+        ]
 
-    def _tell(self) -> None:
-        count = self._count()
-        taken = sum(
-            [
-                replica.taken and replica.link.job is None
-                for replica in self._replicas.values()
-                if replica.usable
-            ]
-        )
+    def _changed(self) -> None:
+        usable = self._usable()
+        taken = sum([one.taken and one not in self._busy for one in usable])
+        count = len(usable)
         if not count and self._remote:
             count = self._most_calls
         if count and self._started is not None and not self._started.done():
             self._started.set_result(None)
-        self._listener.workers_changed(count, None, taken)
+        self.listener.workers_changed(count, None, taken)
 
     async def _call_with(self, batch: StageBatch) -> None:
         """Run a batch on another machine."""
@@ -313,9 +284,9 @@ class ReplicaWorkers:
                 outcome = await self._access.call(batch.values)
         except TimeoutError:
             how = f"took more than {self._hang_after_s:g} s for a batch"
-            outcome = WorkerLoss(f"a replica of stage {self._name!r} {how}")
+            outcome = WorkerLoss(f"a replica of stage {self.name!r} {how}")
         except WorkerLostError as error:
-            outcome = WorkerLoss(f"a replica of stage {self._name!r} died: {error}")
+            outcome = WorkerLoss(f"a replica of stage {self.name!r} died: {error}")
         except Exception as error:
             outcome = BatchFailure(error)
-        self._listener.batch_ended(batch, outcome)
+        self.listener.batch_ended(batch, outcome)

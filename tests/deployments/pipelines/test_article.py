@@ -6,16 +6,12 @@ Its code has the faults that the tests name.
 
 import asyncio
 import gc
-import inspect
 import time
 
 import pytest
 
-from deployments.pipelines import pipeline as live
-from deployments.pipelines import stage_workers, streams
 from deployments.pipelines.items import Flow, Item
 from deployments.pipelines.stage_core import StageCore
-from deployments.pipelines.workers import in_process, link, processes, replicas
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from sojourn import Pipeline, Stage, StageError
@@ -54,19 +50,6 @@ async def test_every_result_of_a_batch_returns_to_its_own_request(max_wait_ms):
         results = await asyncio.gather(*(pipeline.predict(f"v{i % 3}") for i in range(40)))
         assert pipeline.core.stages[0].batches < 40
     assert [value for value, _ in results] == [f"v{i % 3}" for i in range(40)]
-
-
-def test_nothing_polls():
-    """A full queue and an empty one were looked at every 8 ms."""
-    # The only sleeps are the checks of workers and of profiles, the two searches for replicas
-    # before the start, and the wait for a worker's end.
-    sources = "".join(
-        inspect.getsource(module)
-        for module in (live, streams, stage_workers, in_process, link, processes, replicas)
-    )
-    assert sources.count("sleep(") == 6
-    assert "sleep(_CHECK_S)" in sources
-    assert "sleep(0.005)" in inspect.getsource(processes.ProcessWorkers.close)
 
 
 async def test_a_request_takes_much_less_than_a_poll():

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
-from deployments.pipelines.workers import in_process
-from deployments.pipelines.workers.in_process import ThreadWorkers
+from deployments.pipelines.workers import pool
+from deployments.pipelines.workers.in_process import ThreadWorker
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -205,7 +205,7 @@ async def test_a_hanging_thread_is_replaced():
 @pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
 async def test_a_thread_that_does_not_start_is_started_again(monkeypatch, failures, lost):
     """What waits is answered after three tries; more follow."""
-    monkeypatch.setattr(in_process, "delay_s", lambda failed_starts: 0.001)
+    monkeypatch.setattr(pool, "_MAX_DELAY_S", 0.001)
     gate, made = Gate(), []
 
     class Hangs:
@@ -283,7 +283,7 @@ async def test_an_auto_stage_measures_its_profile_first():
 async def test_a_batch_that_cannot_be_run_fails_and_gives_its_worker_back(monkeypatch):
     async with Pipeline([Stage(shift, place="thread")]) as pipeline:
         with monkeypatch.context() as broken:
-            broken.setattr(pipeline._workers[0], "run", lambda batch: [][0])
+            broken.setattr(ThreadWorker, "run", lambda worker, batch: [][0])
             with pytest.raises(StageError, match="IndexError"):
                 await asyncio.wait_for(pipeline.predict(1), LIMIT_S)
         assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 4
@@ -394,7 +394,7 @@ async def test_more_and_fewer_workers_while_it_runs():
         gate.open.set()
         assert await asyncio.gather(*tasks) == [*range(8)]
         workers = pipeline._workers[0]
-        assert isinstance(workers, ThreadWorkers)
+        assert isinstance(workers, pool.WorkerPool)
         assert (len(workers._free), len(workers._busy)) == (1, 0)
 
 

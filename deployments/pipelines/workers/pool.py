@@ -1,0 +1,241 @@
+"""The workers of a stage in this process or in processes of their own: started, and replaced."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+
+from deployments.errors import StartError
+from deployments.pipelines.items import StageBatch
+from deployments.pipelines.steps import Stage
+from deployments.pipelines.workers.in_process import LoopWorker, ThreadWorker
+from deployments.pipelines.workers.predictor import recipe_of
+from deployments.pipelines.workers.processes import ProcessWorker
+from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
+from deployments.pipelines.workers.worker import Listener, Pool, PooledWorker, Workers, logger
+from policy.errors import InvalidInputError
+
+#: A worker that has not started after this time is given up.
+_START_S = 300.0
+#: After so many failed starts in a row, what waits for the stage is answered.
+_FAILED_STARTS = 3
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
+
+
+class WorkerPool(Workers[PooledWorker]):
+    """As many workers as a stage asks for.
+
+    Parameters
+    ----------
+    name, hang_after_s, listener
+        As of `Workers`.
+    make : callable
+        From the pool and the CPUs to a worker, not yet started.
+    cpus : sequence of (list of int or None)
+        For each worker, the CPUs that it is pinned to; None: any.
+    fixed : str or None
+        Why the number of workers cannot be changed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hang_after_s: float,
+        listener: Listener,
+        make: Callable[[Pool, list[int] | None], PooledWorker],
+        cpus: Sequence[list[int] | None],
+        fixed: str | None = None,
+    ) -> None:
+        super().__init__(name, hang_after_s, listener)
+        self.loop = asyncio.get_running_loop()
+        self._make, self._cpus, self._fixed = make, [*cpus], fixed
+        #: When each was ordered.
+        self._starting: dict[PooledWorker, float] = {}
+        self._free: list[PooledWorker] = []
+        self._started: asyncio.Future[None] | None = None
+        self._failed_starts = 0
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Start all workers; return when each can take a batch.
+
+        Raises
+        ------
+        StartError
+            A worker did not start; the message says why.
+        """
+        self._started = self.loop.create_future()
+        try:
+            for cpus in self._cpus:
+                self._start_another(cpus)
+            await self._started
+        except BaseException:
+            await self.close()
+            raise
+
+    def run(self, batch: StageBatch) -> None:
+        """Run a batch on a free worker. The caller knows that there is one."""
+        self._begin(self._free.pop(), batch)
+
+    def resize(self, count: int) -> None:
+        """Start more workers, or let some end after their batches.
+
+        Raises
+        ------
+        InvalidInputError
+            The number cannot be changed.
+        """
+        more = count - len(self._cpus)
+        if more and self._fixed is not None:
+            raise InvalidInputError(f"stage {self.name}: {self._fixed}")
+        self._cpus += [None] * more
+        del self._cpus[count:]
+        for _ in range(more):
+            self._start_another(None)
+        self._changed()
+
+    def ready(self, worker: PooledWorker) -> None:
+        """Use a worker that has started."""
+        if self._starting.pop(worker, None) is None:
+            return  # it was given up
+        self._failed_starts = 0
+        self._free.append(worker)
+        if not self._starting and self._started is not None and not self._started.done():
+            self._started.set_result(None)
+        self._changed()
+
+    def lost(self, worker: PooledWorker, how: str) -> None:
+        """Replace a worker that died, hangs, or did not start."""
+        worker.end()
+        if self._starting.pop(worker, None) is not None:
+            self._start_failed(how, worker.cpus)
+            return
+        if worker not in self._busy and worker not in self._free:
+            return
+        if worker in self._free:
+            self._free.remove(worker)
+        reason = f"a worker of stage {self.name!r} {how}"
+        logger.error("%s; it is replaced", reason)
+        self._lose(worker, reason)
+        self._start_another(worker.cpus)
+
+    def _hangs(self, worker: PooledWorker, how: str) -> None:
+        self.lost(worker, how)
+
+    def check(self, now_s: float) -> None:
+        """Replace the workers that hang, in a batch or while they start."""
+        super().check(now_s)
+        for worker, since_s in [*self._starting.items()]:
+            if now_s - since_s > _START_S:
+                self.lost(worker, f"it took more than {_START_S:g} s")
+
+    async def close(self) -> None:
+        """End all workers; those in processes get some time to end their batches."""
+        self._closing = True
+        for timer in self._timers:
+            timer.cancel()
+        workers = [*self._starting, *self._free, *self._busy]
+        self._starting.clear()
+        self._free.clear()
+        self._busy.clear()
+        await asyncio.gather(*(worker.close() for worker in workers))
+
+    def _worker_free(self, worker: PooledWorker) -> None:
+        self._free.append(worker)
+        if self._size > len(self._cpus):
+            self._changed()
+
+    @property
+    def _size(self) -> int:
+        return len(self._free) + len(self._busy) + len(self._starting)
+
+    def _changed(self) -> None:
+        """End the free workers that are too many, and report the number."""
+        while self._free and len(self._free) + len(self._busy) > len(self._cpus):
+            self._free.pop().end()
+        self.listener.workers_changed(self._running, None)
+
+    @property
+    def _running(self) -> int:
+        return min(len(self._cpus), len(self._free) + len(self._busy))
+
+    def _start_another(self, cpus: list[int] | None) -> None:
+        # A resize may have made one that was to be replaced too many.
+        if self._closing or self._size >= len(self._cpus):
+            return
+        worker = self._make(self, cpus)
+        self._starting[worker] = time.monotonic()
+        try:
+            worker.start()
+        except (OSError, RuntimeError) as error:  # the machine has no room for it
+            del self._starting[worker]
+            self._start_failed(str(error), cpus)
+
+    def _start_failed(self, reason: str, cpus: list[int] | None) -> None:
+        """Try again later; during the start of the pipeline, give up."""
+        reason = f"stage {self.name!r}: a worker did not start: {reason}"
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(StartError(reason))
+            return
+        self._failed_starts += 1
+        logger.error("%s", reason)
+        if self._failed_starts >= _FAILED_STARTS and not self._running:
+            self.listener.workers_changed(0, reason)
+
+        def start() -> None:
+            self._timers.discard(timer)
+            self._start_another(cpus)
+
+        delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**self._failed_starts)
+        timer = self.loop.call_later(delay_s, start)
+        self._timers.add(timer)
+
+
+def make_workers(stage: Stage, listener: Listener, replicas: ReplicaAccess | None) -> Workers[Any]:
+    """Return the workers of a stage, not yet started.
+
+    Parameters
+    ----------
+    stage : Stage
+    listener : Listener
+    replicas : ReplicaAccess or None
+        If the stage has Ray replicas. Otherwise those that it should have are processes.
+
+    Raises
+    ------
+    StartError
+        The stage's code cannot be sent to a process.
+    """
+    name, hang_after_s = stage.name, stage.hang_after_s
+    if replicas is not None:
+        return ReplicaWorkers(name, hang_after_s, listener, replicas, stage.workers)
+    recipe = recipe_of(stage)
+    fixed = None
+    cpus: list[list[int] | None] = [None] * stage.workers
+    make: Callable[[Pool, list[int] | None], PooledWorker]
+    if stage.place == "loop":
+        fixed = "place loop has one worker"
+
+        def make(pool: Pool, cpus: list[int] | None) -> PooledWorker:
+            return LoopWorker(pool, recipe)
+    elif stage.place == "thread":
+
+        def make(pool: Pool, cpus: list[int] | None) -> PooledWorker:
+            return ThreadWorker(pool, recipe)
+    else:
+        try:
+            # By value where it must be: a class of a notebook, or of the script that is running.
+            pickled = cloudpickle.dumps(recipe)
+        except Exception as error:
+            raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error
+        if stage.cpus is not None:
+            fixed = "its workers are pinned to CPUs"
+            cpus = [[cpu] for cpu in stage.cpus]
+
+        def make(pool: Pool, cpus: list[int] | None) -> PooledWorker:
+            return ProcessWorker(pool, pickled, cpus)
+
+    return WorkerPool(name, hang_after_s, listener, make, cpus, fixed)
