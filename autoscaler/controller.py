@@ -26,7 +26,7 @@ from autoscaler.fleet_monitor import FleetMonitor
 from autoscaler.fleet_status import FleetStatus, UnknownStatus
 from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.reports import ReplicaReport
-from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_hold_s
+from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_delay_s
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.sizing.live import LiveSizing
 from autoscaler.stuck_orders import StuckOrders
@@ -112,7 +112,7 @@ class Autoscaler:
 
     def fleet_setting(self) -> FleetSetting | None:
         """Return what a replay of the past must know of the fleet; None until it is known."""
-        return self._monitor.fleet_setting(self._hold_s())
+        return self._monitor.fleet_setting(self._scale_down_delay_s())
 
     def watched_s(self, now_s: float) -> float:
         """Return for how long the load has been watched, restarts included, in s."""
@@ -154,7 +154,7 @@ class Autoscaler:
         settings, sizing = self._monitor.settings, self._monitor.sizing(fleet.least, fleet.most)
         requirement = sizing.required(status.demand_per_s)
         required = requirement.replicas
-        self._guard.observe(now_s, status.demand_per_s, self._hold_s())
+        self._guard.observe(now_s, status.demand_per_s, self._scale_down_delay_s())
         self._guard.first_fleet = self._guard.first_fleet or current
         # Replicas that serve are assumed to carry their share of the load, even before their first
         # report.
@@ -208,18 +208,18 @@ class Autoscaler:
         serving_per_known: float,
     ) -> tuple[int, str]:
         """Return how many of the `current` replicas to keep if fewer are required now, and why."""
-        hold_s = self._hold_s()
+        scale_down_delay_s = self._scale_down_delay_s()
         if status.silent_replicas > status.replicas:
             return current, f"keep {current}: most replicas do not report"
-        if self._guard.watched_s(now_s) < hold_s:
-            return current, f"keep {current}: watched for less than {hold_s:g} s"
+        if self._guard.watched_s(now_s) < scale_down_delay_s:
+            return current, f"keep {current}: watched for less than {scale_down_delay_s:g} s"
         cautious_per_s = serving_per_known * self._guard.cautious_demand_per_s(
             status.demand_per_s, status.offered_per_s, self._monitor.settings.window_s
         )
         replicas = min(current, sizing.required(cautious_per_s).replicas)
         if replicas == current:
             return current, (
-                f"keep {current}: the cautious demand of the last {hold_s:g} s, "
+                f"keep {current}: the cautious demand of the last {scale_down_delay_s:g} s, "
                 f"{cautious_per_s:.4g}/s, needs them"
             )
         known_s, needed_s = (
@@ -235,7 +235,7 @@ class Autoscaler:
                 )
         return replicas, (
             f"scale in {current} -> {replicas}: enough for {cautious_per_s:.4g}/s, the cautious "
-            f"demand of the last {hold_s:g} s"
+            f"demand of the last {scale_down_delay_s:g} s"
         )
 
     def _decision(self, replicas: int, reason: str, **known: Any) -> Decision:
@@ -243,17 +243,17 @@ class Autoscaler:
             replicas,
             reason,
             horizon_s=self._monitor.start_times.horizon_s,
-            hold_s=self._hold_s(),
+            scale_down_delay_s=self._scale_down_delay_s(),
             correction=self._monitor.sla_correction.correction,
             model_error=self._monitor.sla_correction.error,
             **known,
         )
 
-    def _hold_s(self) -> float:
+    def _scale_down_delay_s(self) -> float:
         settings = self._monitor.settings
-        if settings.hold_s is not None:
-            return settings.hold_s
-        return measured_hold_s(self._monitor.start_times.horizon_s, settings.window_s)
+        if settings.scale_down_delay_s is not None:
+            return settings.scale_down_delay_s
+        return measured_delay_s(self._monitor.start_times.horizon_s, settings.window_s)
 
     def _wake(self, rate_per_s: float, current: int, fleet: FleetState) -> tuple[int, str]:
         """Return how many replicas requests need that wait while nothing serves, and why."""
@@ -269,7 +269,9 @@ class Autoscaler:
 
     def _idle_limit_s(self) -> float:
         # The next request would wait for a start: stopping saves less than that if it comes soon.
-        return max(self._monitor.settings.idle_s, self._monitor.start_times.horizon_s)
+        return max(
+            self._monitor.settings.scale_to_zero_delay_s, self._monitor.start_times.horizon_s
+        )
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy all that was learned, and return a function that packs it for `load_state`.

@@ -15,7 +15,7 @@ class FleetState:
         Replicas ordered so far, started or not: the last decision, unless somebody changed it.
     min_replicas, max_replicas : int
         Bounds. If `min_replicas` is 0, the last replica goes after no request has come for
-        `AutoscalerSettings.idle_s`.
+        `AutoscalerSettings.scale_to_zero_delay_s`.
     ready_replicas : int or None
         Replicas that serve, whether they report or not. None: unknown.
     waiting : float
@@ -93,7 +93,7 @@ class Decision:
         Factor on the SLA rate that replicas report, learned from measured lateness.
     model_error : float or None
         Measured minus predicted fraction of late requests; None while it cannot be told.
-    hold_s : float
+    scale_down_delay_s : float
         How long fewer replicas must have been enough before some go.
     silent_replicas : int
         Replicas that serve but do not report; their share of the load is extrapolated.
@@ -122,7 +122,7 @@ class Decision:
     sla_rate_per_s: float | None = None
     correction: float = 1.0
     model_error: float | None = None
-    hold_s: float = 0.0
+    scale_down_delay_s: float = 0.0
     silent_replicas: int = 0
     report_interval_s: float | None = None
     stuck_replicas: int = 0

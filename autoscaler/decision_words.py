@@ -24,7 +24,7 @@ def origin_in_words(status: FleetStatus, risk: float, settings: AutoscalerSettin
         return f"ahead of the forecast, because {status.urgency}"
     adapted = ""
     if settings.risk is None:
-        adapted = f" (adapted so that {settings.windows:.4g} of the windows comply)"
+        adapted = f" (adapted so that {settings.compliant_minutes:g}% of the minutes comply)"
     return f"by {status.forecast.method} at a risk of {risk:.2g}{adapted}"
 
 

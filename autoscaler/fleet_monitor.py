@@ -24,6 +24,8 @@ from autoscaler.sizing.live import LiveSizing, MedianReplica
 from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 from autoscaler.start_times import StartTimes
 
+#: Time in which a backlog in the replicas' queues is to be worked off.
+BACKLOG_DRAIN_S = 10.0
 #: Reports older than this say nothing about the present.
 _STALE_AFTER_S = 10.0
 #: Nor do those older than this many intervals between reports, if reports come slowly.
@@ -59,7 +61,7 @@ class FleetMonitor:
         self.load = OfferedLoad()
         self.start_times = StartTimes()
         self.sla_correction = SlaRateCorrection()
-        self.calibration = WindowCalibration(settings.windows)
+        self.calibration = WindowCalibration(settings.complying_share)
         self.median_replicas: tuple[MedianReplica, ...] = ()
         self._reports: dict[str, ReplicaReport] = {}
         #: The newest report of each replica as it was read, before its time was corrected.
@@ -157,7 +159,7 @@ class FleetMonitor:
         forecaster = self._forecaster_in_force()
         forecaster.observe(history.end_s, history.rates_per_s)
         horizon_s = self.start_times.horizon_s
-        self.calibration.complying_share = self.settings.windows
+        self.calibration.complying_share = self.settings.complying_share
         self.calibration.judge(
             int(history.end_s), horizon_s, self._late_share_allowed(), forecaster.rates_of_window
         )
@@ -174,7 +176,7 @@ class FleetMonitor:
             self._late_share_allowed(),
             self.settings.retries,
             backlog,
-            self.settings.backlog_drain_s,
+            BACKLOG_DRAIN_S,
         )
         forecast_per_s = self.settings.burst_factor * forecast.demand_per_s
         return FleetStatus(
@@ -190,7 +192,7 @@ class FleetMonitor:
             bottleneck=live.bottleneck,
         )
 
-    def fleet_setting(self, hold_s: float) -> FleetSetting | None:
+    def fleet_setting(self, scale_down_delay_s: float) -> FleetSetting | None:
         """Return what a replay of the past must know of the fleet; None until it is known."""
         if not self.median_replicas:
             return None
@@ -198,9 +200,9 @@ class FleetMonitor:
         return FleetSetting(
             self.settings.forecast,
             self._late_share_allowed(),
-            self.settings.windows,
+            self.settings.complying_share,
             self.start_times.horizon_s,
-            hold_s,
+            scale_down_delay_s,
             sizing.sla_rate_per_s() or 0.0,
             sizing.fleet_rate_per_s() or 0.0,
         )

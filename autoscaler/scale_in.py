@@ -40,7 +40,7 @@ def acquaintance_s(start_time_s: float) -> float:
     return max(_MIN_ACQUAINTANCE_S, start_time_s + _BEYOND_START_S)
 
 
-def measured_hold_s(start_time_s: float, window_s: float) -> float:
+def measured_delay_s(start_time_s: float, window_s: float) -> float:
     """Return how long fewer replicas must have been enough: as long as noise, at most a start.
 
     Parameters
@@ -70,8 +70,8 @@ class ScaleInGuard:
         self._watching_since_s: float | None = None
         self._observed_s: float | None = None
 
-    def observe(self, now_s: float, demand_per_s: float, hold_s: float) -> None:
-        """Add the current demand, and forget demands older than `hold_s`.
+    def observe(self, now_s: float, demand_per_s: float, scale_down_delay_s: float) -> None:
+        """Add the current demand, and forget demands older than `scale_down_delay_s`.
 
         After a gap, as an outage of the controller leaves one, the hold starts over.
         """
@@ -84,7 +84,7 @@ class ScaleInGuard:
         while demands and demands[-1][1] <= demand_per_s:
             demands.pop()
         demands.append((now_s, demand_per_s))
-        while demands[0][0] < now_s - hold_s:
+        while demands[0][0] < now_s - scale_down_delay_s:
             demands.popleft()
 
     def interrupt(self) -> None:

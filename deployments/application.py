@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from ray import serve
 
-from deployments.config.service_config import parse_args
+from deployments.config.replica_args import parse_args
 from deployments.serving.replica import Replica
 
 

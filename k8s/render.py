@@ -2,7 +2,7 @@
 """Generate the files in k8s/ that repeat other sources: Serve config, environment, alerts.
 
 Run ``k8s/render.py`` after a change of configs/digits.yaml, configs/emulated-p4.yaml,
-deployments/config/routing.py or k8s/monitoring/rules.yaml.
+deployments/haproxy/routing.py or k8s/monitoring/rules.yaml.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
 ``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
-    from deployments.config.service_config import ServiceConfig
+    from deployments.config.document import ServiceConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
@@ -77,9 +77,9 @@ def prometheus_rule() -> str:
 
 def environment(config: Path, source: str) -> str:
     """Return Ray's environment for a Serve config, as lines that the kustomization reads."""
-    from deployments.config.request_environment import request_environment
-    from deployments.config.routing import serve_environment, supervisor_environment
-    from deployments.config.service_config import load_service_configs
+    from deployments.config.document import load_service_configs
+    from deployments.haproxy.request_environment import request_environment
+    from deployments.haproxy.routing import serve_environment, supervisor_environment
 
     settings = {
         **serve_environment(),
@@ -173,7 +173,7 @@ def _check_fits(service: "ServiceConfig", pod: Pod) -> None:
 
 def _with_config(config: Path, pod: Pod) -> dict[str, Any]:
     """Return what a kustomization needs for a Serve config of its own."""
-    from deployments.config.service_config import load_service_configs
+    from deployments.config.document import load_service_configs
 
     services = load_service_configs(config)
     for service in services:

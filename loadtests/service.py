@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from deployments.local.urls import NO_ANSWER, check_url
 from loadtests.answers import Case
 from policy.errors import InvalidInputError

@@ -1,6 +1,7 @@
 """The objectives of a batching policy: a weighted cost, or a service level objective (the SLA)."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 
 from policy.errors import InvalidInputError
@@ -87,6 +88,26 @@ class ServiceLevelObjective:
             raise InvalidInputError(
                 f"percentile: must be between 0 and 100, not {self.percentile:g}"
             )
+
+    @classmethod
+    def parse(cls, text: str) -> "ServiceLevelObjective":
+        """Return the SLA in a text: ``50ms@95``, or ``p95=50ms``; the unit may be ms or s.
+
+        Raises
+        ------
+        InvalidInputError
+            The text has another form, or a value is out of range.
+        """
+        number = r"[0-9]+(?:\.[0-9]+)?"
+        match = re.fullmatch(rf"({number})(ms|s)@({number})%?", text)
+        time, unit, percentile = match.groups() if match else ("", "", "")
+        if match is None and (match := re.fullmatch(rf"p({number})=({number})(ms|s)", text)):
+            percentile, time, unit = match.groups()
+        if match is None:
+            raise InvalidInputError(f"must be like 50ms@95 or p95=50ms, not {text!r:.100}")
+        if fault := fault_of_percentile(float(percentile)):
+            raise InvalidInputError(f"percentile: {fault}")
+        return cls(float(time) * (1e3 if unit == "s" else 1), float(percentile))
 
     @property
     def late_share_allowed(self) -> float:

@@ -13,18 +13,17 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from autoscaler.settings import FORECASTS, AutoscalerSettings
-from deployments import config as service
-from deployments.access.config import AccessConfig, TokenConfig
-from deployments.observability.config import TracingConfig
+from deployments.config import replica_args as args
+from deployments.config import user_config as live
+from deployments.config.validation import StrictModel
 from deployments.pipelines import steps
 from deployments.pipelines.serving import config as pipeline
 from deployments.pipelines.serving import step_config
@@ -53,31 +52,35 @@ class Section:
 
 
 MODEL = (
-    Section("args", service.ReplicaArgs),
-    Section("args.model", service.ModelConfig),
-    Section("args.store", service.StoreConfig),
+    Section("args", args.ReplicaArgs),
+    Section("args.model", args.ModelConfig),
+    Section("args.model.expert", args.ExpertModelConfig),
+    Section("args.store", args.StoreConfig),
+    Section("args.store.expert", args.ExpertStoreConfig),
 )
 LIVE = (
-    Section("user_config", service.UserConfig),
-    Section("user_config.sla", service.SLAConfig),
-    Section("user_config.policy", service.PolicyConfig),
-    Section("user_config.autoscaler", service.AutoscalerConfig, AutoscalerSettings),
-    Section("user_config.limits", service.LimitsConfig),
-    Section("user_config.access", AccessConfig),
-    Section("user_config.access.tokens[]", TokenConfig),
-    Section("user_config.tracing", TracingConfig),
-    Section("user_config.models.NAME", service.HostedModelConfig),
+    Section("user_config.sla", live.SLAConfig),
+    Section("user_config.policy", live.PolicyConfig),
+    Section("user_config.autoscaler", live.AutoscalerConfig),
+    Section("user_config.autoscaler.expert", live.ExpertAutoscalerConfig),
+    Section("user_config.limits", live.LimitsConfig),
+    Section("user_config.limits.expert", live.ExpertLimitsConfig),
+    Section("user_config.access", live.AccessConfig),
+    Section("user_config.access.tokens[]", live.TokenConfig),
+    Section("user_config.tracing", live.TracingConfig),
+    Section("user_config.models.NAME", live.HostedModelConfig),
 )
 PIPELINE = (
     Section("args.pipeline", pipeline.PipelineConfig),
     Section("args.pipeline.inputs[], outputs[]", step_config.TensorConfig),
     Section("args.pipeline.autoscaling", pipeline.AutoscalingConfig),
-    Section("steps[]", step_config.StepConfig),
+    Section("args.pipeline.expert", pipeline.ExpertPipelineConfig),
     Section("steps[].stage", step_config.StageConfig, steps.Stage),
+    Section("steps[].stage.expert", step_config.ExpertStageConfig),
     Section("steps[].ensemble", step_config.EnsembleConfig, steps.Ensemble),
     Section("steps[].switch", step_config.SwitchConfig, steps.Switch),
     Section("steps[].each", step_config.EachConfig, steps.Each),
-    Section("user_config", pipeline.PipelineUserConfig),
+    Section("steps[].each.expert", step_config.ExpertEachConfig),
 )
 
 #: The types of values, in words.
@@ -104,7 +107,8 @@ A complete file, `configs/digits.yaml`:
 {{example}}```
 
 A change under `args` replaces the replicas, one after another. A change under `user_config`
-reaches the running replicas, and none restarts ([upgrades](upgrades.md)).
+reaches the running replicas, and none restarts ([upgrades](upgrades.md)). Keys below `expert` are
+for experiments and rare needs.
 """
 
 
@@ -113,17 +117,26 @@ def config_page() -> str:
     example = (DOCS.parent / "configs/digits.yaml").read_text()
     parts = [CONFIG_HEAD.format(example=example)]
     for title, introduction, sections in (
-        ("What a replica is", "For a model, below `applications[].args`.", MODEL),
+        (
+            "What a replica is",
+            "For a model, below `applications[].args`. Without a `store`, replicas start no\n"
+            "manager, and use the one that you started, if they need one.",
+            MODEL,
+        ),
         (
             "What may change while it runs",
-            "For a model, below `applications[].deployments[].user_config`.",
+            "For a model, below `applications[].deployments[].user_config`. Only `sla` is\n"
+            "required. Without `tracing`, no request is traced.",
             LIVE,
         ),
         (
             "Pipelines",
             "An application whose `import_path` is\n"
             "`deployments.pipelines.serving.application:build` is a\n"
-            "[pipeline](pipelines.md). Below its `args`, and below its `user_config`:",
+            "[pipeline](pipelines.md). Below its `args`, each step has exactly one of the keys\n"
+            "`stage`, `ensemble`, `switch` and `each`. Its `user_config` has, as above,\n"
+            "`sla`, `access`, `tracing`, and of `limits`\n"
+            "`late`, `max_rows_per_request` and `max_body_bytes`.",
             PIPELINE,
         ),
     ):
@@ -145,20 +158,22 @@ def _section(section: Section) -> str:
 
 
 def _keys(section: Section) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the key, the value allowed, the default and the meaning of each field."""
+    """Yield key, value allowed, default and meaning of each field without a section of its own."""
     meanings = field_comments(section.model)
     explained = docstring_attributes(section.explained_by) if section.explained_by else {}
     for name, field in section.model.model_fields.items():
+        if _is_section(field.annotation):
+            continue
         meaning = meanings.get(name) or explained.get(name)
         if meaning is None:
             sys.exit(f"{section.model.__name__}.{name}: has no comment that says what it means")
         yield name, _value(field), _default(field), _markdown(meaning)
-    if section.explained_by is AutoscalerSettings:
-        kinds = get_type_hints(AutoscalerSettings)
-        for setting in fields(AutoscalerSettings):
-            kind = Literal[FORECASTS] if setting.name == "forecast" else kinds[setting.name]
-            text = _markdown(explained[setting.name])
-            yield setting.name, _type(kind), _literal(setting.default), text
+
+
+def _is_section(annotation: Any) -> bool:
+    """Return whether a key holds a mapping that another section explains."""
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
+    return len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], StrictModel)
 
 
 def field_comments(model: type[BaseModel]) -> dict[str, str]:

@@ -1,17 +1,15 @@
 """What a config file serves: any number of models, and a pipeline."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from deployments.access.config import AccessConfig
-from deployments.config.check import check_service
-from deployments.config.routing import always_served_environment
-from deployments.config.service_config import IMPORT_PATH, ServiceConfig, load_service_configs
-from deployments.config.yaml_file import read_yaml
+from deployments.config.document import IMPORT_PATH, ServiceConfig, load_service_configs
+from deployments.config.user_config import AccessConfig
+from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
+from deployments.haproxy.routing import always_served_environment
 from deployments.haproxy.settings import ALWAYS_SERVED
+from deployments.local.check import check_service
 from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from deployments.pipelines.serving.config import load_pipeline_file
@@ -72,8 +70,8 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     """
     if clash := clash_in(Path.cwd()):
         raise InvalidInputError(clash)
-    document = read_yaml(path)
-    listed = document.get("applications") if isinstance(document, dict) else None
+    content = read_yaml(path)
+    listed = content.get("applications") if isinstance(content, dict) else None
     built_by = [
         entry.get("import_path")
         for entry in (listed if isinstance(listed, list) else [])
@@ -99,7 +97,7 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
 def _models(path: Path, check: bool) -> ServedFile:
     services = load_service_configs(path)
     if check:
-        _check_schema(path, services[0].document)
+        _check_schema(path)
     return ServedFile(
         run_of(services),
         tuple(
@@ -122,19 +120,18 @@ def _checked(service: ServiceConfig, path: Path) -> list[str]:
         raise StartError(f"{error}; it lies beside {path.name}: run this in {beside}") from None
 
 
-def _check_schema(path: Path, document: Mapping[str, Any]) -> None:
+def _check_schema(path: Path) -> None:
     from deployments.config.ray_schema import check_schema  # imports Ray
 
-    try:
-        check_schema(document)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{path}: {error}") from None
+    file = YamlFile(path)
+    with file.located():
+        check_schema(file.content)
 
 
 def _pipeline(path: Path, check: bool) -> ServedFile:
     file = load_pipeline_file(path)
     if check:
-        _check_schema(path, file.document)
+        _check_schema(path)
     file.pipeline.build()
     application = ServedApplication(file.application, file.pipeline.name, file.route_prefix)
     config = file.user_config

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.http.inference_protocol import parse_request
 from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec

@@ -53,7 +53,7 @@ class FleetSetting:
         Share of the one-minute windows that should comply.
     start_time_s : float
         From the order of a replica until it serves.
-    hold_s : float
+    scale_down_delay_s : float
         How long fewer replicas must have been enough before some go.
     sla_rate_per_s, fleet_rate_per_s : float
         Requests per second within the SLA, of a replica by itself, and of one in a fleet, where
@@ -64,7 +64,7 @@ class FleetSetting:
     late_share_allowed: float
     windows: float
     start_time_s: float
-    hold_s: float
+    scale_down_delay_s: float
     sla_rate_per_s: float
     fleet_rate_per_s: float
 
@@ -130,7 +130,7 @@ class FleetReplay:
         forecast = self.forecaster.forecast(float(end_s), setting.start_time_s, self.risk)
         assert forecast is not None
         demand = forecast.demand_per_s
-        self._guard.observe(end_s, demand, setting.hold_s)
+        self._guard.observe(end_s, demand, setting.scale_down_delay_s)
         cautious = self._guard.cautious_demand_per_s(demand, float(rates_per_s.mean()), EVERY_S)
         required, kept = (
             max(1, math.ceil(rate / setting.sla_rate_per_s - 1e-9)) for rate in (demand, cautious)

@@ -2,7 +2,7 @@
 
 import math
 
-from deployments.config.service_config import PolicyConfig, SLAConfig, UserConfig
+from deployments.config.user_config import PolicyConfig, SLAConfig, UserConfig
 from policy.baseline_policies import FORMS, reference_policy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective

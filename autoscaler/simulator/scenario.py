@@ -15,7 +15,7 @@ from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.policy_tables import live_user_config
 from autoscaler.simulator.standbys import Standbys
 from autoscaler.simulator.start_time import StartTime
-from deployments.config.routing import RETRIES
+from deployments.haproxy.routing import RETRIES
 from policy.batcher.limits import Limits, limits_for
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError

@@ -34,7 +34,7 @@ from autoscaler.simulator.start_time import StartTime
 from benchmarks.arguments import json_option, plot_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE, EMULATED_P4_CONFIG
 from benchmarks.live.local_service import ReplicaWatcher, get_json, load_test, running_service
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
 from deployments.models.loading import load_model
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

@@ -12,7 +12,8 @@ import uvicorn
 import uvloop
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol

@@ -11,7 +11,8 @@ import uvloop
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
 from benchmarks.peers.sojourn_config import user_config
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service_loading import load_service

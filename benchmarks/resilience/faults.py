@@ -176,12 +176,15 @@ def scale_in(run: Run) -> None:
 def long_document() -> Document:
     """Return the config of a service whose batches take 20 s."""
     document = emulated_document(
-        3, import_path="benchmarks.resilience.culprits:Long", hang_after_s=60, max_batch_size=8
+        3,
+        import_path="benchmarks.resilience.culprits:Long",
+        max_batch_size=8,
+        expert={"hang_after_s": 60},
     )
     document["applications"][0]["args"]["model"]["options"]["profile"]["max_batch_size"] = 8
     user_config = document["applications"][0]["deployments"][0]["user_config"]
     user_config["sla"]["response_time_ms"] = 60_000
-    user_config["limits"] |= {"late": "serve", "max_timeout_ms": 90_000}
+    user_config["limits"] |= {"late": "serve", "expert": {"max_timeout_ms": 90_000}}
     return document
 
 

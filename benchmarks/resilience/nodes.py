@@ -160,7 +160,7 @@ def serving(document: Document) -> Iterator[TwoNodes]:
         config = Path(folder, "config.yaml")
         content["applications"][0]["args"]["store"] = {
             "remote": f"file://{folder}",
-            "disk": "/dev/shm/store",
+            "expert": {"disk": "/dev/shm/store"},
         }
         config.write_text(yaml.safe_dump(content))
         environment = staying.run(f"sojourn serve --environment {config} 2>/dev/null")

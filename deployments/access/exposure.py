@@ -2,8 +2,8 @@
 
 import ipaddress
 
-from deployments.access.config import AccessConfig
 from deployments.access.control import INFERENCE
+from deployments.config.user_config import AccessConfig
 from policy.errors import InvalidInputError
 
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.config.validation import validate
+from deployments.config.validation import Place, validate
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from pydantic, through Ray
@@ -23,20 +23,21 @@ def check_schema(document: Mapping[str, Any]) -> None:
 
     Raises
     ------
-    InvalidInputError
+    ConfigError
         The first error, in one line: where it is, and what is allowed.
     """
     without = copy.deepcopy(dict(document))
-    scalings = {}
+    scalings: dict[Place, Any] = {}
     for index, application in enumerate(without["applications"]):
         for number, deployment in enumerate(application.get("deployments") or []):
             # Ray imports what these two name, which may be modules of the replicas alone.
             deployment.pop("request_router_config", None)
             if scaling := deployment.get("autoscaling_config"):
                 scaling.pop("policy", None)
-                scalings[f"applications.{index}.deployments.{number}.autoscaling_config"] = scaling
+                place: Place = ("applications", index, "deployments", number, "autoscaling_config")
+                scalings[place] = scaling
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # metrics_interval_s: docs/design.md says why it stays
         validate(ServeDeploySchema, without)
-        for where, scaling in scalings.items():
-            validate(AutoscalingConfig, scaling, where)
+        for place, scaling in scalings.items():
+            validate(AutoscalingConfig, scaling, *place)

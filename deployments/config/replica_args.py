@@ -14,6 +14,15 @@ from policy.errors import InvalidInputError
 from policy.profile import Profile
 
 
+class ExpertModelConfig(StrictModel):
+    """Times that are measured, unless they are given."""
+
+    #: How long a starting replica may run batches of all sizes, if the model compiles for each.
+    warm_up_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    #: A batch that takes longer hangs. None: 10 s, or 20 full batches if those take longer.
+    hang_after_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
 class ModelConfig(StrictModel):
     """The model that a replica hosts, and its device."""
 
@@ -34,12 +43,8 @@ class ModelConfig(StrictModel):
     weights: str | None = None
     #: A profile file or its content. None: the model's own profile, or one measured at the start.
     profile: str | dict[str, Any] | None = None
-    #: How long a starting replica may run batches of all sizes, if the model compiles for each.
-    warm_up_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    #: A batch that takes longer hangs. None: 10 s, or 20 full batches if those take longer.
-    hang_after_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    #: The same for the first batch of a size that a model compiles for and the warm-up left out.
-    compile_hang_after_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    #: What rarely needs a change.
+    expert: ExpertModelConfig = ExpertModelConfig()
 
     @field_validator("weights")
     @classmethod
@@ -66,6 +71,20 @@ class ModelConfig(StrictModel):
         return Profile.from_dict(self.profile)
 
 
+class ExpertStoreConfig(StrictModel):
+    """Where the store's tiers are, and what leaves them first."""
+
+    #: The GPU of the GPU memory's tier: its number on the node, or its UUID.
+    device: str = "0"
+    #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
+    disk: Path | None = None
+    #: Which model leaves a full tier first: the least recently used, the least commonly used, or
+    #: the quickest to bring back.
+    eviction: Literal["lru", "lcu", "reload-time"] = "lru"
+    #: Drop a model from memory with its last user.
+    eager: bool = False
+
+
 class StoreConfig(StrictModel):
     """The model store of each node. The first replica on a node starts its manager.
 
@@ -80,29 +99,22 @@ class StoreConfig(StrictModel):
     disk_bytes: int = Field(default=50_000_000_000, ge=0)
     #: Size of the tier of GPU memory, on nodes with a GPU; 0: none.
     device_bytes: int = Field(default=0, ge=0)
-    #: The GPU of that tier: its number on the node, or its UUID.
-    device: str = "0"
-    #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
-    disk: Path | None = None
-    #: Which model leaves a full tier first: the least recently used, the least commonly used, or
-    #: the quickest to bring back.
-    eviction: Literal["lru", "lcu", "reload-time"] = "lru"
-    #: Drop a model from memory with its last user.
-    eager: bool = False
+    #: What rarely needs a change.
+    expert: ExpertStoreConfig = ExpertStoreConfig()
 
     def settings(self) -> ManagerSettings:
         """Return the manager's settings on this machine."""
         place = hashlib.sha256(self.remote.encode()).hexdigest()[:12]
         return ManagerSettings(
             remote=self.remote,
-            disk=self.disk or Path.home() / f".cache/sojourn/store-{place}",
+            disk=self.expert.disk or Path.home() / f".cache/sojourn/store-{place}",
             host_bytes=self.host_bytes,
             device_bytes=self.device_bytes,
-            device=self.device,
+            device=self.expert.device,
             disk_bytes=self.disk_bytes,
             socket=default_socket().with_name(f"store-{place}.sock"),
-            eviction=self.eviction,
-            eager=self.eager,
+            eviction=self.expert.eviction,
+            eager=self.expert.eager,
         )
 
 
@@ -132,12 +144,12 @@ class ReplicaArgs(StrictModel):
         return (self.model, *self.models)
 
 
-def parse_args(content: Any) -> ReplicaArgs:
+def parse_args(content: Any, *place: str | int) -> ReplicaArgs:
     """Return the checked `args` of the application.
 
     Raises
     ------
-    InvalidInputError
+    ConfigError
         The first error, in one line: where it is, and what is allowed.
     """
-    return validate(ReplicaArgs, content or {}, "args")
+    return validate(ReplicaArgs, content or {}, *place, "args")

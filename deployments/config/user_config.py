@@ -4,38 +4,51 @@ Ray hands a changed `user_config` to the running replicas.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from autoscaler.history.source import HistorySource
-from autoscaler.settings import AutoscalerSettings
-from deployments.access.config import AccessConfig
-from deployments.config.routing import RETRIES
-from deployments.config.validation import StrictModel, unknown_key, validate
-from deployments.http.priorities import LEVELS, MAX_PRIORITY_LEVELS, PriorityLevels
-from deployments.observability.config import TracingConfig
+from autoscaler.settings import AUTO, AutoscalerSettings
+from deployments.config.validation import StrictModel, fault, validate
 from policy.batcher.limits import Limits, limits_for
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
+from policy.try_delays import TryDelays
+
+#: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).
+Scope = Literal["inference", "operations"]
+#: Share of the SLA's response time that batching may use; the rest is for the network.
+_RESPONSE_TIME_SHARE = 0.9
 
 
 class SLAConfig(StrictModel):
-    """The SLA: `percentile` percent of the requests within `response_time_ms`."""
+    """The SLA: `percentile` percent of the requests within `response_time_ms`.
+
+    In short: ``sla: 100ms@99``, or ``sla: p99=100ms``.
+    """
 
     #: A request is in time if it is answered within this.
     response_time_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     #: Percent of the requests that must be in time; 99, not 0.99.
     percentile: float = Field(default=99.0, gt=0, lt=100)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, content: Any) -> Any:
+        if not isinstance(content, str):
+            return content
+        try:
+            sla = ServiceLevelObjective.parse(content)
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from None
+        return {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}
+
     @field_validator("percentile")
     @classmethod
     def _not_a_share(cls, value: float) -> float:
-        if fault := fault_of_percentile(value):
-            raise ValueError(fault)
-        return value
+        return _percent(value)
 
     @property
     def objective(self) -> ServiceLevelObjective:
@@ -58,71 +71,96 @@ class PolicyConfig(StrictModel):
     latency_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     #: With ``weights``: cost per W of mean power.
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    #: Share of the SLA's response time that batching may use; the rest is for the network.
-    response_time_share: float = Field(default=0.9, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _weights_weigh(self) -> Self:
+        weights = (self.latency_weight, self.energy_weight)
+        if weights != (1.0, 0.0) and self.objective != "weights":
+            raise ValueError("weights have no effect without `objective: weights`")
+        return self
+
+
+class ExpertAutoscalerConfig(StrictModel):
+    """Settings for experiments with the autoscaler."""
+
+    #: Percent of the time in which the load may exceed the forecast demand, in its back-test. None:
+    #: adapted while running until `compliant_minutes` is met.
+    risk_percent: float | None = Field(default=None, ge=1e-4, le=50)
+    #: Length of the window over which the offered rate is averaged, in s.
+    window_s: float = Field(default=10.0, ge=1, le=300)
+    #: How the demand is forecast: ``auto`` compares all forecasts, a name restricts it to a kind.
+    forecast: Literal["last", "linear", "auto", "peak", "holt", "recurring"] = "auto"
+    #: Factor by which the rate may suddenly rise and still be absorbed without new replicas.
+    burst_factor: float = Field(default=1.0, ge=1, le=1e3)
+    #: With ``standbys: auto``: price of a standby, as a share of a replica's.
+    standby_price: float = Field(default=0.3, ge=1e-3, le=1)
 
 
 class AutoscalerConfig(StrictModel):
-    """Settings of the autoscaler.
-
-    `autoscaler.settings.AutoscalerSettings` has all but `dry_run`.
-    """
-
-    model_config = ConfigDict(extra="allow", frozen=True)
+    """How the number of replicas is decided."""
 
     #: Log decisions without changing the number of replicas.
     dry_run: bool = False
-    #: Where the load of past days is to be read from (`autoscaler.history.source`).
+    #: Where the load of past days is to be read from: a file, ``{file, ends}``, or
+    #: ``{prometheus, query, days}``.
     history: str | dict[str, Any] | None = None
+    #: Percent of the minutes that should comply with the SLA. It trades cost against compliance.
+    compliant_minutes: float = Field(default=99.0, ge=50, le=99.99)
+    #: How long fewer replicas must have been enough before some go, in s. None: as long as a
+    #: replica takes to start, but at most 20 s.
+    scale_down_delay_s: float | None = Field(default=None, ge=0, le=1e6)
+    #: With ``min_replicas: 0``: the last replica goes after this long without a request, in s.
+    scale_to_zero_delay_s: float = Field(default=300.0, ge=0, le=1e6)
+    #: Standbys to keep beside the replicas that serve, or ``auto``: as many as pay.
+    standbys: int | str = 0
+    #: For experiments.
+    expert: ExpertAutoscalerConfig = ExpertAutoscalerConfig()
 
-    @model_validator(mode="after")
-    def _settings(self) -> Self:
-        self.settings()
+    @field_validator("compliant_minutes", mode="before")
+    @classmethod
+    def _not_a_share(cls, value: Any) -> Any:
+        return _percent(value) if isinstance(value, float) else value
+
+    @field_validator("standbys", mode="before")
+    @classmethod
+    def _a_number_or_auto(cls, value: Any) -> Any:
+        if value != AUTO and not (type(value) is int and value >= 0):
+            raise ValueError(f"must be {AUTO} or a whole number of at least 0")
+        return value
+
+    @field_validator("history")
+    @classmethod
+    def _can_be_read(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         try:
-            self.history_source()
+            if value is not None:
+                HistorySource.parse(value)
         except InvalidInputError as error:
             raise ValueError(str(error)) from None
-        return self
+        return value
 
     def history_source(self) -> HistorySource | None:
         """Return where the past load is to be read from; None if that is not said."""
         return None if self.history is None else HistorySource.parse(self.history)
 
     def settings(self) -> AutoscalerSettings:
-        """Return the autoscaler's settings.
-
-        Raises
-        ------
-        ValueError
-            A setting is unknown or out of range; pydantic turns this into a `ValidationError`.
-        """
-        given = self.model_extra or {}
-        known = {field.name for field in fields(AutoscalerSettings)}
-        for name in given:
-            if name not in known:
-                raise ValueError(f"{name}: {unknown_key(name, known | {'dry_run', 'history'})}")
-        try:
-            return AutoscalerSettings(**{"retries": RETRIES, **given})
-        except InvalidInputError as error:
-            raise ValueError(str(error)) from None
+        """Return the settings as the autoscaler takes them."""
+        expert = self.expert.model_dump(exclude={"risk_percent"})
+        risk_percent = self.expert.risk_percent
+        return AutoscalerSettings(
+            compliant_minutes=self.compliant_minutes,
+            risk=None if risk_percent is None else risk_percent / 100,
+            scale_down_delay_s=self.scale_down_delay_s,
+            scale_to_zero_delay_s=self.scale_to_zero_delay_s,
+            standbys=self.standbys,
+            **expert,
+        )
 
 
-class LimitsConfig(StrictModel):
-    """What a replica accepts."""
+class ExpertLimitsConfig(StrictModel):
+    """Limits whose defaults follow from the model and the machine."""
 
-    #: Rows that may wait; a request does not count those of lower priorities. None: as many as the
-    #: device serves within the SLA.
-    waiting_room: int | None = Field(default=None, ge=1)
     #: Largest batch. None: the most efficient one that fits twice into the SLA's response time.
     batch_size_limit: int | None = Field(default=None, ge=1)
-    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
-    #: "serve" it all the same.
-    late: Literal["refuse", "serve"] = "refuse"
-    #: Rows of one request.
-    max_rows_per_request: int = Field(default=256, ge=1)
-    #: Size of a body. None: what `max_rows_per_request` rows of the model's inputs take as JSON, at
-    #: most 4 MiB.
-    max_body_bytes: int | None = Field(default=None, ge=1)
     #: The largest body that HAProxy can send to another replica. None: a row of the model's inputs.
     #: Read when Ray starts. HAProxy's CPU time per request grows with it.
     retry_body_bytes: int | None = Field(default=None, ge=1, le=256 << 20)
@@ -132,29 +170,92 @@ class LimitsConfig(StrictModel):
     receive_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     #: A request is given up after this time, whatever deadline it carries.
     max_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
-    #: Levels of priority: 1 is the highest, this one the lowest.
-    priority_levels: int = Field(default=LEVELS, ge=1, le=MAX_PRIORITY_LEVELS)
-    #: Level of requests that name none. None: the lowest.
-    default_priority_level: int | None = Field(default=None, ge=1)
+
+
+class LimitsConfig(StrictModel):
+    """What a replica accepts."""
+
+    #: Rows that may wait; a request does not count those of lower priorities. None: as many as the
+    #: device serves within the SLA.
+    max_queue_rows: int | None = Field(default=None, ge=1)
+    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
+    #: "serve" it all the same.
+    late: Literal["refuse", "serve"] = "refuse"
+    #: Rows of one request.
+    max_rows_per_request: int = Field(default=256, ge=1)
+    #: Size of a body. None: what `max_rows_per_request` rows of the model's inputs take as JSON, at
+    #: most 4 MiB.
+    max_body_bytes: int | None = Field(default=None, ge=1)
+    #: Levels of priority: 1 is the highest, this one the lowest, which is the default.
+    priority_levels: int = Field(default=2, ge=1, le=100)
+    #: What rarely needs a change.
+    expert: ExpertLimitsConfig = ExpertLimitsConfig()
+
+
+class TokenConfig(StrictModel):
+    """One bearer token; `sojourn token` makes it and prints this."""
+
+    #: Names the token in logs and metrics.
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    #: SHA-256 of the token.
+    hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    #: What the token allows.
+    scopes: tuple[Scope, ...] = Field(default=("inference",), min_length=1)
+    #: Requests per second to the service as a whole. None: no limit.
+    requests_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    #: Requests at once after a pause. None: those of one second, and at least 1.
+    burst: float | None = Field(default=None, ge=1, allow_inf_nan=False)
 
     @model_validator(mode="after")
-    def _default_level(self) -> "LimitsConfig":
-        if (self.default_priority_level or 1) > self.priority_levels:
-            raise ValueError(
-                f"default_priority_level must be at most priority_levels, {self.priority_levels}"
-            )
+    def _burst_needs_a_rate(self) -> Self:
+        if self.burst is not None and self.requests_per_s is None:
+            raise ValueError("burst needs requests_per_s")
         return self
 
     @property
-    def priorities(self) -> PriorityLevels:
-        """The priorities that requests may have."""
-        return PriorityLevels(
-            self.priority_levels, self.default_priority_level or self.priority_levels
-        )
+    def digest(self) -> bytes:
+        """The SHA-256 of the token."""
+        return bytes.fromhex(self.hash.partition(":")[2])
+
+
+class AccessConfig(StrictModel):
+    """Access to the service: without `tokens` for everyone, with an empty list for nobody."""
+
+    #: None: everything is open to everyone.
+    tokens: tuple[TokenConfig, ...] | None = None
+    #: What needs no token all the same.
+    anonymous: tuple[Scope, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        tokens = self.tokens or ()
+        for what in ("name", "hash"):
+            values = [getattr(token, what) for token in tokens]
+            repeated = next((value for value in values if values.count(value) > 1), None)
+            if repeated is not None:
+                raise ValueError(f"two tokens have the {what} {repeated!r}")
+        if self.anonymous and self.tokens is None:
+            raise ValueError("anonymous needs tokens; without tokens everything is open")
+        return self
+
+    def closed(self, scope: Scope) -> bool:
+        """Return whether `scope` needs a token."""
+        return self.tokens is not None and scope not in self.anonymous
+
+
+class TracingConfig(StrictModel):
+    """Export spans of requests to an OpenTelemetry collector."""
+
+    #: Percent of the requests to trace, of those whose clients have not decided it (`traceparent`).
+    sample_percent: float = Field(default=1.0, ge=0, le=100)
+    #: Where spans go, by OTLP over HTTP.
+    endpoint: str = Field(default="http://127.0.0.1:4318/v1/traces", pattern=r"^https?://")
+    #: Most requests traced per second, whatever clients decide.
+    max_per_s: float = Field(default=100.0, gt=0, allow_inf_nan=False)
 
 
 class HostedModelConfig(StrictModel):
-    """What `user_config` says of one model of several; what it leaves out holds for all."""
+    """One model of several: its `sla`, `policy` and `limits`, where they are not those of all."""
 
     #: The SLA of this model.
     sla: SLAConfig | None = None
@@ -204,8 +305,8 @@ class UserConfig(StrictModel):
             profile,
             self.sla.objective,
             self.autoscaler.settings().delays,
-            waiting_room=self.limits.waiting_room,
-            batch_size_limit=self.limits.batch_size_limit,
+            waiting_room=self.limits.max_queue_rows,
+            batch_size_limit=self.limits.expert.batch_size_limit,
             serve_late=self.limits.late == "serve",
         )
 
@@ -215,25 +316,32 @@ class UserConfig(StrictModel):
             return Weights(self.policy.latency_weight, self.policy.energy_weight)
         if self.policy.objective == "auto" and profile.energy_mj is None:
             return Weights()
-        share = self.policy.response_time_share
-        return ServiceLevelObjective(share * self.sla.response_time_ms, self.sla.percentile)
+        response_time_ms = _RESPONSE_TIME_SHARE * self.sla.response_time_ms
+        return ServiceLevelObjective(response_time_ms, self.sla.percentile)
 
 
-def parse_user_config(content: Mapping[str, Any] | None) -> UserConfig:
+def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> UserConfig:
     """Return the checked content of `user_config`.
 
     Raises
     ------
-    InvalidInputError
+    ConfigError
         The first error, in one line: where it is, and what is allowed.
     """
-    config = validate(UserConfig, content or {}, "user_config")
-    way_ms = config.autoscaler.settings().delays.way_ms
-    for sla in (config.sla, *(model.sla for model in config.models.values() if model.sla)):
-        if way_ms > sla.response_time_ms:
-            raise InvalidInputError(
-                f"user_config: response_time_ms must be at least {way_ms:g}, which a request's way "
-                "to the replica and back takes (request_delay_ms and reply_delay_ms), "
-                f"not {sla.response_time_ms:g}"
+    config = validate(UserConfig, content or {}, *place, "user_config")
+    least_ms = TryDelays().way_ms
+    slas = {(): config.sla} | {("models", n): model.sla for n, model in config.models.items()}
+    for where, sla in slas.items():
+        if sla is not None and sla.response_time_ms < least_ms:
+            raise fault(
+                (*place, "user_config", *where, "sla"),
+                f"response_time_ms must be at least {least_ms:g}, which a request takes to the "
+                f"replica and back, not {sla.response_time_ms:g}",
             )
     return config
+
+
+def _percent(value: float) -> float:
+    if problem := fault_of_percentile(value):
+        raise ValueError(problem)
+    return value

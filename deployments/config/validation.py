@@ -1,4 +1,4 @@
-"""Say in one line what is wrong with what a user wrote."""
+"""One line for what is wrong with a configuration: the key, the problem, what is allowed."""
 
 import difflib
 from collections.abc import Collection
@@ -6,14 +6,25 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from policy.errors import InvalidInputError
 
 _Model = TypeVar("_Model", bound=BaseModel)
+#: The keys and indexes that lead to a value.
+Place = tuple[str | int, ...]
+
+
+class ConfigError(InvalidInputError):
+    """A configuration is wrong at `place`; `deployments.config.yaml_file` adds file and line."""
+
+    def __init__(self, message: str, place: Place = ()) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class StrictModel(BaseModel):
-    """A part of what a user wrote: unknown keys are errors, and nothing changes it."""
+    """A part of a configuration: unknown keys are errors, and it is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,51 +39,65 @@ class StrictModel(BaseModel):
         return value
 
 
-def validate(model: type[_Model], content: Any, where: str = "") -> _Model:
+def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
     """Return `content` as a `model`.
 
     Parameters
     ----------
     model : type of BaseModel
     content : Any
-    where : str
-        What the content is part of, for the message.
+    *place : str or int
+        Where the content is, for the message.
 
     Raises
     ------
-    InvalidInputError
-        The first error, in one line: where it is, and what is allowed.
+    ConfigError
+        The first error, in one line; an unknown key before all others.
     """
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        message = _first_line(error, model)
-        raise InvalidInputError(f"{where}: {message}" if where else message) from None
+        found = error.errors()
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        raise fault((*place, *first["loc"]), _problem(first, model)) from None
+
+
+def fault(place: Place, problem: str) -> ConfigError:
+    """Return the error of a problem at a place."""
+    where = ".".join(map(str, place))
+    return ConfigError(f"{where}: {problem}" if where else problem, place)
+
+
+def without_effect(remedy: str) -> PydanticCustomError:
+    """Return the error of a key that does nothing."""
+    return PydanticCustomError("without_effect", "has no effect; {remedy}", {"remedy": remedy})
 
 
 def unknown_key(name: str, known: Collection[str]) -> str:
     """Return what is wrong with an unknown key: the nearest known one, or all of them."""
     near = difflib.get_close_matches(name, known, n=1)
-    return (
-        f"unknown key; did you mean {near[0]}?"
-        if near
-        else (f"unknown key; known are {', '.join(sorted(known))}")
-    )
+    if near:
+        return f"unknown key; did you mean {near[0]}?"
+    return f"unknown key; known are {', '.join(sorted(known))}"
 
 
-def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return pydantic's first error in one line: where it is, what is wrong, the value given."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"{where}: {unknown_key(str(first['loc'][-1]), _known_keys(model, first['loc']))}"
-    message = " ".join(first["msg"].removeprefix("Value error, ").split())
-    given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
-    return f"{where}: {message[:1].lower()}{message[1:]}{given}" if where else message
+def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
+    kind, place, given = error["type"], error["loc"], error["input"]
+    if kind == "extra_forbidden":
+        return unknown_key(str(place[-1]), _known_keys(model, place))
+    if kind == "missing":
+        return "is required"
+    message = " ".join(error["msg"].removeprefix("Value error, ").split())
+    if kind == "model_type":
+        message = "must be a mapping"
+    message = message[:1].lower() + message[1:]
+    if kind == "without_effect" or isinstance(given, dict) or not place:
+        return message
+    return f"{message}, not {given!r:.100}"
 
 
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:
-    for name in location[:-1]:
+def _known_keys(model: type[BaseModel], place: Place) -> set[str]:
+    for name in place[:-1]:
         field = model.model_fields.get(str(name))
         model = (field and _model_within(field.annotation)) or model
     return set(model.model_fields)

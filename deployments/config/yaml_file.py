@@ -1,15 +1,18 @@
-"""Read a YAML file that a user wrote; what YAML takes for something else than is meant is an error.
+"""Read a YAML file that a user wrote, with the line of each key.
 
-Of a key that is there twice, YAML's readers keep the last without a word. And in YAML 1.1, which
-Ray reads as well, 0100 is 64 and 1:40 is 100.
+What YAML takes for something else than is meant is an error: its readers keep the last of two equal
+keys without a word, and in YAML 1.1, which Ray reads as well, 0100 is 64 and 1:40 is 100.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from deployments.config.validation import ConfigError, Place
 from policy.errors import InvalidInputError
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -46,40 +49,82 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file.
+class YamlFile:
+    """A YAML file: its content, and the lines of its keys.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Attributes
+    ----------
+    content : object
 
     Raises
     ------
     InvalidInputError
-        The file cannot be read, is not YAML, or says what YAML takes for something else: the
-        message has the line.
+        The file cannot be read, is not YAML, or is misleading.
     """
-    try:
-        return parse_yaml(Path(path).read_text())
-    except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{path}: {error}") from None
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            raise InvalidInputError(f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise InvalidInputError(f"{path}: not a YAML file, not even text") from None
+        self._root, self.content = _parse(text, f"{path}:")
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Begin the message of a `ConfigError` with the file and the line of its place."""
+        try:
+            yield
+        except ConfigError as error:
+            line = self._line(error.place)
+            raise InvalidInputError(f"{self.path}:{line}: {error}") from None
+
+    def _line(self, place: Place) -> int:
+        """Return the line of the last key of a place that is in the file."""
+        node, line = self._root, 1
+        for part in place:
+            if isinstance(node, yaml.MappingNode):
+                # Merged keys come first, and are overridden by those that follow.
+                found = [pair for pair in node.value if pair[0].value == str(part)]
+                if not found:
+                    break
+                key, node = found[-1]
+                line = key.start_mark.line + 1
+            elif isinstance(node, yaml.SequenceNode) and part in range(len(node.value)):
+                node = node.value[int(part)]
+                line = node.start_mark.line + 1
+            else:
+                break
+        return line
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file; raise `InvalidInputError` as `YamlFile` does."""
+    return YamlFile(path).content
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what YAML text says.
+    """Return the content of YAML text; raise `InvalidInputError` as `YamlFile` does."""
+    return _parse(text, "line ")[1]
 
-    Raises
-    ------
-    InvalidInputError
-        As in `read_yaml`.
-    """
+
+def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
+    loader = _Loader(text)
     try:
-        return yaml.load(text, Loader=_Loader)
+        node = loader.get_single_node()
+        return node, None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else ""
-        if isinstance(error, _Misleading):
-            raise InvalidInputError(f"{where}: {error.problem}") from None
-        raise InvalidInputError("not YAML" + (f" in {where}" if where else "")) from error
+        line = mark.line + 1 if mark else 1
+        problem = error.problem if isinstance(error, _Misleading) else "not YAML"
+        raise InvalidInputError(f"{where}{line}: {problem}") from error
     except ValueError as error:  # a date that there is not
-        raise InvalidInputError(f"not YAML: {error}") from error
+        raise InvalidInputError(f"{where}1: not YAML: {error}") from error
+    finally:
+        loader.dispose()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from deployments.config.service_config import UserConfig
+from deployments.config.user_config import UserConfig
 from deployments.control.bottleneck import Bottleneck, bottleneck
 from deployments.control.front_fit import FrontFit
 from deployments.control.model_corrections import ModelCorrections

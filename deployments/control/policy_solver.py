@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from deployments.control.sla_capacity import SlaCapacity
 from deployments.control.solve_cache import SolveCache, cache_folder
 from deployments.control.worker_process import WorkerProcess

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from autoscaler.reports import curve_to_floats
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from policy.load_lateness import LoadLatenessCurve
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from deployments.config.request_environment import MIN_BUFFER_BYTES
-from deployments.config.routing import serve_environment
 from deployments.errors import StartError
 from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.rays_command import find_haproxy
+from deployments.haproxy.request_environment import MIN_BUFFER_BYTES
+from deployments.haproxy.routing import serve_environment
 
 _START_S, _LOOK_EVERY_S = 10.0, 0.01
 _CONFIG = """

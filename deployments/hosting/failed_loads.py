@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.modelstore.errors import StoreFullError
 
 #: Pause before a load that failed is tried again; each failure in a row doubles it, up to this.

@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from deployments.config.service_config import ModelConfig, UserConfig
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import UserConfig
 from deployments.control.observations import Observations
 from deployments.errors import BusyError, NotFoundError
 from deployments.hosting.version import HostedVersion, State

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.serving.service import InferenceService
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import orjson
 
-from deployments.config.service_config import ModelConfig, UserConfig
-from deployments.hosting.declared import declared_models, revised
+from deployments.config.declared import declared_models, revised
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import UserConfig
 from deployments.hosting.failed_loads import FailedLoads
 from deployments.hosting.repository import ModelRepository
 from policy.errors import SojournError

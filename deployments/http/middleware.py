@@ -1,8 +1,8 @@
 """The fast path: ASGI middleware that answers the model's requests before Ray's own wrapper.
 
 Ray Serve can put middleware around the HTTP server inside each replica; an environment variable
-names `middlewares` (see `deployments.config.routing`). Ray's wrapper costs as much as the rest of a
-request's handling, so the fast path skips it. It therefore takes over what the wrapper would do:
+names `middlewares` (see `deployments.haproxy.routing`). Ray's wrapper costs as much as the rest of
+a request's handling, so the fast path skips it. It therefore takes over what the wrapper would do:
 the batcher counts the requests, `InferenceApp` cancels those whose clients disconnect, and uvicorn
 finishes them before the replica stops.
 

@@ -8,13 +8,13 @@ listen where it was asked to (`deployments.haproxy.ray_config.parse`).
 import os
 from pathlib import Path
 
-from deployments.config.routing import (
+from deployments.errors import StartError
+from deployments.haproxy.open_files import open_files_limit
+from deployments.haproxy.routing import (
     SUPERVISOR,
     serve_environment,
     supervisor_environment,
 )
-from deployments.errors import StartError
-from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.settings import HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.local.machine import free_port
 from deployments.local.ray_token import ray_access
@@ -31,7 +31,7 @@ def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, st
     directory : Path
         An empty folder of the run's own.
     balance : str
-        How HAProxy chooses a replica: a key of `deployments.config.routing.BALANCES`.
+        How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
 
     Raises
     ------

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.config.request_environment import request_environment
-from deployments.config.service_config import ServiceConfig
+from deployments.config.document import ServiceConfig
 from deployments.haproxy.open_files import open_files_limit
+from deployments.haproxy.request_environment import request_environment
 
 
 @dataclass(frozen=True)

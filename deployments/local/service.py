@@ -77,7 +77,7 @@ def local_service(
         Called with one line of text at each step, and, from another thread, with each line that a
         replica prints.
     balance : str
-        How HAProxy chooses a replica: a key of `deployments.config.routing.BALANCES`.
+        How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
 
     Yields
     ------

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.serving.device_health import HangLimits
 from policy.profile import Profile
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import deployments
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.errors import StartError
 from deployments.models.loading import load_model, make_model
 from deployments.models.weights import WeightsLoader

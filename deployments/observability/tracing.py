@@ -22,7 +22,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from deployments.access.token_bucket import TokenBucket
-from deployments.observability.config import TracingConfig
+from deployments.config.user_config import TracingConfig
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Tracing:
         found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
         if found is None:
             traceparent = None
-            sampled = self._random.random() < config.sample_ratio
+            sampled = 100 * self._random.random() < config.sample_percent
         else:
             sampled = bool(int(found[1], 16) & _SAMPLED)
         if not sampled or not self._bucket.take(arrival_s):

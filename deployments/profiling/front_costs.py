@@ -24,7 +24,8 @@ import uvloop
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
 from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path

@@ -1,6 +1,6 @@
 """RAND routing for handle calls between deployments: a request router class for Ray Serve.
 
-For HTTP requests, HAProxy does the same (`deployments.config.routing`). Enable the router in the
+For HTTP requests, HAProxy does the same (`deployments.haproxy.routing`). Enable the router in the
 section of a deployment in the config file::
 
     request_router_config:

@@ -15,13 +15,9 @@ from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import history_key
 from autoscaler.standby_roles import roles_key
 from deployments.batcher.death_journal import journal_directory
-from deployments.config.service_config import (
-    DEPLOYMENT,
-    ModelConfig,
-    StoreConfig,
-    UserConfig,
-    parse_user_config,
-)
+from deployments.config.document import DEPLOYMENT
+from deployments.config.replica_args import ModelConfig, StoreConfig
+from deployments.config.user_config import UserConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S

@@ -12,11 +12,13 @@ from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.front_meter import FrontMeter
-from deployments.config.service_config import ModelConfig, UserConfig
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController, check_feasible
 from deployments.haproxy.admin_answers import MeanTimes
 from deployments.http.body_budget import default_limit_bytes
+from deployments.http.priorities import PriorityLevels
 from deployments.http.signature import Signature
 from deployments.models.base import Model
 from deployments.models.example_request import example_request
@@ -173,12 +175,12 @@ class InferenceService(BatchedService):
             self._model.inputs,
             self._model.outputs,
             limits.max_rows_per_request,
-            limits.priorities,
+            PriorityLevels(limits.priority_levels, limits.priority_levels),
         )
         self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
-        self.receive_timeout_s = limits.receive_timeout_s
-        self.bodies.limit_bytes = limits.max_bytes_in_flight or default_limit_bytes()
-        self._max_timeout_ms = limits.max_timeout_ms
+        self.receive_timeout_s = limits.expert.receive_timeout_s
+        self.bodies.limit_bytes = limits.expert.max_bytes_in_flight or default_limit_bytes()
+        self._max_timeout_ms = limits.expert.max_timeout_ms
         self._place_batches()
 
     def _begin(self, user_config: UserConfig) -> None:

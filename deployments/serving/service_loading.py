@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.control.response_times import load_evaluation
 from deployments.models.base import Model
 from deployments.models.loading import check_weights, find_model_class, load_model
@@ -71,7 +71,7 @@ def load_service(
             f"max_batch_size {config.max_batch_size}"
         )
     with start.split.phase("warm_up"):
-        warm = warm_up(model, profile.latency_ms.tolist(), config.warm_up_s)
+        warm = warm_up(model, profile.latency_ms.tolist(), config.expert.warm_up_s)
         load_evaluation()
     service = InferenceService(
         config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from autoscaler.simulator.reporting.svg import BAD, FAINT, INK, ORACLE, SERIES, to_svg
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 
 Rows = Sequence[dict[str, Any]]
 

@@ -9,7 +9,7 @@ import numpy as np
 from jinja2 import ChoiceLoader, FileSystemLoader
 
 from autoscaler.simulator.reporting.report import environment
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.records import Records
 from loadtests.reporting import charts
 from loadtests.reporting.report import BEHIND_SHARE_OF_SLA, per_window

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.records import GOOD, REFUSED, Outcome, Records, outcome_name
 from loadtests.schedule import Schedule
 

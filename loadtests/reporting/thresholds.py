@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from policy.errors import InvalidInputError
 
 

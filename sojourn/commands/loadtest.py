@@ -11,7 +11,7 @@ import orjson
 
 from autoscaler.simulator.reporting.report import write_page
 from deployments.access.credentials import read_token
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.made_cases import image_cases, random_cases

@@ -2,13 +2,12 @@
 
 import os
 import platform
-import re
 from pathlib import Path
 
 import click
 
 from autoscaler.history.traces import load_trace
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from deployments.config.validation import validate
 from loadtests.schedule import (
     NAMED_SHAPES,
@@ -72,23 +71,17 @@ def schedule_of(
 
 
 def parse_sla(text: str) -> SLAConfig:
-    """Return the SLA in a text such as ``100ms@99``.
+    """Return the SLA in a text such as ``100ms@99`` or ``p99=100ms``.
 
     Raises
     ------
     InvalidInputError
         The text has another form, or a value is out of range.
     """
-    match = re.fullmatch(r"([0-9.]+)(ms|s)@([0-9.]+)%?", text)
     try:
-        if match is None:
-            raise ValueError
-        value, unit, percentile = match.groups()
-        response_time_ms = float(value) * (1 if unit == "ms" else 1000)
-        sla = {"response_time_ms": response_time_ms, "percentile": float(percentile)}
-    except ValueError:
-        raise InvalidInputError(f"--sla: must be like 100ms@99, not {text!r}") from None
-    return validate(SLAConfig, sla, "--sla")
+        return validate(SLAConfig, text)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--sla: {error}") from None
 
 
 def settings_in_words(

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml
 
-from deployments.config.service_config import ServiceConfig, load_service_configs
+from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.errors import StartError
 from deployments.models.model_files import files_needed
 from policy.errors import InvalidInputError

@@ -249,8 +249,8 @@ def simulate(
         config.pipeline.build(),
         arrivals_s,
         sla,
-        config.pipeline.max_pending,
-        refuse=user_config.late == "refuse",
+        config.pipeline.expert.max_pending,
+        refuse=user_config.limits.late == "refuse",
         scaler=config.pipeline.make_scaler(sla),
         start_time_s=start_time_s,
     )

@@ -9,7 +9,7 @@ import click
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import FullBatchEstimator
 from autoscaler.sizing.planner import Plan, Planner, Prices
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

@@ -21,12 +21,12 @@ import click
 from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from deployments.access.exposure import check_exposure, is_loopback
-from deployments.config.routing import (
+from deployments.haproxy.open_files import open_files_limit
+from deployments.haproxy.routing import (
     BALANCES,
     serve_environment,
     supervisor_environment,
 )
-from deployments.haproxy.open_files import open_files_limit
 from deployments.local.ray_token import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service

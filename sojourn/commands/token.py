@@ -7,9 +7,9 @@ from typing import Any, get_args
 import click
 import yaml
 
-from deployments.access.config import Scope, TokenConfig
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.access.tokens import hash_token, make_token
+from deployments.config.user_config import Scope, TokenConfig
 from deployments.config.validation import validate
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json

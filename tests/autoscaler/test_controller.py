@@ -77,7 +77,7 @@ def test_scales_in_only_after_the_hold():
     fleet = Fleet(1)
     fleet.run(60, 5.5 * PER_REPLICA)
     before = fleet.history[-1]
-    fleet.run(SETTINGS.hold_s - 5, 1.5 * PER_REPLICA)
+    fleet.run(SETTINGS.scale_down_delay_s - 5, 1.5 * PER_REPLICA)
     assert fleet.history[-1] == before
     fleet.run(240, 1.5 * PER_REPLICA)
     assert 2 <= fleet.history[-1] <= 4
@@ -134,11 +134,11 @@ def test_a_forecast_that_misses_lowers_the_risk():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("replicas_worth", "hold_s"), [(0.9, None), (1.0, 60.0), (3.0, None), (9.97, 60.0)]
+    ("replicas_worth", "scale_down_delay_s"), [(0.9, None), (1.0, 60.0), (3.0, None), (9.97, 60.0)]
 )
-def test_a_constant_load_causes_no_oscillation_in_an_hour(replicas_worth, hold_s):
+def test_a_constant_load_causes_no_oscillation_in_an_hour(replicas_worth, scale_down_delay_s):
     """Not even if the load lies right between two numbers of replicas."""
-    settings = replace(SETTINGS, hold_s=hold_s)
+    settings = replace(SETTINGS, scale_down_delay_s=scale_down_delay_s)
     fleet = Fleet(max(1, round(replicas_worth)), seed=3, settings=settings)
     fleet.run(3600, replicas_worth * PER_REPLICA)
     # In the first minutes it learns how noisy the load is.
@@ -158,7 +158,7 @@ def test_stale_reports_hold():
     assert "the newest report is 600 s old" in decision.reason
     # When reports return, the hold starts over.
     fleet.silent = set()
-    assert fleet.run(SETTINGS.hold_s - 5, 0.1 * PER_REPLICA).replicas == before
+    assert fleet.run(SETTINGS.scale_down_delay_s - 5, 0.1 * PER_REPLICA).replicas == before
     assert fleet.run(150, 0.1 * PER_REPLICA).replicas == 1
 
 
@@ -348,7 +348,7 @@ def test_less_risk_costs_more_replicas():
 def test_the_risk_is_adapted_and_said_in_the_reason():
     fleet = Fleet(4, seed=5)
     first = fleet.run(30, 2 * PER_REPLICA)
-    assert "at a risk of 0.01 (adapted so that 0.99 of the windows comply)" in first.reason
+    assert "at a risk of 0.01 (adapted so that 99% of the minutes comply)" in first.reason
     # A fleet that is kept large enough misses no window, so the risk may rise.
     assert first.risk < fleet.run(600, 2 * PER_REPLICA).risk
 
@@ -381,7 +381,7 @@ def test_a_changed_sla_acts_at_once_in_both_directions():
 
 
 class TestScaleToZero:
-    SETTINGS = replace(SETTINGS, idle_s=120, hold_s=20)
+    SETTINGS = replace(SETTINGS, scale_to_zero_delay_s=120, scale_down_delay_s=20)
 
     def fleet(self, **given):
         return Fleet(1, settings=self.SETTINGS, **given)
@@ -465,10 +465,15 @@ def test_a_restored_autoscaler_decides_alike():
         decisions.append(decide(autoscaler, fleet.second, current_replicas=standing))
     first, second = decisions
     assert second.demand_per_s == pytest.approx(first.demand_per_s, rel=1e-3)
-    assert (second.replicas, second.required_replicas, second.hold_s, second.method) == (
+    assert (
+        second.replicas,
+        second.required_replicas,
+        second.scale_down_delay_s,
+        second.method,
+    ) == (
         first.replicas,
         first.required_replicas,
-        first.hold_s,
+        first.scale_down_delay_s,
         first.method,
     )
 

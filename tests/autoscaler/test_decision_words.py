@@ -49,8 +49,8 @@ def test_a_demand_that_is_measured_has_its_own_reason() -> None:
 def test_only_a_risk_that_is_not_set_is_adapted() -> None:
     given = origin_in_words(STATUS, 0.05, AutoscalerSettings(risk=0.05))
     assert given == "by last at a risk of 0.05"
-    adapted = origin_in_words(STATUS, 0.05, AutoscalerSettings(windows=0.99))
-    assert adapted == f"{given} (adapted so that 0.99 of the windows comply)"
+    adapted = origin_in_words(STATUS, 0.05, AutoscalerSettings(compliant_minutes=99))
+    assert adapted == f"{given} (adapted so that 99% of the minutes comply)"
 
 
 def test_a_correction_is_remarked_upon_at_its_minimum_only() -> None:

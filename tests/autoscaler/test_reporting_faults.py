@@ -177,7 +177,7 @@ def test_the_backlog_of_silent_replicas_is_assumed_to_be_that_of_the_others():
 @pytest.mark.slow
 def test_the_hold_does_not_survive_an_outage_of_the_controller():
     """With a hold of 300 s, 6 replicas once became 1 at the first decision after 1000 s."""
-    autoscaler = Autoscaler(AutoscalerSettings(hold_s=300.0))
+    autoscaler = Autoscaler(AutoscalerSettings(scale_down_delay_s=300.0))
     for second in range(1, 900):
         reports = [report(f"r{i}", second, second) for i in range(6)]
         decide(autoscaler, second, reports, current=6)

@@ -22,7 +22,7 @@ VALUES = {
 
 
 def test_report_from_floats():
-    settings = AutoscalerSettings(hold_s=33)
+    settings = AutoscalerSettings(scale_down_delay_s=33)
     report = ReplicaReport.from_floats("a", 5.0, {**VALUES, **settings.to_floats(), "other": 1.0})
     assert report.settings == settings
     assert (report.replica_id, report.time_s, report.start_time_s) == ("a", 5.0, 7.0)

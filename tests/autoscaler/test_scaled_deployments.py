@@ -48,7 +48,7 @@ def report(now_s: float, offered: float) -> ReplicaReport:
         sla_response_time_ms=1000,
         sla_percentile=99,
         start_time_s=5,
-        settings=AutoscalerSettings(hold_s=30),
+        settings=AutoscalerSettings(scale_down_delay_s=30),
     )
 
 
@@ -238,7 +238,7 @@ def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited: boo
 def test_the_last_replica_stays_until_it_has_told_that_there_may_be_none() -> None:
     """Else HAProxy would refuse what it should hold until the first replica is back."""
     deployment = ScaledDeployment(*KEY, Store())
-    idle = AutoscalerSettings(idle_s=0, hold_s=0)
+    idle = AutoscalerSettings(scale_to_zero_delay_s=0, scale_down_delay_s=0)
 
     def decided(now_s: float, min_replicas: int) -> int:
         fleet = FleetState(1, min_replicas, 10, 1)

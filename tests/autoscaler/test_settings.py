@@ -1,91 +1,54 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autoscaler.settings import AutoscalerSettings
+from autoscaler.settings import AUTO, FORECASTS, AutoscalerSettings
 from policy.errors import InvalidInputError
 
+from_0 = st.floats(0, 1e6)
 
-def test_settings_survive_as_floats():
-    settings = AutoscalerSettings(
-        window_s=20,
-        forecast="linear",
-        hold_s=60,
-        burst_factor=1.5,
-        retries=3,
-        windows=0.95,
-        risk=0.1,
-        standbys=2,
-        standby_price=0.1,
+
+@given(
+    st.builds(
+        AutoscalerSettings,
+        compliant_minutes=st.floats(50, 99.99),
+        risk=st.none() | st.floats(1e-6, 0.5),
+        window_s=st.floats(1, 300),
+        forecast=st.sampled_from(FORECASTS),
+        scale_down_delay_s=st.none() | from_0,
+        scale_to_zero_delay_s=from_0,
+        burst_factor=st.floats(1, 1e3),
+        retries=st.integers(0, 100),
+        standbys=st.just(AUTO) | st.integers(0, 1000),
+        standby_price=st.floats(1e-3, 1),
     )
+)
+def test_settings_survive_as_floats(settings):
     values = settings.to_floats()
     assert all(type(value) is float for value in values.values())
     assert all(name.startswith("settings_") for name in values)
     assert AutoscalerSettings.from_floats(values) == settings
 
 
-def test_settings_of_none_survive():
-    restored = AutoscalerSettings.from_floats(AutoscalerSettings().to_floats())
-    assert restored.hold_s is None
-    assert restored.risk is None
-
-
-def test_an_automatic_number_of_standbys_survives():
-    settings = AutoscalerSettings(standbys="auto")
-    assert AutoscalerSettings.from_floats(settings.to_floats()) == settings
-
-
 def test_missing_settings_keep_their_defaults():
-    assert AutoscalerSettings.from_floats({"settings_hold_s": 5.0}) == AutoscalerSettings(hold_s=5)
+    restored = AutoscalerSettings.from_floats({"settings_scale_down_delay_s": 5.0})
+    assert restored == AutoscalerSettings(scale_down_delay_s=5)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("window_s", 0.5),
-        ("window_s", 301),
-        ("window_s", "10"),
-        ("window_s", True),
-        ("hold_s", -1),
-        ("hold_s", math.nan),
-        ("burst_factor", 0.9),
-        ("backlog_drain_s", 0),
-        ("request_delay_ms", -0.1),
-        ("retry_delay_ms", math.inf),
-        ("retries", 1.5),
-        ("retries", -1),
-        ("retries", None),
-        ("forecast", "oracle"),
-        ("forecast", 1),
-        ("risk", 0.0),
-        ("risk", 0.9),
-        ("windows", None),
-        ("windows", 1.0),
-        ("windows", 0.2),
-        ("idle_s", -1),
-        ("standbys", -1),
-        ("standbys", 1.0),
-        ("standbys", True),
-        ("standbys", "many"),
-        ("standbys", None),
-        ("standby_price", 0.0),
-        ("standby_price", 1.1),
+        ("forecast", 99.0),
+        ("forecast", -1.0),
+        ("retries", math.nan),
+        ("standbys", 0.5),
+        ("standbys", -2.0),
+        ("window_s", math.inf),
+        ("window_s", -1.0),
     ],
 )
-def test_an_error_names_the_wrong_setting_in_one_line(name, value):
-    with pytest.raises(InvalidInputError, match=f"^{name}: must be .+ not [^\n]+$"):
-        AutoscalerSettings(**{name: value})
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"settings_forecast": 99.0},
-        {"settings_retries": math.nan},
-        {"settings_standbys": 0.5},
-        {"settings_standbys": -2.0},
-    ],
-)
-def test_an_invalid_float_of_a_setting_is_refused(values):
-    with pytest.raises(InvalidInputError):
-        AutoscalerSettings.from_floats(values)
+def test_an_invalid_float_of_a_setting_is_refused(name, value):
+    with pytest.raises(InvalidInputError, match=f"^{name}: "):
+        AutoscalerSettings.from_floats({f"settings_{name}": value})

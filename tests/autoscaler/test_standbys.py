@@ -67,7 +67,7 @@ def counted(replica: int, now_s: float, offered: float, **more: object) -> Repli
 
 def decided(starts: TwoTierStarts, **more: object) -> list[tuple[int, int]]:
     """Return replicas and standbys, second by second, under a load that steps up now and then."""
-    settings = AutoscalerSettings(window_s=5, hold_s=20, risk=0.02)
+    settings = AutoscalerSettings(window_s=5, scale_down_delay_s=20, risk=0.02)
     autoscaler = StandbyAutoscaler(starts, settings)
     replicas, standbys, totals, found = 4, 0, 0.0, []
     for second in range(1, 900):
@@ -128,7 +128,7 @@ class Live:
 
     def __init__(self, most: int = 100, start_s: float = 10.0, **settings: object) -> None:
         self.autoscaler = StandbyAutoscaler()
-        self.settings = AutoscalerSettings(window_s=5, hold_s=10, **settings)
+        self.settings = AutoscalerSettings(window_s=5, scale_down_delay_s=10, **settings)
         self.second, self.serving, self.standbys = 0, 1, 0
         self.offered = [0.0] * 100
         self.most, self.start_s = most, start_s
@@ -210,7 +210,7 @@ def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again()
     fleet = Live(standbys=1)
     decision = fleet.run(20, 500)
     assert decision.horizon_s == PROMOTION_S
-    fleet.settings = AutoscalerSettings(window_s=5, hold_s=10)
+    fleet.settings = AutoscalerSettings(window_s=5, scale_down_delay_s=10)
     decision = fleet.run(5, 500)
     assert (decision.standbys, decision.horizon_s) == (0, 10.0)
     assert "all" not in fleet.autoscaler.state_dict()
@@ -223,7 +223,7 @@ def test_standbys_are_not_kept_where_they_may_not_be() -> None:
 
 
 def test_an_idle_fleet_at_zero_has_no_standbys() -> None:
-    fleet = Live(standbys=1, idle_s=20)
+    fleet = Live(standbys=1, scale_to_zero_delay_s=20)
     fleet.run(20, 100, least=0)
     decision = fleet.run(60, 0, least=0)
     assert (decision.replicas, decision.standbys) == (0, 0)

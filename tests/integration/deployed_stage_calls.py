@@ -34,7 +34,7 @@ def document(port: int) -> dict[str, Any]:
     content["http_options"]["port"] = port
     (application,) = content["applications"]
     pipeline = application["args"]["pipeline"]
-    pipeline["autoscaling"] = {"max_workers": 4, "hold_s": 5.0}
+    pipeline["autoscaling"] = {"max_workers": 4, "scale_down_delay_s": 5.0}
     stage = pipeline["steps"][1]["stage"]
     # 25 items per second from one replica, whatever the machine: their number must follow.
     stage["profile"] = {"max_batch_size": 2, "latency_ms": {"fixed": 40.0, "per_request": 20.0}}

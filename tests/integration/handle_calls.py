@@ -24,7 +24,8 @@ from ray.serve.handle import DeploymentHandle
 
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import log_key
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
 from deployments.local.cluster import deploy
@@ -163,7 +164,7 @@ def shared_document() -> dict[str, Any]:
     }
     user_config = {
         "sla": {"response_time_ms": 500, "percentile": 99},
-        "autoscaler": {"window_s": 3, "hold_s": 3},
+        "autoscaler": {"scale_down_delay_s": 3, "expert": {"window_s": 3}},
     }
     return {
         "proxy_location": "Disabled",

@@ -46,7 +46,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     application["args"] = {
         "model": models[0],
         "models": models[1:],
-        "store": {"remote": (folder / "remote").as_uri(), "disk": str(folder / "disk")},
+        "store": {"remote": (folder / "remote").as_uri(), "expert": {"disk": str(folder / "disk")}},
     }
     (deployment,) = application["deployments"]
     del deployment["autoscaling_config"]

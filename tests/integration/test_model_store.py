@@ -34,7 +34,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "store": {
             "remote": (folder / "remote").as_uri(),
             "host_bytes": 1_000_000_000,
-            "disk": str(folder / "disk"),
+            "expert": {"disk": str(folder / "disk")},
         },
     }
     return document

@@ -17,9 +17,9 @@ import jsonschema
 import pytest
 import yaml
 
-from deployments.config.request_environment import request_environment
-from deployments.config.routing import serve_environment, supervisor_environment
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
+from deployments.haproxy.request_environment import request_environment
+from deployments.haproxy.routing import serve_environment, supervisor_environment
 from sojourn.cli import main
 
 pytestmark = pytest.mark.slow

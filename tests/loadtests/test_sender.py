@@ -6,7 +6,7 @@ import gevent
 import numpy as np
 import pytest
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.records import Outcome
 from loadtests.reporting.report import report
 from loadtests.run import Settings

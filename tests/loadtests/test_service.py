@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests import service
 from loadtests.service import policy_of, service_sla
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
 from sojourn.cli import COMMANDS, main
 from sojourn.commands.init import FILES
 from tests.support.readme import ROOT

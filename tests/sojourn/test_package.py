@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ray._private.runtime_env.packaging import download_and_unpack_package
 
-from deployments.config.serve_document import KEYS
+from deployments.config.document import ApplicationEntry
 from sojourn.cli import main
 from tests.support.readme import ROOT
 
@@ -95,7 +95,7 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
     url = application["runtime_env"]["working_dir"]
     assert url == shown["uri"]
     assert urlsplit(url).scheme == "file"
-    assert set(application) <= KEYS["applications"]
+    assert set(application) <= set(ApplicationEntry.model_fields)
     # Ray's own code stands for a node of the cluster.
     target = tmp_path / "node"
     target.mkdir()

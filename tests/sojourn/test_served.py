@@ -50,13 +50,13 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("applications: 7", "applications: missing"),
+        ("applications: 7", "applications: is required"),
         ("applications: [7]", "applications.0: must be a mapping"),
         (
             "applications: [{import_path: 'deployments.pipelines.serving.application:build'}]",
             "deployments: ",
         ),
-        ("", "applications: missing"),
+        ("", "applications: is required"),
         ("applications: [null]", "applications.0: must be a mapping, not None"),
         ("applications: [{import_path: [a]}]", "import_path: input should be a valid string"),
     ],

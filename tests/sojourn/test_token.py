@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from deployments.access.control import AccessControl
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from policy.errors import SojournError
 from sojourn.cli import main
 

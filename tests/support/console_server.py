@@ -22,7 +22,8 @@ import uvloop
 from autoscaler.decision import FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import ScaledDeployment, log_key
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.errors import RequestError
 from deployments.http.app import InferenceApp

@@ -11,7 +11,8 @@ import uvicorn
 from numpy.typing import NDArray
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
@@ -57,7 +58,7 @@ USER_CONFIG: dict[str, Any] = {
     # A slow machine must not turn answers into refusals.
     "limits": {
         "late": "serve",
-        "waiting_room": 8,
+        "max_queue_rows": 8,
         "max_rows_per_request": 6,
         "max_body_bytes": 2000,
     },

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated

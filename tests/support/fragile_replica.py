@@ -16,7 +16,8 @@ import numpy as np
 import uvicorn
 from numpy.typing import NDArray
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
@@ -67,7 +68,7 @@ async def main(journals: Path, *, full: bool) -> None:
     service = InferenceService(config, Fragile(), profile, journals=journals)
     await service.configure(
         parse_user_config(
-            {"policy": {"objective": "weights"}, "limits": {"late": "serve", "waiting_room": 100}}
+            {"policy": {"objective": "weights"}, "limits": {"late": "serve", "max_queue_rows": 100}}
         )
     )
     if full:

@@ -14,7 +14,8 @@ import uvicorn
 import uvloop
 
 from deployments.batcher import placement
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy.view import HaproxyView
 from deployments.http.app import InferenceApp

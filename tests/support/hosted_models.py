@@ -5,7 +5,8 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from deployments.config.service_config import ModelConfig, UserConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import UserConfig, parse_user_config
 from deployments.hosting.app import HostingApp
 from deployments.hosting.repository import ModelRepository
 from deployments.hosting.wishes import ModelWishes
@@ -19,7 +20,7 @@ PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 
 USER_CONFIG: dict[str, Any] = {
     "policy": {"objective": "weights"},
     "sla": {"response_time_ms": 50, "percentile": 95},
-    "limits": {"late": "serve", "waiting_room": 8},
+    "limits": {"late": "serve", "max_queue_rows": 8},
 }
 
 

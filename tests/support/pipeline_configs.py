@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
                                 "code": "tests.support.pipeline_configs:again",
                                 "place": "loop",
                                 "profile": {"latency_ms": [0.1]},
-                                "cost": 2.5,
+                                "expert": {"cost": 2.5},
                             }
                         },
                     ],

@@ -67,7 +67,7 @@ def context(
         "sla_percentile": 99.0,
         "start_time_s": 5.0,
         "dry_run": float(dry_run),
-        **AutoscalerSettings(hold_s=30).to_floats(),
+        **AutoscalerSettings(scale_down_delay_s=30).to_floats(),
         **settings,
     }
     return AutoscalingContext(

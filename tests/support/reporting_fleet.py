@@ -29,7 +29,7 @@ ROOM = 32
 CURVE = solve_load_lateness_curve(PROFILE, ServiceLevelObjective(1e3 * MAX_RESPONSE_S, 99.0), ROOM)
 PER_REPLICA = CURVE.sla_rate_per_s
 #: A refused request is not retried.
-SETTINGS = AutoscalerSettings(window_s=10, hold_s=60, retries=0)
+SETTINGS = AutoscalerSettings(window_s=10, scale_down_delay_s=60, retries=0)
 
 
 class Replica:

@@ -125,10 +125,14 @@ class AutoscalerEntry:
         return self.build(problem, self.stock if value is None else value, **settings)
 
 
-def _sojourn(problem: ScalingProblem, windows: float | None) -> ScalingPolicy:
+def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> ScalingPolicy:
     settings = problem.settings
-    if windows is not None:  # a fixed risk would override it
-        settings = replace(settings, windows=windows, risk=None)
+    if compliant_minutes is not None:  # a fixed risk would override it
+        if not 50 <= compliant_minutes <= 99.99:
+            raise InvalidInputError(
+                f"sojourn: compliant_minutes must be from 50 to 99.99, not {compliant_minutes:g}"
+            )
+        settings = replace(settings, compliant_minutes=compliant_minutes, risk=None)
     return SojournAutoscaler(
         settings,
         min_replicas=problem.min_replicas,
@@ -191,7 +195,7 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
     return Clairvoyant(required, problem.start_time_s)
 
 
-_WINDOWS = (0.95, 0.98, 0.995, 0.999)
+_COMPLIANT_MINUTES = (95.0, 98.0, 99.5, 99.9)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
 _RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
@@ -205,8 +209,8 @@ _ENTRIES = (
         "the fewest replicas whose predicted service level meets the SLA, for the demand forecast "
         "over the time that a replica takes to start",
         _sojourn,
-        knob="windows",
-        curve=_WINDOWS,
+        knob="compliant_minutes",
+        curve=_COMPLIANT_MINUTES,
     ),
     AutoscalerEntry(
         "ray",

@@ -150,7 +150,7 @@ class StageScaler:
     table : DivisionTable
     margin : float
         The table is looked up at the measured rate times this.
-    hold_s : float
+    scale_down_delay_s : float
         How long fewer workers must have been enough.
 
     Attributes
@@ -164,12 +164,16 @@ class StageScaler:
         The margin is below 1, or the hold is negative.
     """
 
-    def __init__(self, table: DivisionTable, margin: float = 1.2, hold_s: float = 60.0) -> None:
+    def __init__(
+        self, table: DivisionTable, margin: float = 1.2, scale_down_delay_s: float = 60.0
+    ) -> None:
         if not margin >= 1:
             raise InvalidInputError(f"margin: must be at least 1, not {margin:g}")
-        if not hold_s >= 0:
-            raise InvalidInputError(f"hold_s: must be at least 0, not {hold_s:g}")
-        self.table, self._margin, self._hold_s = table, margin, hold_s
+        if not scale_down_delay_s >= 0:
+            raise InvalidInputError(
+                f"scale_down_delay_s: must be at least 0, not {scale_down_delay_s:g}"
+            )
+        self.table, self.margin, self._scale_down_delay_s = table, margin, scale_down_delay_s
         self._rates: deque[tuple[float, float, Mapping[str, float]]] = deque()
         self._held: Mapping[str, float] = {}
 
@@ -194,9 +198,9 @@ class StageScaler:
         rates = {}
         for stage in table.divisions[0]:
             expected = table.items_per_request.get(stage, 1.0)
-            rates[stage] = self._margin * rate_per_s * measured.get(stage, expected) / expected
-        self._rates.append((now_s, self._margin * rate_per_s, rates))
-        while self._rates[0][0] < now_s - self._hold_s:
+            rates[stage] = self.margin * rate_per_s * measured.get(stage, expected) / expected
+        self._rates.append((now_s, self.margin * rate_per_s, rates))
+        while self._rates[0][0] < now_s - self._scale_down_delay_s:
             self._rates.popleft()
         self._held = {
             stage: max([past[stage] for _, _, past in self._rates]) for stage in table.divisions[0]

@@ -39,7 +39,7 @@ def build(args: dict[str, Any]) -> serve.Application:
 def _deploy(name: str, stage: StageConfig, version: str) -> serve.Application:
     options: dict[str, Any] = {"name": name}
     if stage.ray_actor_options is not None:
-        options["ray_actor_options"] = stage.ray_actor_options
+        options["ray_actor_options"] = stage.ray_actor_options.model_dump(exclude_unset=True)
     if stage.max_workers is None:
         options["num_replicas"] = stage.workers
     else:

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from deployments.access.config import AccessConfig
-from deployments.config.serve_document import Application, find_applications
-from deployments.config.service_config import SLAConfig
-from deployments.config.validation import StrictModel, validate
-from deployments.config.yaml_file import read_yaml
-from deployments.observability.config import TracingConfig
+from deployments.config.document import Application, find_applications
+from deployments.config.user_config import AccessConfig, SLAConfig, TracingConfig
+from deployments.config.validation import StrictModel, fault, validate
+from deployments.config.yaml_file import YamlFile
 from deployments.pipelines.graph import compile_steps
 from deployments.pipelines.pipeline import MAX_PENDING
 from deployments.pipelines.serving.step_config import (
@@ -21,7 +19,6 @@ from deployments.pipelines.serving.step_config import (
     build_steps,
 )
 from deployments.pipelines.steps import Step
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 
 if TYPE_CHECKING:
@@ -40,10 +37,15 @@ class AutoscalingConfig(StrictModel):
 
     #: Of all stages in one replica together; those in deployments of their own are not counted.
     max_workers: int = Field(ge=1)
-    #: The measured load times this is what the workers must carry.
-    margin: float = Field(default=1.2, ge=1, allow_inf_nan=False)
     #: How long fewer workers must have been enough before some end.
-    hold_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    scale_down_delay_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+
+
+class ExpertPipelineConfig(StrictModel):
+    """What a pipeline rarely needs."""
+
+    #: Items that may be in the pipeline at the same time.
+    max_pending: int = Field(default=MAX_PENDING, ge=1)
 
 
 class PipelineConfig(StrictModel):
@@ -61,16 +63,16 @@ class PipelineConfig(StrictModel):
     steps: list[StepConfig]
     #: A function that returns an example item.
     example: str | None = None
-    #: Items that may be in the pipeline at the same time.
-    max_pending: int = Field(default=MAX_PENDING, ge=1)
     #: None: each stage keeps its number of workers.
     autoscaling: AutoscalingConfig | None = None
+    #: What rarely needs a change.
+    expert: ExpertPipelineConfig = ExpertPipelineConfig()
 
     @model_validator(mode="after")
     def _can_be_scaled(self) -> "PipelineConfig":
-        pinned = [name for name, stage in self.stages().items() if stage.cpus is not None]
+        pinned = [name for name, stage in self.stages().items() if stage.expert.cpus is not None]
         if self.autoscaling is not None and pinned:
-            raise ValueError(f"stage {pinned[0]}: give cpus or autoscaling, not both")
+            raise ValueError(f"stage {pinned[0]}: give expert.cpus or autoscaling, not both")
         return self
 
     def build(self) -> list[Step]:
@@ -108,7 +110,7 @@ class PipelineConfig(StrictModel):
 
     def worker_costs(self) -> dict[str, float]:
         """Return the cost of one worker of each stage."""
-        return {name: stage.cost for name, stage in self.stages().items()}
+        return {name: stage.expert.cost for name, stage in self.stages().items()}
 
     def deployed(self) -> dict[str, StageConfig]:
         """Return the stages with Ray replicas of their own, by their names."""
@@ -143,14 +145,12 @@ class PipelineConfig(StrictModel):
             self.worker_costs(),
             most_replicas=self.most_replicas(),
         )
-        return StageScaler(table, config.margin, config.hold_s)
+        return StageScaler(table, scale_down_delay_s=config.scale_down_delay_s)
 
 
-class PipelineUserConfig(StrictModel):
-    """`user_config` of the deployment; a change takes effect without restarting a replica."""
+class PipelineLimitsConfig(StrictModel):
+    """What a pipeline accepts."""
 
-    #: The SLA of the pipeline as a whole.
-    sla: SLAConfig = SLAConfig()
     #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
     #: "serve" it all the same.
     late: Literal["refuse", "serve"] = "refuse"
@@ -158,6 +158,15 @@ class PipelineUserConfig(StrictModel):
     max_rows_per_request: int = Field(default=256, ge=1)
     #: Size of one request's body.
     max_body_bytes: int = Field(default=4 << 20, ge=1)
+
+
+class PipelineUserConfig(StrictModel):
+    """`user_config` of the deployment; a change takes effect without restarting a replica."""
+
+    #: The SLA of the pipeline as a whole.
+    sla: SLAConfig = SLAConfig()
+    #: What it accepts.
+    limits: PipelineLimitsConfig = PipelineLimitsConfig()
     #: Who may use the pipeline.
     access: AccessConfig = AccessConfig()
     #: None: no request is traced.
@@ -176,28 +185,28 @@ class PipelineFile(StrictModel):
     document: dict[str, Any]
 
 
-def parse_args(args: Any) -> PipelineConfig:
+def parse_args(args: Any, *place: str | int) -> PipelineConfig:
     """Return the checked ``args`` of the application.
 
     Raises
     ------
-    InvalidInputError
+    ConfigError
         The first error, in one line: where it is, and what is allowed.
     """
     if not isinstance(args, Mapping) or set(args) != {"pipeline"}:
-        raise InvalidInputError("args: must have the key pipeline, and no other")
-    return validate(PipelineConfig, args["pipeline"], "pipeline")
+        raise fault((*place, "args"), "must have the key pipeline, and no other")
+    return validate(PipelineConfig, args["pipeline"], *place, "args", "pipeline")
 
 
-def parse_user_config(content: Mapping[str, Any] | None) -> PipelineUserConfig:
+def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> PipelineUserConfig:
     """Return the checked content of `user_config`.
 
     Raises
     ------
-    InvalidInputError
+    ConfigError
         The first error, in one line: where it is, and what is allowed.
     """
-    return validate(PipelineUserConfig, content or {}, "user_config")
+    return validate(PipelineUserConfig, content or {}, *place, "user_config")
 
 
 def load_pipeline_file(path: str | Path) -> PipelineFile:
@@ -206,49 +215,46 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
     Raises
     ------
     InvalidInputError
-        The first error, in one line: where it is, and what is allowed.
+        The first error, in one line: the file, the line, the key, and what is allowed.
     """
-    document = read_yaml(path)
-    try:
-        return _pipeline_file(document)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{path}: {error}") from None
-
-
-def _pipeline_file(document: Any) -> PipelineFile:
-    found = find_applications(document, IMPORT_PATH, DEPLOYMENT, policy_function=None)
-    if len(found) > 1:
-        raise InvalidInputError(
-            f"applications: {len(found)} have import_path {IMPORT_PATH}, must be exactly one"
+    file = YamlFile(path)
+    with file.located():
+        found = find_applications(file.content, IMPORT_PATH, DEPLOYMENT, policy_function=None)
+        if len(found) > 1:
+            raise fault(
+                ("applications",), f"{len(found)} have import_path {IMPORT_PATH}, must be one"
+            )
+        (application,) = found
+        pipeline = parse_args(application.entry.args, *application.place)
+        _check_scaling(pipeline, application)
+        return PipelineFile(
+            application=application.entry.name,
+            route_prefix=application.route_prefix,
+            http_host=application.http.host,
+            http_port=application.http.port,
+            pipeline=pipeline,
+            user_config=parse_user_config(
+                application.deployment.user_config, *application.deployment_place
+            ),
+            document=file.content,
         )
-    (application,) = found
-    pipeline = parse_args(application.content.get("args"))
-    _check_scaling(pipeline, application)
-    return PipelineFile(
-        application=application.values.name,
-        route_prefix=(application.values.route_prefix or "/").rstrip("/"),
-        http_host=application.http.host,
-        http_port=application.http.port,
-        pipeline=pipeline,
-        user_config=parse_user_config(application.user_config),
-        document=document,
-    )
 
 
 def _check_scaling(pipeline: PipelineConfig, application: Application) -> None:
     """Check that what is to follow the load is told of it."""
-    scaling = application.deployment.get("autoscaling_config")
-    policy = application.content.get("autoscaling_policy")
+    scaling = application.deployment.autoscaling_config
+    policy = application.entry.autoscaling_policy
     following = [name for name, s in pipeline.deployed().items() if s.max_workers is not None]
     if not following and scaling is None and policy is None:
         return
     what = f"stage {following[0]}: max_workers" if following else "scaling the pipeline"
+    place = application.place
     if pipeline.autoscaling is None:
-        raise InvalidInputError(f"{what} needs pipeline.autoscaling")
+        raise fault((*place, "args", "pipeline"), f"{what} needs autoscaling")
     if scaling is None:
-        raise InvalidInputError(f"{what} needs autoscaling_config of {DEPLOYMENT}")
-    if (policy or {}).get("policy_function") != AUTOSCALING_POLICY:
-        raise InvalidInputError(
-            f"{what} needs autoscaling_policy of the application: "
-            f"{{policy_function: {AUTOSCALING_POLICY}}}"
+        raise fault(application.deployment_place, f"{what} needs autoscaling_config")
+    if policy is None or policy.policy_function != AUTOSCALING_POLICY:
+        raise fault(
+            (*place, "autoscaling_policy"),
+            f"{what} needs {{policy_function: {AUTOSCALING_POLICY}}} here",
         )

@@ -59,7 +59,7 @@ def _scaling(service: "PipelineService") -> Mapping[str, Any] | None:
     if scaler is None or config is None:
         return None
     return {
-        "margin": config.margin,
+        "margin": scaler.scaler.margin,
         "workers_needed": scaler.workers,
         "items_per_request": scaler.items_per_request,
         "replicas_needed": scaler.replica_needs(),

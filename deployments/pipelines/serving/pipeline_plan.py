@@ -118,9 +118,11 @@ def _as_yaml(steps: Any, found: PipelinePlan) -> str:
     planned = copy.deepcopy(steps)
     for name, stage in _stages(planned):
         workers = found.settings[name].workers
-        if workers == (len(stage.get("cpus") or ()) or stage.get("workers", 1)):
+        cpus = (stage.get("expert") or {}).pop("cpus", None) or ()
+        if workers == (len(cpus) or stage.get("workers", 1)):
+            if cpus:
+                stage["expert"]["cpus"] = cpus
             continue
-        stage.pop("cpus", None)
         stage["workers"] = workers
         if stage.get("max_workers") is not None:
             stage["max_workers"] = max(stage["max_workers"], workers)

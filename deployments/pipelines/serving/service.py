@@ -84,7 +84,9 @@ class PipelineService(BaseService):
     ) -> None:
         super().__init__(config.name, config.version)
         self.config = config
-        self.pipeline = Pipeline(config.build(), max_pending=config.max_pending, replicas=replicas)
+        self.pipeline = Pipeline(
+            config.build(), max_pending=config.expert.max_pending, replicas=replicas
+        )
         self.planning = PipelinePlanning(config, lambda: self.pipeline.stages)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
@@ -130,9 +132,13 @@ class PipelineService(BaseService):
         self.tracing.configure(user_config.tracing)
         self.access.configure(user_config.access)
         self.user_config = user_config
-        self.pipeline.sla = user_config.sla.objective if user_config.late == "refuse" else None
-        self.signature = Signature(self._inputs, self._outputs, user_config.max_rows_per_request)
-        self.max_body_bytes = user_config.max_body_bytes
+        self.pipeline.sla = (
+            user_config.sla.objective if user_config.limits.late == "refuse" else None
+        )
+        self.signature = Signature(
+            self._inputs, self._outputs, user_config.limits.max_rows_per_request
+        )
+        self.max_body_bytes = user_config.limits.max_body_bytes
         self.receive_timeout_s = RECEIVE_TIMEOUT_S
 
     async def start(self) -> None:

@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from deployments.config.serve_document import KEYS
-from deployments.config.serve_values import ActorOptions
-from deployments.config.validation import StrictModel, unknown_key, validate
+from deployments.config.document import ActorOptions
+from deployments.config.validation import StrictModel
 from deployments.models.base import TensorSpec
 from deployments.pipelines.steps import (
     MAX_ITEMS,
@@ -48,6 +47,20 @@ class TensorConfig(StrictModel):
         return spec
 
 
+class ExpertStageConfig(StrictModel):
+    """What a stage rarely needs."""
+
+    #: One worker process for each entry, pinned to that CPU; instead of `workers`.
+    cpus: list[int] | None = None
+    #: With a solved policy and a profile with energy: the response time that this stage may take;
+    #: the policy then saves energy within it.
+    budget_ms: float | None = None
+    #: A worker that takes longer than this for one batch is killed and replaced.
+    hang_after_s: float = 30.0
+    #: Cost of one worker, for `sojourn pipeline plan`.
+    cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+
 class StageConfig(StrictModel):
     """Code with workers and batches of its own.
 
@@ -58,38 +71,27 @@ class StageConfig(StrictModel):
     name: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
     workers: int = 1
-    cpus: list[int] | None = None
     place: Place = "process"
     batch_size: int | None = None
     max_wait_ms: float = 0.0
     policy: Literal["smdp", "auto"] | None = None
     #: A profile file or its content.
     profile: str | dict[str, Any] | None = None
-    budget_ms: float | None = None
     device: Literal["cpu", "cuda"] = "cpu"
-    hang_after_s: float = 30.0
     #: A function that returns an item, for measuring the profile with `policy: auto`.
     example: str | None = None
-    #: Cost of one worker, for `sojourn pipeline plan`.
-    cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     #: With `place: deployment`: the most replicas, if they follow the load; `workers` is the least.
     max_workers: int | None = Field(default=None, ge=1)
     #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
-    ray_actor_options: dict[str, Any] | None = None
+    ray_actor_options: ActorOptions | None = None
+    #: What rarely needs a change.
+    expert: ExpertStageConfig = ExpertStageConfig()
 
     @model_validator(mode="after")
     def _deployment(self) -> "StageConfig":
         if self.place == "deployment":
             if self.max_workers is not None and self.max_workers < self.workers:
                 raise ValueError(f"max_workers must be at least workers, which is {self.workers}")
-            known = KEYS["ray_actor_options"]
-            for name in self.ray_actor_options or {}:
-                if name not in known:
-                    raise ValueError(f"ray_actor_options.{name}: {unknown_key(name, known)}")
-            try:
-                validate(ActorOptions, self.ray_actor_options or {}, "ray_actor_options")
-            except InvalidInputError as error:
-                raise ValueError(str(error)) from None
         elif self.max_workers is not None or self.ray_actor_options is not None:
             raise ValueError("max_workers and ray_actor_options need place deployment")
         return self
@@ -108,8 +110,9 @@ class StageConfig(StrictModel):
             A value is out of its range, or the profile is invalid.
         """
         values = self.model_dump(
-            exclude={"profile", "cost", "example", "max_workers", "ray_actor_options"}
+            exclude={"profile", "expert", "example", "max_workers", "ray_actor_options"}
         )
+        values |= self.expert.model_dump(exclude={"cost"})
         if self.example is not None:
             values["example"] = import_function(self.example)()
         if isinstance(self.profile, str):
@@ -135,7 +138,18 @@ class SwitchConfig(StrictModel):
 
     choose: str
     branches: dict[str | int | bool, list["StepConfig"]]
-    shares: dict[str | int | bool, float] | None = None
+    #: For planning: the percentage of the items that takes each branch, above 0. By default all the
+    #: same.
+    percentages: dict[str | int | bool, float] | None = None
+
+
+class ExpertEachConfig(StrictModel):
+    """How many elements an item has."""
+
+    #: An item with more elements fails.
+    max_items: int = MAX_ITEMS
+    #: For planning: how many elements an item has.
+    expected_items: int = 1
 
 
 class EachConfig(StrictModel):
@@ -144,8 +158,8 @@ class EachConfig(StrictModel):
     #: The steps that each element passes.
     branch: list["StepConfig"]
     join: str | None = None
-    max_items: int = MAX_ITEMS
-    expected_items: int = 1
+    #: What rarely needs a change.
+    expert: ExpertEachConfig = ExpertEachConfig()
 
 
 class StepConfig(StrictModel):
@@ -193,11 +207,13 @@ class StepConfig(StrictModel):
             keyed = {
                 key: build_steps(steps, function) for key, steps in self.switch.branches.items()
             }
-            return Switch(function(self.switch.choose), keyed, self.switch.shares)
+            percentages = self.switch.percentages
+            shares = percentages and {key: part / 100 for key, part in percentages.items()}
+            return Switch(function(self.switch.choose), keyed, shares)
         assert self.each is not None
         each = self.each
         branch = build_steps(each.branch, function)
-        return Each(branch, join(each.join), each.max_items, each.expected_items)
+        return Each(branch, join(each.join), each.expert.max_items, each.expert.expected_items)
 
 
 def build_steps(steps: Sequence[StepConfig], function: FunctionOf | None = None) -> list[Step]:

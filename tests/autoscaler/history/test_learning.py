@@ -29,7 +29,7 @@ SETTING = FleetSetting(
     late_share_allowed=0.01,
     windows=0.99,
     start_time_s=60.0,
-    hold_s=20.0,
+    scale_down_delay_s=20.0,
     sla_rate_per_s=20.0,
     fleet_rate_per_s=22.0,
 )

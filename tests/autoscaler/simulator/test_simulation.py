@@ -101,7 +101,7 @@ def test_the_views_agree_with_the_run():
 
 
 def test_replicas_report_as_live_ones_do():
-    settings = AutoscalerSettings(hold_s=33.0)
+    settings = AutoscalerSettings(scale_down_delay_s=33.0)
     autoscaler = Steady(2)
     given = scenario(counts=np.full(5, 9000.0), failures=Failures(), autoscaler_settings=settings)
     run = simulate(given, autoscaler)

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from deployments.access.config import AccessConfig
 from deployments.access.tokens import hash_token
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import AccessConfig, parse_user_config
 from policy.errors import InvalidInputError
 
 

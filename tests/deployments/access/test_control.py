@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.access.config import AccessConfig
 from deployments.access.control import AccessControl, scope_of
 from deployments.access.tokens import hash_token
+from deployments.config.user_config import AccessConfig
 from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deployments.access.config import AccessConfig
 from deployments.access.exposure import check_exposure, is_loopback
+from deployments.config.user_config import AccessConfig
 from policy.errors import InvalidInputError
 
 CLOSED = AccessConfig.model_validate({"tokens": []})

@@ -41,11 +41,11 @@ def test_ray_takes_every_config(path: Path) -> None:
         ),
         (
             lambda d: replica(d)["autoscaling_config"].update(upscale_delay_s="x"),
-            f"{REPLICA}.autoscaling_config: upscale_delay_s: input should be a valid number",
+            f"{REPLICA}.autoscaling_config.upscale_delay_s: input should be a valid number",
         ),
         (
             lambda d: replica(d)["autoscaling_config"].update(look_back_period_s=-5),
-            f"{REPLICA}.autoscaling_config: look_back_period_s: input should be greater than 0",
+            f"{REPLICA}.autoscaling_config.look_back_period_s: input should be greater than 0",
         ),
         (
             lambda d: replica(d).update(health_check_period_s=-1),
@@ -79,5 +79,5 @@ def test_the_check_of_a_file_asks_ray(tmp_path: Path, capsys: pytest.CaptureFixt
         path.write_text(yaml.safe_dump({**document, "proxy_location": "Nowhere"}))
         assert main(["serve", "--check", str(path)]) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f"sojourn: {path}: proxy_location: input should be")
+        assert re.match(rf"sojourn: {path}:\d+: proxy_location: input should be", said)
         assert said.count("\n") == 1

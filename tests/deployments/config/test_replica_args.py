@@ -19,8 +19,10 @@ def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
         parse_args({"model": {**MODEL, "weights": "store://../digits"}})
     with pytest.raises(InvalidInputError, match=r"store\.remote"):
         parse_args({"model": MODEL, "store": {"remote": "models/"}})
-    with pytest.raises(InvalidInputError, match=r"store\.evict"):
-        parse_args({"model": MODEL, "store": {"remote": "s3://models", "eviction": "random"}})
+    with pytest.raises(InvalidInputError, match=r"store\.expert\.evict"):
+        parse_args(
+            {"model": MODEL, "store": {"remote": "s3://models", "expert": {"eviction": "random"}}}
+        )
 
 
 def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
@@ -47,8 +49,12 @@ def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_manager_is_started_with_the_budgets_of_the_config() -> None:
     config = StoreConfig(
-        remote="s3://models", host_bytes=3, disk_bytes=2, device_bytes=1, device="7"
+        remote="s3://models",
+        host_bytes=3,
+        disk_bytes=2,
+        device_bytes=1,
+        expert={"device": "7", "eager": True},
     )
     settings = config.settings()
     assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)
-    assert settings.device == "7"
+    assert (settings.device, settings.eager, settings.eviction) == ("7", True, "lru")

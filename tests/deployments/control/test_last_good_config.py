@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.models.emulated import Emulated
 from deployments.serving.service import InferenceService

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.control import policy_solver as solver
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.serving.service import InferenceService
@@ -69,14 +69,11 @@ async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
 
 
 @pytest.mark.slow
-async def test_longer_delays_and_smaller_waiting_rooms_reduce_the_rate() -> None:
+async def test_a_shorter_queue_reduces_the_rate() -> None:
     sla = {"response_time_ms": 15, "percentile": 95}
     async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
         before = await solved(service)
-        slow_network = {"sla": sla, "autoscaler": {"request_delay_ms": 3.0}}
-        await service.configure(parse_user_config(slow_network))
-        assert (await solved(service)).sla_rate_per_s < before.sla_rate_per_s
-        small_room = {"sla": sla, "limits": {"waiting_room": 1}}
+        small_room = {"sla": sla, "limits": {"max_queue_rows": 1}}
         await service.configure(parse_user_config(small_room))
         assert (await solved(service)).sla_rate_per_s < before.sla_rate_per_s
 
@@ -102,27 +99,11 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
     async with emulated_service(
         PROFILE,
         sla={"response_time_ms": 4.6, "percentile": 99.9},
-        policy={"response_time_share": 1.0},
         limits=REFUSES,
     ) as service:
         report = await solved(service)
         assert report.curve is None
         assert report.out_of_reach
-
-
-@pytest.mark.slow
-async def test_an_sla_and_delays_that_change_together_are_reported() -> None:
-    """The SLA at the replica stays the same, and so does its curve."""
-    async with emulated_service(PROFILE, sla={"response_time_ms": 20}, limits=REFUSES) as service:
-        before = await solved(service)
-        longer = {
-            "sla": {"response_time_ms": 23},
-            "autoscaler": {"request_delay_ms": 3.25},
-        }
-        await service.configure(parse_user_config(longer))
-        after = await solved(service)
-        assert after.objective == ServiceLevelObjective(23, 99)
-        assert after.curve == before.curve
 
 
 @pytest.mark.slow

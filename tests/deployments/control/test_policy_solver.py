@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoscaler.worker import WorkerError
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from deployments.control import policy_solver
 from deployments.control.policy_solver import (
     PolicySolver,

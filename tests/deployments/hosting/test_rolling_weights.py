@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.hosting.repository import ModelRepository
 from deployments.hosting.wishes import ModelWishes
 from deployments.models.digits import WEIGHTS

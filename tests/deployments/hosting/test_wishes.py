@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import NotFoundError
 from deployments.hosting.failed_loads import FIRST_PAUSE_S

@@ -11,7 +11,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.access.tokens import hash_token
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService

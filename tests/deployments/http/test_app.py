@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from starlette.types import Message
 
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import Tensors

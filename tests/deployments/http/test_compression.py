@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.http.answers import JSON
 from deployments.http.app import InferenceApp
 from deployments.http.compression import COMPRESSED_FROM_BYTES, accepted_coding, compressed

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 from deployments.access.tokens import hash_token
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.console.planner import Call, ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp

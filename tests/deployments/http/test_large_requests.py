@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.json_guard import MAX_JSON_BYTES
 from deployments.http.protocol import HostedApp, InferenceProtocol

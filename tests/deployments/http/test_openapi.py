@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import parse_request

@@ -14,7 +14,8 @@ import tritonclient.http as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
@@ -278,7 +279,7 @@ async def test_requests_of_different_lengths_and_bfloat16_are_answered(
     model: type[Reads], binary: bool
 ) -> None:
     served = model()
-    async with asking(served, {"waiting_room": 64, "max_body_bytes": 20_000}) as ask:
+    async with asking(served, {"max_queue_rows": 64, "max_body_bytes": 20_000}) as ask:
         lengths = [1, 5, 64, 5, 2]
         for length in lengths:
             rows = 3

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config.routing import SUPERVISOR
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
 from deployments.errors import StartError
+from deployments.haproxy.routing import SUPERVISOR
 from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.local.environment import environment_of
 from deployments.local.run import run_of
@@ -41,7 +41,7 @@ def test_the_users_own_haproxy_is_supervised(
 def test_without_the_supervisor_nothing_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deployments.config.routing.SUPERVISOR", "not-installed")
+    monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")
     with pytest.raises(StartError, match="is not installed beside this Python"):
         environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deployments.config.service_config import load_service_config
+from deployments.config.document import load_service_config
 from deployments.errors import StartError
 from deployments.local import service as local
 from deployments.local.descendants import descendants

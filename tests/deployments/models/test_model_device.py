@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.errors import DeviceError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.serving.device_health import STUCK_AFTER_S
+from deployments.serving.device_health import COMPILING_AFTER_S, STUCK_AFTER_S
 from deployments.serving.service import InferenceService
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
@@ -58,7 +59,7 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
     sizes: set[int], hang_after_s: float, hangs: bool
 ) -> None:
     config = ModelConfig(
-        name="m", import_path="emulated", max_batch_size=4, hang_after_s=hang_after_s
+        name="m", import_path="emulated", max_batch_size=4, expert={"hang_after_s": hang_after_s}
     )
     model = Emulated(PROFILE.to_dict())
     warm = WarmUp(compiles=True, not_run=frozenset(sizes))
@@ -69,7 +70,7 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
         await until_busy(service)
         time.sleep(0.001)
         assert service.stuck() == hangs
-        assert service.longest_batch_s == (config.compile_hang_after_s if sizes else hang_after_s)
+        assert service.longest_batch_s == (COMPILING_AFTER_S if sizes else hang_after_s)
         await asking
     finally:
         await service.close()
@@ -81,7 +82,7 @@ async def test_a_size_that_has_been_run_is_no_compile_any_more() -> None:
     service = InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE, warm=warm)
     try:
         await service.configure(parse_user_config({}))
-        assert service.longest_batch_s == config.compile_hang_after_s
+        assert service.longest_batch_s == COMPILING_AFTER_S
         await infer(service)
         await service.tick()
         assert service.longest_batch_s == STUCK_AFTER_S

@@ -6,7 +6,7 @@ import safetensors.numpy
 import torch
 
 from deployments import modelstore
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS, Digits
 from deployments.models.loading import load_model

@@ -119,7 +119,7 @@ async def test_what_becomes_of_rows_that_are_not_answered_is_counted_apart(
     recorded: dict[str, Recorder],
 ) -> None:
     slow = Profile.from_dict({"max_batch_size": 1, "latency_ms": {"per_request": 300, "fixed": 0}})
-    sla, limits = {"response_time_ms": 3_000}, {"max_timeout_ms": 1e4, **REFUSES}
+    sla, limits = {"response_time_ms": 3_000}, {"expert": {"max_timeout_ms": 1e4}, **REFUSES}
     async with emulated_service(slow, sla=sla, limits=limits) as service:
         exported = metrics.ReplicaMetrics(service)
         running, waiting, given_up = (asyncio.ensure_future(infer(service)) for _ in range(3))

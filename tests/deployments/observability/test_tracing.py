@@ -17,10 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import TracingConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.observability.config import TracingConfig
 from deployments.observability.tracing import BatchTimes, RequestTrace, Tracing
 from policy.errors import InvalidInputError
 from tests.support.doubles_service import USER_CONFIG, body, listening, make_service
@@ -55,7 +54,7 @@ def test_nothing_is_traced_unless_configured() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
 def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
-    tracing, _ = tracing_of(TracingConfig(sample_ratio=ratio, max_per_s=1e9))
+    tracing, _ = tracing_of(TracingConfig(sample_percent=100 * ratio, max_per_s=1e9))
     # 2,000 draws: the standard deviation of their share is 1%.
     assert begun(tracing, None, 2000) / 2000 == pytest.approx(ratio, abs=0.06)
     assert begun(tracing, SAMPLED, 100) == 100
@@ -75,8 +74,8 @@ def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
     ],
 )
 def test_an_invalid_traceparent_counts_as_none(value: bytes) -> None:
-    never, _ = tracing_of(TracingConfig(sample_ratio=0))
-    always, _ = tracing_of(TracingConfig(sample_ratio=1))
+    never, _ = tracing_of(TracingConfig(sample_percent=0))
+    always, _ = tracing_of(TracingConfig(sample_percent=100))
     assert never.begin(value, b"id", 0.0) is None
     trace = always.begin(value, b"id", 0.0)
     assert trace is not None
@@ -84,7 +83,7 @@ def test_an_invalid_traceparent_counts_as_none(value: bytes) -> None:
 
 
 def test_clients_cannot_ask_for_more_traces_than_allowed() -> None:
-    tracing, _ = tracing_of(TracingConfig(sample_ratio=0, max_per_s=5))
+    tracing, _ = tracing_of(TracingConfig(sample_percent=0, max_per_s=5))
     assert begun(tracing, SAMPLED, 100, 0.0) == 5
     assert begun(tracing, SAMPLED, 100, 1.0) == 5
 
@@ -145,8 +144,8 @@ def test_a_request_in_two_batches_has_the_times_of_both() -> None:
 
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol], ids=["asgi", "short way"])
 async def test_requests_over_http_are_traced(http: type[asyncio.Protocol]) -> None:
-    tracing, exporter = tracing_of(TracingConfig(sample_ratio=0))
-    config = parse_user_config({**USER_CONFIG, "tracing": {"sample_ratio": 0}})
+    tracing, exporter = tracing_of(TracingConfig(sample_percent=0))
+    config = parse_user_config({**USER_CONFIG, "tracing": {"sample_percent": 0}})
     async with make_service() as service:
         service.tracing = tracing
         await service.configure(config)
@@ -219,7 +218,7 @@ def test_the_exporter_reaches_a_collector() -> None:
         thread.start()
         endpoint = f"http://127.0.0.1:{server.server_port}/v1/traces"
         tracing = Tracing("digits", "1")
-        tracing.configure(TracingConfig(sample_ratio=1, endpoint=endpoint))
+        tracing.configure(TracingConfig(sample_percent=100, endpoint=endpoint))
         trace = tracing.begin(SAMPLED, b"id-7", time.monotonic())
         assert trace is not None
         tracing.end(trace, 503, 1)

@@ -24,7 +24,9 @@ async def test_it_resizes_the_stages_that_need_it():
     table = DivisionTable((100.0, 1000.0), ({"scale": 1, "shift": 1}, {"scale": 3, "shift": 1}))
     steps = [Stage(Scale, place="thread"), Stage(shift, place="loop")]
     async with Pipeline(steps) as pipeline:
-        autoscaler = PipelineAutoscaler(pipeline, StageScaler(table, margin=1.0, hold_s=10.0))
+        autoscaler = PipelineAutoscaler(
+            pipeline, StageScaler(table, margin=1.0, scale_down_delay_s=10.0)
+        )
         now_s = time.monotonic()
         await asyncio.gather(*(pipeline.predict(v) for v in range(50)))
         autoscaler.step(now_s + 1)  # 50 per second

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.config.service_config import ModelConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.models.loading import load_model
 from deployments.profiling.kept_profile import KeptProfile
 from deployments.serving.service_loading import profile_of

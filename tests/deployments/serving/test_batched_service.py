@@ -26,7 +26,7 @@ async def test_a_deadline_beyond_the_time_limit_is_cut() -> None:
     profile = Profile.from_dict(
         {"max_batch_size": 1, "latency_ms": {"per_request": 50, "fixed": 0}}
     )
-    limits = {"max_timeout_ms": 20, "late": "serve"}
+    limits = {"late": "serve", "expert": {"max_timeout_ms": 20}}
     async with emulated_service(profile, limits=limits) as service:
         with pytest.raises(DeadlineError, match="shorter than its own processing time"):
             await infer(service, deadline_ms=1e6)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.control import policy_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
@@ -108,7 +109,9 @@ async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> N
         assert service.explain()["batch_size_limit"] == 12
         assert service.autoscaling_stats()["full_batch_size"] == 12
         assert max(service.batcher.core.policy(0.0).actions) == 12
-    async with emulated_service(linear, sla=sla, limits={"batch_size_limit": 3}) as service:
+    async with emulated_service(
+        linear, sla=sla, limits={"expert": {"batch_size_limit": 3}}
+    ) as service:
         assert service.explain()["batch_size_limit"] == 3
 
 
@@ -225,7 +228,8 @@ _POOLS = """
 import asyncio, json, time
 import numpy as np
 from threadpoolctl import threadpool_info
-from deployments.config.service_config import ModelConfig, parse_user_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.digits import Digits
@@ -274,7 +278,7 @@ async def test_what_is_not_answered_within_the_time_limit_is_given_up_at_a_tick(
     profile = Profile.from_dict(
         {"max_batch_size": 1, "latency_ms": {"per_request": 30, "fixed": 0}}
     )
-    limits = {"max_timeout_ms": 60_000, "late": "serve"}
+    limits = {"late": "serve", "expert": {"max_timeout_ms": 60_000}}
     async with emulated_service(profile, limits=limits) as service:
         old = [asyncio.ensure_future(infer(service, sent_s_ago=60.1)) for _ in range(2)]
         young = asyncio.ensure_future(infer(service))

@@ -24,7 +24,7 @@ NAME = "autoscaled"
 #: One replica serves 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
 RATE_PER_S = 80
 STRICT = {"response_time_ms": 200, "percentile": 99.99}
-TIMES = {"hold_s": 5, "window_s": 6, "idle_s": 2}
+TIMES = {"scale_down_delay_s": 5, "scale_to_zero_delay_s": 2, "expert": {"window_s": 6}}
 
 
 def document_of(**changes: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
         assert list(service.replicas()) == [first]
 
         # Held, so that the replicas are the same if this machine is too busy to send the load.
-        service.redeploy(document_of(sla=STRICT, autoscaler={"hold_s": 120}))
+        service.redeploy(document_of(sla=STRICT, autoscaler={"scale_down_delay_s": 120}))
         assert wait_for(lambda: all_run(service) and len(service.replicas()) >= 2)
         assert first in service.replicas()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.records import Outcome, Records
 from loadtests.reporting import charts
 from loadtests.reporting.page import Setting, render

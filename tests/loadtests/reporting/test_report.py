@@ -3,7 +3,7 @@ import csv
 import numpy as np
 import pytest
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.records import Outcome, Records
 from loadtests.reporting.report import (
     LATE_IN_WINDOW,

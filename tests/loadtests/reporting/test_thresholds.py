@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from deployments.config.service_config import SLAConfig
+from deployments.config.user_config import SLAConfig
 from loadtests.records import Records
 from loadtests.reporting.report import report
 from loadtests.reporting.thresholds import Thresholds

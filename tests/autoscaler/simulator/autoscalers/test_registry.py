@@ -59,7 +59,7 @@ def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
     sojourn = made("sojourn")
     assert isinstance(sojourn, SojournAutoscaler)
     assert sojourn.autoscaler.settings == PROBLEM.settings
-    assert made("sojourn:0.95").autoscaler.settings == AutoscalerSettings(windows=0.95)
+    assert made("sojourn:95").autoscaler.settings == AutoscalerSettings(compliant_minutes=95)
 
 
 def test_static_is_sized_for_the_busiest_second() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
-from deployments.config.service_config import parse_user_config
+from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import PolicyController
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective

@@ -57,9 +57,9 @@ def test_what_cannot_be_scaled():
         solve_divisions(STEPS, SLA, 1)
     with pytest.raises(InfeasibleError, match="no number of workers"):
         solve_divisions(STEPS, ServiceLevelObjective(5.0, 99.0), 6, requests=10_000)
-    for margin, hold_s in [(0.9, 1.0), (1.0, -1.0)]:
+    for margin, scale_down_delay_s in [(0.9, 1.0), (1.0, -1.0)]:
         with pytest.raises(InvalidInputError):
-            StageScaler(DivisionTable((1.0,), ({"a": 1},)), margin, hold_s)
+            StageScaler(DivisionTable((1.0,), ({"a": 1},)), margin, scale_down_delay_s)
 
 
 def test_a_stage_on_the_event_loop_stays_one_worker():
@@ -72,7 +72,7 @@ def test_a_stage_on_the_event_loop_stays_one_worker():
 def test_more_at_once_and_fewer_after_the_hold(loads):
     """Workers follow the highest of the latest needs."""
     table = DivisionTable(tuple(range(1, 31)), tuple({"a": n} for n in range(1, 31)))
-    scaler = StageScaler(table, margin=1.5, hold_s=10.0)
+    scaler = StageScaler(table, margin=1.5, scale_down_delay_s=10.0)
     needs = [max(1, min(30, int(np.ceil(1.5 * load)))) for load in loads]
     for second, load in enumerate(loads):
         assert scaler.decide(float(second), load) == {
@@ -104,7 +104,7 @@ class TestStagesWithReplicas:
         assert self.TABLE.share_of_workers("b", 160.0) == pytest.approx(6.0)
 
     def test_the_measured_fan_out_counts_and_only_for_its_stage(self):
-        scaler = StageScaler(self.TABLE, margin=1.0, hold_s=0.0)
+        scaler = StageScaler(self.TABLE, margin=1.0, scale_down_delay_s=0.0)
         assert scaler.decide(0.0, 15.0) == {"a": 1, "b": 2}
         # Three times as many items of each request as expected.
         assert scaler.decide(1.0, 15.0, {"b": 6.0}) == {"a": 1, "b": 3}
@@ -114,7 +114,7 @@ class TestStagesWithReplicas:
     def test_a_pipeline_needs_another_replica_if_it_is_the_limit(self):
         for ends, need in ((True, 1.5), (False, 0.0)):
             table = DivisionTable((10.0, 20.0), ({"a": 1}, {"a": 2}), {}, ends)
-            scaler = StageScaler(table, margin=1.2, hold_s=10.0)
+            scaler = StageScaler(table, margin=1.2, scale_down_delay_s=10.0)
             scaler.decide(0.0, 25.0)
             scaler.decide(1.0, 5.0)
             assert scaler.pipeline_replicas() == pytest.approx(need)

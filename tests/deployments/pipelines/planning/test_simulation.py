@@ -76,7 +76,7 @@ def test_the_stage_that_is_short_gets_workers_and_no_other():
     table = DivisionTable((50.0, 150.0), ({"a": 1, "b": 1}, {"a": 1, "b": 2}))
     arrivals_s = np.concatenate([poisson(20.0, 200), 10 + poisson(100.0, 1000)])
     arrivals_s.sort()
-    scaler = StageScaler(table, margin=1.0, hold_s=3.0)
+    scaler = StageScaler(table, margin=1.0, scale_down_delay_s=3.0)
     simulated = run([stage("a", 1.0), stage("b", 8.0)], arrivals_s, scaler=scaler, start_time_s=2.0)
     one, other = simulated.stages
     assert one.mean_workers == 1.0

@@ -158,12 +158,14 @@ async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
     assert answer.status_code == 504
     await service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}}))
     assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 504
-    await service.configure(parse_user_config({"sla": {"response_time_ms": 0.5}, "late": "serve"}))
+    await service.configure(
+        parse_user_config({"sla": {"response_time_ms": 0.5}, "limits": {"late": "serve"}})
+    )
     assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
 
 
 async def test_a_pipeline_without_room_answers_503():
-    service = make_service(max_pending=1)
+    service = make_service(expert={"max_pending": 1})
     await service.start()
     transport = httpx.ASGITransport(PipelineApp(service, "0"))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -272,16 +274,16 @@ async def test_a_wrong_config_leaves_the_last_good_one_in_force(client, service)
         await apply_user_config(to, content, last_good, parse_user_config)
 
     starting = make_service()
-    with pytest.raises(InvalidInputError, match="user_config: late: "):
-        await apply(starting, {"late": "never"})
+    with pytest.raises(InvalidInputError, match=r"user_config.limits\.late: "):
+        await apply(starting, {"limits": {"late": "never"}})
     good = {"sla": {"response_time_ms": 4321, "percentile": 90}}
     await apply(service, good)
-    await apply(service, {"late": "never"})
-    await apply(starting, {"late": "never"})
+    await apply(service, {"limits": {"late": "never"}})
+    await apply(starting, {"limits": {"late": "never"}})
     for made in (service, starting):
         assert made.user_config.sla.response_time_ms == 4321
     policy = (await client.get("/sojourn/policy")).json()
-    assert policy["config_error"].startswith("user_config: late: ")
+    assert policy["config_error"].startswith("user_config.limits.late: ")
     assert starting.explain()["config_error"].endswith("; the last good user_config is in force")
     await apply(service, good)
     assert service.explain()["config_error"] is None

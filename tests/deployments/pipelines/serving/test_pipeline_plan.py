@@ -22,10 +22,17 @@ STEPS: list[dict[str, Any]] = [
     {
         "each": {
             "branch": [
-                {"stage": {"code": "nowhere:Encode", "batch_size": 8, "profile": HEAVY, "cost": 3}}
+                {
+                    "stage": {
+                        "code": "nowhere:Encode",
+                        "batch_size": 8,
+                        "profile": HEAVY,
+                        "expert": {"cost": 3},
+                    }
+                }
             ],
             "join": "nowhere:join",
-            "expected_items": 2,
+            "expert": {"expected_items": 2},
         }
     },
     {
@@ -113,15 +120,20 @@ def test_what_is_believed_counts_and_not_what_was_written() -> None:
 
 
 def test_pinned_workers_and_limits_give_way_to_the_plan() -> None:
-    stage: dict[str, Any] = {"code": "nowhere:A", "profile": HEAVY, "batch_size": 8, "cpus": [0]}
+    stage: dict[str, Any] = {
+        "code": "nowhere:A",
+        "profile": HEAVY,
+        "batch_size": 8,
+        "expert": {"cpus": [0]},
+    }
     deployed = {**stage, "place": "deployment", "max_workers": 2, "name": "b"}
-    del deployed["cpus"]
+    del deployed["expert"]
     found = plan(
         *arguments(config([{"stage": stage}, {"stage": deployed}])),
         response_time_ms=100, percentile=99, arrival_rate_per_s=1100,
     )  # fmt: skip
     pinned, other = (step["stage"] for step in yaml.safe_load(found["steps"])["steps"])
-    assert "cpus" not in pinned
+    assert not pinned["expert"]
     assert pinned["workers"] > 1
     assert other["max_workers"] == other["workers"] > 2
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from deployments.config.service_config import ModelConfig, parse_user_config
-from deployments.hosting.declared import declared_models, revised
+from deployments.config.declared import declared_models, revised
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from policy.errors import InvalidInputError
 from tests.support.hosted_models import config_of
 

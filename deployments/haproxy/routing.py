@@ -31,7 +31,7 @@ SUPERVISOR = "sojourn-haproxy"
 def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
 
-    `deployments.config.request_environment` has those that depend on the model.
+    `deployments.haproxy.request_environment` has those that depend on the model.
 
     Parameters
     ----------

@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 
-from deployments.config.check import check_model, check_service
-from deployments.config.serve_values import ActorOptions
-from deployments.config.service_config import (
-    ModelConfig,
-    ServiceConfig,
-    load_service_config,
-    parse_user_config,
-)
+from deployments.config.document import ActorOptions, ServiceConfig, load_service_config
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
+from deployments.local.check import check_model, check_service
 from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[3]
@@ -88,7 +84,7 @@ def test_what_is_configured_for_a_model_that_there_is_not() -> None:
 def test_a_version_of_a_model_whose_weights_are_in_no_store() -> None:
     name = P4.args.model.name
     versioned = parse_user_config({"models": {name: {"version": "2"}}})
-    with pytest.raises(InvalidInputError, match=rf"user_config: models\.{name}: version: .*store"):
+    with pytest.raises(InvalidInputError, match=rf"user_config\.models\.{name}: version: .*store"):
         check_service(P4.model_copy(update={"user_config": versioned}))
 
 

@@ -1,7 +1,7 @@
 """Check what a config file promises before anything starts: the model, the SLA, the machine.
 
 The model is imported in a process of its own, because a user's module may do anything when it is
-imported. ``python -m deployments.config.check`` is that process: it reads one JSON object from
+imported. ``python -m deployments.local.check`` is that process: it reads one JSON object from
 standard input and writes one to standard output.
 """
 
@@ -16,9 +16,11 @@ from typing import Any
 from urllib.request import url2pathname
 from zipfile import BadZipFile, ZipFile
 
-from deployments.config.service_config import ModelConfig, ServiceConfig, UserConfig
+from deployments.config.declared import declared_models
+from deployments.config.document import ServiceConfig
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
-from deployments.hosting.declared import declared_models
 from deployments.models.loading import check_weights, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
@@ -56,9 +58,9 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     try:
         models = declared_models(config.args.all_models, config.user_config)
     except InvalidInputError as error:
-        raise InvalidInputError(f"user_config: {error}") from None
+        raise InvalidInputError(f"user_config.{error}") from None
     room = _room(config, cpu_count or os.cpu_count() or 1)
-    package = _package(config)
+    package = config.working_dir
     if package is not None and not package.startswith(_FILE):
         return [f"{config.application}: its model is in {package} and was not checked", *room]
     with _working_directory(package) as directory:
@@ -74,7 +76,7 @@ def _check_in_child(model: ModelConfig, user_config: UserConfig, directory: str 
     question = {"model": model.model_dump(), "user_config": user_config.model_dump()}
     try:
         child = subprocess.run(
-            [sys.executable, "-m", "deployments.config.check"],
+            [sys.executable, "-m", "deployments.local.check"],
             input=json.dumps(question),
             capture_output=True,
             text=True,
@@ -93,18 +95,9 @@ def _check_in_child(model: ModelConfig, user_config: UserConfig, directory: str 
         )
     answer = json.loads(child.stdout)
     if "out_of_reach" in answer:
-        raise InfeasibleError(f"user_config: sla: {answer['out_of_reach']}")
+        raise InfeasibleError(f"user_config.sla: {answer['out_of_reach']}")
     if "error" in answer:
         raise StartError(answer["error"])
-
-
-def _package(config: ServiceConfig) -> str | None:
-    """Return the URL from which Ray takes the working directory of the replicas."""
-    for content in config.document["applications"]:
-        if content.get("name", "default") == config.application:
-            url: str | None = (content.get("runtime_env") or {}).get("working_dir")
-            return url
-    return None
 
 
 @contextmanager

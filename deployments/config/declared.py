@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from deployments.config.service_config import HostedModelConfig, ModelConfig, UserConfig
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import HostedModelConfig, UserConfig
 from deployments.config.validation import unknown_key, validate
 from deployments.modelstore.names import STORE_PREFIX, ModelName
 from policy.errors import InvalidInputError, SojournError

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config.request_environment import (
+from deployments.config.document import ServiceConfig, load_service_config
+from deployments.config.user_config import parse_user_config
+from deployments.haproxy.request_environment import (
     MIN_BUFFER_BYTES,
     RequestTraits,
     read_traits,
     request_environment,
 )
-from deployments.config.service_config import ServiceConfig, load_service_config, parse_user_config
 from deployments.haproxy.settings import ALWAYS_SERVED
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -84,7 +85,7 @@ def test_the_buffer_fits_one_row_and_is_never_small() -> None:
 
 
 def test_the_config_and_the_users_own_setting_win() -> None:
-    config = config_of("digits", retry_body_bytes=20_000_000)
+    config = config_of("digits", expert={"retry_body_bytes": 20_000_000})
     assert 20_008_192 < buffer_bytes(config, RequestTraits(256)) < 21_000_000
     own = {"RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "16384"}
     environment = request_environment([config], [RequestTraits(256)], own)

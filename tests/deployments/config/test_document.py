@@ -1,0 +1,339 @@
+"""The config file: Ray Serve's schema around Sojourn's own parts."""
+
+import copy
+import math
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from deployments.config import document as ours
+from deployments.config.document import AUTOSCALING_POLICY, load_service_config
+from policy.errors import InvalidInputError
+from tests.support.readme import ROOT
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # from pydantic, through Ray
+    from ray.serve import schema
+    from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+#: Those of pipelines have another form; tests/deployments/pipelines/serving checks them.
+CONFIGS = sorted(path for path in ROOT.glob("configs/*.yaml") if "pipeline" not in path.stem)
+APPLICATION = "applications.0"
+REPLICA = f"{APPLICATION}.deployments.0"
+SCALING = f"{REPLICA}.autoscaling_config"
+DOCUMENT: dict[str, Any] = {
+    "http_options": {"port": 8000},
+    "applications": [
+        {
+            "name": "a",
+            "import_path": "deployments.application:build",
+            "args": {"model": {"name": "m", "import_path": "p:C"}},
+            "deployments": [
+                {
+                    "name": "Replica",
+                    "ray_actor_options": {"num_cpus": 1},
+                    "autoscaling_config": {
+                        "min_replicas": 1,
+                        "max_replicas": 2,
+                        "metrics_interval_s": 1,
+                        "policy": {"policy_function": AUTOSCALING_POLICY},
+                    },
+                    "user_config": {"sla": {"response_time_ms": 100, "percentile": 99}},
+                }
+            ],
+        }
+    ],
+}
+Change = Callable[[dict[str, Any]], object]
+
+
+def application(document: dict[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = document["applications"][0]
+    return entry
+
+
+def replica(document: dict[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = application(document)["deployments"][0]
+    return entry
+
+
+def scaling(document: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = replica(document)["autoscaling_config"]
+    return config
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[Change], ours.ServiceConfig]:
+    def write_and_load(change: Change) -> ours.ServiceConfig:
+        document = copy.deepcopy(DOCUMENT)
+        change(document)
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return load_service_config(path)
+
+    return write_and_load
+
+
+Load = Callable[[Change], ours.ServiceConfig]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_the_shipped_configs_are_valid(path: Path) -> None:
+    for config in ours.load_service_configs(path):
+        assert config.user_config.sla.objective.in_words().startswith("99% of requests within ")
+
+
+@pytest.mark.parametrize(
+    ("our_model", "rays"),
+    [
+        (ours.ServeDocument, schema.ServeDeploySchema),
+        (ours.HttpOptions, schema.HTTPOptionsSchema),
+        (ours.ApplicationEntry, schema.ServeApplicationSchema),
+        (ours.DeploymentEntry, schema.DeploymentSchema),
+        (ours.AutoscalingConfig, AutoscalingConfig),
+        (ours.AutoscalingPolicy, AutoscalingPolicy),
+        (ours.ActorOptions, schema.RayActorOptionsSchema),
+    ],
+)
+def test_the_known_keys_are_those_of_ray_serve(our_model: Any, rays: Any) -> None:
+    assert set(our_model.model_fields) == set(rays.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(http_option={}), "http_option: unknown key; did you mean http_options"),
+        (lambda d: d["http_options"].update(prt=1), "http_options.prt: unknown key; did you mean"),
+        (
+            lambda d: application(d).update(rout_prefix="/"),
+            f"{APPLICATION}.rout_prefix: unknown key; did you mean route_prefix?",
+        ),
+        (
+            lambda d: replica(d).update(autoscale_config={}),
+            f"{REPLICA}.autoscale_config: unknown key; did you mean autoscaling_config?",
+        ),
+        (
+            lambda d: scaling(d).update(min_replica=1),
+            f"{SCALING}.min_replica: unknown key; did you mean min_replicas?",
+        ),
+        (
+            lambda d: replica(d)["user_config"]["sla"].update(percentil=99),
+            f"{REPLICA}.user_config.sla.percentil: unknown key; did you mean percentile?",
+        ),
+        (
+            lambda d: scaling(d)["policy"].update(function="x"),
+            f"{SCALING}.policy.function: unknown key",
+        ),
+        (
+            lambda d: replica(d)["ray_actor_options"].update(cpus=1),
+            f"{REPLICA}.ray_actor_options.cpus: unknown key; did you mean num_cpus?",
+        ),
+        (
+            lambda d: replica(d).update(name="Replika"),
+            f"{APPLICATION}.deployments: must have one entry, with the name Replica, not 'Replika'",
+        ),
+        (lambda d: application(d).update(deployments=[]), "with the name Replica, not none"),
+        (lambda d: application(d).update(deployments=7), "deployments: input should be a valid li"),
+        (lambda d: d.update(applications=["a"]), f"{APPLICATION}: must be a mapping, not 'a'"),
+        (
+            lambda d: application(d).update(deployments=[None]),
+            f"{REPLICA}: must be a mapping, not None",
+        ),
+        (lambda d: d.update(applications=[]), "none has import_path deployments.application:build"),
+        (
+            lambda d: application(d).update(import_path="deployments.application:buld"),
+            "is deployments.application:buld misspelled?",
+        ),
+        (lambda d: application(d).update(args={}), f"{APPLICATION}.args.model: is required"),
+        (lambda d: scaling(d).update(max_replicas=0), f"{SCALING}.max_replicas: input should be"),
+        (lambda d: scaling(d).update(max_replicas=1.5), f"{SCALING}.max_replicas: input should be"),
+        (
+            lambda d: scaling(d).update(min_replicas=3),
+            f"{SCALING}.min_replicas: must be at most max_replicas, 2, not 3",
+        ),
+        (
+            lambda d: scaling(d).update(initial_replicas=3),
+            f"{SCALING}.initial_replicas: must be from 1 to 2, not 3",
+        ),
+        (
+            lambda d: scaling(d).update(metrics_interval_s=10),
+            f"{SCALING}.metrics_interval_s: must be above 0 and at most 2",
+        ),
+        (lambda d: scaling(d).pop("metrics_interval_s"), "metrics_interval_s: must be above 0"),
+        (
+            lambda d: scaling(d).pop("policy"),
+            f"{SCALING}.policy.policy_function: must be {AUTOSCALING_POLICY}, not None",
+        ),
+        (lambda d: replica(d).pop("user_config"), f"{REPLICA}.user_config.sla: is required"),
+        (
+            lambda d: replica(d)["user_config"]["sla"].pop("percentile"),
+            f"{REPLICA}.user_config.sla: is required, with response_time_ms and percentile",
+        ),
+        (
+            lambda d: replica(d).pop("autoscaling_config") and replica(d).update(num_replicas=0),
+            f"{REPLICA}.num_replicas: input should be greater than or equal to 1, not 0",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(load: Load, change: Change, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
+        load(change)
+    assert re.match(r"/.*config\.yaml:\d+: [a-z]", str(caught.value))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        *(
+            (lambda d, key=key: d["http_options"].update({key: "x"}), f"http_options.{key}")
+            for key in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_keyfile_password")
+        ),
+        (lambda d: d.update(grpc_options={"port": 9000}), "grpc_options"),
+        (lambda d: scaling(d).update(target_ongoing_requests=2), "target_ongoing_requests"),
+        (
+            lambda d: replica(d)["user_config"].update(policy={"energy_weight": 2}),
+            "user_config.policy",
+        ),
+    ],
+)
+def test_a_key_without_an_effect_is_refused(load: Load, change: Change, key: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"{re.escape(key)}: .*no effect") as caught:
+        load(change)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_line_is_that_of_the_wrong_key(tmp_path: Path) -> None:
+    text = (ROOT / "configs/digits.yaml").read_text()
+    path = tmp_path / "wrong.yaml"
+    for line, message in (
+        ("max_batch_size: 0", "args.model.max_batch_size: input should be greater than or equal"),
+        ("percentile: 100", f"{REPLICA}.user_config.sla.percentile: input should be less than 100"),
+        ("num_cpus: -1", f"{REPLICA}.ray_actor_options.num_cpus: input should be"),
+    ):
+        key = line.partition(":")[0]
+        path.write_text(re.sub(rf"(?m)^( +){key}: \d+", rf"\g<1>{line}", text))
+        number = (
+            path.read_text()
+            .splitlines()
+            .index(next(one for one in path.read_text().splitlines() if one.strip() == line))
+        )
+        with pytest.raises(InvalidInputError) as caught:
+            load_service_config(path)
+        assert str(caught.value).startswith(f"{path}:{number + 1}: ")
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_cpus", "two", "valid number, not 'two'"),
+        ("num_cpus", None, "valid number, not None"),
+        ("num_cpus", True, "valid number, not True"),
+        ("num_cpus", math.nan, "finite number, not nan"),
+        ("num_gpus", -1, "greater than or equal to 0, not -1"),
+        ("memory", "16Gi", "valid number, not '16Gi'"),
+        ("port", 8000.5, "valid integer, not 8000.5"),
+        ("port", True, "valid integer, not True"),
+        ("port", 70000, "less than or equal to 65535, not 70000"),
+        ("host", 5, "valid string, not 5"),
+        ("host", "foo bar", "must be an address or a host's name, not 'foo bar'"),
+        ("name", "", "at least 1 character, not ''"),
+        ("route_prefix", "digits", "must be / or begin with / .* not 'digits'"),
+        ("route_prefix", "/digits/", "must be / or begin with / .* not '/digits/'"),
+        ("import_path", ["a"], r"valid string, not \['a'\]"),
+        ("runtime_env", {"working_dir": 5}, "working_dir: input should be a valid string, not 5"),
+        ("user_config", [1], r"valid dictionary, not \[1\]"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_told_in_one_line(
+    load: Load, key: str, value: object, message: str
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        places: dict[type[BaseModel], dict[str, Any]] = {
+            ours.HttpOptions: document["http_options"],
+            ours.ApplicationEntry: application(document),
+            ours.DeploymentEntry: replica(document),
+            ours.ActorOptions: replica(document)["ray_actor_options"],
+        }
+        next(place for model, place in places.items() if key in model.model_fields)[key] = value
+
+    with pytest.raises(InvalidInputError, match=f"{key}.*{message}") as caught:
+        load(change)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_replica_takes_where_nothing_is_said(load: Load) -> None:
+    def bare(document: dict[str, Any]) -> None:
+        del document["http_options"]
+        del replica(document)["ray_actor_options"]
+        del application(document)["name"]
+        del replica(document)["autoscaling_config"]
+        replica(document)["num_replicas"] = 3
+        replica(document)["user_config"]["sla"] = "p95=50ms"
+
+    config = load(bare)
+    assert (config.actor.num_cpus, config.actor.num_gpus) == (1, 0)
+    assert (config.http_host, config.http_port) == ("127.0.0.1", 8000)
+    assert (config.application, config.route_prefix) == ("default", "")
+    assert config.replicas == (3, 3)
+    assert config.user_config.sla.objective.in_words() == "95% of requests within 50 ms"
+    assert load(lambda document: None).replicas == (1, 2)
+
+
+def test_two_applications_differ_in_name_and_prefix(load: Load) -> None:
+    def again(**changes: str) -> Change:
+        return lambda d: d["applications"].append({**copy.deepcopy(application(d)), **changes})
+
+    for changes, message in (
+        ({}, "two have the application 'a'"),
+        ({"name": "b"}, "two have the route_prefix '/'"),
+        ({"name": "b", "route_prefix": "/b"}, "has 2 models, must have one here"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            load(again(**changes))
+
+
+def share_a_budget(document: dict[str, Any]) -> None:
+    scaling(document)["policy"]["policy_kwargs"] = {"replica_budget": 2}
+
+
+@pytest.mark.parametrize(
+    ("standbys", "change", "problem"),
+    [
+        (1, lambda document: None, None),
+        ("auto", lambda document: None, None),
+        (2, lambda document: None, "room for a replica that serves within max_replicas, 2; 2 does"),
+        ("auto", lambda document: scaling(document).update(max_replicas=1), "max_replicas, 1"),
+        (1, lambda document: replica(document).pop("autoscaling_config"), "needs an autoscaling"),
+        (1, share_a_budget, "must be 0 with a replica_budget, not 1"),
+    ],
+)
+def test_standbys_need_room(
+    load: Load, standbys: int | str, change: Change, problem: str | None
+) -> None:
+    def with_standbys(document: dict[str, Any]) -> None:
+        replica(document)["user_config"]["autoscaler"] = {"standbys": standbys}
+        change(document)
+
+    if problem is None:
+        assert load(with_standbys).user_config.autoscaler.standbys == standbys
+    else:
+        with pytest.raises(InvalidInputError, match=rf"autoscaler\.standbys: .*{problem}"):
+            load(with_standbys)
+
+
+@pytest.mark.slow
+def test_a_config_and_a_service_do_without_scipy_signal_whose_import_takes_most_of_a_second() -> (
+    None
+):
+    program = "import sys, deployments.serving.service; sys.exit('scipy.signal' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
