@@ -63,6 +63,13 @@ class BatchingPolicy:
                 starts[length] = start
         return starts
 
+    def up_to(self, batch_size: int) -> "BatchingPolicy":
+        """Return the policy that starts a batch of `batch_size` as soon as so many wait."""
+        if batch_size >= self.max_batch_size:
+            return self
+        shorter = (self.batch_size(length) for length in range(batch_size))
+        return BatchingPolicy((*shorter, batch_size), self.max_wait_ms)
+
     def batch_size(self, queue_length: int) -> int:
         """Return the batch size to start at `queue_length`; 0 is to wait."""
         last = len(self.actions) - 1

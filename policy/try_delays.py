@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from policy.errors import InvalidInputError
 
+#: How many times HAProxy tries another replica after a refusal: RAND's retries.
+RETRIES = 5
+
 
 @dataclass(frozen=True)
 class TryDelays:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
     from autoscaler.simulator.engines.interface import Routing
     from autoscaler.simulator.fleet import Failures
-    from autoscaler.simulator.policy_tables import policy_table
     from autoscaler.simulator.results import Run
     from autoscaler.simulator.scaling import FleetView, ScalingPolicy
     from autoscaler.simulator.scenario import Scenario
@@ -46,7 +45,6 @@ __all__ = [
     "WithinSecond",
     "load_trace",
     "poisson_counts",
-    "policy_table",
     "simulate",
 ]
 
@@ -70,7 +68,6 @@ _MODULES = {
     "WithinSecond": "autoscaler.simulator.arrivals",
     "load_trace": "autoscaler.history.traces",
     "poisson_counts": "autoscaler.simulator.arrivals",
-    "policy_table": "autoscaler.simulator.policy_tables",
     "simulate": "autoscaler.simulator.simulation",
 }
 

@@ -1,7 +1,7 @@
 """The scenario of a simulation: the load, the replicas, the balancer, and failures."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -12,19 +12,17 @@ from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.arrivals import WithinSecond
 from autoscaler.simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.policy_tables import live_user_config
 from autoscaler.simulator.standbys import Standbys
 from autoscaler.simulator.start_time import StartTime
-from deployments.haproxy.routing import RETRIES
-from policy.batcher.limits import Limits, limits_for
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
-from policy.objective import Objective, ServiceLevelObjective
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings, ServiceModel, service_model
 from policy.table import PolicyTable
 from policy.table_solving import solve_table
-from policy.try_delays import TryDelays
+from policy.try_delays import RETRIES, TryDelays
 
 FloatArray = NDArray[np.float64]
 
@@ -61,14 +59,9 @@ class Scenario:
         Delays between balancer and replica. `retries` must be a number.
     batching : PolicyTable, BatchingPolicy or None
         When each replica starts a batch. None: by the table that a live replica solves for this
-        SLA.
-    waiting_room : int or None
-        Requests that may wait in a replica, at least one. None: as in a live replica of this SLA.
-    max_age_ms : float or None
-        Longest time that a request waits for others, whatever the policy says. None: as in a live
-        replica of this SLA, what a full batch leaves of the response time.
-    serve_late : bool
-        Whether a replica answers a request late rather than refuse it.
+        SLA and its settings. No batch is larger than a live replica's limits allow.
+    settings : BatchingSettings
+        Of the service. Without `batching`, replicas batch by the table that these settings ask for.
     refuse_ms : float or None
         Time of a front beside the device for a request that it refuses instead of reading it. None:
         `REFUSE_SHARE` of the time for reading and answering one.
@@ -104,9 +97,7 @@ class Scenario:
     routing: Routing = Routing.RANDOM
     delays: TryDelays = field(default_factory=lambda: TryDelays(retries=RETRIES))
     batching: PolicyTable | BatchingPolicy | None = None
-    waiting_room: int | None = None
-    max_age_ms: float | None = None
-    serve_late: bool = False
+    settings: BatchingSettings = field(default_factory=BatchingSettings)
     refuse_ms: float | None = None
     replicas: int = 1
     min_replicas: int = 1
@@ -130,10 +121,11 @@ class Scenario:
         if self.delays.retries is None:
             raise InvalidInputError("delays: retries must be a number in a simulation")
         _check_whole("retries", self.delays.retries, 0, _MAX_RETRIES)
-        if self.waiting_room is not None:
-            _check_whole("waiting_room", self.waiting_room, 1, 1_000_000)
-        if self.max_age_ms is not None and not self.max_age_ms >= 0:
-            raise InvalidInputError(f"max_age_ms: must be at least 0, not {self.max_age_ms}")
+        room, age_ms = self.settings.waiting_room, self.settings.max_age_ms
+        if room is not None:
+            _check_whole("waiting_room", room, 1, 1_000_000)
+        if age_ms is not None and not age_ms >= 0:
+            raise InvalidInputError(f"max_age_ms: must be at least 0, not {age_ms}")
         if self.refuse_ms is not None and not 0 <= self.refuse_ms < math.inf:
             raise InvalidInputError(f"refuse_ms: must be at least 0, not {self.refuse_ms}")
         _check_whole("min_replicas", self.min_replicas, 0, 1_000_000)
@@ -146,12 +138,12 @@ class Scenario:
                 raise InvalidInputError(
                     f"{name}: must be one of {', '.join(kind)}, not {getattr(self, name)!r}"
                 ) from None
-        largest = max(policy.max_batch_size for policy in self.table.policies)
-        if largest > self.profile.max_batch_size:
+        if (largest := self._largest_given) > self.profile.max_batch_size:
             raise InvalidInputError(
                 f"batching: starts batches of {largest}, but the profile ends at "
                 f"{self.profile.max_batch_size}"
             )
+        _ = self.table  # solved once, here: an SLA out of reach is found before the run
 
     @property
     def seconds(self) -> int:
@@ -168,35 +160,36 @@ class Scenario:
         return _serial(self.profile)
 
     @property
+    def _given(self) -> tuple[BatchingPolicy, ...]:
+        """The policies of a given batching; none without one."""
+        if self.batching is None:
+            return ()
+        given = self.batching
+        return given.policies if isinstance(given, PolicyTable) else (given,)
+
+    @property
+    def _largest_given(self) -> int:
+        return max((policy.max_batch_size for policy in self._given), default=0)
+
+    @property
+    def service(self) -> ServiceModel:
+        """How each replica batches: as in a live service with these settings."""
+        settings = self.settings
+        if self.batching is not None:
+            limit = min(self._largest_given, settings.batch_size_limit or self._largest_given)
+            settings = replace(settings, batch_size_limit=limit)
+        return _service(self.replica_profile, self.objective, self.delays, settings)
+
+    @property
     def table(self) -> PolicyTable:
         """The policy table of each replica."""
-        if isinstance(self.batching, PolicyTable):
-            return self.batching
-        if isinstance(self.batching, BatchingPolicy):
-            rates = (self.replica_profile.capacity_per_s,)
-            return PolicyTable(rates, 2 * (self.batching,), "one policy at all rates")
-        user_config = live_user_config(self.objective)
-        profile = _up_to(self.replica_profile, self._limits.max_batch_size)
-        return _solved_table(profile, user_config.policy_objective(profile))
-
-    @property
-    def _batch_size_limit(self) -> int | None:
-        """Largest batch of a given batching policy; None leaves it to the SLA."""
         if self.batching is None:
-            return None
-        return max(policy.max_batch_size for policy in self.table.policies)
-
-    @property
-    def _limits(self) -> Limits:
-        return limits_for(
-            self.replica_profile,
-            self.objective,
-            self.delays,
-            waiting_room=self.waiting_room,
-            max_age_ms=self.max_age_ms,
-            batch_size_limit=self._batch_size_limit,
-            serve_late=self.serve_late,
-        )
+            return _solved_table(self.service)
+        policies = tuple(one.up_to(self.service.limits.max_batch_size) for one in self._given)
+        if isinstance(self.batching, PolicyTable):
+            return replace(self.batching, policies=policies)
+        rates = (self.replica_profile.capacity_per_s,)
+        return PolicyTable(rates, 2 * policies, "one policy at all rates")
 
     @property
     def _refuse_ms(self) -> float:
@@ -210,7 +203,7 @@ class Scenario:
         profile = self.replica_profile
         return ReplicaModel(
             table=self.table,
-            limits=self._limits,
+            limits=self.service.limits,
             energy_mj=profile.energy_mj,
             idle_power_w=profile.idle_power_w or 0.0,
             batch_times=BatchTimes.of(profile.latency_quantiles),
@@ -223,45 +216,41 @@ class Scenario:
 
     def load_lateness_curve(self) -> LoadLatenessCurve | None:
         """Return the curve that replicas report; None if no arrival rate meets the SLA."""
-        model = self.replica_model()
-        profile = _up_to(self.replica_profile, model.limits.max_batch_size)
-        objective = live_user_config(self.objective).policy_objective(profile)
-        return _solved_curve(
-            profile,
-            model.objective_at_replica,
-            model.limits.waiting_room,
-            model.limits.admit_within_ms,
-            self.batching is None and isinstance(objective, ServiceLevelObjective),
-        )
+        service = self.service
+        return _solved_curve(service, self.batching is None and service.search_sizes)
 
 
-# Profiles are hashed by identity, so runs on the same profile share what was solved for it.
+# Profiles and service models are hashed by identity, so runs on the same profile share what was
+# solved for it.
 @lru_cache(maxsize=32)
 def _serial(profile: Profile) -> Profile:
     return profile.serial()
 
 
 @lru_cache(maxsize=32)
-def _up_to(profile: Profile, batch_size: int) -> Profile:
-    return profile.up_to(batch_size)
-
-
-@lru_cache(maxsize=32)
-def _solved_table(profile: Profile, objective: Objective) -> PolicyTable:
-    return solve_table(profile, objective)
-
-
-@lru_cache(maxsize=32)
-def _solved_curve(
+def _service(
     profile: Profile,
     objective: ServiceLevelObjective,
-    room: int,
-    admit_within_ms: float,
-    search_sizes: bool,
-) -> LoadLatenessCurve | None:
+    delays: TryDelays,
+    settings: BatchingSettings,
+) -> ServiceModel:
+    return service_model(profile, objective, delays, settings)
+
+
+@lru_cache(maxsize=32)
+def _solved_table(service: ServiceModel) -> PolicyTable:
+    return solve_table(service.profile, service.objective)
+
+
+@lru_cache(maxsize=32)
+def _solved_curve(service: ServiceModel, search_sizes: bool) -> LoadLatenessCurve | None:
     try:
         return solve_load_lateness_curve(
-            profile, objective, room, admit_within_ms=admit_within_ms, search_sizes=search_sizes
+            service.profile,
+            service.sla,
+            service.limits.waiting_room,
+            admit_within_ms=service.limits.admit_within_ms,
+            search_sizes=search_sizes,
         )
     except InfeasibleError:
         return None

@@ -11,16 +11,14 @@ from pydantic import Field, field_validator, model_validator
 from autoscaler.history.source import HistorySource
 from autoscaler.settings import AUTO, AutoscalerSettings
 from deployments.config.validation import StrictModel, fault, validate
-from policy.batcher.limits import Limits, limits_for
 from policy.errors import InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights, fault_of_percentile
+from policy.objective import ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
+from policy.service_model import BatchingSettings, ServiceModel, service_model
 from policy.try_delays import TryDelays
 
 #: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).
 Scope = Literal["inference", "operations"]
-#: Share of the SLA's response time that batching may use; the rest is for the network.
-_RESPONSE_TIME_SHARE = 0.9
 
 
 class SLAConfig(StrictModel):
@@ -159,7 +157,8 @@ class AutoscalerConfig(StrictModel):
 class ExpertLimitsConfig(StrictModel):
     """Limits whose defaults follow from the model and the machine."""
 
-    #: Largest batch. None: the most efficient one that fits twice into the SLA's response time.
+    #: Largest batch. Batches are never larger than the most efficient one that fits twice into the
+    #: SLA's response time, unless `late` is "serve".
     batch_size_limit: int | None = Field(default=None, ge=1)
     #: The largest body that HAProxy can send to another replica. None: a row of the model's inputs.
     #: Read when Ray starts. HAProxy's CPU time per request grows with it.
@@ -295,29 +294,17 @@ class UserConfig(StrictModel):
         parts = {"sla": own.sla, "policy": own.policy, "limits": own.limits}
         return self.model_copy(update={key: part for key, part in parts.items() if part})
 
-    def sla_at_replica(self) -> ServiceLevelObjective:
-        """Return what the way to the replica and back leaves of the SLA."""
-        return self.sla.objective.after(self.autoscaler.settings().delays.way_ms)
-
-    def batcher_limits(self, profile: Profile) -> Limits:
-        """Return the limits of a batcher on the device of `profile`."""
-        return limits_for(
-            profile,
-            self.sla.objective,
-            self.autoscaler.settings().delays,
+    def service_model(self, profile: Profile) -> ServiceModel:
+        """Return how a replica on the device of `profile` batches."""
+        settings = BatchingSettings(
+            objective=self.policy.objective,
+            weights=Weights(self.policy.latency_weight, self.policy.energy_weight),
             waiting_room=self.limits.max_queue_rows,
             batch_size_limit=self.limits.expert.batch_size_limit,
             serve_late=self.limits.late == "serve",
         )
-
-    def policy_objective(self, profile: Profile) -> Objective:
-        """Return what the policy table of `profile` is solved for."""
-        if self.policy.objective == "weights":
-            return Weights(self.policy.latency_weight, self.policy.energy_weight)
-        if self.policy.objective == "auto" and profile.energy_mj is None:
-            return Weights()
-        response_time_ms = _RESPONSE_TIME_SHARE * self.sla.response_time_ms
-        return ServiceLevelObjective(response_time_ms, self.sla.percentile)
+        delays = self.autoscaler.settings().delays
+        return service_model(profile, self.sla.objective, delays, settings)
 
 
 def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> UserConfig:

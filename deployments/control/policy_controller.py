@@ -20,11 +20,11 @@ from deployments.control.policy_solver import PolicySolver, SolveRequest, work_c
 from deployments.control.response_times import ResponseTimePercentiles
 from deployments.control.sla_capacity import SlaCapacity
 from policy.batcher.core import BatcherCore
-from policy.batcher.limits import Limits
 from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import ServiceModel
 from policy.table import PolicyTable
 
 logger = logging.getLogger("sojourn.policy")
@@ -72,12 +72,13 @@ class PolicyController:
         self, profile: Profile, user_config: UserConfig, on_change: Callable[[], None]
     ) -> None:
         self.user_config = user_config
-        self.sla_at_replica = user_config.sla_at_replica()
+        service = user_config.service_model(profile)
+        self.sla_at_replica = service.sla
         self._on_change = on_change
         self._corrections = ModelCorrections(profile)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
-        self.core = BatcherCore(_first_table(profile, user_config), self._limits())
+        self.core = BatcherCore(_first_table(service), service.limits)
         self._solver = PolicySolver(user_config.sla, self._use_solved_table)
         self._solve()
 
@@ -89,7 +90,7 @@ class PolicyController:
     @property
     def batching_profile(self) -> Profile:
         """The profile up to the largest batch that the limits allow."""
-        return self.profile.up_to(self._limits().max_batch_size)
+        return self._service_model().profile
 
     @property
     def profile_revisions(self) -> int:
@@ -130,36 +131,36 @@ class PolicyController:
         InfeasibleError
             The SLA allows less time than a batch of one takes. The old configuration stays.
         """
-        check_feasible(self.profile, user_config)
+        service = user_config.service_model(self.profile)
+        _first_table(service)
         self.user_config = user_config
-        self.sla_at_replica = user_config.sla_at_replica()
+        self.sla_at_replica = service.sla
         self._use(self.core.table)
         self._solve()
 
-    def _limits(self) -> Limits:
-        return self.user_config.batcher_limits(self.profile)
+    def _service_model(self) -> ServiceModel:
+        return self.user_config.service_model(self.profile)
 
     def _solve(self) -> None:
-        user_config, profile, limits = self.user_config, self.batching_profile, self._limits()
+        service = self._service_model()
         request = SolveRequest(
-            profile,
-            user_config.policy_objective(profile),
-            self.sla_at_replica,
-            limits.waiting_room,
-            limits.admit_within_ms,
+            service.profile,
+            service.objective,
+            service.sla,
+            service.limits.waiting_room,
+            service.limits.admit_within_ms,
         )
-        self._solver.solve(request, user_config.sla)
+        self._solver.solve(request, self.user_config.sla)
 
     def _use(self, table: PolicySource) -> None:
-        self.core.use(table, self._limits())
+        self.core.use(table, self._service_model().limits)
         self._on_change()
 
     def _use_solved_table(self) -> None:
         """Put the solved table in force; under an SLA, as bursts require."""
         table = self._solver.table
         assert table is not None
-        objective = self.user_config.policy_objective(self.profile)
-        if isinstance(objective, ServiceLevelObjective):
+        if isinstance(self._service_model().objective, ServiceLevelObjective):
             table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)
 
@@ -212,11 +213,8 @@ def check_feasible(profile: Profile, user_config: UserConfig) -> None:
     InfeasibleError
         The SLA allows less time than a batch of one takes.
     """
-    _first_table(profile, user_config)
-    user_config.sla_at_replica()
+    _first_table(user_config.service_model(profile))
 
 
-def _first_table(profile: Profile, user_config: UserConfig) -> PolicyTable:
-    limits = user_config.batcher_limits(profile)
-    profile = profile.up_to(limits.max_batch_size)
-    return work_conserving_table(profile, user_config.policy_objective(profile))
+def _first_table(service: ServiceModel) -> PolicyTable:
+    return work_conserving_table(service.profile, service.objective)

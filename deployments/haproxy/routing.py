@@ -13,9 +13,8 @@ from deployments.haproxy.open_files import max_connections
 from deployments.haproxy.ray_config import backend_name
 from deployments.haproxy.settings import ALWAYS_SERVED, RAYS_HAPROXY
 from policy.errors import InvalidInputError
+from policy.try_delays import RETRIES
 
-#: How many times HAProxy tries another replica after a refusal: RAND's retries.
-RETRIES = 5
 #: HAProxy's algorithm for each `--balance`: a random replica, as in RAND; the less busy of two
 #: random ones; or the least busy of all, as far as this HAProxy knows.
 BALANCES = {

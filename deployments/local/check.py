@@ -141,10 +141,8 @@ def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
     profile = model_config.load_profile() or model.profile()
     if profile is None or user_config.limits.late == "serve":
         return
-    limits = user_config.batcher_limits(profile)
-    solve_load_lateness_curve(
-        profile.up_to(limits.max_batch_size), user_config.sla_at_replica(), limits.waiting_room
-    )
+    service = user_config.service_model(profile)
+    solve_load_lateness_curve(service.profile, service.sla, service.limits.waiting_room)
 
 
 def _main() -> None:

@@ -96,8 +96,8 @@ def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:
     A request that arrives just after a batch started waits for that batch and then for its own.
     Among the batch sizes that fit twice into the response time, this is the one of the highest
     throughput; with a longer batch, an overloaded device would answer nobody in time. If none fits
-    twice, those that fit once are considered, and then only requests that arrive late in a batch
-    can be admitted.
+    twice, it is the largest that takes no longer than a batch of one: only requests that arrive
+    late in a batch can be admitted then, and the fewer the longer the next batch may take.
 
     Parameters
     ----------
@@ -107,11 +107,10 @@ def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:
         The SLA at the replica.
     """
     time_ms = ADMISSION_SHARE * sla.response_time_ms
-    for batches in (2, 1):
-        fitting = int(np.count_nonzero(batches * profile.latency_ms <= time_ms))
-        if fitting:
-            return profile.up_to(fitting).best_batch_size
-    return 1
+    fitting = int(np.count_nonzero(2 * profile.latency_ms <= time_ms))
+    if fitting:
+        return profile.up_to(fitting).best_batch_size
+    return int(np.count_nonzero(profile.latency_ms <= profile.latency_ms[0]))
 
 
 def limits_for(
@@ -146,7 +145,8 @@ def limits_for(
     max_age_ms : float, optional
         By default, the response time less the latency of a full batch.
     batch_size_limit : int, optional
-        Largest batch; `batch_size_within` by default, or, if `serve_late`, that of the profile.
+        Batches are no larger than this, than the profile and, unless `serve_late`, than
+        `batch_size_within`: admission counts full batches, so they must be such as would run.
     serve_late : bool
         Whether a request is answered late rather than refused. It always is if a batch of one
         already takes too long: nobody would be answered otherwise.
@@ -160,9 +160,8 @@ def limits_for(
     answer_ms = 0.0 if profile.front is None else profile.front.batch_ms
     sla = sla.after(delays.way_ms + answer_ms)
     serve_late = serve_late or profile.latency_ms[0] > ADMISSION_SHARE * sla.response_time_ms
-    if batch_size_limit is None:
-        batch_size_limit = profile.max_batch_size if serve_late else batch_size_within(profile, sla)
-    profile = profile.up_to(batch_size_limit)
+    largest = profile.max_batch_size if serve_late else batch_size_within(profile, sla)
+    profile = profile.up_to(largest if batch_size_limit is None else min(largest, batch_size_limit))
     full_ms = float(profile.latency_ms[-1])
     time_ms = sla.response_time_ms
     if waiting_room is None:

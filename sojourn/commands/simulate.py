@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from autoscaler.history.traces import counts_by_second, read_trace_file
 from autoscaler.simulator.autoscalers import registry as catalog
 from autoscaler.simulator.autoscalers.choices import choose
+from autoscaler.simulator.batching_names import NAMES, parse_batching
 from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.experiments import (
     check_feasible,
@@ -25,7 +26,6 @@ from autoscaler.simulator.experiments import (
     with_trace,
 )
 from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.policy_tables import NAMES, policy_table
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.standbys import Standbys
 from autoscaler.simulator.start_time import StartTime
@@ -211,6 +211,7 @@ def command(
     profile = Profile.load(profile_file)
     objective = ServiceLevelObjective(response_time_ms, percentile)
     choices = choose(names)
+    settings, policy = parse_batching(batching, profile)
     check_feasible(profile, objective)
     scenario = Scenario(
         profile=profile,
@@ -223,7 +224,8 @@ def command(
         else Standbys(StartTime(standby_s, start_spread), standby_price),
         seed=seed,
         routing=Routing(routing),
-        batching=policy_table(profile, objective, batching),
+        batching=policy,
+        settings=settings,
         max_replicas=max_replicas,
     )
     if tune_on is not None:

@@ -16,6 +16,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings
 
 PROFILE = Profile("m", "d", np.array([5.0, 6.0]))
 EMPTY = Scenario(
@@ -23,7 +24,7 @@ EMPTY = Scenario(
     ServiceLevelObjective(100.0, 99.0),
     np.ones(1),
     batching=BatchingPolicy((0, 1, 2)),
-    waiting_room=8,
+    settings=BatchingSettings(waiting_room=8),
 )
 
 

@@ -10,6 +10,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
 from tests.support.scripted_scaling import Scripted
 
@@ -26,8 +27,7 @@ def scenario(counts, **options):
             "batching": BatchingPolicy.from_control_limit(1, 1),
             "within_second": "uniform",
             "delays": TryDelays(0.0, 0.0, 1.0, 5),
-            "waiting_room": 100,
-            "serve_late": True,
+            "settings": BatchingSettings(waiting_room=100, serve_late=True),
             "start_time": StartTime(10.0),
             "min_replicas": 0,
             **options,

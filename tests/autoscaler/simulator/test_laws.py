@@ -22,6 +22,7 @@ from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
 
 GOOGLENET_P4 = Profile.load(Path(__file__).parents[3] / "configs/profiles/googlenet-p4.json")
@@ -32,15 +33,11 @@ PERCENTILES = (50.0, 90.0, 99.0)
 GAMMA_PERCENTILES = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
 
 
-def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, **options):
+def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, room=4096, **options):
     """Simulate Poisson arrivals at a fixed fleet, once for each seed."""
-    options = {
-        "delays": NO_DELAYS,
-        "waiting_room": 4096,
-        "max_age_ms": math.inf,
-        "serve_late": True,  # the theory knows no deadlines
-        **options,
-    }
+    # The theory knows no deadlines.
+    serve_late = BatchingSettings(waiting_room=room, max_age_ms=math.inf, serve_late=True)
+    options = {"delays": NO_DELAYS, "settings": serve_late, **options}
     for seed in range(SEEDS):
         scenario = Scenario(
             profile,
@@ -135,7 +132,7 @@ def check_one_replica(profile, policy, traffic_intensity, room, error=0.004):
     rate_per_s = traffic_intensity * profile.capacity_per_s
     expected = evaluate(profile, policy, rate_per_s, waiting_room=room)
     seconds = math.ceil(100_000 / rate_per_s)
-    found = list(runs(profile, policy, rate_per_s, seconds, waiting_room=room or 4096))
+    found = list(runs(profile, policy, rate_per_s, seconds, room=room or 4096))
     for percentile in PERCENTILES:
         expected_ms = expected.response_percentile_ms(percentile)
         # The bins of the histogram are up to 0.4% wide.
@@ -190,7 +187,7 @@ def test_a_large_fleet_matches_theorem_2_of_rand_over_batching_replicas(
             math.ceil(40_000 / rate_per_s),
             replicas,
             limit_ms,
-            waiting_room=room,
+            room=room,
             delays=delays,
         )
     )
@@ -217,8 +214,7 @@ def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
         ServiceLevelObjective(10.0, 99.0),
         np.array([50]),
         batching=BatchingPolicy.from_control_limit(1, 1),
-        waiting_room=1,
-        max_age_ms=0.0,
+        settings=BatchingSettings(waiting_room=1, max_age_ms=0.0),
         delays=TryDelays(0.1, 0.1, 0.0, 1),
         replicas=2,
     )

@@ -18,6 +18,7 @@ from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
 from tests.support.profiles import GOOGLENET_P4 as P4
 
@@ -55,7 +56,7 @@ class Case:
             objective,
             np.ones(1),
             delays=delays,
-            serve_late=serve_late,
+            settings=BatchingSettings(serve_late=serve_late),
             batching=BatchingPolicy.from_control_limit(start, limits.max_batch_size),
         )
 

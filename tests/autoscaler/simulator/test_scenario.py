@@ -10,6 +10,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings
 from policy.table import PolicyTable
 from policy.try_delays import TryDelays
 
@@ -52,8 +53,11 @@ def test_by_default_a_replica_has_the_limits_of_a_live_one():
         ({"seed": -1}, "seed: must be a whole number from 0"),
         ({"seed": 1.5}, "seed: must be a whole number from 0"),
         ({"delays": TryDelays()}, "retries must be a number"),
-        ({"waiting_room": 0}, "waiting_room: must be a whole number from 1"),
-        ({"max_age_ms": -1.0}, "max_age_ms: must be at least 0"),
+        (
+            {"settings": BatchingSettings(waiting_room=0)},
+            "waiting_room: must be a whole",
+        ),
+        ({"settings": BatchingSettings(max_age_ms=-1.0)}, "max_age_ms: must be at least"),
         ({"replicas": 7}, "replicas: must be a whole number from 1 to 6"),
         ({"min_replicas": 7}, "max_replicas: must be a whole number from 7"),
         ({"routing": "nearest"}, "routing: must be one of random, power_of_two, least_connections"),

@@ -66,17 +66,17 @@ WITH_ENERGY = Profile("m", "d", np.arange(1.0, 5.0), energy_mj=np.arange(1.0, 5.
 def test_the_objective_follows_the_config() -> None:
     sla = {"response_time_ms": 50, "percentile": 95}
     by_default = parse_user_config({"sla": sla})
-    assert by_default.policy_objective(WITH_ENERGY) == ServiceLevelObjective(45.0, 95.0)
-    assert by_default.policy_objective(WITHOUT_ENERGY) == Weights()
+    assert by_default.service_model(WITH_ENERGY).objective == ServiceLevelObjective(45.0, 95.0)
+    assert by_default.service_model(WITHOUT_ENERGY).objective == Weights()
     by_sla = parse_user_config({"sla": sla, "policy": {"objective": "sla"}})
-    assert by_sla.policy_objective(WITHOUT_ENERGY) == ServiceLevelObjective(45.0, 95.0)
+    assert by_sla.service_model(WITHOUT_ENERGY).objective == ServiceLevelObjective(45.0, 95.0)
     by_weights = parse_user_config({"policy": {"objective": "weights", "energy_weight": 2}})
-    assert by_weights.policy_objective(WITH_ENERGY) == Weights(1.0, 2.0)
+    assert by_weights.service_model(WITH_ENERGY).objective == Weights(1.0, 2.0)
 
 
 def test_the_sla_at_the_replica_leaves_the_delays_to_the_network() -> None:
     config = parse_user_config({"sla": "50ms@99"})
-    assert config.sla_at_replica() == ServiceLevelObjective(49.5, 99.0)
+    assert config.service_model(WITH_ENERGY).sla == ServiceLevelObjective(49.5, 99.0)
 
 
 def test_settings_are_those_of_the_autoscaler() -> None:

@@ -61,9 +61,9 @@ def test_the_way_to_the_replica_and_back_is_taken_off() -> None:
         # A batch just above a step is worse than the step.
         (1 + 2.0 * np.ceil(np.arange(1, 33) / 8), 12.0, 16),
         (1.052 + 0.3051 * np.arange(1, 33), 30.0, 32),
-        # No batch fits twice: the largest that fits once.
+        # No batch fits twice: the largest that takes no longer than a batch of one.
         (np.full(32, 60.0), 100.0, 32),
-        (np.full(32, 600.0), 100.0, 1),
+        (60.0 + np.ceil(np.arange(1, 33) / 8), 100.0, 8),
     ],
 )
 def test_the_largest_batch_fits_twice_into_the_response_time(

@@ -18,6 +18,7 @@ from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings
 from policy.table import PolicyTable
 from policy.try_delays import TryDelays
 
@@ -98,10 +99,12 @@ def scenarios(draw):
             draw(st.integers(0, 5)),
         ),
         batching=table,
-        serve_late=draw(st.booleans()),
+        settings=BatchingSettings(
+            serve_late=draw(st.booleans()),
+            waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
+            max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
+        ),
         refuse_ms=draw(st.none() | COSTS_MS),
-        waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
-        max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
         replicas=draw(st.integers(least, 4)),
         min_replicas=least,
         max_replicas=12,
@@ -162,8 +165,7 @@ def test_a_front_that_takes_no_time_reads_each_request_that_was_held_before_the_
         routing=Routing.RANDOM,
         delays=TryDelays(0.5, 0.5, 0.0, retries=5),
         batching=BatchingPolicy.from_control_limit(1, largest),
-        serve_late=True,
-        waiting_room=10,
+        settings=BatchingSettings(serve_late=True, waiting_room=10),
         replicas=2,
         min_replicas=0,
         max_replicas=10,
@@ -183,7 +185,7 @@ def test_after_a_drop_of_the_load_both_engines_stop_to_wait_for_company_alike():
         np.array([2000.0] * 4 + [40.0] * 3),
         within_second="uniform",
         batching=PolicyTable(rates_per_s, policies, "test"),
-        max_age_ms=200.0,
+        settings=BatchingSettings(max_age_ms=200.0),
     )
     (_, live_log, _), (_, compiled_log, _) = run_both(scenario, [1])
     assert compiled_log == live_log

@@ -17,6 +17,7 @@ from deployments.control.policy_controller import PolicyController
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
 
 PROFILE = Profile.load(Path(__file__).parents[4] / "configs" / "profiles" / "googlenet-p4.json")
@@ -42,9 +43,7 @@ def scenario(delays: TryDelays) -> Scenario:
         np.array([1500.0, 3500.0, 0.0, 0.0]),
         delays=delays,
         batching=BatchingPolicy.from_control_limit(8, 32, 8.0),
-        waiting_room=4096,
-        max_age_ms=8.0,
-        serve_late=True,
+        settings=BatchingSettings(waiting_room=4096, max_age_ms=8.0, serve_late=True),
         replicas=2,
         max_replicas=2,
     )

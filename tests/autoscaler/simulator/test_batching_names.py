@@ -1,26 +1,24 @@
-from pathlib import Path
-
+import numpy as np
 import pytest
 
-from autoscaler.simulator.policy_tables import policy_table
+from autoscaler.simulator.batching_names import parse_batching
+from autoscaler.simulator.scenario import Scenario
 from policy.baseline_policies import reference_policy
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
-from policy.profile import Profile
-from policy.table import source_hash
+from tests.support.profiles import GOOGLENET_P4 as PROFILE
 
-PROFILE = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
 SLA = ServiceLevelObjective(100, 99)
 
 
 @pytest.mark.parametrize("name", ["work-conserving", "static:8", "timeout:8:5"])
 def test_a_baseline_policy_applies_at_every_rate(name):
-    table = policy_table(PROFILE, SLA, name)
+    settings, policy = parse_batching(name, PROFILE)
+    scenario = Scenario(PROFILE, SLA, np.ones(1), batching=policy, settings=settings)
     for rate_per_s in (0.0, 1.0, 1000.0, 1e6):
-        assert table.lookup(rate_per_s) == reference_policy(name, PROFILE)
+        assert scenario.table.lookup(rate_per_s) == reference_policy(name, PROFILE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "objective"),
     [
@@ -31,7 +29,9 @@ def test_a_baseline_policy_applies_at_every_rate(name):
     ],
 )
 def test_a_table_is_solved_for_the_objective_of_a_live_replica(name, objective):
-    assert policy_table(PROFILE, SLA, name).source_hash == source_hash(PROFILE, objective)
+    settings, policy = parse_batching(name, PROFILE)
+    assert policy is None
+    assert settings.policy_objective(PROFILE, SLA) == objective
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,4 @@ def test_a_table_is_solved_for_the_objective_of_a_live_replica(name, objective):
 )
 def test_an_unknown_name_is_rejected(name, message):
     with pytest.raises(InvalidInputError, match=message):
-        policy_table(PROFILE, SLA, name)
-
-
-def test_an_sla_that_is_too_short_is_infeasible():
-    with pytest.raises(InfeasibleError):
-        policy_table(PROFILE, ServiceLevelObjective(1, 99), "sla")
+        parse_batching(name, PROFILE)
