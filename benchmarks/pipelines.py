@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from benchmarks.arguments import json_option, plot_option, quick_option
 from deployments.pipelines.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
-from deployments.pipelines.planning.sizing import equal_division, plan_pipeline
+from deployments.pipelines.planning.sizing import plan_pipeline
 from deployments.pipelines.planning.tandem import (
     Setting,
     own_settings,
     response_ms_of,
-    simulate_response_ms,
+    simulate,
 )
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -228,7 +228,7 @@ def compare_sizing(cases: int, requests: int) -> dict[str, Any]:
         except InfeasibleError:
             continue
         over_oracle.append(plan.cost / _oracle_cost(stages, rate_per_s, sla, plan.cost, requests))
-        equal = equal_division(stages, rate_per_s, sla)
+        equal = equal_division(stages, rate_per_s, sla, requests)
         if equal is None:
             impossible += 1
         else:
@@ -239,6 +239,21 @@ def compare_sizing(cases: int, requests: int) -> dict[str, Any]:
         "saved_over_equal_division": float(np.mean(saved)) if saved else None,
         "impossible_with_equal_division": impossible / cases,
     }
+
+
+def equal_division(
+    stages: list[Stage], rate_per_s: float, sla: ServiceLevelObjective, requests: int
+) -> list[int] | None:
+    """Return the workers of each stage if each must keep its equal share of the response time.
+
+    None if a stage cannot keep its share with any number of workers.
+    """
+    share = replace(sla, response_time_ms=sla.response_time_ms / len(stages))
+    try:
+        plans = [plan_pipeline([stage], rate_per_s, share, requests=requests) for stage in stages]
+    except InfeasibleError:
+        return None
+    return [int(plan.cost) for plan in plans]
 
 
 def _oracle_cost(
@@ -254,7 +269,7 @@ def _oracle_cost(
             for stage, count in zip(stages, workers, strict=True)
         }
         try:
-            times_ms = simulate_response_ms(stages, settings, rate_per_s, requests=requests)
+            times_ms = simulate(stages, settings, rate_per_s, requests=requests).response_ms
         except InfeasibleError:
             continue
         if np.percentile(times_ms, sla.percentile) <= sla.response_time_ms:

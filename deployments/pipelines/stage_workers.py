@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from deployments.control.latency_refit import LatencyRefit
+from deployments.control.worker_process import WorkerProcess
 from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.pipeline_core import PipelineCore
-from deployments.pipelines.policies import problem_of, solve_problem
+from deployments.pipelines.planning.profiling import measure_stage
 from deployments.pipelines.steps import Stage
 from deployments.pipelines.workers.pool import make_workers
 from deployments.pipelines.workers.replicas import ReplicaAccess
@@ -208,16 +209,15 @@ class StageWorkers:
 
     async def _solve(self, number: int, stage: Stage) -> None:
         """Solve the policy table of a stage, and put it into force."""
-        from deployments.pipelines.pipeline import Pipeline  # it is built on this module
-
-        # In a process: a second of solving would keep the interpreter from the requests.
-        solver = Stage(solve_problem, "solver", hang_after_s=_SOLVE_S)
+        solver = WorkerProcess(f"the solver of stage {stage.name!r}")
+        function = "policy.table_solving:solve_table"
         try:
-            async with Pipeline([solver]) as solvers:
-                table = await solvers.predict(problem_of(stage))
+            table = await solver.ask(function, *stage.table_problem(), time_limit_s=_SOLVE_S)
         except SojournError:
             logger.exception("stage %r keeps its present policy: no table was found", stage.name)
             return
+        finally:
+            solver.close()
         self._core.stages[number].use(table)
         self._core.touch(number)
         self._on_change()
@@ -229,10 +229,6 @@ class StageWorkers:
 
 
 async def _measured_profile(stage: Stage) -> Profile:
-    from deployments.pipelines.planning.profiling import (
-        measure_stage,  # it measures with a pipeline
-    )
-
     profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
     # So short a measurement knows the medians; of the tails it knows too little for a policy.
     return replace(profile, latency_quantiles=None)

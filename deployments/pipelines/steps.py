@@ -19,11 +19,14 @@ from typing import Any, Literal, get_args
 from deployments.models.loading import DEVICES
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 Place = Literal["process", "thread", "loop", "deployment"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+#: Percentile for the budget of one stage; that of the whole follows from all stages together.
+_BUDGET_PERCENTILE = 99.0
 #: The most items that one value may become, unless `Each` allows more.
 MAX_ITEMS = 1000
 
@@ -190,6 +193,18 @@ class Stage:
         if size == 1 or self.max_wait_ms == 0:
             return BatchingPolicy.from_control_limit(1, size)
         return BatchingPolicy.from_control_limit(size, size, self.max_wait_ms)
+
+    def table_problem(self) -> tuple[Profile, Objective]:
+        """Return the profile and the objective of the stage's policy table.
+
+        With energies and a budget, the objective is the least power within the budget; otherwise
+        the least mean response time.
+        """
+        profile = self.batch_profile
+        assert profile is not None, "a solved policy has a profile"
+        if profile.energy_mj is not None and self.budget_ms is not None:
+            return profile, ServiceLevelObjective(self.budget_ms, _BUDGET_PERCENTILE)
+        return profile, Weights()
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,6 +34,9 @@ def command() -> None:
     FILE is a config file such as configs/digits-pipeline.yaml. Every command has --json, which
     prints one JSON object.
     """
+    # The code of the stages may be in the working directory.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 config_file = click.argument("file", type=existing_file)
@@ -119,14 +122,9 @@ def plan(
         given.response_time_ms if response_time_ms is None else response_time_ms,
         given.percentile if percentile is None else percentile,
     )
-    from deployments.pipelines.planning.sizing import (  # importing numba is slow
-        equal_division,
-        plan_pipeline,
-    )
+    from deployments.pipelines.planning.sizing import plan_pipeline  # importing numba is slow
 
-    costs = config.pipeline.worker_costs()
-    found = plan_pipeline(steps, arrival_rate, sla, costs)
-    equal = equal_division(steps, arrival_rate, sla)
+    found = plan_pipeline(steps, arrival_rate, sla, config.pipeline.worker_costs())
     stages = [
         {
             "name": name,
@@ -140,36 +138,22 @@ def plan(
         }
         for name, setting in found.settings.items()
     ]
-    result = {
-        "stages": stages,
-        "cost": found.cost,
-        "is_cheapest": found.is_cheapest,
-        "predicted_percentile_ms": found.percentile_ms,
-        "predicted_service_level": found.service_level,
-        "mean_power_w": found.mean_power_w,
-        "equal_division": None
-        if equal is None
-        else {
-            "workers": dict(zip(found.settings, equal, strict=True)),
-            "cost": float(np.dot(equal, [costs[name] for name in found.settings])),
-        },
-    }
     if as_json:
-        print_json(result)
+        print_json(
+            {
+                "stages": stages,
+                "cost": found.cost,
+                "is_cheapest": found.is_cheapest,
+                "predicted_percentile_ms": found.percentile_ms,
+                "predicted_service_level": found.service_level,
+                "mean_power_w": found.mean_power_w,
+            }
+        )
         return
+    shown = ("name", "workers", "mean_batch_size", "utilization", "budget_ms")
     print_table(
-        ("stage", "workers", "starts at", "mean batch", "busy", "budget (ms)"),
-        [
-            (
-                stage["name"],
-                stage["workers"],
-                stage["control_limit"],
-                stage["mean_batch_size"],
-                f"{stage['utilization']:.0%}",
-                stage["budget_ms"],
-            )
-            for stage in stages
-        ],
+        ("stage", "workers", "mean batch", "utilization", "budget (ms)"),
+        [tuple(stage[key] for key in shown) for stage in stages],
         title=f"{sla.in_words()} at {arrival_rate:g} requests/s",
     )
     click.echo(
@@ -178,13 +162,6 @@ def plan(
     )
     if not found.is_cheapest:
         click.echo(f"The search ended after {found.tried} divisions: a cheaper one may do.")
-    if equal is None:
-        click.echo("With an equal share of the response time for each stage, no number would do.")
-    else:
-        click.echo(
-            "With an equal share of the response time for each stage it would cost "
-            f"{result['equal_division']['cost']:g}."  # type: ignore[index]
-        )
 
 
 @command.command(short_help="Simulate the pipeline in virtual time.")
@@ -237,9 +214,7 @@ def simulate(
     """
     if (arrival_rate is None) == (trace_file is None):
         raise InvalidInputError("give --arrival-rate or --trace, one of them")
-    from deployments.pipelines.planning.simulation import (
-        simulate_pipeline,  # importing numba is slow
-    )
+    from deployments.pipelines.planning.simulation import simulate_pipeline  # it loads numba
 
     config = load_pipeline_file(file)
     user_config = config.user_config
@@ -297,15 +272,17 @@ def _arrivals_s(
     from autoscaler.simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
 
     random = np.random.default_rng(0)
-    if trace_file is None:
-        assert arrival_rate is not None
-        _check_number(arrival_rate * seconds)
-        times_s = np.cumsum(random.exponential(1 / arrival_rate, round(arrival_rate * seconds)))
-        return times_s.tolist()  # type: ignore[no-any-return]
-    counts = scaled_counts(load_trace(trace_file), scale, random)
-    _check_number(float(counts.sum()))
-    times = ArrivalTimes(counts, WithinSecond.UNIFORM, random)
-    return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
+    if trace_file is not None:
+        counts = scaled_counts(load_trace(trace_file), scale, random)
+        _check_number(float(counts.sum()))
+        times = ArrivalTimes(counts, WithinSecond.UNIFORM, random)
+        return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
+    assert arrival_rate is not None
+    _check_number(arrival_rate * seconds)
+    times_s: list[float] = np.cumsum(
+        random.exponential(1 / arrival_rate, round(arrival_rate * seconds))
+    ).tolist()
+    return times_s
 
 
 def _check_number(requests: float) -> None:

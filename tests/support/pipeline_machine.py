@@ -1,15 +1,13 @@
 """A pipeline in virtual time: the real core, and stages that take stated times."""
 
-import heapq
-import math
-
 from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.items import BatchFailure, Outcome
+from deployments.pipelines.items import BatchFailure
 from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.planning.simulation import VirtualPipeline
 from deployments.pipelines.stage_core import StageCore
 
 
-class Machine:
+class Machine(VirtualPipeline):
     """Runs the batches of a pipeline core in virtual time.
 
     Parameters
@@ -21,6 +19,11 @@ class Machine:
     max_pending : int
     known : bool
         Whether the stages know their latency; otherwise they measure it.
+
+    Attributes
+    ----------
+    ended : dict
+        By the number of the request: when it ended, and the request.
     """
 
     def __init__(self, steps, latency_ms, max_pending=10**9, known=True):
@@ -40,46 +43,18 @@ class Machine:
             )
             for stage in graph.stages
         ]
-        self.core = PipelineCore(graph, cores, max_pending)
-        self.now_s = 0.0
+        super().__init__(PipelineCore(graph, cores, max_pending))
         self.ended = {}
-        self.events = []
-        self.order = 0
 
-    def submit(self, value, deadline_s=math.inf):
-        flow = self.core.submit(self.now_s, value, deadline_s)
-        self.advance()
-        return flow
+    def batch_ms(self, number, batch):
+        return self.latency_ms[self.stages[number].name][len(batch.items) - 1]
 
-    def advance(self):
-        for number, batch in self.core.next_batches(self.now_s):
-            end_s = (
-                self.now_s + 1e-3 * self.latency_ms[self.stages[number].name][len(batch.items) - 1]
-            )
-            self.order += 1
-            heapq.heappush(self.events, (end_s, self.order, number, batch))
-        for flow in self.core.ended:
-            assert flow.id not in self.ended
-            self.ended[flow.id] = (self.now_s, flow)
-        self.core.ended.clear()
+    def outcome(self, number, batch):
+        try:
+            return [self.stages[number].code(value) for value in batch.values]
+        except Exception as error:
+            return BatchFailure(error)
 
-    def run(self, until_s=math.inf):
-        while True:
-            wake_s = self.core.wake_at_s()
-            next_s = min(self.events[0][0] if self.events else math.inf, wake_s or math.inf)
-            if next_s == math.inf or next_s > until_s:
-                self.now_s = max(self.now_s, until_s) if until_s < math.inf else self.now_s
-                return
-            self.now_s = next_s
-            if self.events and self.events[0][0] <= next_s:
-                _, _, number, batch = heapq.heappop(self.events)
-                predict = self.stages[number].code
-                outcome: Outcome
-                try:
-                    outcome = [predict(part.value) for part in batch.items]
-                except Exception as error:
-                    outcome = BatchFailure(error)
-                self.core.batch_ended(self.now_s, number, batch, outcome)
-            else:
-                self.core.tick(self.now_s)
-            self.advance()
+    def flow_ended(self, flow):
+        assert flow.id not in self.ended
+        self.ended[flow.id] = (self.now_s, flow)

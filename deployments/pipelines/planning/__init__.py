@@ -1,11 +1,11 @@
-"""What a pipeline will do: its end-to-end response time, and the workers that its SLA needs.
+"""Predict a pipeline's response time, and the workers that its SLA needs.
 
 ===============  ===============================================================================
 `tandem`         the response times of the whole, from a compiled simulation of its stages
-`convolution`    the same from the exact distributions of the stages, taken as independent
 `sizing`         the workers of least cost, and the division of the response time among the stages
 `divisions`      the search for the cheapest division of workers
 `scaling`        the same for all rates ahead, and when a running pipeline changes
+`simulation`     the live core in virtual time
 `profiling`      the time of each stage's batches, measured
 ===============  ===============================================================================
 """

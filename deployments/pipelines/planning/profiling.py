@@ -4,15 +4,25 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from deployments.pipelines.errors import StageError, WorkerLostError
 from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.pipeline import Pipeline
+from deployments.pipelines.items import (
+    BatchFailure,
+    Flow,
+    Item,
+    ItemFailure,
+    Outcome,
+    StageBatch,
+    WorkerLoss,
+)
 from deployments.pipelines.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.workers.pool import make_workers
 from deployments.profiling.measure import fit_quantiles
-from policy.batching_policy import BatchingPolicy
+from policy.batcher.requests import Batch, StartReason
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -105,27 +115,15 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
         Its worker did not start, or failed on the item.
     """
     largest = stage.batch_size or 1
-    alone = replace(
-        stage,
-        workers=1,
-        cpus=None if stage.cpus is None else stage.cpus[:1],
-        policy=BatchingPolicy.from_control_limit(1, largest) if stage.batch_size else None,
-        max_wait_ms=0.0,
-        profile=None,
-    )
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]
     times_by_size: dict[int, list[float]] = {}
-    async with Pipeline([alone], max_pending=max(largest, 1)) as pipeline:
-        result = await pipeline.predict(item)  # warms up
+    async with _SingleWorker(stage) as worker:
+        result, _ = await worker.run(item, 1)  # warms up
         for size in sizes:
             times_ms: list[float] = []
             end_s = time.monotonic() + seconds
             while len(times_ms) < _LEAST_RUNS or time.monotonic() < end_s:
-                # What is submitted in one turn of the loop is one batch.
-                flows = [pipeline.submit(item, record_times=True) for _ in range(size)]
-                await asyncio.gather(*(pipeline.result(flow) for flow in flows))
-                assert flows[0].stage_times is not None
-                times_ms.append(flows[0].stage_times[0][2])
+                times_ms.append((await worker.run(item, size))[1])
             times_by_size[size] = times_ms
     medians_ms = [float(np.median(times_ms)) for times_ms in times_by_size.values()]
     latency_ms = np.interp(
@@ -139,3 +137,53 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
         ),
         result,
     )
+
+
+class _SingleWorker:
+    """One worker of a stage, without a pipeline."""
+
+    def __init__(self, stage: Stage) -> None:
+        cpus = None if stage.cpus is None else stage.cpus[:1]
+        self._stage = replace(stage, workers=1, cpus=cpus)
+        self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Self:
+        self._workers = make_workers(self._stage, self, None)
+        await self._workers.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._workers.close()
+
+    async def run(self, item: Any, size: int) -> tuple[Any, float]:
+        """Run a batch of equal items; return the result of one, and the time in ms.
+
+        Raises
+        ------
+        StageError
+            An item failed, or the worker died or took too long.
+        """
+        name, started_s = self._stage.name, time.monotonic()
+        self._ended = asyncio.get_running_loop().create_future()
+        items = [Item(Flow(number, started_s), value=item) for number in range(size)]
+        self._workers.run(StageBatch(items, started_s, Batch((), size, StartReason.FULL)))
+        try:
+            outcome = await asyncio.wait_for(self._ended, self._stage.hang_after_s)
+        except TimeoutError as error:
+            raise StageError(name, error) from None
+        if isinstance(outcome, WorkerLoss):
+            raise StageError(name, WorkerLostError(outcome.reason))
+        if isinstance(outcome, BatchFailure):
+            raise StageError(name, outcome.error)
+        for result in outcome:
+            if isinstance(result, ItemFailure):
+                raise StageError(name, result.error)
+        return outcome[0], 1e3 * (time.monotonic() - started_s)
+
+    def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
+        """Take the outcome of the batch."""
+        if not self._ended.done():
+            self._ended.set_result(outcome)
+
+    def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
+        """Do nothing: if the worker dies, its batch is lost."""

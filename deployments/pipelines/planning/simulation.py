@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from deployments.errors import BusyError, DeadlineError
 from deployments.pipelines.graph import EachNode, ForkNode, Graph, SwitchNode, compile_steps
-from deployments.pipelines.items import Flow, StageBatch
+from deployments.pipelines.items import Flow, Outcome, StageBatch
 from deployments.pipelines.pipeline_core import PipelineCore
 from deployments.pipelines.planning.scaling import StageScaler
 from deployments.pipelines.planning.tandem import profile_of
-from deployments.pipelines.policies import problem_of, solve_problem
 from deployments.pipelines.stage_core import StageCore
 from deployments.pipelines.steps import Stage, Step
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.table_solving import solve_table
 
 FloatArray = NDArray[np.float64]
 
@@ -124,17 +124,19 @@ def simulate_pipeline(
         raise InvalidInputError("arrivals: must be ascending")
     graph = compile_steps(steps)
     _expect(graph, np.random.default_rng(seed))
-    machine = _Machine(graph, max_pending, scaler, start_time_s)
+    cores = [_stage_core(stage) for stage in graph.stages]
+    core = PipelineCore(graph, cores, max_pending)
+    run = _Simulation(core, scaler, start_time_s)
     within_s = 1e-3 * sla.response_time_ms if refuse else math.inf
-    machine.run(times_s.tolist(), within_s)
-    core, response_ms = machine.core, np.array(machine.response_ms)
+    run.submit_all(times_s.tolist(), within_s)
+    response_ms = np.array(run.response_ms)
     return PipelineRun(
         offered=core.offered,
         refused=core.refused,
         late=core.late,
         response_ms=response_ms,
         in_time=int(np.sum(response_ms <= sla.response_time_ms)),
-        stages=tuple(machine.stage_run(number) for number in range(len(core.stages))),
+        stages=tuple(run.stage_run(number) for number in range(len(cores))),
     )
 
 
@@ -162,61 +164,126 @@ def _stage_core(stage: Stage) -> StageCore:
     latency_ms = profile_of(stage).latency_ms.tolist()
     core = StageCore(stage.name, stage.first_policy(), stage.workers, latency_ms)
     if stage.policy in ("smdp", "auto"):
-        core.use(solve_problem(problem_of(stage)))
+        core.use(solve_table(*stage.table_problem()))
     return core
 
 
-class _Machine:
-    """Runs the batches of a pipeline core in virtual time."""
+class VirtualPipeline:
+    """A pipeline core on a virtual clock.
 
-    def __init__(
-        self, graph: Graph, max_pending: int, scaler: StageScaler | None, start_time_s: float
-    ) -> None:
-        self.core = PipelineCore(graph, [_stage_core(stage) for stage in graph.stages], max_pending)
-        self.response_ms: list[float] = []
-        self._scaler, self._start_time_s = scaler, start_time_s
-        self._now_s = self._began_s = 0.0
-        # Entries: time, order, what to do, with what.
+    Parameters
+    ----------
+    core : PipelineCore
+
+    Attributes
+    ----------
+    core : PipelineCore
+    now_s : float
+    """
+
+    def __init__(self, core: PipelineCore) -> None:
+        self.core = core
+        self.now_s = 0.0
+        # Entries: time, order, action, its arguments.
         self._events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self._order = 0
-        count = len(graph.stages)
-        self._worker_s, self._since_s = [0.0] * count, [0.0] * count
-        self._longest = [0] * count
-        self._ordered = {stage.name: stage.workers for stage in self.core.stages}
-        self._offered = 0
 
-    def run(self, arrivals_s: list[float], within_s: float) -> None:
-        """Submit requests at the given times, and go on until all have ended."""
-        if not arrivals_s:
-            return
-        self._now_s = self._began_s = arrivals_s[0]
-        self._since_s = [self._began_s] * len(self._since_s)
-        if self._scaler is not None:
-            self._at(self._now_s + _PERIOD_S, self._scale, arrivals_s[-1])
-        waiting = iter(arrivals_s)
-        arrival_s = next(waiting, math.inf)
+    def batch_ms(self, number: int, batch: StageBatch) -> float:
+        """Return how long a stage takes for a batch."""
+        return self.core.stages[number].latency_ms(len(batch.items))
+
+    def outcome(self, number: int, batch: StageBatch) -> Outcome:
+        """Return the outcome of a batch of a stage."""
+        return [None] * len(batch.items)
+
+    def flow_ended(self, flow: Flow) -> None:
+        """Take a request that has its result or its error."""
+
+    def at(self, time_s: float, action: Any, *arguments: Any) -> None:
+        """Call something at a time."""
+        self._order += 1
+        heapq.heappush(self._events, (time_s, self._order, action, arguments))
+
+    def submit(self, value: Any, deadline_s: float = math.inf) -> Flow:
+        """Submit a request now; errors as of `PipelineCore.submit`."""
+        flow = self.core.submit(self.now_s, value, deadline_s)
+        self.advance()
+        return flow
+
+    def advance(self) -> None:
+        """Start what can start now, and take what has ended."""
+        for number, batch in self.core.next_batches(self.now_s):
+            end_s = self.now_s + 1e-3 * self.batch_ms(number, batch)
+            self.at(end_s, self._end_batch, number, batch)
+        ended, self.core.ended = self.core.ended, []
+        for flow in ended:
+            self.flow_ended(flow)
+
+    def run(self, until_s: float = math.inf) -> None:
+        """Let time pass until `until_s`, or until nothing more happens."""
         while True:
             wake_s = self.core.wake_at_s()
             event_s = self._events[0][0] if self._events else math.inf
-            next_s = min(arrival_s, event_s, math.inf if wake_s is None else wake_s)
-            if next_s == math.inf:
+            next_s = min(event_s, math.inf if wake_s is None else wake_s)
+            if next_s == math.inf or next_s > until_s:
                 break
-            self._now_s = next_s
-            if arrival_s <= next_s:
-                self._submit(within_s)
-                arrival_s = next(waiting, math.inf)
-            elif event_s <= next_s:
+            self.now_s = next_s
+            if event_s <= next_s:
                 _, _, action, arguments = heapq.heappop(self._events)
                 action(*arguments)
             else:
-                self.core.tick(self._now_s)
-            self._advance()
+                self.core.tick(self.now_s)
+            self.advance()
+        if until_s < math.inf:
+            self.now_s = max(self.now_s, until_s)
+
+    def _end_batch(self, number: int, batch: StageBatch) -> None:
+        self.core.batch_ended(self.now_s, number, batch, self.outcome(number, batch))
+
+
+class _Simulation(VirtualPipeline):
+    """A pipeline whose stages may follow the load, and what each of them did."""
+
+    def __init__(self, core: PipelineCore, scaler: StageScaler | None, start_time_s: float) -> None:
+        super().__init__(core)
+        self.response_ms: list[float] = []
+        self._scaler, self._start_time_s = scaler, start_time_s
+        self._began_s = 0.0
+        count = len(core.stages)
+        self._worker_s, self._since_s = [0.0] * count, [0.0] * count
+        self._longest = [0] * count
+        self._ordered = {stage.name: stage.workers for stage in core.stages}
+        self._offered = 0
+
+    def submit_all(self, arrivals_s: list[float], within_s: float) -> None:
+        """Submit requests at the given times, and go on until all have ended."""
+        if not arrivals_s:
+            return
+        self.now_s = self._began_s = arrivals_s[0]
+        self._since_s = [self._began_s] * len(self._since_s)
+        if self._scaler is not None:
+            self.at(self.now_s + _PERIOD_S, self._scale, arrivals_s[-1])
+        waiting = iter(arrivals_s)
+
+        def arrive() -> None:
+            try:
+                flow = self.core.submit(self.now_s, None, self.now_s + within_s)
+                if within_s < math.inf:
+                    self.at(flow.deadline_s, self.core.expire, flow)
+            except (BusyError, DeadlineError):
+                pass  # the core has counted it
+            for next_s in waiting:
+                self.at(next_s, arrive)
+                break
+
+        self.at(next(waiting), arrive)
+        self.run()
 
     def stage_run(self, number: int) -> StageRun:
         """Return what a stage did, once the run has ended."""
         stage = self.core.stages[number]
         self._count_workers(number)
-        worker_s, elapsed_s = self._worker_s[number], self._now_s - self._began_s
+        worker_s, elapsed_s = self._worker_s[number], self.now_s - self._began_s
         return StageRun(
             name=stage.name,
             items=stage.items,
@@ -226,48 +293,30 @@ class _Machine:
             longest_queue=self._longest[number],
         )
 
-    def _at(self, time_s: float, action: Any, *arguments: Any) -> None:
-        self._order += 1
-        heapq.heappush(self._events, (time_s, self._order, action, arguments))
-
-    def _submit(self, within_s: float) -> None:
-        try:
-            flow = self.core.submit(self._now_s, None, self._now_s + within_s)
-        except (BusyError, DeadlineError):
-            return  # the core has counted it
-        if within_s < math.inf:
-            self._at(flow.deadline_s, self._expire, flow)
-
-    def _expire(self, flow: Flow) -> None:
-        self.core.expire(flow)
-
-    def _advance(self) -> None:
-        for number, batch in self.core.next_batches(self._now_s):
-            latency_ms = self.core.stages[number].latency_ms(len(batch.items))
-            self._at(self._now_s + 1e-3 * latency_ms, self._end_batch, number, batch)
+    def advance(self) -> None:
+        """Start what can start now, and note the longest queues."""
+        super().advance()
         for number, stage in enumerate(self.core.stages):
             self._longest[number] = max(self._longest[number], stage.waiting)
-        for flow in self.core.ended:
-            if flow.error is None:
-                self.response_ms.append(1e3 * (self._now_s - flow.arrival_s))
-        self.core.ended.clear()
 
-    def _end_batch(self, number: int, batch: StageBatch) -> None:
-        self.core.batch_ended(self._now_s, number, batch, [None] * len(batch.items))
+    def flow_ended(self, flow: Flow) -> None:
+        """Note the response time of a request that was answered."""
+        if flow.error is None:
+            self.response_ms.append(1e3 * (self.now_s - flow.arrival_s))
 
     def _scale(self, until_s: float) -> None:
         assert self._scaler is not None
         offered, self._offered = self.core.offered - self._offered, self.core.offered
-        decision = self._scaler.decide(self._now_s, offered / _PERIOD_S)
+        decision = self._scaler.decide(self.now_s, offered / _PERIOD_S)
         for number, stage in enumerate(self.core.stages):
             workers, before = decision[stage.name], self._ordered[stage.name]
             self._ordered[stage.name] = workers
             if workers > before:
-                self._at(self._now_s + self._start_time_s, self._resize, number)
+                self.at(self.now_s + self._start_time_s, self._resize, number)
             elif workers < before:
                 self._resize(number)
-        if self._now_s < until_s:
-            self._at(self._now_s + _PERIOD_S, self._scale, until_s)
+        if self.now_s < until_s:
+            self.at(self.now_s + _PERIOD_S, self._scale, until_s)
 
     def _resize(self, number: int) -> None:
         """Put into force what was last ordered; workers that are too many end after their batch."""
@@ -277,6 +326,6 @@ class _Machine:
         self.core.touch(number)
 
     def _count_workers(self, number: int) -> None:
-        elapsed_s = self._now_s - self._since_s[number]
+        elapsed_s = self.now_s - self._since_s[number]
         self._worker_s[number] += elapsed_s * self.core.stages[number].workers
-        self._since_s[number] = self._now_s
+        self._since_s[number] = self.now_s

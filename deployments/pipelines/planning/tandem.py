@@ -3,9 +3,7 @@
 Stages do not influence those before them, so they are simulated one after the other: each turns
 the times at which items arrive into the times at which they leave. What an item meets in a stage is
 what `deployments.pipelines.stage_core` does, in the same order; a test compares the two item by
-item. Arrivals
-at the first stage are Poisson. Those at later stages are what they are: a batch that ends sends all
-its items on at once, which `deployments.pipelines.planning.convolution` leaves out.
+item. Arrivals at the first stage are Poisson; a batch that ends sends all its items on at once.
 
 Batches take the times of their profile; where it says how they vary, each is drawn by itself.
 Nothing is refused or given up.
@@ -64,11 +62,14 @@ class StageLoad:
         Share of the time for which a worker has a batch, over all workers.
     times_ms : ndarray of float, shape (items counted,)
         What each item spent in the stage, waiting and in its batch, in ms.
+    mean_power_w : float or None
+        Of all workers; None if the profile has no energy.
     """
 
     mean_batch_size: float
     utilization: float
     times_ms: FloatArray
+    mean_power_w: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,18 +143,6 @@ def simulate(
     passage = _Passage(settings, random)
     ends_ms = passage.through(list(steps), arrivals_ms, arrival_rate_per_s)
     return SimulatedPipeline(_without_warm_up(ends_ms - arrivals_ms), passage.stages)
-
-
-def simulate_response_ms(
-    steps: Sequence[Step],
-    settings: Settings,
-    arrival_rate_per_s: float,
-    *,
-    requests: int = REQUESTS,
-    seed: int = _SEED,
-) -> FloatArray:
-    """Return the response times of `simulate`, in ms; parameters and errors as there."""
-    return simulate(steps, settings, arrival_rate_per_s, requests=requests, seed=seed).response_ms
 
 
 def response_ms_of(
@@ -256,12 +245,14 @@ class _Passage:
             ranks,
             setting.workers,
         )
-        if batches:
-            all_ms = setting.workers * (float(ends_ms.max()) - float(arrivals_ms.min()))
+        if arrivals_ms.size:
+            elapsed_ms = float(ends_ms.max()) - float(arrivals_ms.min())
+            energy_mj = profile.energy_mj
             self.stages[stage.name] = StageLoad(
-                arrivals_ms.size / batches,
-                busy_ms / all_ms,
+                arrivals_ms.size / batches.sum(),
+                busy_ms / (setting.workers * elapsed_ms),
                 _without_warm_up(ends_ms - arrivals_ms),
+                None if energy_mj is None else float(batches[1:] @ energy_mj) / elapsed_ms,
             )
         return ends_ms
 
@@ -276,10 +267,10 @@ def _departures(
     ratios: FloatArray,
     ranks: FloatArray,
     workers: int,
-) -> tuple[FloatArray, int, float]:
+) -> tuple[FloatArray, NDArray[np.int64], float]:
     """Return when each of the items that arrive at increasing times leaves a stage.
 
-    The number of batches and the time of all batches together, in ms, follow.
+    The number of batches of each size and the time of all batches together, in ms, follow.
 
     The time of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
     between two entries in proportion.
@@ -288,6 +279,7 @@ def _departures(
     ends_ms = np.empty(count)
     free_ms = np.zeros(workers)
     busy_ms = 0.0
+    batches = np.zeros(latency_ms.size + 1, np.int64)
     head = tail = batch = 0  # the first that waits, and the first that has not arrived
     while head < count:
         worker = np.argmin(free_ms)
@@ -309,8 +301,9 @@ def _departures(
         ratio = ratios[size - 1, below]
         ratio += (rank - below) * (ratios[size - 1, above] - ratio)
         batch += 1
+        batches[size] += 1
         busy_ms += latency_ms[size - 1] * ratio
         free_ms[worker] = now_ms + latency_ms[size - 1] * ratio
         ends_ms[head : head + size] = free_ms[worker]
         head += size
-    return ends_ms, batch, busy_ms
+    return ends_ms, batches, busy_ms

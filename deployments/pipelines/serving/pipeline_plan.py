@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
-from deployments.pipelines.planning.tandem import own_settings, simulate_response_ms
+from deployments.pipelines.planning.tandem import own_settings, simulate
 from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
 from deployments.pipelines.steps import Stage
 from policy.objective import ServiceLevelObjective
@@ -71,7 +71,6 @@ def plan(
         costs,
         requests=REQUESTS,
         most_tried=MOST_TRIED,
-        save_power=False,
     )
     return {
         "workers": sum(setting.workers for setting in found.settings.values()),
@@ -135,4 +134,4 @@ def _as_yaml(steps: Any, found: PipelinePlan) -> str:
 def warm_up() -> None:
     """Load what is compiled at its first use."""
     stage = Stage(list, "any", profile=Profile.from_dict({"max_batch_size": 1, "latency_ms": [1]}))
-    simulate_response_ms([stage], own_settings([stage]), 1.0, requests=10)
+    simulate([stage], own_settings([stage]), 1.0, requests=10)

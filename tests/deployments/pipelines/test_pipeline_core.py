@@ -87,6 +87,7 @@ def test_errors_of_switches_and_joins_are_named():
     unknown, joined = machine.submit(2), machine.submit(1)
     machine.run()
     assert "there is no branch '2'; the branches are '1'" in str(unknown.error)
+    assert isinstance(joined.error, StageError)
     assert joined.error.stage == "join"
 
 

@@ -7,6 +7,7 @@ import pytest
 from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", latency_ms=[1.0, 1.5, 2.0])
@@ -78,3 +79,21 @@ def test_the_first_policy():
     waits = Stage(abs, batch_size=4, max_wait_ms=5.0).first_policy()
     assert waits == BatchingPolicy.from_control_limit(4, 4, 5.0)
     assert Stage(abs, batch_size=4, policy=POLICY).first_policy() is POLICY
+
+
+PLAIN = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])
+POWERED = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5], energy_mj=[50.0, 51.0, 52.0, 53.0])
+
+
+@pytest.mark.parametrize(
+    ("profile", "budget_ms", "objective"),
+    [
+        (POWERED, 40.0, ServiceLevelObjective(40.0, 99.0)),
+        (PLAIN, 40.0, Weights()),
+        (POWERED, None, Weights()),
+    ],
+)
+def test_only_with_energies_and_a_budget_a_solved_policy_saves_power(profile, budget_ms, objective):
+    stage = Stage(abs, batch_size=3, policy="smdp", profile=profile, budget_ms=budget_ms)
+    solved_for, found = stage.table_problem()
+    assert (solved_for.max_batch_size, found) == (3, objective)

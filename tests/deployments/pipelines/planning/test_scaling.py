@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler, solve_divisions
-from deployments.pipelines.planning.tandem import Setting, simulate_response_ms
+from deployments.pipelines.planning.tandem import Setting, simulate
 from deployments.pipelines.steps import Each, Stage
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -35,7 +35,7 @@ def test_every_division_keeps_the_sla_at_its_rate(table):
             part.name: Setting(division[part.name], part.first_policy())
             for part in (STEPS[0], STEPS[1].branch)
         }
-        times_ms = simulate_response_ms(STEPS, chosen, rate_per_s, requests=10_000)
+        times_ms = simulate(STEPS, chosen, rate_per_s, requests=10_000).response_ms
         assert np.percentile(times_ms, 99) <= 60.0
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
 from deployments.pipelines.planning.simulation import simulate_pipeline
-from deployments.pipelines.planning.tandem import own_settings, simulate_response_ms
+from deployments.pipelines.planning.tandem import own_settings, simulate
 from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -37,7 +37,7 @@ def test_it_agrees_with_the_compiled_simulation():
     """The same arrivals have the same response times, where nothing is refused."""
     steps = [stage("a", 3.0, max_wait_ms=2.0), stage("b", 8.0, workers=2), stage("c", 1.0, 1)]
     stages = [step for step in steps if isinstance(step, Stage)]
-    compiled_ms = simulate_response_ms(steps, own_settings(stages), 200.0, requests=4000)
+    compiled_ms = simulate(steps, own_settings(stages), 200.0, requests=4000).response_ms
     simulated = run(steps, poisson(200.0, 4000), refuse=False)
     assert simulated.response_ms.size == 4000
     np.testing.assert_allclose(
