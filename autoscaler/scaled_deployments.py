@@ -42,9 +42,6 @@ logger = logging.getLogger("ray.serve")
 SAVE_PERIOD_S = 10.0
 #: A due save waits this long for a decision without new reports, which takes half as long.
 _SAVE_WAITS_S = 2.0
-#: A deployment that may be scaled to zero from now on keeps its last replica for this long, so that
-#: the HAProxy of each node knows that it has to hold requests (`deployments.haproxy.fallback`).
-TOLD_WITHIN_S = 5.0
 #: A state that was saved later than now by more, under a clock that was ahead, is dropped: nothing
 #: new would be learned until the clock is there again.
 _CLOCK_AHEAD_S = 60.0
@@ -84,8 +81,6 @@ class ScaledDeployment:
         Which replicas stand by.
     dry_run : bool
         Whether decisions are only recorded and not carried out.
-    may_have_none : bool
-        Whether it may be scaled to zero.
     last_asked_s : float
         When a decision was last asked for.
     reports : sequence of ReplicaReport
@@ -98,8 +93,6 @@ class ScaledDeployment:
         self.log = DecisionLog()
         self.roles = RolesPublisher(application, deployment, store)
         self.dry_run = False
-        self.may_have_none = False
-        self._lifted_s = -math.inf
         self.last_asked_s = 0.0
         self.reports: Sequence[ReplicaReport] = ()
         self._store = store
@@ -149,11 +142,6 @@ class ScaledDeployment:
             In a dry run, its `replicas` must not be ordered.
         """
         self._has_news = not set(map(id, self.reports)).issuperset(map(id, reports))
-        if self.may_have_none != (fleet.min_replicas == 0):
-            self.may_have_none, self._lifted_s = fleet.min_replicas == 0, now_s
-            self._saved_s = -math.inf  # whoever reads the log should know it soon
-        if self.may_have_none and fleet.current_replicas and now_s - self._lifted_s < TOLD_WITHIN_S:
-            fleet = replace(fleet, min_replicas=1)
         self.last_asked_s, self.reports, self._running = now_s, reports, running
         is_loaded = self._is_loaded(now_s)
         if dry_run is not None:
@@ -248,7 +236,6 @@ class ScaledDeployment:
             "application": self.application,
             "deployment": self.deployment,
             "dry_run": dry_run,
-            "may_have_no_replicas": self.may_have_none,
             "newest": self.log.newest,
             "decisions": self.log.recorded,
         }

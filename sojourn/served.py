@@ -7,8 +7,9 @@ from deployments.config.document import IMPORT_PATH, ServiceConfig, load_service
 from deployments.config.user_config import AccessConfig
 from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
-from deployments.haproxy.routing import always_served_environment
-from deployments.haproxy.settings import ALWAYS_SERVED
+from deployments.haproxy.command import HELD_MS
+from deployments.haproxy.request_environment import HELD_FACTOR
+from deployments.haproxy.routing import held_environment
 from deployments.local.check import check_service
 from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
@@ -83,13 +84,13 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     if IMPORT_PATH not in built_by:
         return pipeline
     models = _models(path, check)
-    always_served = [one.run.environment.get(ALWAYS_SERVED) for one in (models, pipeline)]
+    held = [one.run.environment.get(HELD_MS) for one in (models, pipeline)]
     run = LocalRun(
         models.run.http_host,
         models.run.http_port,
         models.run.applications + pipeline.run.applications,
         models.run.document,
-        {**models.run.environment, ALWAYS_SERVED: ",".join(filter(None, always_served))},
+        {**models.run.environment, HELD_MS: ",".join(filter(None, held))},
     )
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
@@ -141,7 +142,7 @@ def _pipeline(path: Path, check: bool) -> ServedFile:
             file.http_port,
             (application,),
             file.document,
-            always_served_environment([file.application]),
+            held_environment({file.application: HELD_FACTOR * config.sla.response_time_ms}),
         ),
         (Served(config.sla.objective.in_words(), config.access, is_pipeline=True),),
     )

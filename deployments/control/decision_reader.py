@@ -45,7 +45,6 @@ class DecisionReader:
             "application": application,
             "deployment": deployment,
             "dry_run": False,
-            "may_have_no_replicas": False,
             "newest": None,
             "decisions": [],
         }

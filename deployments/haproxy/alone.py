@@ -9,9 +9,9 @@ from pathlib import Path
 
 from deployments.errors import StartError
 from deployments.haproxy import concurrency_limit, replica_sockets
+from deployments.haproxy.command import find_haproxy
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import open_files_limit
-from deployments.haproxy.rays_command import find_haproxy
 from deployments.haproxy.request_environment import MIN_BUFFER_BYTES
 from deployments.haproxy.routing import serve_environment
 

@@ -19,20 +19,20 @@ _MAX_SOCKETS = 16
 
 @dataclass(frozen=True)
 class Predecessor:
-    """Another supervisor of this node, and what it handed over.
+    """Another supervisor of this node, and the sockets that it handed over.
 
     Attributes
     ----------
     pid : int
-        Its process. ``SIGUSR1`` tells it that its HAProxy is no longer needed.
-    worker_socket : Path
+        Its process. After ``SIGUSR1``, its HAProxy finishes its requests and ends.
+    haproxy_socket : Path
         The admin socket of its HAProxy.
     sockets : mapping of Address to socket
-        What its HAProxy listens on.
+        The sockets that its HAProxy listens on.
     """
 
     pid: int
-    worker_socket: Path
+    haproxy_socket: Path
     sockets: Mapping[Address, socket.socket]
 
 
@@ -66,12 +66,12 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
 
 
 def hand_over(
-    client: socket.socket, pid: int, worker_socket: Path, sockets: Mapping[Address, socket.socket]
+    client: socket.socket, pid: int, haproxy_socket: Path, sockets: Mapping[Address, socket.socket]
 ) -> None:
-    """Answer `HAND_OVER`: send the sockets, and whose they are, over a Unix socket."""
+    """Answer `HAND_OVER`: send the sockets and their addresses over a Unix socket."""
     content = {
         "pid": pid,
-        "worker_socket": str(worker_socket),
+        "haproxy_socket": str(haproxy_socket),
         "addresses": [[address.host, address.port] for address in sockets],
     }
     descriptors = [one.fileno() for one in sockets.values()]
@@ -97,5 +97,5 @@ def take_over(admin_socket: Path) -> Predecessor | None:
         content = json.loads(message)
         addresses = [Address(host, port) for host, port in content["addresses"]]
         sockets = dict(zip(addresses, taken, strict=True))
-        return Predecessor(int(content["pid"]), Path(content["worker_socket"]), sockets)
+        return Predecessor(int(content["pid"]), Path(content["haproxy_socket"]), sockets)
     return None

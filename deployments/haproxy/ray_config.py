@@ -24,8 +24,8 @@ lines. The supervisor hands HAProxy a changed copy:
   another, clients are told to try again (503, not 500), also while Ray has not said yet which
   applications there are (503, not 404).
 - Serve's own proxy holds requests until there is a replica. Where there always should be one, it
-  holds them no longer than replicas say (`deployments.haproxy.fallback`); then clients are told
-  to try again. If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
+  holds them for a limited time (`deployments.haproxy.command.HELD_MS`); then clients are told to
+  try again. If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
 """
 
 import ipaddress
@@ -36,6 +36,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from deployments.haproxy import concurrency_limit, replica_sockets
+from deployments.haproxy.command import UnknownConfigError
 from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import MAX_CONNECTIONS
 
@@ -65,9 +66,6 @@ UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
 )
-#: A file beside `unavailable`, empty at first. It is a map of HAProxy: while it has a backend, its
-#: requests are held without a limit after all.
-HELD_MAP = "held.map"
 #: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
@@ -84,10 +82,6 @@ _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
 _LOCAL_REPLICA = re.compile(r"^(\s*server \S+ )127\.0\.0\.1:(\d+)\b(?! .* backup$)", re.MULTILINE)
 _MAX_CLIENTS = re.compile(r"^(\s*maxconn )(\d+)$", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
-
-
-class UnknownConfigError(ValueError):
-    """The configuration is not one that this version of Ray writes."""
 
 
 @dataclass(frozen=True)
@@ -296,11 +290,10 @@ def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) 
     head, _, rest = backend.partition("\n")
     names = _replicas(backend)
     up = "".join(f"    acl replica_up srv_is_up({name}/{one})\n" for one in names)
-    held = f"    acl held str({name}),map_str({unavailable.with_name(HELD_MAP)}) -m found\n"
-    condition = "!held !replica_up" if up else "!held"
+    condition = " if !replica_up" if up else ""
     return (
-        f"{head}\n    errorfile 504 {unavailable}\n{up}{held}"
-        f"    http-request set-timeout server {held_ms}ms if {condition}\n"
+        f"{head}\n    errorfile 504 {unavailable}\n{up}"
+        f"    http-request set-timeout server {held_ms}ms{condition}\n"
         f"{rest.rstrip()}\n    server {REFUSALS} {listener} no-check backup\n"
     )
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
 from deployments.haproxy.open_files import max_connections
-from deployments.haproxy.routing import always_served_environment
+from deployments.haproxy.routing import held_environment
 from deployments.models.base import Model, TensorSpec
 from deployments.models.loading import MODELS, find_model_class
 from policy.errors import SojournError
@@ -38,6 +38,10 @@ _REST_BYTES = 16 << 10
 _BUFFER_MEMORY_BYTES = 1 << 30
 _MIN_CONNECTIONS = 256
 _CHILD_TIMEOUT_S = 60.0
+#: How many times the longest time for an answer Serve's proxy may hold a request without a replica.
+#: While Ray deploys, requests take longer, and a late answer is better than none.
+HELD_FACTOR = 3.0
+_RAYS_HARD_STOP_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -169,10 +173,20 @@ def request_environment(
     if not all(each.idempotent for each in traits):
         # An empty response is that of a replica that died, perhaps while it computed the request.
         environment["RAY_SERVE_HAPROXY_RETRY_ON"] = "503 conn-failure"
-    environment |= always_served_environment(
-        dict.fromkeys(service.application for service in services if service.replicas[0] > 0)
+    # After this time, HAProxy closes what a reload has left unanswered.
+    longest_s = max(service.user_config.limits.expert.max_timeout_ms for service in services) / 1e3
+    if longest_s > _RAYS_HARD_STOP_S:
+        environment["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] = str(math.ceil(longest_s))
+    environment |= held_environment(
+        {each.application: _held_ms(each) for each in services if each.replicas[0] > 0}
     )
     return {name: own.get(name, value) for name, value in environment.items()}
+
+
+def _held_ms(service: ServiceConfig) -> float:
+    """Return how long a request may wait for a replica to be there and to answer it."""
+    limits, sla = service.user_config.limits, service.user_config.sla
+    return HELD_FACTOR * (limits.expert.max_timeout_ms if limits.late == "serve" else sla.response_time_ms)
 
 
 def _needed_bytes(service: ServiceConfig, traits: RequestTraits) -> int:

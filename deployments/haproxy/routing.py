@@ -5,13 +5,14 @@ Ray reads these settings from the environment of Serve's controller, HAProxy and
 environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
 """
 
+import math
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
+from deployments.haproxy.command import HELD_MS, RAYS_HAPROXY
 from deployments.haproxy.open_files import max_connections
 from deployments.haproxy.ray_config import backend_name
-from deployments.haproxy.settings import ALWAYS_SERVED, RAYS_HAPROXY
 from policy.errors import InvalidInputError
 from policy.try_delays import RETRIES
 
@@ -101,10 +102,13 @@ def supervisor_environment(path: Path | None = None) -> dict[str, str]:
     return {RAYS_HAPROXY: str(installed)}
 
 
-def always_served_environment(applications: Iterable[str]) -> dict[str, str]:
-    """Return the environment variable that names the applications that always have replicas.
+def held_environment(held_ms: Mapping[str, float]) -> dict[str, str]:
+    """Return the environment variable that limits how long requests wait for a first replica.
 
-    Without a replica, their requests are refused at once (`deployments.haproxy.fallback`).
+    Parameters
+    ----------
+    held_ms : mapping of str to float
+        By application, those only that always have replicas.
     """
-    names = ",".join(backend_name(application) for application in applications)
-    return {ALWAYS_SERVED: names} if names else {}
+    pairs = (f"{backend_name(name)}={math.ceil(ms)}" for name, ms in held_ms.items())
+    return {HELD_MS: ",".join(pairs)} if held_ms else {}

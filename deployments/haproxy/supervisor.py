@@ -2,17 +2,20 @@
 
     sojourn-haproxy -db -f CONFIG [-dR] [-sf PID…] [-x SOCKET]
 
-Ray checks its HAProxy every ten seconds, restarts it after three failures, and then has to send it
-the routes again: 22 s in which the service's port is closed. The supervisor sees the end of the
-process at once. It holds the listening sockets itself, so clients that connect meanwhile wait
-for some tens of milliseconds; only what was in HAProxy's hands is lost.
+Ray checks its HAProxy every few seconds, replaces it after three failures, and then has to send it
+the routes again. The supervisor sees the end of the process at once. It holds the listening sockets
+itself, so clients that connect meanwhile wait for some tens of milliseconds; only what was in
+HAProxy's hands is lost.
 
 To Ray it looks like HAProxy: it takes the same arguments (`RAY_SERVE_HAPROXY_BINARY_PATH` names
 it), answers at the same admin socket, and stops on the same signals. A reload starts a new
 supervisor, which takes the sockets over from its predecessor. So does one that Ray starts because
 the actor that managed the old one has died; until Ray has sent the routes, it leaves the
-predecessor's HAProxy in charge. If the supervisor itself is killed, its deputy takes its place
-(`deployments.haproxy.deputy`).
+predecessor's HAProxy in charge.
+
+Ray stops what it has started by ``SIGKILL``, and so may the kernel. Somebody must then decide
+whether HAProxy goes on, so each supervisor has a deputy: a fork that sleeps until the supervisor is
+killed, and takes its place.
 
 Each reload starts a new Python process, so this package imports nothing but the standard library.
 """
@@ -23,20 +26,21 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
 
 from deployments.haproxy import ray_config, replica_sockets
-from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
-from deployments.haproxy.deputy import SIGNALS, Deputy
-from deployments.haproxy.fallback import held_ms
+from deployments.haproxy.admin_socket import AdminError, AdminRelay, ask, process_at
+from deployments.haproxy.command import (
+    HTTP_HOST,
+    UnknownConfigError,
+    find_haproxy,
+    held_ms,
+    parse_arguments,
+)
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.open_files import max_connections, open_files_limit
-from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
-from deployments.haproxy.ray_config import REFUSALS, Address, UnknownConfigError
-from deployments.haproxy.rays_command import find_haproxy, parse_arguments
+from deployments.haproxy.process import Haproxy, ended, open_parent_of
+from deployments.haproxy.ray_config import REFUSALS, Address
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
-from deployments.haproxy.settings import ALWAYS_SERVED, HTTP_HOST
-from deployments.haproxy.worker import Child, Worker
 
 READY_TIMEOUT_S = 30.0
 #: Where a deputy that has taken over answers its successor, beside Ray's admin socket.
@@ -44,12 +48,13 @@ DEPUTY_SOCKET = "deputy.sock"
 #: How often HAProxy is asked about its servers, and after how many failures it is killed.
 CHECK_EVERY_S = 0.25
 MAX_SILENT_CHECKS = 3
-#: With neither a manager nor a replica, HAProxy only holds its port: it stops after so long.
+#: Without Ray's actor and without a replica, HAProxy stops after this time.
 ORPHAN_TIMEOUT_S = 30.0
 #: Starts in a row that may fail before Ray is left to decide.
 MAX_FAILED_STARTS = 10
 _BACKOFF_S = 0.1
 _SERVERS = b"show stat -1 4 -1"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Supervisor:
@@ -67,67 +72,56 @@ class Supervisor:
     UnknownConfigError
         The arguments or the configuration are not what this version of Ray writes.
     OSError
-        The configuration cannot be read, or an address cannot be listened on.
+        The configuration cannot be read.
     """
 
     def __init__(self, binary: str, arguments: list[str]) -> None:
-        self._config_path, self._shares_ports, replaced = parse_arguments(arguments)
+        self._config_path, self._shares_ports, self._replaced = parse_arguments(arguments)
         self._config = ray_config.parse(self._config_path.read_text(), os.environ.get(HTTP_HOST))
         self._binary = binary
-        self._replaced = replaced
         self._parent = os.getppid()
         self._raylet = open_parent_of(self._parent)
-        self._stopping = False
-        folder = self._config.admin_socket.parent
+        admin_socket = self._config.admin_socket
         # Short names: the path of a Unix socket has 107 bytes at most.
-        self._worker_socket = folder / f"{os.getpid()}.sock"
+        self._own_socket = admin_socket.with_name(f"{os.getpid()}.sock")
+        self._deputy_socket = admin_socket.with_name(DEPUTY_SOCKET)
         self._amended = self._config_path.with_name(f"haproxy-{os.getpid()}.cfg")
-        self._unavailable = self._config_path.with_name("503.http")
-        self._held_map = self._unavailable.with_name(ray_config.HELD_MAP)
-        self._limited: dict[str, int] = {}
         self._sockets: dict[Address, socket.socket] = {}
-        self._worker: Worker | None = None
-        self._relay = AdminRelay(
-            self._config.admin_socket,
-            lambda: self._worker.admin_socket if self._worker else self._worker_socket,
-            {HAND_OVER: self._hand_over},
-        )
-        self._deputy = Deputy()
-        self._deputy_socket = self._config.admin_socket.with_name(DEPUTY_SOCKET)
-        self._owns_haproxy = False
+        self._haproxy: Haproxy | None = None
+        self._owns_haproxy = self._stopping = False
+        self._deputy = 0
         self._silent_checks = 0
         self._server_checks = ServerChecks()
-        self._always_served = os.environ.get(ALWAYS_SERVED, "").split(",")
         self._last_useful_s = time.monotonic()
+        self._relay = AdminRelay(admin_socket, self._own_socket, {HAND_OVER: self._hand_over})
 
     def run(self) -> int:
         """Serve until stopped; return the exit status."""
         # If the actor that started us dies, the raylet kills its process group; we serve on.
         os.setpgid(0, 0)
-        self._handle_signals()
+        self._handle_signals(self._stop)
         try:
-            if not self._begin():
-                return self._status_of_worker() or 1
-            return self._supervise()
+            return self._supervise() if self._begin() else self._end_haproxy() or 1
         finally:
-            self._deputy.end()
+            self._end_deputy()
             self._relay.close()
-            for path in (self._amended, self._worker_socket):
+            for path in (self._amended, self._own_socket):
                 path.unlink(missing_ok=True)
 
-    def _handle_signals(self) -> None:
-        for number in SIGNALS:
-            signal.signal(number, self._stop)
+    @staticmethod
+    def _handle_signals(handler: "signal._HANDLER") -> None:
+        for number in _SIGNALS:
+            signal.signal(number, handler)
 
     def _begin(self) -> bool:
         """Start HAProxy, or leave the predecessor's in charge; return whether one works."""
-        self._relay.listen()
         predecessor = take_over(self._config.admin_socket) or take_over(self._deputy_socket)
         if predecessor is not None:
             self._sockets.update(predecessor.sockets)
             if not self._replaced and not self._config.has_routes:
                 _log(f"process {predecessor.pid} keeps serving until there are routes")
-                self._worker = Worker(predecessor.pid, predecessor.worker_socket)
+                self._haproxy = Haproxy(predecessor.pid, predecessor.haproxy_socket)
+                self._relay.haproxy_socket = predecessor.haproxy_socket
                 self._relay.open()
                 return True
             self._replaced = sorted({*self._replaced, predecessor.pid})
@@ -136,64 +130,74 @@ class Supervisor:
         for address in self._config.addresses:
             if address not in self._sockets:
                 self._sockets[address] = open_listener(address, self._shares_ports)
-        if self._have_deputy():
+        if self._fork_deputy():
+            self._take_place()
             return True
-        worker = self._start([str(pid) for pid in self._replaced])
-        if not worker.wait_ready(READY_TIMEOUT_S):
+        if not self._start(self._replaced).wait_ready(READY_TIMEOUT_S):
             return False
         self._relay.open()
         return True
 
-    def _have_deputy(self) -> bool:
-        """Fork a deputy; return False here, and True there if it has to take over."""
-        haproxy = self._deputy.fork(self._worker.pid if self._worker else 0)
-        if haproxy is None:
+    def _sweep(self) -> None:
+        """Remove the rest of a supervisor and its deputy that were killed at once."""
+        sockets = [*self._own_socket.parent.glob("[0-9]*.sock")]
+        for path in sockets:
+            if pid := process_at(path):
+                os.kill(pid, signal.SIGUSR1)
+                _log("a HAProxy without a supervisor finishes its requests")
+                time.sleep(_BACKOFF_S)  # for it to leave its ports
+        for path in (*sockets, *self._amended.parent.glob("haproxy-[0-9]*.cfg")):
+            path.unlink(missing_ok=True)
+
+    def _fork_deputy(self) -> bool:
+        """Return False at once, and, in another process, True once this one has been killed."""
+        supervisor = os.pidfd_open(os.getpid())
+        # Until it ignores signals, the new process would take them for its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._deputy = os.fork()
+        if not self._deputy:
+            self._handle_signals(signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if self._deputy:
+            os.close(supervisor)
             return False
-        self._handle_signals()
-        self._owns_haproxy = True
-        with suppress(ProcessLookupError):
-            self._worker = Worker(haproxy, self._worker_socket) if haproxy else None
+        return ended(supervisor, None)
+
+    def _end_deputy(self) -> None:
+        pid, self._deputy = self._deputy, 0
+        if pid:
+            os.kill(pid, signal.SIGKILL)  # not waited for, so no other process has its id
+            os.waitpid(pid, 0)
+
+    def _take_place(self) -> None:
+        """Take the place of the supervisor, which was killed."""
+        self._handle_signals(self._stop)
+        until_s = time.monotonic() + MAX_SILENT_CHECKS
+        while (pid := process_at(self._own_socket)) is None and time.monotonic() < until_s:
+            time.sleep(_BACKOFF_S)  # it may just have been started
+        if pid is not None:
+            self._haproxy, self._owns_haproxy = Haproxy(pid, self._own_socket), True
         if not self._relay.in_charge or not self._config.has_routes:
             self._stop(signal.SIGTERM)  # there is a successor, or nothing to lose
         elif self._config.draining:
             self._stop(signal.SIGUSR1)
         else:
             _log(f"process {os.getpid()} takes the place of its supervisor, which was killed")
-            # Ray's actor cannot go on with a process that it has not started. It is replaced if
+            # Ray's actor cannot go on with a process that it has not started. Ray replaces it if
             # it finds nothing at its own path.
             self._relay.move(self._deputy_socket)
-        return True
 
-    def _sweep(self) -> None:
-        """Remove what is left where a supervisor and its deputy were killed at once."""
-        sockets = [*self._worker_socket.parent.glob("[0-9]*.sock")]
-        for path in sockets:
-            with suppress(AdminError, ProcessLookupError):
-                os.kill(process_id(ask(path, b"show info")), signal.SIGUSR1)
-                _log("a HAProxy without a supervisor finishes what it has")
-                time.sleep(_BACKOFF_S)  # for it to leave its ports
-        for path in (*sockets, *self._amended.parent.glob("haproxy-[0-9]*.cfg")):
-            path.unlink(missing_ok=True)
-
-    def _lift_limits(self) -> list[str]:
-        """Return the commands for what may be scaled to zero by now."""
-        now = held_ms(self._config.admin_socket.parent, self._always_served)
-        lifted = self._limited.keys() - now.keys()
-        self._limited = {backend: self._limited[backend] for backend in self._limited.keys() & now}
-        return [f"add map {self._held_map} {backend} yes" for backend in sorted(lifted)]
-
-    def _start(self, replaced: list[str]) -> Child:
+    def _start(self, replaced: list[int]) -> Haproxy:
         listeners = {address: one.fileno() for address, one in self._sockets.items()}
-        self._unavailable.write_bytes(ray_config.UNAVAILABLE)
-        self._held_map.write_bytes(b"")
-        self._limited = held_ms(self._config.admin_socket.parent, self._always_served)
+        unavailable = self._config_path.with_name("503.http")
+        unavailable.write_bytes(ray_config.UNAVAILABLE)
         self._amended.write_text(
             ray_config.amend(
                 self._config,
-                self._worker_socket,
+                self._own_socket,
                 listeners,
-                self._unavailable,
-                self._limited,
+                unavailable,
+                held_ms(),
                 max_connections(open_files_limit()),
                 {port for port in self._config.local_ports if replica_sockets.is_served(port)},
             )
@@ -202,28 +206,24 @@ class Supervisor:
         if not self._shares_ports:
             command.append("-dR")
         if replaced:
-            command += ["-sf", *replaced]
-        worker = Child(command, self._worker_socket, list(listeners.values()))
-        self._worker, self._owns_haproxy = worker, True
-        self._deputy.tell(worker.pid)
+            command += ["-sf", *map(str, replaced)]
+        one = Haproxy.start(command, self._own_socket, list(listeners.values()))
+        self._haproxy, self._owns_haproxy = one, True
+        self._relay.haproxy_socket = self._own_socket
         if self._stopping:
-            worker.signal(signal.SIGTERM)
-        return worker
+            one.signal(signal.SIGTERM)
+        return one
 
     def _supervise(self) -> int:
         started_s = checked_s = time.monotonic()
-        admin = self._relay.fileno()
         while True:
-            if self._owns_haproxy and not (self._stopping or self._deputy.alive):
-                self._have_deputy()
-            worker = self._worker
             poll = select.poll()
-            poll.register(admin, select.POLLIN)
-            if worker is not None:
-                poll.register(worker.fileno(), select.POLLIN)
+            poll.register(self._relay, select.POLLIN)
+            if self._haproxy is not None:
+                poll.register(self._haproxy, select.POLLIN)
             ready = {descriptor for descriptor, _ in poll.poll(1e3 * CHECK_EVERY_S)}
-            if worker is None or worker.fileno() in ready:
-                status = self._status_of_worker()
+            if self._haproxy is None or self._haproxy.fileno() in ready:
+                status = self._end_haproxy()
                 if self._stopping:
                     return status
                 _log(f"HAProxy ended with status {status} and is started again")
@@ -232,7 +232,7 @@ class Supervisor:
                 if not self._start_again():
                     return status or 1
                 started_s = time.monotonic()
-            if admin in ready:
+            if self._relay.fileno() in ready:
                 self._relay.answer_next()
             if time.monotonic() >= checked_s + CHECK_EVERY_S:
                 checked_s = time.monotonic()
@@ -244,36 +244,34 @@ class Supervisor:
         for attempt in range(MAX_FAILED_STARTS):
             if self._start([]).wait_ready(READY_TIMEOUT_S):
                 return True
-            self._status_of_worker()
+            self._end_haproxy()
             if self._stopping:
                 break
             time.sleep(_BACKOFF_S * attempt)
         return False
 
     def _check(self) -> None:
-        """Look after the servers; kill a HAProxy that hangs, and stop one that nobody needs."""
-        worker = self._worker
-        assert worker is not None
-        if self._stopping:
+        """Judge the servers; kill a HAProxy that hangs, and stop one that nobody needs."""
+        haproxy = self._haproxy
+        if haproxy is None or self._stopping:
             return
         try:
-            table = ask(worker.admin_socket, _SERVERS).decode()
+            table = ask(haproxy.admin_socket, _SERVERS).decode()
             servers = [one for one in parse_servers(table) if one.name != REFUSALS]
             self._silent_checks = 0
-            commands = self._server_checks.look(servers, time.monotonic())
-            for command in commands + self._lift_limits():
+            for command in self._server_checks.look(servers, time.monotonic()):
                 _log(command)
-                ask(worker.admin_socket, command.encode())
+                ask(haproxy.admin_socket, command.encode())
         except StatisticsError as error:
             _log(str(error))
             return
         except AdminError:
             self._silent_checks += 1
             # One that waits for a CPU answers when it has one, and one that spins ends itself.
-            hangs = self._silent_checks >= MAX_SILENT_CHECKS and not wants_cpu(worker.pid)
+            hangs = self._silent_checks >= MAX_SILENT_CHECKS and not haproxy.wants_cpu
             if hangs and self._owns_haproxy:
                 _log("HAProxy does not respond and is killed")
-                worker.signal(signal.SIGKILL)
+                haproxy.signal(signal.SIGKILL)
             return
         if os.getppid() == self._parent:
             self._last_useful_s = time.monotonic()
@@ -287,27 +285,21 @@ class Supervisor:
             self._stop(signal.SIGTERM)
 
     def _hand_over(self, client: socket.socket) -> None:
-        worker_socket = self._worker.admin_socket if self._worker else self._worker_socket
-        hand_over(client, os.getpid(), worker_socket, self._sockets)
+        hand_over(client, os.getpid(), self._relay.haproxy_socket, self._sockets)
 
     def _stop(self, number: int, _frame: object = None) -> None:
-        """Pass a signal on to HAProxy: ``SIGUSR1`` lets it finish what it has, others end it."""
+        """Pass a signal on to HAProxy: ``SIGUSR1`` lets it finish its requests, others end it."""
         self._stopping = True
-        self._deputy.end()  # HAProxy ends by itself now
+        self._end_deputy()  # HAProxy ends by itself now
         for one in self._sockets.values():
             one.close()
-        if self._worker is not None:
-            self._worker.signal(number)
+        if self._haproxy is not None:
+            self._haproxy.signal(number)
 
-    def _status_of_worker(self) -> int:
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return 0
-        if not worker.ended():
-            # It started but does not respond.
-            worker.signal(signal.SIGKILL)
-            worker.ended(READY_TIMEOUT_S)
-        return worker.close()
+    def _end_haproxy(self) -> int:
+        """Return the exit status of HAProxy; kill it first if it started but does not respond."""
+        haproxy, self._haproxy = self._haproxy, None
+        return haproxy.end(READY_TIMEOUT_S) if haproxy is not None else 0
 
 
 def _log(message: str) -> None:

@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 
 from deployments.errors import StartError
+from deployments.haproxy.command import HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.routing import (
     SUPERVISOR,
     serve_environment,
     supervisor_environment,
 )
-from deployments.haproxy.settings import HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.local.machine import free_port
 from deployments.local.ray_token import ray_access
 from deployments.local.run import LocalRun

@@ -22,8 +22,6 @@ from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.control.standby_role import StandbyRole, StepInApp
-from deployments.haproxy.fallback import note_held
-from deployments.haproxy.ray_config import backend_name
 from deployments.haproxy.view import HaproxyView, socket_path_on
 from deployments.hosting.app import HostingApp
 from deployments.hosting.report import CombinedReport
@@ -47,9 +45,6 @@ logger = logging.getLogger("ray.serve")
 
 #: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
-#: How many times the time for an answer HAProxy waits for what no replica has taken. While Ray
-#: deploys, the way to the replicas is longer, and a late answer is better than none.
-HELD_FACTOR = 3.0
 
 
 def _kept_profile(model: str) -> KeptProfile | None:
@@ -130,8 +125,6 @@ class Replica:
         self._tasks: list[asyncio.Task[None]] = []
         socket_path = socket_path_on(self._node_id)
         self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path)
-        self._haproxy_folder = socket_path.parent
-        self._backend = backend_name(context.app_name)
         key = roles_key(context.app_name, context.deployment)
         self._role = StandbyRole(
             context.replica_id.unique_id, lambda: ray_store.read(key), self._took_role
@@ -272,15 +265,11 @@ class Replica:
         return 2 * sum(service.longest_batch_s for service in self._repository.services)
 
     async def _follow_decisions(self) -> None:
-        """Limit tokens to this replica's share, and tell HAProxy how long requests may be held."""
+        """Limit tokens to this replica's share."""
         content = await self._decisions.content()
         access = self._repository.first.access
         if access.limits_rates:
             access.share_among(replicas_in(content), time.monotonic())
-        longest_ms = max(service.longest_answer_ms for service in self._repository.services)
-        held_ms = HELD_FACTOR * longest_ms
-        may_have_none = content.get("may_have_no_replicas")
-        note_held(self._haproxy_folder, self._backend, None if may_have_none else held_ms)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return this replica's statistics, which Ray passes to the autoscaler."""

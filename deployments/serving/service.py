@@ -126,14 +126,6 @@ class InferenceService(BatchedService):
         return self.configured and self.device.is_stuck(self.batcher, self.controller.profile)
 
     @property
-    def longest_answer_ms(self) -> float:
-        """How long a client may wait for an answer that it is still given."""
-        user_config = self.controller.user_config
-        if user_config.limits.late == "serve":
-            return self._max_timeout_ms
-        return user_config.sla.response_time_ms
-
-    @property
     def longest_batch_s(self) -> float:
         """How long any batch may take, those included that the model compiles for."""
         return self.device.longest_batch_s(self.controller.profile)

@@ -20,7 +20,6 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
-    TOLD_WITHIN_S,
     ScaledDeployment,
     history_key,
     log_key,
@@ -233,23 +232,6 @@ def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited: boo
         deployment.record(now_s, 1, granted)
     judged = deployment.autoscaler.state_dict()["fleet"]["calibration"]["judged"]
     assert judged == 0 if limited else judged >= 3
-
-
-def test_the_last_replica_stays_until_it_has_told_that_there_may_be_none() -> None:
-    """Else HAProxy would refuse what it should hold until the first replica is back."""
-    deployment = ScaledDeployment(*KEY, Store())
-    idle = AutoscalerSettings(scale_to_zero_delay_s=0, scale_down_delay_s=0)
-
-    def decided(now_s: float, min_replicas: int) -> int:
-        fleet = FleetState(1, min_replicas, 10, 1)
-        given = replace(report(now_s, 0), start_time_s=0.1, settings=idle)
-        decision = deployment.decide(now_s, [given], fleet)
-        deployment.record(now_s, 1, decision)
-        return decision.replicas
-
-    assert all(decided(now_s, 1) == 1 for now_s in range(1000, 1400))
-    at_zero_s = next(now_s for now_s in range(1400, 1500) if decided(now_s, 0) == 0)
-    assert at_zero_s == 1400 + TOLD_WITHIN_S
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import yaml
 
-from deployments.haproxy.admin_relay import AdminError, ask
+from deployments.haproxy.admin_socket import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
 from deployments.local.ray_token import ray_headers
 from tests.support.ports import free_port

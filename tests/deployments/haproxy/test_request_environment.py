@@ -6,13 +6,13 @@ import pytest
 
 from deployments.config.document import ServiceConfig, load_service_config
 from deployments.config.user_config import parse_user_config
+from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.request_environment import (
     MIN_BUFFER_BYTES,
     RequestTraits,
     read_traits,
     request_environment,
 )
-from deployments.haproxy.settings import ALWAYS_SERVED
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 IMAGE_BYTES = 4 * 3 * 224 * 224
@@ -121,12 +121,19 @@ def test_each_application_is_named_once_however_many_models_it_has() -> None:
     service, traits = config_of("digits"), [RequestTraits()] * 3
     other = service.model_copy(update={"application": "other"})
     environment = request_environment([service, service, other], traits, {})
-    assert environment[ALWAYS_SERVED] == "http-digits,http-other"
+    assert environment[HELD_MS] == "http-digits=300,http-other=300"
 
 
 def test_an_application_that_may_be_scaled_to_zero_is_not_named() -> None:
     service = config_of("digits")
-    for least, named in ((1, "http-digits"), (0, None)):
+    for least, named in ((1, "http-digits=300"), (0, None)):
         changed = service.model_copy(update={"replicas": (least, 4)})
         environment = request_environment([changed], [RequestTraits()], {})
-        assert environment.get(ALWAYS_SERVED) == named
+        assert environment.get(HELD_MS) == named
+
+
+def test_a_reload_closes_no_request_before_its_own_limit() -> None:
+    name = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
+    for timeout_ms, seconds in ((60_000, None), (300_500, "301")):
+        config = config_of("digits", expert={"max_timeout_ms": timeout_ms})
+        assert request_environment([config], [RequestTraits()], {}).get(name) == seconds

@@ -17,11 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deployments.haproxy.admin_relay import AdminError, ask
-from deployments.haproxy.fallback import note_held
+from deployments.haproxy.admin_socket import AdminError, ask
+from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
-from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from tests.support.haproxy_configs import ray_config
 from tests.support.ports import free_port
@@ -299,8 +298,7 @@ def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
     node: Node, always_served: bool
 ) -> None:
     node.proxy = Replica()
-    node.environment = {ALWAYS_SERVED: "http-other,http-app"}
-    note_held(node.folder, "http-app", 1e3 * HELD_S if always_served else None)
+    node.environment = {HELD_MS: f"http-{'app' if always_served else 'other'}={1e3 * HELD_S:.0f}"}
     refusal = (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
     answer = (200, b"%d" % node.proxy.port)
     try:
@@ -317,10 +315,9 @@ def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
         node.proxy.fall_silent()
         if always_served:
             assert node.get() == refusal
-            # A deployment lifts the minimum of replicas.
-            note_held(node.folder, "http-app", None)
-            assert wait_for(lambda: "add map" in node.log())
-        threading.Timer(1.5 * HELD_S, node.proxy.speak).start()
+            node.proxy.speak()
+        else:
+            threading.Timer(1.5 * HELD_S, node.proxy.speak).start()
         assert node.get() == answer
         node.replicas.append(Replica())
         node.start("-sf", str(node.pid()))
@@ -333,7 +330,7 @@ def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
 
 def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(node: Node) -> None:
     """Not even if the connection to the replica had been kept is the client's closed."""
-    node.environment = {ALWAYS_SERVED: "http-app"}
+    node.environment = {HELD_MS: f"http-app={1e3 * HELD_S:.0f}"}
     node.replicas.pop().close()
     node.start()
     assert node.get()[0] == 200
@@ -343,7 +340,7 @@ def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(n
 
 def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(node: Node) -> None:
     """Three refusals by each of the dead ones would use up all retries."""
-    node.environment = {ALWAYS_SERVED: "http-app"}
+    node.environment = {HELD_MS: f"http-app={1e3 * HELD_S:.0f}"}
     node.start()
     with closing(http.client.HTTPConnection("127.0.0.1", node.ports[1], timeout=10)) as client:
 
@@ -413,8 +410,7 @@ def test_nobody_notices_that_a_supervisor_is_killed(node: Node) -> None:
     assert wait_for(lambda: haproxies(node.folder) == [haproxy_of(third)])
 
 
-def test_a_deputy_is_a_supervisor_in_every_respect(node: Node) -> None:
-    """It starts HAProxy again, has a deputy of its own, and ends when nobody needs it."""
+def test_a_deputy_that_took_over_starts_haproxy_again_and_ends_it(node: Node) -> None:
     first = node.start()
     deputy = deputy_of(first)
     first.kill()
@@ -422,24 +418,9 @@ def test_a_deputy_is_a_supervisor_in_every_respect(node: Node) -> None:
     haproxies(node.folder)[0].kill()
     assert wait_for(lambda: "is started again" in node.log())
     assert node.get()[0] == 200
-    assert wait_for(lambda: len(deputy.children()) == 2)
-    second = deputy_of(deputy)
-    deputy.kill()
-    assert wait_for(lambda: f"process {second.pid} takes the place" in node.log())
-    assert node.get()[0] == 200
-    second.terminate()
-    assert wait_for(partial(has_ended, second))
+    deputy.terminate()
+    assert wait_for(partial(has_ended, deputy))
     assert haproxies(node.folder) == []
-
-
-def test_a_killed_deputy_is_replaced(node: Node) -> None:
-    supervisor = node.start()
-    first = deputy_of(supervisor)
-    first.kill()
-    assert wait_for(lambda: deputy_of(supervisor).pid != first.pid)
-    supervisor.kill()
-    assert wait_for(lambda: "takes the place" in node.log())
-    assert node.get()[0] == 200
 
 
 @pytest.mark.parametrize("extra", ["", DRAINING], ids=["no routes", "draining"])

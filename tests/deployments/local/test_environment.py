@@ -7,8 +7,8 @@ import pytest
 
 from deployments.config.document import load_service_config
 from deployments.errors import StartError
+from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.routing import SUPERVISOR
-from deployments.haproxy.settings import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
 from deployments.local.environment import environment_of
 from deployments.local.run import run_of
 
@@ -23,7 +23,7 @@ def test_the_supervisor_is_told_where_to_listen_and_who_always_has_replicas(
     run = replace(run_of([load_service_config(CONFIG)]), http_host="192.0.2.7")
     environment = environment_of(run, tmp_path, "random")
     assert environment[HTTP_HOST] == "192.0.2.7"
-    assert environment[ALWAYS_SERVED] == "http-digits"
+    assert environment[HELD_MS] == "http-digits=300"
     assert HAPROXY not in environment
 
 

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
-from deployments.haproxy.processes import ended, open_parent_of, wants_cpu
+from deployments.haproxy.process import Haproxy, ended, open_parent_of
 from tests.support.waiting import wait_for
 
 
@@ -29,12 +30,13 @@ def test_a_process_that_computes_wants_a_cpu_and_one_that_sleeps_or_has_ended_do
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        assert wait_for(lambda: not wants_cpu(child.pid))
+        one = Haproxy(child.pid, Path("none.sock"))
+        assert wait_for(lambda: not one.wants_cpu)
         child.stdin.write(b"x")
         child.stdin.flush()
         child.stdout.readline()
-        assert wait_for(lambda: wants_cpu(child.pid))
+        assert wait_for(lambda: one.wants_cpu)
         child.send_signal(signal.SIGSTOP)
-        assert wait_for(lambda: not wants_cpu(child.pid))
-        child.kill()
-    assert not wants_cpu(child.pid)
+        assert wait_for(lambda: not one.wants_cpu)
+        assert one.end(10) == 0
+    assert not one.wants_cpu

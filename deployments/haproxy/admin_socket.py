@@ -1,13 +1,13 @@
-"""The admin socket that Ray and the replicas ask, in front of HAProxy's own.
+"""HAProxy's admin socket: ask it, and stand in front of it.
 
-Ray believes that a HAProxy has started once ``show info`` tells the process id of what Ray started.
-That is the supervisor, so the relay answers with its id; everything else passes unchanged.
+Ray takes a HAProxy as started once ``show info`` has the id of the process that Ray started. That
+is the supervisor, so the relay answers with its id; everything else passes unchanged.
 """
 
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,18 +40,12 @@ def ask(path: Path, command: bytes, timeout_s: float = _TIMEOUT_S) -> bytes:
     return bytes(answer)
 
 
-def process_id(information: bytes) -> int:
-    """Return the process id in the answer to ``show info``.
-
-    Raises
-    ------
-    AdminError
-        There is none.
-    """
-    found = _PID.search(information)
-    if found is None:
-        raise AdminError("HAProxy does not tell its process id")
-    return int(found[1])
+def process_at(path: Path) -> int | None:
+    """Return the process id of the HAProxy that answers at an admin socket, if one does."""
+    with suppress(AdminError):
+        found = _PID.search(ask(path, b"show info"))
+        return int(found[1]) if found else None
+    return None
 
 
 class AdminRelay:
@@ -61,29 +55,24 @@ class AdminRelay:
     ----------
     path : Path
         The socket appears there, in place of a predecessor's, when `open` is called.
-    worker_socket : callable
-        Returns where HAProxy's own admin socket is.
-    own_commands : dict of bytes to callable
+    haproxy_socket : Path
+        HAProxy's own admin socket. Assign it when another HAProxy is in charge.
+    own_commands : mapping of bytes to callable
         Commands that are not HAProxy's; each is called with the client's connection.
     """
 
     def __init__(
         self,
         path: Path,
-        worker_socket: Callable[[], Path],
-        own_commands: dict[bytes, Callable[[socket.socket], None]],
+        haproxy_socket: Path,
+        own_commands: Mapping[bytes, Callable[[socket.socket], None]],
     ) -> None:
+        self.haproxy_socket = haproxy_socket
         self._path = path
         self._unopened = path.with_name(f"{os.getpid()}.new")
-        self._inode = 0
-        self._worker_socket = worker_socket
         self._own_commands = own_commands
         self._listener = socket.socket(socket.AF_UNIX)
-
-    def listen(self) -> None:
-        """Begin to listen where nobody asks yet."""
-        # Only the user who runs HAProxy may control it.
-        before = os.umask(0o177)
+        before = os.umask(0o177)  # only this user may control HAProxy
         try:
             self._unopened.unlink(missing_ok=True)
             self._listener.bind(str(self._unopened))
@@ -117,11 +106,10 @@ class AdminRelay:
             with client:
                 client.settimeout(_TIMEOUT_S)
                 command = _read_line(client)
-                own = self._own_commands.get(command)
-                if own is not None:
-                    own(client)
+                if command in self._own_commands:
+                    self._own_commands[command](client)
                     return
-                answer = ask(self._worker_socket(), command)
+                answer = ask(self.haproxy_socket, command)
                 if command.startswith(b"show info"):
                     answer = _PID.sub(b"Pid: %d" % os.getpid(), answer)
                 client.sendall(answer)
