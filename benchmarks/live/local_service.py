@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inputs import ROOT
-from deployments.local.ray_token import ray_headers
+from deployments.local.environment import ray_headers
 
 _SOJOURN = (sys.executable, "-m", "sojourn.cli")
 _TIMEOUT_S = 5

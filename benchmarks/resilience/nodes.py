@@ -28,7 +28,7 @@ from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.nodes_machines import Machine, machines
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, Service, emulated_document, everything_ended
-from deployments.local.ray_token import ray_headers
+from deployments.local.environment import ray_headers
 
 #: Of each half of the clients.
 LOAD = Load(rate_per_s=40, idle_clients=30)

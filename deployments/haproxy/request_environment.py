@@ -186,7 +186,9 @@ def request_environment(
 def _held_ms(service: ServiceConfig) -> float:
     """Return how long a request may wait for a replica to be there and to answer it."""
     limits, sla = service.user_config.limits, service.user_config.sla
-    return HELD_FACTOR * (limits.expert.max_timeout_ms if limits.late == "serve" else sla.response_time_ms)
+    return HELD_FACTOR * (
+        limits.expert.max_timeout_ms if limits.late == "serve" else sla.response_time_ms
+    )
 
 
 def _needed_bytes(service: ServiceConfig, traits: RequestTraits) -> int:

@@ -6,6 +6,7 @@ end of the context ends every process.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.environment import environment_of
 from deployments.local.machine import address_to_ask, check_machine
-from deployments.local.replica_output import shown
 from deployments.local.run import LocalRun
 
 #: How long Ray may take to finish requests and to stop, before its processes are killed.
@@ -31,6 +31,13 @@ STOP_TIMEOUT_S = 45.0
 _CLOSE_TIMEOUT_S = 0.3
 #: The module that the child process runs.
 CLUSTER = "deployments.local.cluster"
+#: How Ray begins each line of a replica's output.
+_REPLICA = re.compile(r"^\(ServeReplica:(?P<replica>\S+) pid=(?P<pid>\d+)\) ?(?P<text>.*)$")
+#: How Serve begins a line of its log: level, time, deployment, replica, and the request's id.
+_LOG_LINE = re.compile(r"^(?P<level>[A-Z]+) \d{4}-\d\d-\d\d [\d:,]+ \S+ \S+ (?:\S+ )?-- ")
+_NOT_SHOWN = ("DEBUG", "INFO")
+#: Replicas of a node take the first port that is free, and log an error for each that is not.
+_PORT_IN_USE = re.compile(r"Failed to start \S+ server on port \d+: .*Retrying")
 
 
 @dataclass(frozen=True)
@@ -213,7 +220,7 @@ class _Cluster:
         # Nobody else closes this pipe: a reader that is late would fail.
         with self._process.stderr as lines:
             for line in lines:
-                text = shown(line)
+                text = shown_line(line)
                 if text is not None:
                     self._report(text)
                 else:
@@ -230,3 +237,22 @@ def _end_all(but: Set[psutil.Process], report: Callable[[str], None]) -> None:
     if left:
         numbers = ", ".join(str(process.pid) for process in left)
         report(f"processes that could not be ended: {numbers}")
+
+
+def shown_line(line: str) -> str | None:
+    """Return what a user is shown of a line of Ray's output; None for nothing.
+
+    That is what a replica prints and logs, but for its routine.
+    """
+    found = _REPLICA.match(line.rstrip())
+    if found is None:
+        return None
+    text = found["text"]
+    logged = _LOG_LINE.match(text)
+    if logged is not None:
+        if logged["level"] in _NOT_SHOWN:
+            return None
+        text = text[logged.end() :]
+        if _PORT_IN_USE.match(text):
+            return None
+    return f"[replica {found['pid']}] {text}"

@@ -27,7 +27,7 @@ from deployments.haproxy.routing import (
     serve_environment,
     supervisor_environment,
 )
-from deployments.local.ray_token import ray_access
+from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
 from policy.errors import InvalidInputError

@@ -16,7 +16,7 @@ import yaml
 
 from deployments.haproxy.admin_socket import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
-from deployments.local.ray_token import ray_headers
+from deployments.local.environment import ray_headers
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S, wait_for
 
