@@ -60,7 +60,7 @@ def plan(
     for name, stage in _stages(planned):
         # Neither changes a plan, and both may need what is not here.
         stage.pop("example", None)
-        stage.pop("cpus", None)
+        (stage.get("expert") or {}).pop("cpus", None)
         if name in profiles:
             stage["profile"] = profiles[name]
     configs = [StepConfig.model_validate(step) for step in planned]
