@@ -1,11 +1,15 @@
-"""Types of the options that are numbers: each says which values make sense."""
+"""Types of options, each with the values that make sense, and the options of an SLA."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
-from policy.objective import fault_of_percentile
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective, fault_of_percentile
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Number(click.FloatRange):
@@ -38,3 +42,66 @@ percentile = _Percentile(min=0, max=100, min_open=True, max_open=True)
 arrival_rate = Number(min=1e-9, max=1_000_000_000)
 #: Factor on a trace's requests.
 scale = Number(min=0, max=1_000_000, min_open=True)
+
+
+class _Sla(click.ParamType[ServiceLevelObjective]):
+    name = "TIMEms@PERCENT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> ServiceLevelObjective:
+        if isinstance(value, ServiceLevelObjective):
+            return value
+        try:
+            return ServiceLevelObjective.parse(value)
+        except InvalidInputError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+sla = _Sla()
+
+
+def sla_options(meaning: str) -> Callable[[_Command], _Command]:
+    """Add ``--sla`` and the two options that it is short for; `chosen_sla` joins them."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in (
+            click.option("--percentile", type=percentile, help="Its percentile.  [default: 99]"),
+            click.option("--response-time-ms", type=above_0, help="Its response time."),
+            click.option("--sla", type=sla, help=f"{meaning}, as in 50ms@95 or p95=50ms."),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def chosen_sla(
+    sla: ServiceLevelObjective | None, response_time_ms: float | None, percentile: float | None
+) -> ServiceLevelObjective | None:
+    """Return the SLA that the options name; None if they name none.
+
+    Raises
+    ------
+    InvalidInputError
+        Both forms are given, or a percentile alone.
+    """
+    if sla is not None:
+        if response_time_ms is not None or percentile is not None:
+            raise InvalidInputError("--sla: omit it, or --response-time-ms and --percentile")
+        return sla
+    if response_time_ms is not None:
+        return ServiceLevelObjective(response_time_ms, 99.0 if percentile is None else percentile)
+    if percentile is not None:
+        raise InvalidInputError("--percentile: needs --response-time-ms")
+    return None
+
+
+def required_sla(
+    sla: ServiceLevelObjective | None, response_time_ms: float | None, percentile: float | None
+) -> ServiceLevelObjective:
+    """Return what `chosen_sla` returns, which must be there."""
+    chosen = chosen_sla(sla, response_time_ms, percentile)
+    if chosen is None:
+        raise InvalidInputError("give the SLA: --sla 50ms@95, or --response-time-ms 50")
+    return chosen

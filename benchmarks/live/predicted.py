@@ -45,7 +45,7 @@ def compare(url: str, load: float, duration_s: int) -> dict[str, Any]:
     """Send load to the service, and predict the response times that should come of it."""
     profile = Profile.from_dict(get_json(f"{url}/sojourn/policy")["profile"])
     rate_per_s = load * profile.capacity_per_s
-    options = ["--model", "googlenet", "--rate", f"{rate_per_s:g}"]
+    options = ["--model", "googlenet", "--arrival-rate", f"{rate_per_s:g}"]
     options += ["--duration-s", str(duration_s)]
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(load_test, url, *options)

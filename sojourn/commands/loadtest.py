@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from loadtests.schedule import NAMED_SHAPES, Schedule
 from loadtests.service import model_metadata, recorded_outputs, said, service_sla
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
 from sojourn import option_types
-from sojourn.commands.loadtest_options import parse_sla, schedule_of, settings_in_words
+from sojourn.commands.loadtest_options import schedule_of, settings_in_words
 from sojourn.output import (
     command_line,
     existing_file,
@@ -44,11 +46,13 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @click.command("loadtest")
 @url_option
 @click.option("--model", default="digits", show_default=True, help="Name of its model.")
-@click.option("--rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]")
+@click.option(
+    "--arrival-rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]"
+)
 @click.option(
     "--peak",
     type=float,
-    help="Rate at the peak of a named --shape.  [default: three times --rate]",
+    help="Rate at the peak of a named --shape.  [default: three times --arrival-rate]",
 )
 @click.option(
     "--duration-s",
@@ -57,7 +61,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 )
 @click.option(
     "--shape",
-    help=f"One of {', '.join(NAMED_SHAPES)}, from --rate to --peak; or parts, as in "
+    help=f"One of {', '.join(NAMED_SHAPES)}, from --arrival-rate to --peak; or parts, as in "
     "20s:50,40s:50-150,1m:150~20: constant, a ramp, a wave.",
 )
 @click.option(
@@ -71,7 +75,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @click.option(
     "--sla",
     "threshold",
-    metavar="TIMEms@PERCENT",
+    type=option_types.sla,
     help="The SLA to judge by, as in 100ms@99; the exit status is 1 if it is not met.  "
     "[default: the service's own, which does not change the exit status]",
 )
@@ -150,13 +154,13 @@ def command(
     context: click.Context,
     url: str,
     model: str,
-    rate: float | None,
+    arrival_rate: float | None,
     peak: float | None,
     duration_s: float | None,
     shape: str | None,
     trace: Path | None,
     speedup: float,
-    threshold: str | None,
+    threshold: ServiceLevelObjective | None,
     min_right: float | None,
     max_refused: float | None,
     cases: Path | None,
@@ -189,8 +193,8 @@ def command(
         return
     if images is not None or record:
         raise InvalidInputError("--images and --record need --make-cases")
-    schedule = schedule_of(rate, peak, duration_s, shape, trace, speedup, seed)
-    sla = parse_sla(threshold) if threshold is not None else None
+    schedule = schedule_of(arrival_rate, peak, duration_s, shape, trace, speedup, seed)
+    sla = None if threshold is None else SLAConfig(**asdict(threshold))
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
     sla = sla or service_sla(url, model, token)

@@ -8,7 +8,6 @@ import click
 
 from autoscaler.history.traces import load_trace
 from deployments.config.user_config import SLAConfig
-from deployments.config.validation import validate
 from loadtests.schedule import (
     NAMED_SHAPES,
     Schedule,
@@ -25,7 +24,7 @@ PEAK_FACTOR = 3.0
 
 
 def schedule_of(
-    rate: float | None,
+    arrival_rate: float | None,
     peak: float | None,
     duration_s: float | None,
     shape: str | None,
@@ -37,7 +36,7 @@ def schedule_of(
 
     Parameters
     ----------
-    rate, peak, duration_s, shape, trace, speedup, seed
+    arrival_rate, peak, duration_s, shape, trace, speedup, seed
         As given on the command line; None where they were not.
 
     Raises
@@ -46,10 +45,10 @@ def schedule_of(
         They contradict each other, or one is malformed.
     """
     named = shape in NAMED_SHAPES
-    if trace is not None and (rate is not None or shape is not None):
-        raise InvalidInputError("--trace has its own rates; omit --rate and --shape")
-    if rate is not None and shape is not None and not named:
-        raise InvalidInputError("--shape with parts has its own rates; omit --rate")
+    if trace is not None and (arrival_rate is not None or shape is not None):
+        raise InvalidInputError("--trace has its own rates; omit --arrival-rate and --shape")
+    if arrival_rate is not None and shape is not None and not named:
+        raise InvalidInputError("--shape with parts has its own rates; omit --arrival-rate")
     if peak is not None and (not named or shape == "constant"):
         raise InvalidInputError("--peak needs --shape step, spike or diurnal")
     if trace is not None:
@@ -60,7 +59,7 @@ def schedule_of(
         if duration_s is not None:
             raise InvalidInputError("--shape with parts has its own durations; omit --duration-s")
         return poisson_schedule(parse_shape(shape), seed)
-    rate = DEFAULT_RATE_PER_S if rate is None else rate
+    rate = DEFAULT_RATE_PER_S if arrival_rate is None else arrival_rate
     steps = named_shape(
         shape or "constant",
         DEFAULT_DURATION_S if duration_s is None else duration_s,
@@ -68,20 +67,6 @@ def schedule_of(
         PEAK_FACTOR * rate if peak is None else peak,
     )
     return poisson_schedule(steps, seed)
-
-
-def parse_sla(text: str) -> SLAConfig:
-    """Return the SLA in a text such as ``100ms@99`` or ``p99=100ms``.
-
-    Raises
-    ------
-    InvalidInputError
-        The text has another form, or a value is out of range.
-    """
-    try:
-        return validate(SLAConfig, text)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"--sla: {error}") from None
 
 
 def settings_in_words(

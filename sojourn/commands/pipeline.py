@@ -98,14 +98,12 @@ def serve(
     required=True,
     help="Poisson arrivals, requests per second.",
 )
-@click.option(
-    "--response-time-ms", type=option_types.above_0, help="Overrides the SLA of the config."
-)
-@click.option("--percentile", type=option_types.percentile, help="Overrides the SLA of the config.")
+@option_types.sla_options("Another SLA than that of FILE")
 @json_option
 def plan(
     file: Path,
     arrival_rate: float,
+    sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
     percentile: float | None,
     as_json: bool,
@@ -117,10 +115,9 @@ def plan(
     """
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
-    given = config.user_config.sla
-    sla = ServiceLevelObjective(
-        given.response_time_ms if response_time_ms is None else response_time_ms,
-        given.percentile if percentile is None else percentile,
+    sla = (
+        option_types.chosen_sla(sla, response_time_ms, percentile)
+        or config.user_config.sla.objective
     )
     from deployments.pipelines.planning.sizing import plan_pipeline  # importing numba is slow
 
@@ -172,7 +169,7 @@ def plan(
     help="Poisson arrivals, requests per second.",
 )
 @click.option(
-    "--seconds",
+    "--duration-s",
     type=option_types.Number(min=1),
     default=60.0,
     show_default=True,
@@ -202,7 +199,7 @@ def plan(
 def simulate(
     file: Path,
     arrival_rate: float | None,
-    seconds: float,
+    duration_s: float,
     trace_file: Path | None,
     scale: float,
     start_time_s: float,
@@ -219,7 +216,7 @@ def simulate(
     config = load_pipeline_file(file)
     user_config = config.user_config
     sla = user_config.sla.objective
-    arrivals_s = _arrivals_s(arrival_rate, seconds, trace_file, scale)
+    arrivals_s = _arrivals_s(arrival_rate, duration_s, trace_file, scale)
     run = simulate_pipeline(
         config.pipeline.build(),
         arrivals_s,
@@ -265,7 +262,7 @@ def simulate(
 
 
 def _arrivals_s(
-    arrival_rate: float | None, seconds: float, trace_file: Path | None, scale: float
+    arrival_rate: float | None, duration_s: float, trace_file: Path | None, scale: float
 ) -> Sequence[float]:
     """Return the times at which requests arrive."""
     from autoscaler.history.traces import load_trace
@@ -278,9 +275,9 @@ def _arrivals_s(
         times = ArrivalTimes(counts, WithinSecond.UNIFORM, random)
         return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
     assert arrival_rate is not None
-    _check_number(arrival_rate * seconds)
+    _check_number(arrival_rate * duration_s)
     times_s: list[float] = np.cumsum(
-        random.exponential(1 / arrival_rate, round(arrival_rate * seconds))
+        random.exponential(1 / arrival_rate, round(arrival_rate * duration_s))
     ).tolist()
     return times_s
 

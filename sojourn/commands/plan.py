@@ -38,19 +38,7 @@ _STAGES = {"front": "its front (event loop)", "device": "its device"}
     required=True,
     help="Requests per second, over all replicas.",
 )
-@click.option(
-    "--response-time-ms",
-    type=option_types.above_0,
-    required=True,
-    help="The SLA's response time.",
-)
-@click.option(
-    "--percentile",
-    type=option_types.percentile,
-    default=99.0,
-    show_default=True,
-    help="Percentage of requests to answer within it.",
-)
+@option_types.sla_options("The SLA")
 @click.option(
     "--estimator",
     type=click.Choice(["batch", "rand"]),
@@ -109,8 +97,9 @@ def command(
     profile_file: Path,
     config_file: Path | None,
     arrival_rate: float,
-    response_time_ms: float,
-    percentile: float,
+    sla: ServiceLevelObjective | None,
+    response_time_ms: float | None,
+    percentile: float | None,
     estimator: str,
     request_delay_ms: float,
     reply_delay_ms: float,
@@ -122,7 +111,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
-    objective = ServiceLevelObjective(response_time_ms, percentile)
+    objective = option_types.required_sla(sla, response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
     profile = Profile.load(profile_file)
     if energy_price is not None and profile.energy_mj is None:
@@ -190,7 +179,7 @@ def command(
         click.echo(cpus_note)
     if prices is not None:
         click.echo(f"* costs {prices.per_h(chosen):.4g} an hour")
-    if theorem_error is not None and theorem_error > 1 - percentile / 100:
+    if theorem_error is not None and theorem_error > objective.late_share_allowed:
         click.echo(
             f"Theorem 2 assumes independent tries; with {replicas} replicas and tries this short, "
             f"the service level may be up to {100 * theorem_error:.3g} points lower. "

@@ -41,16 +41,7 @@ from sojourn.output import existing_file, json_option, print_json, say
 
 @click.command("simulate")
 @click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
-@click.option(
-    "--response-time-ms", type=option_types.above_0, required=True, help="The SLA's response time."
-)
-@click.option(
-    "--percentile",
-    type=option_types.percentile,
-    default=99.0,
-    show_default=True,
-    help="Percentage of requests to answer within it.",
-)
+@option_types.sla_options("The SLA")
 @click.option(
     "--trace",
     "trace_file",
@@ -149,7 +140,7 @@ from sojourn.output import existing_file, json_option, print_json, say
     help=f"How replicas batch: {', '.join(NAMES)}.",
 )
 @click.option(
-    "--routing",
+    "--balance",
     type=click.Choice([routing.value for routing in Routing]),
     default=Routing.RANDOM.value,
     show_default=True,
@@ -174,8 +165,9 @@ from sojourn.output import existing_file, json_option, print_json, say
 def command(
     context: click.Context,
     profile_file: Path,
-    response_time_ms: float,
-    percentile: float,
+    sla: ServiceLevelObjective | None,
+    response_time_ms: float | None,
+    percentile: float | None,
     trace_file: Path | None,
     history_file: Path | None,
     tune_on: Path | None,
@@ -193,7 +185,7 @@ def command(
     replicas: int | None,
     requests: int,
     batching: str,
-    routing: str,
+    balance: str,
     seed: int,
     jobs: int,
     report_file: Path | None,
@@ -209,7 +201,7 @@ def command(
     if report_file is not None and not report_file.parent.is_dir():
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
-    objective = ServiceLevelObjective(response_time_ms, percentile)
+    objective = option_types.required_sla(sla, response_time_ms, percentile)
     choices = choose(names)
     settings, policy = parse_batching(batching, profile)
     check_feasible(profile, objective)
@@ -223,7 +215,7 @@ def command(
         if standby_s is None
         else Standbys(StartTime(standby_s, start_spread), standby_price),
         seed=seed,
-        routing=Routing(routing),
+        routing=Routing(balance),
         batching=policy,
         settings=settings,
         max_replicas=max_replicas,

@@ -18,7 +18,6 @@ from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
-_DEFAULT_PERCENTILE = 99.0
 
 
 @click.command(name="solve")
@@ -42,12 +41,7 @@ _DEFAULT_PERCENTILE = 99.0
 @click.option(
     "--max-wait-ms", type=float, help="Start a batch when the oldest request has waited this long."
 )
-@click.option(
-    "--response-time-ms", type=option_types.above_0, help="Minimize power under this SLA instead."
-)
-@click.option(
-    "--percentile", type=option_types.percentile, help="The SLA's percentile.  [default: 99]"
-)
+@option_types.sla_options("Minimize power under this SLA instead")
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
     "--plot",
@@ -61,6 +55,7 @@ def command(
     latency_weight: float,
     energy_weight: float,
     max_wait_ms: float | None,
+    sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
     percentile: float | None,
     batching: str | None,
@@ -70,19 +65,18 @@ def command(
     """Compute the optimal batching policy of a profile at an arrival rate.
 
     It minimizes latency weight x mean response time + energy weight x mean power or, with
-    --response-time-ms, the power under that SLA. The average cost, the percentiles and the power
+    --sla, the power under that SLA. The average cost, the percentiles and the power
     are computed, not simulated.
     """
     profile = Profile.load(profile_file)
     weights = Weights(latency_weight, energy_weight, max_wait_ms)
-    objective = _service_level(response_time_ms, percentile)
+    objective = option_types.chosen_sla(sla, response_time_ms, percentile)
     if batching is not None and (objective or max_wait_ms is not None):
         raise InvalidInputError(
-            "--batching: fixes the whole policy; omit --response-time-ms, --percentile and "
-            "--max-wait-ms"
+            "--batching: fixes the whole policy; omit --sla, --response-time-ms and --max-wait-ms"
         )
     if objective and max_wait_ms is not None:
-        raise InvalidInputError("--max-wait-ms: --response-time-ms computes it; omit one of them")
+        raise InvalidInputError("--max-wait-ms: the SLA computes it; omit one of them")
     profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
 
@@ -109,18 +103,6 @@ def command(
             f"No policy keeps {objective.percentile:g}% within {objective.response_time_ms:g} ms "
             f"at this rate on one device; this policy comes closest."
         )
-
-
-def _service_level(
-    response_time_ms: float | None, percentile: float | None
-) -> ServiceLevelObjective | None:
-    if response_time_ms is None:
-        if percentile is not None:
-            raise InvalidInputError("--percentile: needs --response-time-ms")
-        return None
-    return ServiceLevelObjective(
-        response_time_ms, _DEFAULT_PERCENTILE if percentile is None else percentile
-    )
 
 
 def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:

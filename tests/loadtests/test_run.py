@@ -65,7 +65,7 @@ def test_the_exit_status_tells_whether_the_sla_was_met(
     start_service, loadtest, threshold, expected
 ):
     url = start_service(delay_s=0.005, sla=None)
-    options = ["--rate", "50", "--duration-s", "1", "--sla", threshold]
+    options = ["--arrival-rate", "50", "--duration-s", "1", "--sla", threshold]
     status, report, said = loadtest(url, *options)
     assert status == expected
     assert report["sla_met"] is (expected == 0)
@@ -87,7 +87,7 @@ def test_random_requests_are_answered_and_recorded_ones_are_right(
         assert main([*makes, *options]) == 0
         cases = tmp_path / name
         cases.write_text(capfd.readouterr().out)
-        load = ["--rate", "50", "--duration-s", "1", "--cases", str(cases)]
+        load = ["--arrival-rate", "50", "--duration-s", "1", "--cases", str(cases)]
         found[name] = loadtest(url, *load)[1]
     assert found["random"]["ok"] == 0
     assert found["random"]["answered"] == found["random"]["requests"]
@@ -103,7 +103,7 @@ def test_a_closed_service_gets_its_token(start_service, loadtest, tmp_path, capf
     assert main(["loadtest", "--url", url, "--model", "echo"]) == 2
     assert "wants a token for inference" in capfd.readouterr().err
     (tmp_path / "token").write_text("secret\n")
-    options = ("--rate", "50", "--duration-s", "1", "--token-file", str(tmp_path / "token"))
+    options = ("--arrival-rate", "50", "--duration-s", "1", "--token-file", str(tmp_path / "token"))
     status, report, said = loadtest(url, *options)
     assert status == 0
     assert report["ok"] == report["requests"] > 20
@@ -112,7 +112,9 @@ def test_a_closed_service_gets_its_token(start_service, loadtest, tmp_path, capf
 
 def test_every_fault_is_found(start_service, loadtest):
     url = start_service(wrong=[10, 11, 12], busy=[20, 21], drop=[30], mute=[40])
-    status, report, _ = loadtest(url, "--rate", "80", "--duration-s", "1", "--timeout-s", "5")
+    status, report, _ = loadtest(
+        url, "--arrival-rate", "80", "--duration-s", "1", "--timeout-s", "5"
+    )
     assert status == 1
     examples = report["failure_examples"]
     kinds = [example["kind"] for example in examples]
@@ -176,7 +178,9 @@ def test_stall_counts_for_every_request_due_in_it(start_service, loadtest):
     # With coordinated omission, only one request on each of the four connections would show it.
     url = start_service(stall=[50, 0.8])
     began_s = time.monotonic()
-    status, report, _ = loadtest(url, "--rate", "100", "--duration-s", "2", "--connections", "4")
+    status, report, _ = loadtest(
+        url, "--arrival-rate", "100", "--duration-s", "2", "--connections", "4"
+    )
     took_s = time.monotonic() - began_s
     assert status == 0
     assert report["ok"] == report["requests"]
@@ -189,7 +193,7 @@ def test_stall_counts_for_every_request_due_in_it(start_service, loadtest):
 
 def test_a_service_that_dies_is_reported(start_service, loadtest):
     url = start_service(die_at=40)
-    status, report, _ = loadtest(url, "--rate", "100", "--duration-s", "1")
+    status, report, _ = loadtest(url, "--arrival-rate", "100", "--duration-s", "1")
     assert status == 1
     assert report["ok"] <= 39
     assert report["lost"] == report["failed"]["connection"] == report["requests"] - report["ok"]

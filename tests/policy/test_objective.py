@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
@@ -53,6 +55,35 @@ def test_delays_leave_the_rest_of_the_response_time():
 @pytest.mark.parametrize("delays_ms", [100.0, 250.0])
 def test_delays_that_take_the_whole_response_time_leave_an_sla_that_no_batch_meets(delays_ms):
     assert 0 < ServiceLevelObjective(100.0, 99.0).after(delays_ms).response_time_ms < 0.01
+
+
+times = st.floats(0.001, 1e6).map(lambda time: round(time, 3))
+percentiles = st.floats(1.001, 99.999).map(lambda percentile: round(percentile, 3))
+
+
+@given(times, percentiles)
+def test_an_sla_in_one_word_has_two_forms_and_two_units(time, percentile):
+    sla = ServiceLevelObjective(time, percentile)
+    assert ServiceLevelObjective.parse(f"{time:.3f}ms@{percentile}") == sla
+    assert ServiceLevelObjective.parse(f"p{percentile}={time:.3f}ms") == sla
+    in_s = ServiceLevelObjective.parse(f"{time:.3f}s@{percentile}%")
+    assert in_s.response_time_ms == pytest.approx(1000 * time)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("100@99", "must be like 50ms@95 or p95=50ms, not '100@99'"),
+        ("1.2.3ms@99", "must be like"),
+        ("99=5ms", "must be like"),
+        ("5ms@0.99", "percentile: is in percent; write 99 for 99%"),
+        ("0ms@99", "response time: must be above 0 ms"),
+        ("5ms@100", "percentile: must be between 0 and 100"),
+    ],
+)
+def test_a_text_that_is_no_sla(text, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ServiceLevelObjective.parse(text)
 
 
 def test_the_sla_in_words_and_its_late_share():

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from policy.errors import InvalidInputError
 from sojourn import option_types
 from sojourn.cli import COMMANDS, cli
 
@@ -30,6 +31,29 @@ def test_a_range_of_numbers_has_no_infinity_anywhere():
         if not isinstance(option.type, option_types.Number)
     ]
     assert others == []
+
+
+def test_an_sla_is_given_in_one_word_or_in_two_options():
+    sla = option_types.sla.convert("p95=50ms", None, None)
+    assert option_types.chosen_sla(sla, None, None) == sla
+    assert option_types.required_sla(None, 50.0, 95.0) == sla
+    assert option_types.chosen_sla(None, 50.0, None).percentile == 99
+    assert option_types.chosen_sla(None, None, None) is None
+    for wrong, message in (
+        ((sla, 50.0, None), "--sla: omit it, or --response-time-ms and --percentile"),
+        ((None, None, 95.0), "--percentile: needs --response-time-ms"),
+        ((None, None, None), "give the SLA: --sla 50ms@95, or --response-time-ms 50"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            option_types.required_sla(*wrong)
+
+
+@pytest.mark.parametrize("name", ["loadtest", "plan", "simulate", "solve"])
+def test_one_thing_has_one_name_in_all_commands(name):
+    command = cli.get_command(click.Context(cli), name)
+    names = {option for param in command.params for option in param.opts}
+    assert {"--sla", "--arrival-rate"} <= names
+    assert not {"--rate", "--routing", "--seconds"} & names
 
 
 @pytest.mark.parametrize(

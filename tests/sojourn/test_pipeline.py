@@ -72,7 +72,10 @@ def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsy
         (["plan", "--arrival-rate", "5", "--percentile", "0.99"], "write 99 for 99%"),
         (["simulate", "--arrival-rate", "nan"], "must be a finite number, not nan"),
         (["simulate", "--arrival-rate", "1e9"], "load: 6e+10 requests; at most 20,000,000"),
-        (["simulate", "--arrival-rate", "5", "--seconds", "inf"], "'--seconds': must be a finite"),
+        (
+            ["simulate", "--arrival-rate", "5", "--duration-s", "inf"],
+            "'--duration-s': must be a finite",
+        ),
     ],
 )
 def test_numbers_that_make_no_sense_are_one_line(file, capsys, words, message):
@@ -121,7 +124,7 @@ class TestSimulate:
     """`sojourn pipeline simulate`."""
 
     def test_at_a_rate(self, file, capsys):
-        arguments = ["pipeline", "simulate", file, "--arrival-rate", "500", "--seconds", "4"]
+        arguments = ["pipeline", "simulate", file, "--arrival-rate", "500", "--duration-s", "4"]
         assert main([*arguments, "--json"]) == 0
         result = json.loads(capsys.readouterr().out)
         assert result["offered"] == result["answered"] == 2000

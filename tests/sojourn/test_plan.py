@@ -160,6 +160,7 @@ def test_the_error_bound_of_theorem_2_is_reported(capsys, default_plan):
     [
         (["--energy-price", "-1"], "--energy-price"),
         (["--percentile", "100"], "--percentile"),
+        (["--sla", "15ms@99"], "--sla: omit it, or --response-time-ms and --percentile"),
         (["--arrival-rate", "0"], "--arrival-rate"),
         (["--arrival-rate", "nan"], "--arrival-rate': must be a finite number, not nan"),
         (["--arrival-rate", "1e-300"], "--arrival-rate"),

@@ -174,10 +174,10 @@ def test_a_fleet_that_is_too_small(capsys):
     assert row["over_oracle"] < 1
 
 
-@pytest.mark.parametrize("routing", ["power_of_two", "least_connections"])
+@pytest.mark.parametrize("routing", ["power-of-two", "least-connections"])
 def test_better_routing_is_not_slower(capsys, routing):
     random = simulate(capsys, fixed(rate=6000, replicas=3, requests=60_000))
-    better = simulate(capsys, fixed(f"--routing={routing}", rate=6000, replicas=3, requests=60_000))
+    better = simulate(capsys, fixed(f"--balance={routing}", rate=6000, replicas=3, requests=60_000))
     p99 = [
         content["autoscalers"]["fixed"]["response_percentiles_ms"]["99"]
         for content in (random, better)
@@ -226,7 +226,7 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
         (["--autoscaler", "static:1.5"], "whole number"),
         (["--batching", "fifo"], "must be one of sla"),
-        (["--routing", "best"], "--routing"),
+        (["--balance", "best"], "--balance"),
         (["--scale", "0"], "--scale"),
         (["--scale", "inf"], "--scale"),
         (["--start-time-s", "nan"], "--start-time-s"),

@@ -31,8 +31,8 @@ class Routing(StrEnum):
     """
 
     RANDOM = "random"  # RAND: HAProxy's random(1)
-    POWER_OF_TWO = "power_of_two"  # HAProxy's random(2): the less loaded of two random ones
-    LEAST_CONNECTIONS = "least_connections"  # HAProxy's leastconn, with ties broken at random
+    POWER_OF_TWO = "power-of-two"  # HAProxy's random(2): the less loaded of two random ones
+    LEAST_CONNECTIONS = "least-connections"  # HAProxy's leastconn, with ties broken at random
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ def test_by_default_a_replica_has_the_limits_of_a_live_one():
         ({"settings": BatchingSettings(max_age_ms=-1.0)}, "max_age_ms: must be at least"),
         ({"replicas": 7}, "replicas: must be a whole number from 1 to 6"),
         ({"min_replicas": 7}, "max_replicas: must be a whole number from 7"),
-        ({"routing": "nearest"}, "routing: must be one of random, power_of_two, least_connections"),
+        ({"routing": "nearest"}, "routing: must be one of random, power-of-two, least-connections"),
         ({"within_second": "lumps"}, "within_second: must be one of uniform, linear"),
         ({"batching": BatchingPolicy.from_control_limit(1, 33)}, "batches of 33"),
     ],

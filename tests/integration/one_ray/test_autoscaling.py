@@ -49,7 +49,7 @@ def service(one_ray: Running) -> Running:
 @contextmanager
 def load(service: Running) -> Iterator[None]:
     command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
-    options = ["--rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
+    options = ["--arrival-rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

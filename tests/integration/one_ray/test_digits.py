@@ -158,7 +158,7 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
         assert client.get(f"{service.url}/elsewhere").status_code == 401
 
         load_test = [BIN / "sojourn", "loadtest", "--url", service.url, "--json"]
-        load_test += ["--rate", "50", "--duration-s", "2"]
+        load_test += ["--arrival-rate", "50", "--duration-s", "2"]
         assert subprocess.run(load_test, capture_output=True).returncode != 0
         token_file = tmp_path / "token"
         token_file.write_text("u\n")
