@@ -26,7 +26,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from benchmarks.arguments import json_option, plot_option, quick_option
-from deployments.pipelines.items import Flow
+from deployments.pipelines.core.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
 from deployments.pipelines.planning.sizing import plan_pipeline
 from deployments.pipelines.planning.tandem import (

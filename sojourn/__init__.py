@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from deployments.modelstore.client import open_model
     from deployments.modelstore.errors import StoreError
     from deployments.modelstore.tensors import load_state_dict
-    from deployments.pipelines.errors import StageError
+    from deployments.pipelines.core.errors import StageError
+    from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
     from deployments.pipelines.pipeline import Pipeline
-    from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
     from policy.batching_policy import BatchingPolicy
     from policy.errors import InfeasibleError, InvalidInputError, SojournError
     from policy.objective import ServiceLevelObjective, Weights
@@ -65,8 +65,8 @@ __all__ = [
 _MODULES = {
     "BadRequestError": "deployments.errors",
     "BatchingPolicy": "policy.batching_policy",
-    "Each": "deployments.pipelines.steps",
-    "Ensemble": "deployments.pipelines.steps",
+    "Each": "deployments.pipelines.core.steps",
+    "Ensemble": "deployments.pipelines.core.steps",
     "Evaluation": "policy.response_time.evaluation",
     "InfeasibleError": "policy.errors",
     "InvalidInputError": "policy.errors",
@@ -79,10 +79,10 @@ _MODULES = {
     "ServiceLevelObjective": "policy.objective",
     "SojournError": "policy.errors",
     "Solution": "policy.solution",
-    "Stage": "deployments.pipelines.steps",
-    "StageError": "deployments.pipelines.errors",
+    "Stage": "deployments.pipelines.core.steps",
+    "StageError": "deployments.pipelines.core.errors",
     "StoreError": "deployments.modelstore.errors",
-    "Switch": "deployments.pipelines.steps",
+    "Switch": "deployments.pipelines.core.steps",
     "TensorSpec": "deployments.models.base",
     "Weights": "policy.objective",
     "evaluate": "policy.response_time.evaluation",

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from deployments.models.base import TensorSpec
-from deployments.pipelines.errors import StageError
+from deployments.pipelines.core.errors import StageError
 from policy.errors import InvalidInputError
 
 

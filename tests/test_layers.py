@@ -23,8 +23,6 @@ ADAPTERS = {
     "deployments/serving/replica.py",
     "deployments/serving/store_actor.py",
     "deployments/pipelines/serving/application.py",
-    "deployments/pipelines/serving/ray_metrics.py",
-    "deployments/pipelines/serving/replica.py",
     "deployments/pipelines/serving/stage_replica.py",
 }
 TESTS_WITH_BENCHMARKS = (

@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from deployments.errors import BusyError, RequestError
-from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.items import Flow, Outcome, StageBatch
-from deployments.pipelines.pipeline_core import PipelineCore
-from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.items import Flow, Outcome, StageBatch
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.stage_workers import StageWorkers
-from deployments.pipelines.steps import Stage, Step
 from deployments.pipelines.streams import RoomQueue, set_exception, stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
@@ -39,7 +39,7 @@ class Pipeline:
     Parameters
     ----------
     steps : sequence of steps
-        `deployments.pipelines.steps` says what a step is.
+        `deployments.pipelines.core.steps` says what a step is.
     sla : ServiceLevelObjective, optional
         Every request that cannot be answered within its response time is refused, or given up.
     max_pending : int

@@ -9,10 +9,10 @@ from typing import Any
 
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.worker_process import WorkerProcess
-from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, WorkerLoss
-from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.planning.profiling import measure_stage
-from deployments.pipelines.steps import Stage
 from deployments.pipelines.workers.pool import make_workers
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.pipelines.workers.worker import Workers

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from typing import Any
 
 from deployments.errors import DeviceError
-from deployments.pipelines.items import Flow
+from deployments.pipelines.core.items import Flow
 
 # Instead of a value: there are no more.
 _END = object()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.models.base import TensorSpec
-from deployments.pipelines.errors import StageError
+from deployments.pipelines.core.errors import StageError
 from policy.errors import InvalidInputError
 from sojourn.item_lines import read_items, result_line
 

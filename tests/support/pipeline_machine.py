@@ -1,10 +1,10 @@
 """A pipeline in virtual time: the real core, and stages that take stated times."""
 
-from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.items import BatchFailure
-from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.items import BatchFailure
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.stage_core import StageCore
 from deployments.pipelines.planning.simulation import VirtualPipeline
-from deployments.pipelines.stage_core import StageCore
 
 
 class Machine(VirtualPipeline):

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from deployments.pipelines.errors import StageError, WorkerLostError
-from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.items import (
+from deployments.pipelines.core.errors import StageError, WorkerLostError
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.items import (
     BatchFailure,
     Flow,
     Item,
@@ -19,7 +19,7 @@ from deployments.pipelines.items import (
     StageBatch,
     WorkerLoss,
 )
-from deployments.pipelines.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from deployments.pipelines.workers.pool import make_workers
 from deployments.profiling.measure import fit_quantiles
 from policy.batcher.requests import Batch, StartReason

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.steps import Step
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
 from deployments.pipelines.planning.tandem import profile_of
-from deployments.pipelines.steps import Step
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 

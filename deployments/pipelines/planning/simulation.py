@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.errors import BusyError, DeadlineError
-from deployments.pipelines.graph import EachNode, ForkNode, Graph, SwitchNode, compile_steps
-from deployments.pipelines.items import Flow, Outcome, StageBatch
-from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.core.graph import EachNode, ForkNode, Graph, SwitchNode, compile_steps
+from deployments.pipelines.core.items import Flow, Outcome, StageBatch
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.planning.scaling import StageScaler
 from deployments.pipelines.planning.tandem import profile_of
-from deployments.pipelines.stage_core import StageCore
-from deployments.pipelines.steps import Stage, Step
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.table_solving import solve_table

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from deployments.pipelines.planning.divisions import Division, cheapest_division
 from deployments.pipelines.planning.tandem import (
     REQUESTS,
@@ -21,7 +22,6 @@ from deployments.pipelines.planning.tandem import (
     profile_of,
     simulate,
 )
-from deployments.pipelines.steps import Each, Ensemble, Stage, Step, Switch
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 

@@ -1,8 +1,8 @@
 """The response times of a whole pipeline, from a compiled simulation of its stages.
 
 Stages do not influence those before them, so they are simulated one after the other: each turns
-the times at which items arrive into the times at which they leave. What an item meets in a stage is
-what `deployments.pipelines.stage_core` does, in the same order; a test compares the two item by
+the times at which items arrive into the times at which they leave. A stage does what
+`deployments.pipelines.core.stage_core` does, in the same order; a test compares the two item by
 item. Arrivals at the first stage are Poisson; a batch that ends sends all its items on at once.
 
 Batches take the times of their profile; where it says how they vary, each is drawn by itself.
@@ -17,8 +17,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.pipelines.stage_core import longest_wait_ms
-from deployments.pipelines.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.core.stage_core import longest_wait_ms
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile

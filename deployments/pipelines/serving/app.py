@@ -10,7 +10,7 @@ from deployments.console.planner import Planning
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
 from deployments.http.request import ACCEPT_ENCODING
-from deployments.pipelines.serving.metrics import metrics_text
+from deployments.pipelines.serving.metrics import measured_ms, metrics_text
 from deployments.pipelines.serving.service import PipelineService, StageTimes, stage_times
 
 #: A request with this header gets the times of the stages in the parameters of its JSON answer.
@@ -39,7 +39,7 @@ class PipelineApp(InferenceApp):
     def reports(self) -> list[Mapping[str, Any]]:
         """Return what the console shows of the pipeline and its stages."""
         service = self._pipeline_service
-        return [{**service.explain(), "pipeline": service.describe()}]
+        return [{**service.explain(), "pipeline": describe(service)}]
 
     def planning(self) -> Planning:
         """Return what answers the console's what-if questions."""
@@ -64,7 +64,7 @@ class PipelineApp(InferenceApp):
             await super().__call__(scope, receive, send)
 
     def _describe(self) -> Answer:
-        return json_answer(self._pipeline_service.describe())
+        return json_answer(describe(self._pipeline_service))
 
     def _metrics(self) -> Answer:
         service = self._pipeline_service
@@ -92,3 +92,60 @@ def _add_times(send: Send, times: StageTimes) -> Send:
         await send({**message, "body": body})
 
     return send_with_times
+
+
+def describe(service: PipelineService) -> Mapping[str, Any]:
+    """Return the queues, counts, stages and scaling of a pipeline."""
+    core, sla = service.pipeline.core, service.user_config.sla
+    least_ms = [stage.latency_ms(1) for stage in core.stages]
+    total_ms = sum(least_ms)
+    stages = [
+        {
+            "name": stage.name,
+            "place": made.place,
+            "workers": stage.workers,
+            "busy": stage.busy,
+            "queue_length": stage.waiting,
+            "in_service": stage.in_service,
+            "items": stage.items,
+            "batches": stage.batches,
+            "mean_batch_size": stage.batched / stage.batches if stage.batches else None,
+            "workers_lost": stage.deaths,
+            "lost": stage.lost,
+            "latency_ms": least,
+            "budget_ms": made.budget_ms
+            or (sla.response_time_ms * least / total_ms if total_ms else None),
+        }
+        for stage, made, least in zip(core.stages, service.pipeline.stages, least_ms, strict=True)
+    ]
+    return {
+        "name": service.model_name,
+        "replica": service.replica,
+        "sla_in_words": sla.objective.in_words(),
+        "requests": {
+            "offered": core.offered,
+            "open": len(core.open),
+            "completed": core.completed,
+            "refused": core.refused,
+            "late": core.late,
+            "failed": core.failed,
+            "cancelled": core.cancelled,
+        },
+        "expected_ms": core.expected_ms(),
+        "measured_ms": measured_ms(core),
+        "bottleneck": core.bottleneck().name,
+        "stages": stages,
+        "scaling": _scaling(service),
+    }
+
+
+def _scaling(service: PipelineService) -> Mapping[str, Any] | None:
+    scaler, config = service.autoscaler, service.config.autoscaling
+    if scaler is None or config is None:
+        return None
+    return {
+        "margin": scaler.scaler.margin,
+        "workers_needed": scaler.workers,
+        "items_per_request": scaler.items_per_request,
+        "replicas_needed": scaler.replica_needs(),
+    }

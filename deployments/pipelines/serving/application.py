@@ -1,18 +1,179 @@
-"""Build the Ray Serve application of a pipeline.
+"""The Ray Serve application of a pipeline, and the deployment that holds it.
 
-Its ``import_path`` is ``deployments.pipelines.serving.application:build``.
+Its ``import_path`` is ``deployments.pipelines.serving.application:build``. One replica of the
+deployment holds the queues of the whole pipeline. Its stages run in worker processes, threads and
+the event loop of the replica, or in deployments of their own
+(`deployments.pipelines.serving.stage_replica`). Ray accounts for the replica's CPUs, so give it as
+many as its workers use.
 """
 
+import asyncio
 import hashlib
+import importlib.metadata
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 from ray import serve
+from ray.serve import metrics
+from ray.serve.handle import DeploymentHandle
 
-from deployments.pipelines.serving.config import parse_args
-from deployments.pipelines.serving.replica import PipelineReplica
-from deployments.pipelines.serving.stage_replica import AUTOSCALING, StageReplica
+from autoscaler.ray import store as ray_store
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
+from deployments.http.middleware import open_fast_path
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.serving.app import PipelineApp
+from deployments.pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS, PipelineInstrument
+from deployments.pipelines.serving.ray_scaling import NEED
+from deployments.pipelines.serving.service import PipelineService
+from deployments.pipelines.serving.stage_replica import (
+    AUTOSCALING,
+    StageReplica,
+    access_to,
+    folder_of,
+)
 from deployments.pipelines.serving.step_config import StageConfig
+from deployments.serving.ray_replica import call_when_draining, confine_to_node
+
+logger = logging.getLogger("ray.serve")
+
+#: How long a stopping replica waits for admitted requests; below `graceful_shutdown_timeout_s`.
+DRAIN_TIMEOUT_S = 20.0
+#: How often metrics go to Ray.
+FLUSH_S = 1.0
+
+
+@serve.deployment(
+    name=DEPLOYMENT,
+    # The pipeline queues and refuses requests, so Ray's own limit must never be reached.
+    max_ongoing_requests=100_000,
+    health_check_period_s=5,
+    health_check_timeout_s=10,
+    graceful_shutdown_timeout_s=60,
+    logging_config={"enable_access_log": False},
+    # Without one Ray would not call `reconfigure`, and the stages would not be scaled.
+    user_config={},
+)
+@serve.ingress()
+class PipelineReplica:
+    """One replica: a pipeline behind an HTTP interface."""
+
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, args: dict[str, Any], version: str, stages: Mapping[str, DeploymentHandle]
+    ) -> None:
+        confine_to_node()
+        # Serve gives handlers to its own logger only.
+        logging.getLogger("sojourn").parent = logger
+        replicas = {
+            name: access_to(handle, folder_of(version, name)) for name, handle in stages.items()
+        }
+        self._service = PipelineService(parse_args(args), None, replicas)
+        context = serve.get_replica_context()
+        self._service.replica = context.replica_id.unique_id
+        self._last_good = LastGoodConfig(
+            *(context.app_name, context.deployment, self._service.model_name),
+            *(ray_store.read, ray_store.store().save),
+        )
+        call_when_draining(self._service.begin_drain)
+        await self._service.start()
+        self._metrics = RayPipelineMetrics(self._service.model_name, self._service.pipeline.core)
+        self._flushing = asyncio.create_task(self._flush_forever())
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            try:
+                self._metrics.flush()
+            except Exception:
+                # A failed export must not prevent later ones.
+                logger.exception("the metrics of the pipeline could not be exported")
+
+    def __serve_build_asgi_app__(self) -> PipelineApp:
+        """Return the ASGI app. Serve calls this after the constructor."""
+        self._app = PipelineApp(self._service, importlib.metadata.version("sojourn"))
+        open_fast_path(self._app)
+        return self._app
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Apply a `user_config`. Ray calls this at the start and after each change.
+
+        If it is invalid, a running replica keeps its present one, and a starting one takes the
+        last good one of the deployment. Both report the error in their log and at
+        ``/sojourn/policy``.
+
+        Raises
+        ------
+        SojournError
+            The config is invalid and the deployment never had a valid one.
+        """
+        await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return what Ray passes to `deployments.pipelines.serving.ray_scaling`."""
+        autoscaler = self._service.autoscaler
+        needs = {} if autoscaler is None else autoscaler.replica_needs()
+        return {NEED + name: replicas for name, replicas in needs.items()}
+
+    def check_health(self) -> None:
+        """Raise if Ray must replace this replica.
+
+        Raises
+        ------
+        RuntimeError
+            A stage has no worker, and cannot start one.
+        """
+        for stage in self._service.pipeline.core.stages:
+            if stage.lost is not None:
+                raise RuntimeError(stage.lost)
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_service"):
+            try:
+                await asyncio.wait_for(self._service.pipeline.drain(), DRAIN_TIMEOUT_S)
+            except TimeoutError:
+                logger.error("not all requests were answered within %g s", DRAIN_TIMEOUT_S)
+            if hasattr(self, "_flushing"):
+                self._flushing.cancel()
+            if hasattr(self, "_app"):
+                self._app.console.close()
+            await self._service.close()
+
+
+class RayPipelineMetrics:
+    """Hands the values of `deployments.pipelines.serving.metrics` to Ray.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name, the label of every metric.
+    core : PipelineCore
+    """
+
+    def __init__(self, pipeline: str, core: PipelineCore) -> None:
+        self._pipeline, self._core = pipeline, core
+        self._exported = [(given, _register(given)) for given in PIPELINE_INSTRUMENTS]
+        self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
+
+    def flush(self) -> None:
+        """Hand over what is true now; of counters, what has come since the last call."""
+        for given, exported in self._exported:
+            for labels, value in given.read(self._core):
+                tags = dict(zip(given.labels, (self._pipeline, *labels), strict=True))
+                key = (given.name, *labels)
+                if given.kind == "gauge":
+                    exported.set(value, tags)
+                elif value > self._flushed[key]:
+                    exported.inc(value - self._flushed[key], tags)
+                    self._flushed[key] = value
+
+
+def _register(given: PipelineInstrument) -> Any:
+    """Return Ray's metric for an instrument."""
+    kind = metrics.Counter if given.kind == "counter" else metrics.Gauge
+    return kind(given.name, given.description, given.labels)
 
 
 def build(args: dict[str, Any]) -> serve.Application:

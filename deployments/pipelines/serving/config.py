@@ -10,7 +10,8 @@ from deployments.config.document import Application, find_applications
 from deployments.config.user_config import AccessConfig, SLAConfig, TracingConfig
 from deployments.config.validation import StrictModel, fault, validate
 from deployments.config.yaml_file import YamlFile
-from deployments.pipelines.graph import compile_steps
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.steps import Step
 from deployments.pipelines.pipeline import MAX_PENDING
 from deployments.pipelines.serving.step_config import (
     StageConfig,
@@ -18,7 +19,6 @@ from deployments.pipelines.serving.step_config import (
     TensorConfig,
     build_steps,
 )
-from deployments.pipelines.steps import Step
 from policy.objective import ServiceLevelObjective
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """The metrics of a pipeline: what each is called, and where its values come from.
 
-Prometheus scrapes them as text (``GET /metrics``); under Ray,
-`deployments.pipelines.serving.ray_metrics` passes them on as well.
+Prometheus scrapes them as text (``GET /metrics``); under Ray, the replica passes them on as well.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from autoscaler.instrument import Instrument
 from deployments.control.response_times import PERCENTILES
-from deployments.pipelines.pipeline_core import PipelineCore
+from deployments.pipelines.core.pipeline_core import PipelineCore
 
 Reading = list[tuple[tuple[str, ...], float]]
 """The values of a metric by its labels after the first, which is the pipeline."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from deployments.pipelines.planning.tandem import own_settings, simulate
 from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
-from deployments.pipelines.steps import Stage
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from deployments.config.validation import StrictModel, validate
 from deployments.console.planner import Call
+from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.serving.config import PipelineConfig
-from deployments.pipelines.steps import Stage
 
 
 class PipelineScenario(StrictModel):

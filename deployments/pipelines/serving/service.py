@@ -19,11 +19,10 @@ from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
 from deployments.observability.request_info import RequestInfo
 from deployments.pipelines.autoscaler import PipelineAutoscaler
-from deployments.pipelines.errors import StageError
-from deployments.pipelines.items import Flow
+from deployments.pipelines.core.errors import StageError
+from deployments.pipelines.core.items import Flow
 from deployments.pipelines.pipeline import Pipeline
 from deployments.pipelines.serving.config import PipelineConfig, PipelineUserConfig
-from deployments.pipelines.serving.description import describe
 from deployments.pipelines.serving.planning import PipelinePlanning
 from deployments.pipelines.serving.step_config import import_function
 from deployments.pipelines.workers.replicas import ReplicaAccess
@@ -315,10 +314,6 @@ class PipelineService(BaseService):
             "config_error": self.config_error,
             "stages": policies,
         }
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the content of ``GET /sojourn/pipeline``."""
-        return describe(self)
 
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for ``GET /sojourn/example``."""

@@ -18,8 +18,8 @@ from ray.exceptions import RayActorError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from deployments.pipelines.errors import WorkerLostError
-from deployments.pipelines.items import BatchFailure
+from deployments.pipelines.core.errors import WorkerLostError
+from deployments.pipelines.core.items import BatchFailure
 from deployments.pipelines.serving.step_config import StageConfig
 from deployments.pipelines.workers.batch_server import BatchServer, socket_folder
 from deployments.pipelines.workers.predictor import make_predictor, recipe_of

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from deployments.config.document import ActorOptions
 from deployments.config.validation import StrictModel
 from deployments.models.base import TensorSpec
-from deployments.pipelines.steps import (
+from deployments.pipelines.core.steps import (
     MAX_ITEMS,
     Each,
     Ensemble,
@@ -64,7 +64,7 @@ class ExpertStageConfig(StrictModel):
 class StageConfig(StrictModel):
     """Code with workers and batches of its own.
 
-    `deployments.pipelines.steps.Stage` explains the keys.
+    `deployments.pipelines.core.steps.Stage` explains the keys.
     """
 
     code: str
@@ -125,8 +125,8 @@ class StageConfig(StrictModel):
 class EnsembleConfig(StrictModel):
     """Branches that each item passes, and how their results are joined.
 
-    `deployments.pipelines.steps.Ensemble` explains the keys, as `Switch` and `Each` do those of
-    the next two.
+    `deployments.pipelines.core.steps.Ensemble` explains the keys, as `Switch` and `Each` do those
+    of the next two.
     """
 
     branches: list[list["StepConfig"]]

@@ -14,7 +14,7 @@ import struct
 import sys
 from typing import Any
 
-from deployments.pipelines.items import BatchFailure, ItemFailure
+from deployments.pipelines.core.items import BatchFailure, ItemFailure
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.predictor import Predictor, construct
 

@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from deployments.pipelines.items import Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.core.items import Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.workers.predictor import Predictor, Recipe, construct
 from deployments.pipelines.workers.worker import Pool
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from deployments.pipelines.items import RETRY, BatchFailure, ItemFailure, Outcome, StageBatch
+from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure, Outcome, StageBatch
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.child import (
     BATCH,

@@ -8,8 +8,8 @@ from typing import Any
 import cloudpickle
 
 from deployments.errors import StartError
-from deployments.pipelines.items import StageBatch
-from deployments.pipelines.steps import Stage
+from deployments.pipelines.core.items import StageBatch
+from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.workers.in_process import LoopWorker, ThreadWorker
 from deployments.pipelines.workers.predictor import recipe_of
 from deployments.pipelines.workers.processes import ProcessWorker

@@ -10,9 +10,9 @@ import numpy as np
 from deployments.errors import ModelError, RowsError, StartError
 from deployments.models.base import Model
 from deployments.models.loading import load_model
-from deployments.pipelines.errors import ResultError
-from deployments.pipelines.items import RETRY, BatchFailure, ItemFailure
-from deployments.pipelines.steps import Stage
+from deployments.pipelines.core.errors import ResultError
+from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
+from deployments.pipelines.core.steps import Stage
 from policy.errors import InvalidInputError, SojournError
 
 
@@ -23,7 +23,7 @@ class Recipe:
     Attributes
     ----------
     code, options, device
-        As of `deployments.pipelines.steps.Stage`.
+        As of `deployments.pipelines.core.steps.Stage`.
     lists : bool
         Whether the code takes a list of items, rather than one.
     """

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from deployments.pipelines.items import Outcome, StageBatch
+from deployments.pipelines.core.items import Outcome, StageBatch
 from deployments.pipelines.workers.child import BATCH, START, command
 from deployments.pipelines.workers.link import WorkerLink
 from deployments.pipelines.workers.worker import Pool

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from deployments.errors import StartError
-from deployments.pipelines.errors import WorkerLostError
-from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.core.errors import WorkerLostError
+from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.workers.batch_server import FREE, RETIRED, SUFFIX, TAKEN, private
 from deployments.pipelines.workers.child import BATCH, START
 from deployments.pipelines.workers.link import WorkerLink

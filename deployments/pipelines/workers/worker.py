@@ -5,7 +5,7 @@ import logging
 import time
 from typing import Generic, Protocol, TypeVar
 
-from deployments.pipelines.items import BatchFailure, Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
 
 logger = logging.getLogger("sojourn.pipelines")
 

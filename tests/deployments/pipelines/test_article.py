@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from deployments.pipelines.items import Flow, Item
-from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.core.items import Flow, Item
+from deployments.pipelines.core.stage_core import StageCore
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from sojourn import Pipeline, Stage, StageError

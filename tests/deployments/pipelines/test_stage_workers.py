@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deployments.pipelines import stage_workers
-from deployments.pipelines.items import Flow, Item, StageBatch
+from deployments.pipelines.core.items import Flow, Item, StageBatch
 from policy.batcher.requests import Batch, StartReason
 from policy.profile import Profile
 from sojourn import Pipeline, Stage

@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from deployments.pipelines.errors import StageError
+from deployments.pipelines.core.errors import StageError
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.profiling import measure_profiles
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 
 

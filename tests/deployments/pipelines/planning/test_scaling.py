@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deployments.pipelines.core.steps import Each, Stage
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler, solve_divisions
 from deployments.pipelines.planning.tandem import Setting, simulate
-from deployments.pipelines.steps import Each, Stage
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

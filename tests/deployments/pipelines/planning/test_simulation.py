@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
 from deployments.pipelines.planning.simulation import simulate_pipeline
 from deployments.pipelines.planning.tandem import own_settings, simulate
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
 from deployments.pipelines.planning.tandem import Setting, simulate
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.tandem import (
     Setting,
     own_settings,
     response_ms_of,
     simulate,
 )
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile

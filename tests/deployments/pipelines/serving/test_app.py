@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
-from deployments.pipelines.serving.app import PipelineApp
+from deployments.pipelines.serving.app import PipelineApp, describe
 from deployments.pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
 from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
@@ -195,7 +195,7 @@ async def test_the_workers_of_a_service_may_follow_the_load():
     await service.start()
     assert service.autoscaler is not None
     assert service._scaling is not None
-    scaling = service.describe()["scaling"]
+    scaling = describe(service)["scaling"]
     assert scaling["workers_needed"] == {"doubler": 1, "again": 1}
     assert scaling["replicas_needed"] == {"": 0.0}
     assert not service._scaling.done()

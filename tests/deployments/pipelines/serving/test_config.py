@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import yaml
 
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.serving.config import (
     AUTOSCALING_POLICY,
     load_pipeline_file,
     parse_args,
     parse_user_config,
 )
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from tests.support.pipeline_configs import config
 from tests.support.readme import ROOT

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deployments.errors import BadRequestError, ModelError, StartError
-from deployments.pipelines.items import RETRY, BatchFailure, ItemFailure
+from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.workers.predictor import Recipe, make_predictor
 from policy.errors import InvalidInputError
 from tests.support.pipeline_stages import (

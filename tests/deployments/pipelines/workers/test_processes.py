@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
-from deployments.pipelines.items import RETRY
+from deployments.pipelines.core.items import RETRY
 from deployments.pipelines.workers.pool import WorkerPool
 from deployments.pipelines.workers.processes import ProcessWorker
 from policy.objective import ServiceLevelObjective

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deployments.errors import DeadlineError, DeviceError, StartError
-from deployments.pipelines.errors import WorkerLostError
+from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.batch_server import SUFFIX
 from deployments.pipelines.workers.replicas import ReplicaAccess

@@ -12,8 +12,8 @@ import math
 import sys
 from collections.abc import Sequence
 
-from deployments.pipelines.errors import WorkerLostError
-from deployments.pipelines.items import (
+from deployments.pipelines.core.errors import WorkerLostError
+from deployments.pipelines.core.items import (
     RETRY,
     BatchFailure,
     Item,

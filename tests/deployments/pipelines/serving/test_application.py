@@ -10,7 +10,7 @@ from tests.support.pipeline_stages import Scale, shift
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from deployments.pipelines.serving import ray_metrics
+    from deployments.pipelines.serving import application
 
 
 class Recorder:
@@ -37,14 +37,14 @@ def recorded(monkeypatch):
     """Return the recorders by the metric's name."""
     Recorder.by_name = {}
     for kind in ("Counter", "Gauge"):
-        monkeypatch.setattr(f"deployments.pipelines.serving.ray_metrics.metrics.{kind}", Recorder)
+        monkeypatch.setattr(f"deployments.pipelines.serving.application.metrics.{kind}", Recorder)
     return Recorder.by_name
 
 
 async def test_counters_are_handed_over_once_and_gauges_as_they_are(recorded):
     stages = [Stage(Scale, place="loop"), Stage(shift, place="loop")]
     async with Pipeline(stages) as pipeline:
-        exported = ray_metrics.RayPipelineMetrics("p", pipeline.core)
+        exported = application.RayPipelineMetrics("p", pipeline.core)
         for requests in (3, 0, 2):
             await asyncio.gather(*(pipeline.predict(v) for v in range(requests)))
             exported.flush()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.pipelines.errors import WorkerLostError
-from deployments.pipelines.items import (
+from deployments.pipelines.core.errors import WorkerLostError
+from deployments.pipelines.core.items import (
     RETRY,
     BatchFailure,
     Flow,
@@ -16,7 +16,7 @@ from deployments.pipelines.items import (
     StageBatch,
     WorkerLoss,
 )
-from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.core.stage_core import StageCore
 from policy.batching_policy import BatchingPolicy
 from policy.objective import Weights
 from policy.profile import Profile

@@ -12,11 +12,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from deployments.errors import BusyError, DeadlineError, DeviceError
-from deployments.pipelines.backlog import Backlog
-from deployments.pipelines.errors import ResultError, StageError
-from deployments.pipelines.graph import END, JOIN, EachNode, ForkNode, Graph, StageNode, SwitchNode
-from deployments.pipelines.items import Flow, Frame, Item, ItemFailure, Outcome, StageBatch
-from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.core.backlog import Backlog
+from deployments.pipelines.core.errors import ResultError, StageError
+from deployments.pipelines.core.graph import (
+    END,
+    JOIN,
+    EachNode,
+    ForkNode,
+    Graph,
+    StageNode,
+    SwitchNode,
+)
+from deployments.pipelines.core.items import Flow, Frame, Item, ItemFailure, Outcome, StageBatch
+from deployments.pipelines.core.stage_core import StageCore
 
 # A request is admitted if it should be answered within this share of its time.
 _ADMISSION_SHARE = 0.97

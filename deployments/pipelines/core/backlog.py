@@ -8,8 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from deployments.pipelines.graph import END, JOIN, EachNode, ForkNode, Graph, StageNode, SwitchNode
-from deployments.pipelines.stage_core import StageCore
+from deployments.pipelines.core.graph import (
+    END,
+    JOIN,
+    EachNode,
+    ForkNode,
+    Graph,
+    StageNode,
+    SwitchNode,
+)
+from deployments.pipelines.core.stage_core import StageCore
 
 # What the steps say counts as so many items that were seen.
 _STATED = 10.0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.pipelines.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.errors import InvalidInputError
 
 #: Instead of a next node: the request is answered; the item joins its fan-out.

@@ -2,10 +2,10 @@
 
 import pytest
 
-from deployments.pipelines.graph import EachNode, ForkNode, compile_steps
-from deployments.pipelines.pipeline_core import PipelineCore
-from deployments.pipelines.stage_core import StageCore
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.core.graph import EachNode, ForkNode, compile_steps
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
 from tests.support.pipeline_machine import Machine
 

@@ -1,7 +1,7 @@
 """The compiled steps."""
 
-from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 
 
 def test_many_switches_one_after_another_are_each_looked_at_once():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from deployments.errors import BusyError, DeadlineError, DeviceError
-from deployments.pipelines.errors import StageError
-from deployments.pipelines.graph import compile_steps
-from deployments.pipelines.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.core.errors import StageError
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from tests.support.pipeline_machine import Machine
 
