@@ -1,12 +1,15 @@
 """Where a replica's traffic and device differ from the model that its policy was solved for."""
 
+from collections import deque
 from dataclasses import replace
+from statistics import median_high
 
 from deployments.control.front_fit import FrontFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
 from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong.
@@ -16,6 +19,11 @@ REVISE_EVERY = 3
 REST_AFTER_REFIT, LONGEST_REST = 30, 600
 #: Batches of a tick that are looked at; of more, an even sample.
 BATCHES_PER_TICK = 128
+#: Ticks without refusals over which the proxy delay is judged, by its median.
+PROXY_DELAY_TICKS = 10
+#: Change of the proxy delay that is tolerated, as a share of the SLA's response time, and the most
+#: that the model takes off it.
+PROXY_DELAY_STEP, MOST_PROXY_DELAY = 0.05, 0.5
 #: Change of the index of dispersion below which the waits stay.
 DISPERSION_STEP = 0.1
 #: Time after which a count of arrivals keeps 1/e of its weight in the index of dispersion.
@@ -23,7 +31,7 @@ DISPERSION_MEMORY_S = 200.0
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, what the front costs, bursts, and waits.
+    """The corrections of the model: batch latency, what the front costs, HAProxy, bursts, waits.
 
     Parameters
     ----------
@@ -40,11 +48,15 @@ class ModelCorrections:
         What requests and batches cost the event loop, and how busy it is.
     index_of_dispersion : float
         The index that the waits in force allow for; 1 for Poisson arrivals.
+    proxy_delay_ms : float
+        The delay in HAProxy that the SLA's rate allows for.
     """
 
     def __init__(self, profile: Profile) -> None:
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
+        self.proxy_delay_ms = 0.0
+        self._proxy_delays_ms: deque[float] = deque(maxlen=PROXY_DELAY_TICKS)
         self.front = FrontFit(profile.front)
         self.profile = profile
         self._latency = LatencyRefit(profile)
@@ -86,6 +98,10 @@ class ModelCorrections:
             Fraction of requests that the SLA allows to be late.
         """
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
+        if seen.refused:  # in an overload, a longer delay is no property of the load it can take
+            self._proxy_delays_ms.clear()
+        else:
+            self._proxy_delays_ms.append(seen.proxy_delay_ms)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
         if seen.front is not None:
@@ -124,6 +140,22 @@ class ModelCorrections:
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest
         return True
+
+    def update_proxy_delay(self, sla: ServiceLevelObjective) -> bool:
+        """Adopt the measured proxy delay if it has moved; return whether it has."""
+        if len(self._proxy_delays_ms) < PROXY_DELAY_TICKS:
+            return False
+        measured_ms = float(f"{median_high(self._proxy_delays_ms):.2g}")
+        step_ms = PROXY_DELAY_STEP * sla.response_time_ms
+        if abs(measured_ms - self.proxy_delay_ms) <= step_ms:
+            return False
+        self.proxy_delay_ms = measured_ms
+        self._proxy_delays_ms.clear()
+        return True
+
+    def after_proxy_delay(self, sla: ServiceLevelObjective) -> ServiceLevelObjective:
+        """Return what the proxy delay leaves of an SLA."""
+        return sla.after(min(self.proxy_delay_ms, MOST_PROXY_DELAY * sla.response_time_ms))
 
     def update_index_of_dispersion(self) -> bool:
         """Adopt the measured index of dispersion if it has moved; return whether it has."""

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_counts import FrontCounts
 from deployments.batcher.front_meter import FrontMeter
-from deployments.control.balancer_wait import BalancerWait
 from policy.objective import ServiceLevelObjective
 
 FloatArray = NDArray[np.float64]
 
 #: Number of finished batches shown by `GET /sojourn/policy`.
 BATCHES_SHOWN = 20
+#: HAProxy's means are in whole ms: a difference of no more than this may be none.
+_RESOLUTION_S = 1e-3
+#: Reports without a mean after which the last proxy delay says nothing any more.
+_FORGET_AFTER = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,10 @@ class Observations:
         What the event loop did; None if it is not metered.
     shares_cpu : bool
         Whether batches were computed on the CPU that the event loop runs on.
+    proxy_delay_ms : float
+        What requests wait in HAProxy, beyond the delay that the SLA allows for.
+    refused : int
+        Rows that were refused.
     """
 
     batches: list[BatchRecord]
@@ -48,6 +55,8 @@ class Observations:
     arrival_counts: list[int]
     front: FrontCounts | None = None
     shares_cpu: bool = False
+    proxy_delay_ms: float = 0.0
+    refused: int = 0
 
     def sampled(self, most: int) -> "Observations":
         """Return the same with random samples of at most `most` batches and response times."""
@@ -57,6 +66,53 @@ class Observations:
         if times_s.size > most:
             times_s = times_s[random.sample(range(times_s.size), most)]
         return replace(self, batches=batches, response_times_s=times_s)
+
+
+class ProxyDelay:
+    """The delay of requests in HAProxy: its mean time of a request, less the replica's own.
+
+    HAProxy counts from when it has read a request until its answer begins; the replica, from when
+    it could have read the request until the answer is known. What lies between is mainly waits for
+    HAProxy's thread, on the way there and back, and tries at other replicas.
+
+    Attributes
+    ----------
+    delay_s : float
+        The mean of late, beyond what the SLA allows for.
+    """
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+        self._response_times_s = 0.0
+        self._requests = 0
+        self._reports_without_mean = 0
+
+    def answered(self, response_time_s: float) -> None:
+        """Count a request that is not tried again, with its response time at the replica."""
+        self._response_times_s += response_time_s
+        self._requests += 1
+
+    def update(self, mean_ms: float | None, allowed_ms: float) -> None:
+        """Compare HAProxy's mean time with that of the requests counted since the last mean.
+
+        Parameters
+        ----------
+        mean_ms : float or None
+            HAProxy's mean time of a request; None: nothing new.
+        allowed_ms : float
+            Delay to the replica and back that the SLA allows for.
+        """
+        if mean_ms is None:
+            self._reports_without_mean += 1
+            if self._reports_without_mean >= _FORGET_AFTER:
+                self.delay_s = 0.0
+            return
+        self._reports_without_mean = 0
+        if self._requests:
+            own_s = self._response_times_s / self._requests
+            delay_s = 1e-3 * (mean_ms - allowed_ms) - own_s
+            self.delay_s = delay_s if delay_s > _RESOLUTION_S else 0.0
+        self._response_times_s, self._requests = 0.0, 0
 
 
 class ReplicaObserver:
@@ -71,9 +127,8 @@ class ReplicaObserver:
       otherwise it is not counted.
     - Other failed requests, refused ones included, are not counted.
 
-    Response times count from when the request could first have been read. What requests wait in
-    the balancer (`BalancerWait`) is added to those since the last `take` when that is called next,
-    as the balancer tells it in arrears.
+    Response times count from when the request could first have been read. The delay in HAProxy is
+    added to those since the last `take` when that is called next, as HAProxy reports it in arrears.
 
     Parameters
     ----------
@@ -84,7 +139,7 @@ class ReplicaObserver:
 
     Attributes
     ----------
-    balancer_wait : BalancerWait
+    proxy_delay : ProxyDelay
     answered_rows, late_rows : int
         Rows of the requests counted since the start, and of the late ones among them.
     device_busy_s, energy_j : float
@@ -96,7 +151,7 @@ class ReplicaObserver:
     def __init__(self, sla: ServiceLevelObjective, front_meter: FrontMeter | None = None) -> None:
         self.sla = sla
         self._front_meter = front_meter
-        self.balancer_wait = BalancerWait()
+        self.proxy_delay = ProxyDelay()
         self.answered_rows = 0
         self.late_rows = 0
         self.device_busy_s = 0.0
@@ -119,19 +174,19 @@ class ReplicaObserver:
 
     def answered(self, rows: int, response_time_s: float) -> None:
         """Count a request that was answered with outputs."""
-        self.balancer_wait.answered(response_time_s)
+        self.proxy_delay.answered(response_time_s)
         late = self.sla.is_late(1e3 * response_time_s)
         self._count(rows, response_time_s, late=late)
 
     def deadline_missed(self, rows: int, response_time_s: float, deadline_ms: float) -> None:
         """Count a request that was dropped for its own deadline, if that allowed the SLA's time."""
-        self.balancer_wait.answered(response_time_s)
+        self.proxy_delay.answered(response_time_s)
         if deadline_ms >= self.sla.response_time_ms:
             self._count(rows, response_time_s, late=True)
 
     def client_left(self, rows: int, waited_s: float) -> None:
         """Count a request whose client left before the answer, if it was late by then."""
-        waited_s += self.balancer_wait.wait_s
+        waited_s += self.proxy_delay.delay_s
         if self.sla.is_late(1e3 * waited_s):
             self._count(rows, waited_s, late=True)
 
@@ -144,18 +199,20 @@ class ReplicaObserver:
             self.late_rows += rows
 
     def _take_answers(self) -> tuple[FloatArray, int]:
-        """Return the response times with the waits in the balancer, and how many are late."""
+        """Return the response times with the delay in HAProxy, and how many are late."""
         times_s: FloatArray = np.frombuffer(self._times_s)
         rows, late = np.frombuffer(self._rows, np.int64), np.frombuffer(self._late, np.bool_)
         self._times_s, self._rows, self._late = array("d"), array("q"), bytearray()
-        if self.balancer_wait.wait_s and times_s.size:
-            times_s = times_s + self.balancer_wait.draw_s(times_s)
+        if self.proxy_delay.delay_s:
+            times_s = times_s + self.proxy_delay.delay_s
             late_now = 1e3 * times_s > self.sla.response_time_ms
             self.late_rows += int(rows[late_now & ~late].sum())
             late = late_now | late
         return times_s, int(np.count_nonzero(late))
 
-    def take(self, arrival_counts: list[int], *, shares_cpu: bool = False) -> Observations:
+    def take(
+        self, arrival_counts: list[int], *, shares_cpu: bool = False, refused: int = 0
+    ) -> Observations:
         """Return what was observed since the last call.
 
         Parameters
@@ -163,6 +220,8 @@ class ReplicaObserver:
         arrival_counts : list of int
             As in `Observations`, since the last call.
         shares_cpu : bool
+            Likewise.
+        refused : int
             Likewise.
         """
         response_times_s, late_answers = self._take_answers()
@@ -173,6 +232,8 @@ class ReplicaObserver:
             arrival_counts,
             None if self._front_meter is None else self._front_meter.take(),
             shares_cpu,
+            1e3 * self.proxy_delay.delay_s,
+            refused,
         )
         self._batches = []
         return seen

@@ -146,7 +146,7 @@ class PolicyController:
         request = SolveRequest(
             service.profile,
             service.objective,
-            service.sla,
+            self._corrections.after_proxy_delay(service.sla),
             service.limits.waiting_room,
             service.limits.admit_within_ms,
         )
@@ -168,7 +168,8 @@ class PolicyController:
         """Adjust the policy to what was observed; call this every `TICK_S`.
 
         If batch latency or the front's costs deviate from the profile, the profile is refitted and
-        the table solved anew. If arrivals become more or less bursty, the table's waits change. If
+        the table solved anew. If requests wait longer in HAProxy, the load that keeps the SLA is
+        computed anew. If arrivals become more or less bursty, the table's waits change. If
         more requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
@@ -181,6 +182,8 @@ class PolicyController:
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             await asyncio.sleep(0)
             self._solve()
+        elif self._corrections.update_proxy_delay(self.sla_at_replica):
+            self._solve()
         elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
             self._use_solved_table()
         await asyncio.sleep(0)
@@ -188,6 +191,7 @@ class PolicyController:
             seen.response_times_s,
             lambda: self._corrections.newest_profile,
             self.core,
+            seen.proxy_delay_ms,
         )
 
     def explain(self) -> dict[str, Any]:

@@ -45,10 +45,10 @@ class ResponseTimePercentiles:
     Attributes
     ----------
     measured_ms : dict of str to float
-        Of the last tick that had answers.
+        Of the last tick that had answers, with the delay in HAProxy.
     predicted_ms : dict of str to float
         At the arrival rate observed at the last prediction, under the policy then in force; empty
-        if they cannot be predicted.
+        if they cannot be predicted. With the delay in HAProxy that was observed then.
     measured_over_predicted : dict of str to float
         How many times what was predicted has been measured, over the last ticks; empty if nothing
         was predicted.
@@ -67,6 +67,7 @@ class ResponseTimePercentiles:
         response_times_s: Sequence[float] | FloatArray,
         profile: Callable[[], Profile],
         core: BatcherCore,
+        proxy_delay_ms: float = 0.0,
     ) -> None:
         """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more.
 
@@ -77,6 +78,8 @@ class ResponseTimePercentiles:
         profile : callable
             Returns the model to predict by.
         core : BatcherCore
+        proxy_delay_ms : float
+            What requests wait in HAProxy: part of the response times, and so of the prediction.
         """
         if len(response_times_s):
             quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
@@ -85,7 +88,7 @@ class ResponseTimePercentiles:
                 self._compare()
         self._ticks += 1
         if self._ticks >= self._predict_at:
-            took_s = await self._predict(profile(), core)
+            took_s = await self._predict(profile(), core, proxy_delay_ms)
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
     @property
@@ -105,7 +108,7 @@ class ResponseTimePercentiles:
             known = before.get(percentile, ratio)
             self.measured_over_predicted[percentile] = known**keep * ratio ** (1 - keep)
 
-    async def _predict(self, profile: Profile, core: BatcherCore) -> float:
+    async def _predict(self, profile: Profile, core: BatcherCore, proxy_delay_ms: float) -> float:
         """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
         now_s = time.monotonic()
         rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
@@ -127,7 +130,10 @@ class ResponseTimePercentiles:
             logger.info("no prediction: %s", error)
             self._put(predictable=False)
             return 0.0
-        self._put(values_ms, predictable=values_ms is not None)
+        if values_ms is None:
+            self._put(predictable=False)
+        else:
+            self._put([ms + proxy_delay_ms for ms in values_ms], predictable=True)
         return took_s
 
     def _put(self, values_ms: list[float] | None = None, *, predictable: bool) -> None:

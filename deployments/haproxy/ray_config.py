@@ -117,7 +117,7 @@ class RayConfig:
     ----------
     text : str
     admin_socket : Path
-        Where Ray, and `deployments.haproxy.view`, ask HAProxy.
+        Where Ray, and `deployments.haproxy.stats`, ask HAProxy.
     addresses : tuple of Address
         What HAProxy is to listen on, in the order of the ``bind`` lines.
     has_routes : bool

@@ -22,7 +22,7 @@ from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.control.standby_role import StandbyRole, StepInApp
-from deployments.haproxy.view import HaproxyView, socket_path_on
+from deployments.haproxy.stats import HaproxyStats, socket_path_on
 from deployments.hosting.app import HostingApp
 from deployments.hosting.report import CombinedReport
 from deployments.hosting.repository import ModelRepository
@@ -124,7 +124,7 @@ class Replica:
         self._metrics = ReplicaMetrics(first)
         self._tasks: list[asyncio.Task[None]] = []
         socket_path = socket_path_on(self._node_id)
-        self._haproxy = HaproxyView(f"-{context.replica_id.unique_id}", socket_path)
+        self._haproxy = HaproxyStats(f"-{context.replica_id.unique_id}", socket_path)
         key = roles_key(context.app_name, context.deployment)
         self._role = StandbyRole(
             context.replica_id.unique_id, lambda: ray_store.read(key), self._took_role
@@ -198,7 +198,6 @@ class Replica:
                 asyncio.create_task(self._tick_forever()),
                 asyncio.create_task(self._follow_forever()),
                 asyncio.create_task(self._follow_role_forever()),
-                asyncio.create_task(self._haproxy.watch()),
             ]
             self._start_time_s = time.monotonic() - self._started_s
             self._repository.first.start.split.ready()
@@ -226,11 +225,7 @@ class Replica:
             await asyncio.sleep(TICK_S)
             try:
                 first = self._repository.first
-                first.compare_with_balancer(
-                    self._haproxy.take(),
-                    self._haproxy.take_denied(),
-                    self._haproxy.take_unread_ms(),
-                )
+                first.compare_with_proxy(await self._haproxy.read())
                 seen = await self._repository.tick()
                 if first is self._repository.first:
                     await self._metrics.flush(seen[first.model_name])

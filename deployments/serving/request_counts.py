@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.front_meter import FrontMeter
 from deployments.control.observations import ReplicaObserver
-from deployments.errors import BusyError, DeadlineError, RequestError
+from deployments.errors import DeadlineError, RequestError
 from policy.batcher.requests import Refusal
 
 
@@ -25,8 +25,6 @@ class RequestCounts:
 
     Attributes
     ----------
-    refused : int
-        Requests that were answered 503, for another replica to take them.
     rows_refused_by_balancer : int
         Rows of the requests that the balancer refused; they never came here.
     """
@@ -34,19 +32,11 @@ class RequestCounts:
     def __init__(
         self, batcher: Batcher, observer: ReplicaObserver, front_meter: FrontMeter
     ) -> None:
-        self.refused = 0
-        self._refused_before = 0
         self.rows_refused_by_balancer = 0
         self._rows = batcher.rows
         self._unserved = batcher.unserved
         self._observer = observer
         self._front_meter = front_meter
-
-    def take_refused(self) -> int:
-        """Return how many requests were refused since the last call."""
-        refused = self.refused - self._refused_before
-        self._refused_before = self.refused
-        return refused
 
     def turned_away(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
@@ -56,9 +46,7 @@ class RequestCounts:
         Not by the front's meter, which counts each when it is read.
         """
         self._unserved.turned_away(refusal, requests, now_s)
-        if refusal is Refusal.FULL:
-            self.refused += len(requests)
-        else:
+        if refusal is not Refusal.FULL:
             for arrival_s, rows in requests:
                 self._observer.deadline_missed(rows, now_s - arrival_s, math.inf)
 
@@ -77,7 +65,6 @@ class RequestCounts:
         except RequestError as error:
             self.failed(error, rows, arrival_s)
             raise
-        self.refused += 1
 
     def refused_by_balancer(self, requests: int) -> None:
         """Count requests that never came here, with as many rows as others have."""
@@ -92,8 +79,6 @@ class RequestCounts:
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:
         """Count a request that is answered with an error."""
-        if error.status == BusyError.status:
-            self.refused += 1
         if isinstance(error, DeadlineError):
             self._observer.deadline_missed(rows, time.monotonic() - arrival_s, deadline_ms)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController, check_feasible
-from deployments.haproxy.admin_answers import MeanTimes
+from deployments.haproxy.stats import ProxyReport
 from deployments.http.body_budget import default_limit_bytes
 from deployments.http.priorities import PriorityLevels
 from deployments.http.signature import Signature
@@ -110,6 +110,7 @@ class InferenceService(BatchedService):
         self._model = model
         self._journals = journals
         self._profile = profile
+        self._refused_rows = 0
 
     @property
     def shares_cpu(self) -> bool:
@@ -229,8 +230,11 @@ class InferenceService(BatchedService):
         self.end_overdue()
         self.batcher.refresh()
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
+        refused_before, self._refused_rows = self._refused_rows, self.batcher.rows.refused
         seen = self.observer.take(
-            self.batcher.rows.arrivals.take(time.monotonic()), shares_cpu=self.shares_cpu
+            self.batcher.rows.arrivals.take(time.monotonic()),
+            shares_cpu=self.shares_cpu,
+            refused=self._refused_rows - refused_before,
         )
         if seen.response_times_s.size:
             self.start.split.answered(float(seen.response_times_s[0]))
@@ -246,30 +250,11 @@ class InferenceService(BatchedService):
             self.batcher.lose_device("the device of this replica does not answer")
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
 
-    def compare_with_balancer(
-        self,
-        means: MeanTimes | None,
-        denied: int = 0,
-        unread_ms: Sequence[float] = (),
-    ) -> None:
-        """Take in what the balancer says: requests that wait there are answered later.
-
-        Parameters
-        ----------
-        means : MeanTimes or None
-            Mean times of the latest requests; None: it has nothing new.
-        denied : int
-            Requests that it refused because of `concurrency`.
-        unread_ms : sequence of float
-            How long requests wait there before it reads them, as a sample.
-        """
-        self.counts.refused_by_balancer(denied)
-        self.observer.balancer_wait.revise(
-            means,
-            refused=self.counts.take_refused(),
-            unread_ms=unread_ms,
-            way_ms=self.controller.user_config.autoscaler.settings().delays.way_ms,
-        )
+    def compare_with_proxy(self, report: ProxyReport) -> None:
+        """Update the proxy delay, and count the requests that HAProxy refused."""
+        self.counts.refused_by_balancer(report.denied)
+        allowed_ms = self.controller.user_config.autoscaler.settings().delays.way_ms
+        self.observer.proxy_delay.update(report.mean_ms, allowed_ms)
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return what the autoscaler is told of this replica: counters, gauges and settings."""

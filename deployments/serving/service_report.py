@@ -46,7 +46,7 @@ def policy_document(service: "InferenceService") -> Mapping[str, Any]:
         "standby": service.standby,
         "config_error": service.config_error or controller.error,
         "queue_length": batcher.core.queue_length,
-        "balancer_wait_ms": 1e3 * observer.balancer_wait.wait_s,
+        "proxy_delay_ms": 1e3 * observer.proxy_delay.delay_s,
         "cpus": service.device.cpus,
         "cpus_note": service.device.cpus_note,
         "start": service.start.explain(),

@@ -17,7 +17,7 @@ from deployments.batcher import placement
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
-from deployments.haproxy.view import HaproxyView
+from deployments.haproxy.stats import HaproxyStats
 from deployments.http.app import InferenceApp
 from deployments.http.listeners import listen_for_haproxy
 from deployments.http.protocol import HostedApp, InferenceProtocol
@@ -27,7 +27,7 @@ from deployments.serving.service_loading import load_service
 async def main(arguments: argparse.Namespace) -> None:
     """Serve until told to stop."""
     admin = arguments.socket
-    view = None if admin is None else HaproxyView(arguments.server, admin)
+    stats = None if admin is None else HaproxyStats(arguments.server, admin)
     service = load_service(
         ModelConfig(
             name=arguments.name,
@@ -46,17 +46,13 @@ async def main(arguments: argparse.Namespace) -> None:
     async def tick_forever() -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if view is not None:
-                service.compare_with_balancer(
-                    view.take(), view.take_denied(), view.take_unread_ms()
-                )
+            if stats is not None:
+                service.compare_with_proxy(await stats.read())
             await service.tick()
 
     gc.collect()
     gc.freeze()  # as a replica does
-    tasks = [asyncio.create_task(tick_forever())]
-    if view is not None:
-        tasks.append(asyncio.create_task(view.watch()))
+    ticking = asyncio.create_task(tick_forever())
     config = uvicorn.Config(
         app,
         http=InferenceProtocol,
@@ -67,8 +63,7 @@ async def main(arguments: argparse.Namespace) -> None:
     listen_for_haproxy()
     listening = socket.create_server(("127.0.0.1", arguments.port), backlog=config.backlog)
     await uvicorn.Server(config).serve([listening])
-    for task in tasks:
-        task.cancel()
+    ticking.cancel()
 
 
 if __name__ == "__main__":

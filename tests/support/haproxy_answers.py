@@ -17,13 +17,3 @@ def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
         f"http-a,SERVE_REPLICA__a-Replica-other,{requests},0,1,2,3,0,10.0.0.2:9,,\n"
         f"http-a,BACKEND,{requests},0,1,2,3,0,,0,\n\n"
     )
-
-
-def info(requests: int = 0, idle_percent: int = 100) -> str:
-    """Return the lines that matter, among others, of HAProxy's information."""
-    return f"Name: HAProxy\nPid: 7\nCumReq: {requests}\nIdle_pct: {idle_percent}\nnode: vm\n"
-
-
-def activity(read_at_s: float) -> str:
-    """Return the lines that matter, among others, of HAProxy's activity."""
-    return f"thread_id: 1 (1..1)\ndate_now: {read_at_s:.6f}\nloops: 1\n"

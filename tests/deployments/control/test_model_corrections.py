@@ -8,6 +8,7 @@ import pytest
 from deployments.batcher.batch_record import BatchRecord
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import (
+    PROXY_DELAY_TICKS,
     REST_AFTER_REFIT,
     REVISE_EVERY,
     ModelCorrections,
@@ -15,6 +16,7 @@ from deployments.control.model_corrections import (
 from deployments.control.observations import Observations
 from policy.batcher.requests import StartReason
 from policy.batching_policy import BatchingPolicy
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from tests.support.front_counts import front_counts
@@ -194,3 +196,25 @@ def test_too_many_late_answers_shorten_the_waits() -> None:
     assert corrections.wait_factor == 1.0
     corrections.observe(seen(late=20), 0.01)
     assert corrections.wait_factor < 1.0
+
+
+def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload() -> None:
+    corrections, sla = ModelCorrections(PROFILE), ServiceLevelObjective(100.0, 99.0)
+    adopted = []
+    for tick in range(60):
+        # A spike, an overload, a delay that lasts, a small change, and none.
+        delay_ms = (0.0, 20.0, 20.0, 22.0, 0.0)[tick // 12] if tick != 5 else 80.0
+        refused = int(12 <= tick < 24)
+        corrections.observe(replace(seen(), proxy_delay_ms=delay_ms, refused=refused), 0.01)
+        if corrections.update_proxy_delay(sla):
+            adopted.append((tick, corrections.proxy_delay_ms))
+            assert corrections.after_proxy_delay(sla) == sla.after(corrections.proxy_delay_ms)
+    assert adopted == [(33, 20.0), (53, 0.0)]
+
+
+def test_the_proxy_delay_leaves_half_of_the_sla() -> None:
+    corrections, sla = ModelCorrections(PROFILE), ServiceLevelObjective(100.0, 99.0)
+    for _ in range(PROXY_DELAY_TICKS):
+        corrections.observe(replace(seen(), proxy_delay_ms=500.0), 0.01)
+    assert corrections.update_proxy_delay(sla)
+    assert corrections.after_proxy_delay(sla).response_time_ms == pytest.approx(50.0)

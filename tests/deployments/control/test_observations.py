@@ -3,11 +3,12 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.front_meter import FrontMeter
-from deployments.control.observations import BATCHES_SHOWN, ReplicaObserver
-from deployments.haproxy.admin_answers import MeanTimes
+from deployments.control.observations import BATCHES_SHOWN, ProxyDelay, ReplicaObserver
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
 from tests.support.virtual_loop import VirtualLoop
@@ -54,19 +55,47 @@ def test_a_changed_sla_judges_the_answers_after_it() -> None:
     assert counts(observer) == (2, 1)
 
 
-def test_what_requests_wait_in_the_balancer_makes_them_late_in_arrears() -> None:
+def test_what_requests_wait_in_haproxy_makes_them_late_in_arrears() -> None:
     observer = ReplicaObserver(SLA)
     for response_time_s in (0.01, 0.05, 0.2):
         observer.answered(2, response_time_s)
     observer.deadline_missed(4, 0.01, deadline_ms=200.0)
     assert counts(observer) == (10, 6)
     # On average (0.01 + 0.05 + 0.2 + 0.01) / 4 here, and 0.07 more there.
-    means = MeanTimes(67.5 + 70.0, 0.0)
-    observer.balancer_wait.revise(means, refused=0, way_ms=0.0)
-    seen = observer.take([])
-    assert seen.response_times_s == pytest.approx([0.10875, 0.12875, 0.20375, 0.10875])
+    observer.proxy_delay.update(67.5 + 80.0, allowed_ms=0.0)
+    seen = observer.take([], refused=3)
+    assert seen.response_times_s == pytest.approx([0.09, 0.13, 0.28, 0.09])
     assert (seen.late_answers, counts(observer)) == (3, (10, 8))
+    assert (seen.proxy_delay_ms, seen.refused) == (pytest.approx(80.0), 3)
     assert not observer.take([]).response_times_s.size
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.floats(0.0, 1e3), st.floats(0.0, 5.0)
+)
+def test_the_proxy_delay_is_what_haproxy_measures_beyond_the_replica(
+    response_times_s: list[float], mean_ms: float, allowed_ms: float
+) -> None:
+    """Its means are in whole ms, so less than that may be none."""
+    delay = ProxyDelay()
+    for response_time_s in response_times_s:
+        delay.answered(response_time_s)
+    delay.update(mean_ms, allowed_ms)
+    expected_ms = mean_ms - allowed_ms - 1e3 * sum(response_times_s) / len(response_times_s)
+    assert 1e3 * delay.delay_s == pytest.approx(expected_ms if expected_ms > 1 else 0.0, abs=1e-6)
+
+
+def test_requests_add_up_until_haproxy_has_news_and_old_news_is_forgotten() -> None:
+    delay = ProxyDelay()
+    delay.answered(0.010)
+    delay.update(None, 0.0)
+    delay.answered(0.030)
+    delay.update(50.0, 0.0)
+    for _ in range(9):
+        delay.update(None, 0.0)
+        assert delay.delay_s == pytest.approx(0.030)
+    delay.update(None, 0.0)
+    assert delay.delay_s == 0.0
 
 
 def test_observations_count_requests_and_are_handed_over_once() -> None:

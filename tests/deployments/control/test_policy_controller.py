@@ -7,7 +7,7 @@ import pytest
 from autoscaler.reports import ReplicaReport
 from deployments.config.user_config import parse_user_config
 from deployments.control import policy_solver as solver
-from deployments.control.model_corrections import REVISE_EVERY
+from deployments.control.model_corrections import PROXY_DELAY_TICKS, REVISE_EVERY
 from deployments.serving.service import InferenceService
 from policy.batcher.limits import ADMISSION_SHARE
 from policy.load_lateness import solve_load_lateness_curve
@@ -104,6 +104,18 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
         report = await solved(service)
         assert report.curve is None
         assert report.out_of_reach
+
+
+@pytest.mark.slow
+async def test_the_rate_under_the_sla_falls_with_the_delay_in_haproxy() -> None:
+    async with emulated_service(PROFILE, sla={"response_time_ms": 20}, limits=REFUSES) as service:
+        before = await solved(service)
+        service.observer.proxy_delay.delay_s = 8e-3
+        for _ in range(PROXY_DELAY_TICKS):
+            await service.tick()
+        after = await solved(service)
+        assert after.sla_rate_per_s < before.sla_rate_per_s
+        assert service.controller.profile_revisions == 0
 
 
 @pytest.mark.slow

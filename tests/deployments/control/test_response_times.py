@@ -145,3 +145,14 @@ async def test_measured_percentiles_stay_over_a_tick_without_answers(
     assert measured_ms == pytest.approx({"50": 51.0, "95": 96.0, "99": 100.0})
     await percentiles.tick([], lambda: PROFILE, core)
     assert percentiles.measured_ms == measured_ms
+
+
+async def test_the_delay_in_haproxy_is_part_of_the_prediction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_ms = await predicted_ms(core_at(100.0, LIMIT_2, monkeypatch))
+    percentiles, core = ResponseTimePercentiles(), core_at(100.0, LIMIT_2, monkeypatch)
+    for _ in range(PREDICT_EVERY):
+        await percentiles.tick([], lambda: PROFILE, core, 12.0)
+    expected_ms = {percentile: ms + 12.0 for percentile, ms in without_ms.items()}
+    assert percentiles.predicted_ms == pytest.approx(expected_ms)

@@ -50,7 +50,6 @@ def counts_of(service: InferenceService, hosted: HostedApp) -> dict[str, Any]:
     described = hosted.outcomes.totals.describe("m", "1", service.batch_totals)
     return {
         "rows": rows,
-        "refused_requests": service.counts.refused,
         "answered": stats["answered_total"],
         "refused by the front": service.front_meter.refused,
         "answers": dict(service.answers),

@@ -48,7 +48,6 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
             service.has_room(b"", time.monotonic())
         await end_device_thread(service.batcher)
         assert not service.ready, "a replica that hung is replaced even if its batch ends"
-        assert service.counts.refused == 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+"""HAProxy's statistics of a replica: the mean time of its requests, and those that it refused.
+
+A replica cannot see what waits in HAProxy. HAProxy keeps running means of its times per server, in
+whole milliseconds, and its admin socket reports them.
+"""
+
+import asyncio
+import csv
+import logging
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployments.haproxy.denied_requests import DeniedRequests
+
+logger = logging.getLogger("sojourn.http")
+
+#: HAProxy's running means are plain ones up to so many requests; from there on, a request weighs
+#: 1/e after as many others. Its manual says 1024.
+MEAN_OVER_REQUESTS = 512
+#: Fewer new requests than this hardly move HAProxy's means, so they say nothing.
+MIN_REQUESTS = 256
+#: Where Ray puts the socket, unless the environment says otherwise.
+_SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
+_TIMEOUT_S = 0.5
+#: Of the statistics, those of backends and servers.
+_COMMAND = b"show stat -1 6 -1\n"
+#: HAProxy is away for a moment when it is started again, and ends before the replicas do.
+WARN_AFTER_S = 15.0
+
+
+@dataclass(frozen=True)
+class ProxyReport:
+    """What HAProxy reports of one replica since the report before.
+
+    Attributes
+    ----------
+    mean_ms : float or None
+        Mean time from when a request is complete in HAProxy until its answer begins there, earlier
+        tries at other replicas included; None: too few requests, or not known.
+    denied : int
+        This replica's part of the requests that HAProxy refused.
+    """
+
+    mean_ms: float | None = None
+    denied: int = 0
+
+
+@dataclass(frozen=True)
+class ServerTimes:
+    """The requests to one server since HAProxy started, and the running mean of their times."""
+
+    requests: int
+    mean_ms: float
+
+
+def socket_path_on(node_id: str) -> Path:
+    """Return the path of HAProxy's admin socket on a node: Ray puts it into a folder of its own."""
+    path = Path(os.environ.get(_SOCKET_VARIABLE, _DEFAULT_SOCKET))
+    return path.parent / node_id / path.name
+
+
+class HaproxyStats:
+    """Read HAProxy's statistics of one replica.
+
+    Parameters
+    ----------
+    server_ends_with : str
+        How HAProxy's name of the server ends: Ray ends it with the replica's unique id.
+    socket_path : Path
+        HAProxy's admin socket.
+    """
+
+    def __init__(self, server_ends_with: str, socket_path: Path) -> None:
+        self._server = server_ends_with
+        self._path = socket_path
+        self._before: ServerTimes | None = None
+        self._denied = DeniedRequests(server_ends_with)
+        self._warned = False
+        self._seen_s = time.monotonic()
+
+    async def read(self) -> ProxyReport:
+        """Ask HAProxy; that it has not answered for long is logged once."""
+        try:
+            table = await asyncio.wait_for(self._ask(), _TIMEOUT_S)
+            now = parse_server_times(table, self._server)
+            self._denied.observe(table)
+        except (OSError, TimeoutError, KeyError, ValueError) as error:
+            if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
+                self._warned = True
+                logger.warning("waits in HAProxy are not seen: %s: %r", self._path, error)
+            self._before = None
+            return ProxyReport()
+        self._seen_s = time.monotonic()
+        return ProxyReport(self._mean_ms(now), self._denied.take())
+
+    def _mean_ms(self, now: ServerTimes | None) -> float | None:
+        before = self._before
+        if before is None or now is None or now.requests < before.requests:
+            self._before = now
+            return None
+        if now.requests - before.requests < MIN_REQUESTS:
+            return None
+        self._before = now
+        return max(0.0, mean_since(before, now))
+
+    async def _ask(self) -> str:
+        reader, writer = await asyncio.open_unix_connection(self._path)
+        try:
+            writer.write(_COMMAND)
+            return (await reader.read(-1)).decode()
+        finally:
+            writer.close()
+
+
+def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
+    """Return the times of a server from the answer to ``show stat``.
+
+    HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins
+    with the end of the answer before, so it counts the time in which the client asked nothing.
+
+    Parameters
+    ----------
+    table : str
+        CSV, its header line beginning with ``#``.
+    server_ends_with : str
+        How the server's name ends.
+
+    Returns
+    -------
+    ServerTimes or None
+        None if the table has no such server.
+
+    Raises
+    ------
+    KeyError, ValueError
+        The table lacks a column, or a number is none.
+    """
+    for row in csv.DictReader(table.removeprefix("# ").splitlines()):
+        if (row["svname"] or "").endswith(server_ends_with):
+            mean_ms = sum(float(row[name] or 0) for name in ("qtime", "ctime", "rtime"))
+            return ServerTimes(int(row["stot"] or 0), mean_ms)
+    return None
+
+
+def mean_since(before: ServerTimes, now: ServerTimes) -> float:
+    """Return the mean time in ms of the requests between two reports, of which there are some.
+
+    The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is
+    `MEAN_OVER_REQUESTS` (`swrate_add` in its ``freq_ctr.h``). So of the mean before, a known share
+    is kept; this solves for the rest. HAProxy's whole numbers of ms are magnified: a result may be
+    too high, and the next one as much too low.
+    """
+    most = MEAN_OVER_REQUESTS
+    kept = min(before.requests, most) / min(now.requests, most)
+    kept *= math.exp((max(before.requests, most) - max(now.requests, most)) / most)
+    return (now.mean_ms - kept * before.mean_ms) / (1 - kept)

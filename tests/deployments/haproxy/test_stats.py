@@ -1,0 +1,123 @@
+"""HAProxy's statistics of a replica, from its admin socket."""
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deployments.haproxy import stats
+from deployments.haproxy.stats import (
+    MEAN_OVER_REQUESTS,
+    MIN_REQUESTS,
+    HaproxyStats,
+    ProxyReport,
+    ServerTimes,
+    mean_since,
+    parse_server_times,
+    socket_path_on,
+)
+from tests.support.haproxy_answers import HEADER, table
+
+
+@asynccontextmanager
+async def haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
+    """Answer each question with the next table."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readline() == b"show stat -1 6 -1\n"
+        writer.write(answers.pop(0).encode())
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, path)
+    try:
+        yield
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_SOCKET_PATH", "/run/ha/admin.sock")
+    assert socket_path_on("ab12") == Path("/run/ha/ab12/admin.sock")
+
+
+async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    answers = [
+        table(0, 0),
+        table(MIN_REQUESTS - 1, 10),
+        table(10_000, 100),
+        table(200, 1),  # a new HAProxy
+        table(10_200, 5),
+    ]
+    reports = HaproxyStats("-x7", path)
+    async with haproxy(path, answers):
+        means_ms = [(await reports.read()).mean_ms for _ in range(5)]
+    assert means_ms == [None, None, pytest.approx(100), None, pytest.approx(5)]
+
+
+async def test_without_a_socket_it_says_so_once_and_not_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = HaproxyStats("-x7", tmp_path / "none.sock")
+    with caplog.at_level(logging.WARNING, "sojourn.http"):
+        await reports.read()
+        assert not caplog.records
+        monkeypatch.setattr(stats, "WARN_AFTER_S", 0.0)
+        assert await reports.read() == ProxyReport()
+        await reports.read()
+    assert len(caplog.records) == 1
+    assert "waits in HAProxy are not seen" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# pxname,svname\na,r-x7\n",
+        f"{HEADER}\na,r-x7,many,0,0,0,0,0,,,\n",
+        "# pxname,svname,stot\n",
+    ],
+)
+async def test_a_table_of_another_form_is_no_report(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "admin.sock"
+    async with haproxy(path, [text]):
+        assert await HaproxyStats("-x7", path).read() == ProxyReport()
+
+
+async def test_a_haproxy_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "admin.sock"
+    monkeypatch.setattr(stats, "_TIMEOUT_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        assert await HaproxyStats("-x7", path).read() == ProxyReport()
+
+
+def test_the_server_is_found_by_the_end_of_its_name() -> None:
+    assert parse_server_times(table(1000, 43, 40), "-x7") == ServerTimes(1000, 43.0)
+    assert parse_server_times(table(1000, 43, 40), "-gone") is None
+
+
+def test_a_server_without_requests_has_empty_columns() -> None:
+    text = f"{HEADER}\nhttp-a,r-x7,0,,,,,0,,,\n"
+    assert parse_server_times(text, "-x7") == ServerTimes(0, 0.0)
+
+
+@pytest.mark.parametrize("requests", [100, 500, 5000])
+@pytest.mark.parametrize("before", [0, 7, 450, 3000])
+def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
+    requests: int, before: int
+) -> None:
+    """A HAProxy that has just started has a plain mean of its few requests."""
+    begin = total = 10.0 if before else 0.0
+    for number in range(before + 1, before + requests + 1):
+        total += (250.0 - total) / min(number, MEAN_OVER_REQUESTS)
+    found = mean_since(ServerTimes(before, begin), ServerTimes(before + requests, total))
+    assert math.isclose(found, 250.0, rel_tol=2e-3)
