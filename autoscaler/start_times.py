@@ -10,7 +10,7 @@ orders would leave out the fast ones.
 
 The median start counts. A margin for slow starts would be paid all the time and used only when the
 load jumps: with the 90th percentile and start times of which one in twenty takes 1.6 times the
-median, a day of tweets cost 10% more and the SLA was kept in the same minutes (docs/forecasts.md).
+median, a day of tweets cost 10% more and the SLA was kept in the same minutes.
 """
 
 import math

@@ -20,7 +20,7 @@ the address to scrape; on a cluster, Ray writes the addresses of all nodes to
 adds labels of its own, `application`, `deployment` and `replica` among them. Each replica of a
 [pipeline](pipelines.md), with Ray or without, has a `/metrics` of its own. `sojourn store stats
 --prometheus` prints those of the [model store](model_store.md) on its node
-([how to scrape them](dashboards.md#the-model-store)).
+([how to scrape them](operations.md#prometheus)).
 
 Requests have rows, and what is queued, batched and counted is rows. Refused rows are offered
 again at another replica, so a client's request may be several offered rows of the fleet. The

@@ -12,19 +12,18 @@ from sojourn.cli import COMMANDS, cli
 from tests.support.pages import run_block
 from tests.support.readme import ROOT, blocks
 
-SLAS = "docs/slas.md"
+CONCEPTS = "docs/concepts.md"
 TUTORIAL = "docs/tutorial.md"
-PROFILES = "docs/profiles.md"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("percentile", "response_time_ms"), [("90", "10"), ("99", "15")])
 def test_what_an_sla_costs_is_as_the_table_says(percentile: str, response_time_ms: str) -> None:
-    page = (ROOT / SLAS).read_text()
+    page = (ROOT / CONCEPTS).read_text()
     (times,) = re.findall(r"^\| percentile \| (.+) \|$", page, re.MULTILINE)
     (cells,) = re.findall(rf"^\| {percentile} \| (.+) \|$", page, re.MULTILINE)
     replicas = dict(zip(times.split(" | "), cells.split(" | "), strict=True))
-    plan, _ = blocks("console", SLAS)
+    (plan,) = blocks("console", CONCEPTS, "Choose the SLA")
     asked = plan.replace("--response-time-ms 15", f"--response-time-ms {response_time_ms}")
     said = run_block(asked.replace("--percentile 99", f"--percentile {percentile}"), ROOT, {})
     assert f"{replicas[f'{response_time_ms} ms']} replicas" in said
@@ -53,7 +52,7 @@ def _numbers(table: str) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_every_command_of_the_guides_has_the_options_shown() -> None:
-    for block in (*blocks("console", SLAS), *blocks("console", PROFILES)):
+    for block in blocks("console", CONCEPTS):
         program, name, *options = shlex.split(block)
         assert program == "sojourn"
         assert name in COMMANDS

@@ -69,24 +69,24 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 def test_the_search_finds_pages_of_docs_and_of_elsewhere(site: Path) -> None:
     index = json.loads(text_of(site / "search/search_index.json"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert {"slas.html", "kubernetes.html", "config.html"} <= found
+    assert {"concepts.html", "kubernetes.html", "config.html"} <= found
 
 
 def test_formulas_are_mathml_with_their_numbers(site: Path) -> None:
-    page = text_of(site / "response_times.html")
-    source = text_of(ROOT / "docs/response_times.md")
+    page = text_of(site / "policy.html")
+    source = text_of(ROOT / "docs/policy.md")
     numbers = re.findall(r"\\tag\{(\w+)\}", source)
     assert re.findall(r'<span class="number">\((\w+)\)</span>', page) == numbers
-    assert len(numbers) > 30
+    assert len(numbers) > 10
     formulas = re.findall(r"<math.*?</math>", page, flags=re.DOTALL)
-    assert len(formulas) > 300
+    assert len(formulas) > 50
     # What the converter does not know, it leaves as it is.
     assert [formula for formula in formulas if re.search(r">\s*\\", formula)] == []
     assert "arithmatex" not in page
 
 
 def test_links_between_folders_lead_to_the_pages_of_the_site(site: Path) -> None:
-    assert 'href="cluster.html#on-kubernetes"' in text_of(site / "kubernetes.html")
+    assert 'href="deploying.html#on-kubernetes"' in text_of(site / "kubernetes.html")
     assert 'href="kubernetes.html"' in text_of(site / "index.html")
     assert 'href="benchmarks.html"' in text_of(site / "measurements.html")
 

@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 
 #: The share of a minute's requests that the required rate leaves unserved, for a forecaster by
 #: itself. The autoscaler passes all that the SLA allows, 1% at 99%. Half of it costs more
-#: and misses fewer minutes, as a lower risk does (docs/forecasts.md has the numbers).
+#: and misses fewer minutes, as a lower risk does.
 DEFAULT_UNSERVED_SHARE = 0.005
 _CALIBRATE_EVERY_S = 60
 _CHOOSE_EVERY_S = 600

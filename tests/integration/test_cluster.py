@@ -77,10 +77,10 @@ def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path)
 
 
 def test_a_users_own_model_is_deployed_from_another_folder(shell: Shell, tmp_path: Path) -> None:
-    """docs/cluster.md as written, in a project of `sojourn init`."""
+    """The packing of docs/deploying.md as written, in a project of `sojourn init`."""
     project = tmp_path / "my-models"
     assert main(["init", str(project)]) == 0
-    package, deploy = blocks("sh", "docs/cluster.md")
+    package, deploy = blocks("sh", "docs/deploying.md", "Pack a model")
     packed = shell(package, project)
     assert packed.returncode == 0, packed.stderr
     (project / "model.py").rename(tmp_path / "model.py.away")  # as on another machine

@@ -17,6 +17,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.integration
 
 #: A counter is exported from its first count on, and nothing is late here.
+OPERATIONS = "docs/operations.md"
 NEVER_COUNTED = {"ray_sojourn_late_rows_total"}
 Shell = Callable[[str], str]
 
@@ -56,7 +57,7 @@ def shell(project: Path, service: Running) -> Shell:
 
 
 def test_overload(shell: Shell) -> None:
-    look, prepare = blocks("console", "docs/overload.md")
+    look, prepare = blocks("console", OPERATIONS, "Overload")
     rows, reason = shell(look).splitlines()
     assert {"refused", "late", "expired"} <= set(re.findall(r"'(\w+)'", rows))
     assert re.search(r"\d", reason)
@@ -64,14 +65,14 @@ def test_overload(shell: Shell) -> None:
 
 
 def test_debugging(shell: Shell) -> None:
-    logs, asks = blocks("console", "docs/debugging.md")
+    logs, asks = blocks("console", OPERATIONS, "Logs and debugging")
     assert re.search(r"^replica_classifier_Replica_\w+[.]log$", shell(logs), re.MULTILINE)
     assert '"features"' in shell(asks)
 
 
 def test_prometheus_finds_every_metric_of_the_page(shell: Shell, service: Running) -> None:
-    (command,) = blocks("console", "docs/prometheus.md")
-    (config,) = blocks("yaml", "docs/prometheus.md")
+    (command,) = blocks("console", OPERATIONS, "Prometheus")
+    (config,) = blocks("yaml", OPERATIONS, "Prometheus")
     ((path,),) = (
         group["files"] for job in yaml.safe_load(config)["scrape_configs"]
         for group in job["file_sd_configs"]
@@ -82,7 +83,7 @@ def test_prometheus_finds_every_metric_of_the_page(shell: Shell, service: Runnin
     example = get(f"{service.url}/sojourn/example").json()
     infer = f"{service.url}/v2/models/classifier/infer"
     assert post(infer, json=example).status_code == 200
-    page = (ROOT / "docs/prometheus.md").read_text()
+    page = (ROOT / OPERATIONS).read_text()
     named = set(re.findall(r"\bray_sojourn_\w+", page))
     assert len(named) > 7
 
@@ -94,8 +95,8 @@ def test_prometheus_finds_every_metric_of_the_page(shell: Shell, service: Runnin
 
 
 def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
-    live, beside = blocks("console", "docs/upgrades.md")
-    (script,) = blocks("python", "docs/upgrades.md")
+    live, beside = blocks("console", "docs/deploying.md", "Upgrades")
+    (script,) = blocks("python", "docs/deploying.md", "Upgrades")
     (project / "beside.py").write_text(script)
     shell(live)
     policy = f"{service.url}/sojourn/policy"

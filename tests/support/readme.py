@@ -8,9 +8,11 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str, page: str = "README.md") -> list[str]:
-    """Return the blocks of a page in `language`, in order."""
+def blocks(language: str, page: str = "README.md", section: str = "") -> list[str]:
+    """Return the blocks in `language` of a page, or of one of its sections, in order."""
     text = (ROOT / page).read_text()
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 

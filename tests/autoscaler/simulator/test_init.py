@@ -43,7 +43,7 @@ def test_a_name_is_imported_without_what_it_does_not_need(names: str, absent: se
 @pytest.mark.slow
 def test_the_example_of_the_documentation_needs_one_import_and_runs(monkeypatch, capsys) -> None:
     monkeypatch.chdir(ROOT)
-    text = (ROOT / "docs/simulator.md").read_text()
+    text = (ROOT / "docs/load_tests.md").read_text()
     (source,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(re.findall(r"^(?:from|import) ", source, flags=re.MULTILINE)) == 1
     exec(source, {})
