@@ -107,8 +107,8 @@ A complete file, `configs/digits.yaml`:
 {{example}}```
 
 A change under `args` replaces the replicas, one after another. A change under `user_config`
-reaches the running replicas, and none restarts ([upgrades](deploying.md#upgrades)). Keys below `expert` are
-for experiments and rare needs.
+reaches the running replicas, and none restarts ([upgrades](deploying.md#upgrades)). Keys below
+`expert` are for experiments and rare needs.
 """
 
 
