@@ -69,13 +69,6 @@ def test_the_environment_for_a_cluster_can_be_sourced(
     assert (tmp_path / "token").exists()
 
 
-def test_every_linked_file_exists() -> None:
-    links = re.findall(r"\]\((?!http)([^)]+)\)", README)
-    assert links
-    for link in links:
-        assert (ROOT / link).exists(), link
-
-
 def test_the_request_shown_is_valid() -> None:
     (shown,) = blocks("json")
     signature = Signature((TensorSpec("x", "FP32", (3,)),), (TensorSpec("y", "FP32", (3,)),), 1)
