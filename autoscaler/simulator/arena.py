@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.bound import bound_replica_seconds
-from autoscaler.simulator.autoscalers.choices import Choice
-from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
-from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, ScalingProblem
+from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
 from autoscaler.simulator.experiments import load_lateness_curve, two_tier_starts
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.results import Run
@@ -139,10 +137,7 @@ class Load:
             return Outcome.of(
                 simulate(scenario, Clairvoyant(self._required, self.start_time_s)), choice
             )
-        policy = choice.make(self._problem)
-        if isinstance(policy, FixedFleet):
-            scenario = replace(scenario, replicas=min(policy.count, scenario.max_replicas))
-        return Outcome.of(simulate(scenario, policy), choice)
+        return Outcome.of(simulate(scenario, choice.make(self._problem)), choice)
 
     @cached_property
     def bound_replica_seconds(self) -> float:

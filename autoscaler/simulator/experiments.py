@@ -15,13 +15,11 @@ from autoscaler.simulator.arrivals import (
     scaled_counts,
     superposed_counts,
 )
-from autoscaler.simulator.autoscalers.choices import Choice
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant
-from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, ScalingProblem
+from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
 from autoscaler.simulator.reporting.comparison import PERCENTILES, Comparison
 from autoscaler.simulator.results import Run
-from autoscaler.simulator.scaling import ScalingPolicy
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
@@ -47,7 +45,7 @@ def compare(
     Parameters
     ----------
     scenario : Scenario
-        All begin with the oracle's initial fleet, but `static` with its own.
+        All begin with the oracle's initial fleet.
     choices : sequence of Choice
         The autoscalers. The oracle runs even if it is not among them.
     progress : callable, optional
@@ -80,14 +78,13 @@ def compare(
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
     everything = {choice.name: choice for choice in (*choices, oracle)}
-    oracles_replicas = _initial_replicas(oracle.make(problem), 1)
+    known = oracle.make(problem)
+    assert isinstance(known, Clairvoyant)
+    first = min(max(known.initial_replicas, scenario.min_replicas), scenario.max_replicas)
     for number, choice in enumerate(everything.values()):
-        policy = choice.make(problem)
-        replicas = _initial_replicas(policy, oracles_replicas)
-        replicas = min(max(replicas, scenario.min_replicas), scenario.max_replicas)
         done = simulate(
-            replace(scenario, replicas=replicas),
-            policy,
+            replace(scenario, replicas=first),
+            choice.make(problem),
             progress=_overall(progress, choice.label, number, len(everything), scenario.seconds),
         )
         runs[choice.name] = replace(done, name=choice.name)
@@ -259,12 +256,6 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
             f"{error} (the way to the replica and back takes {way_ms:g} of the SLA's "
             f"{scenario.objective.response_time_ms:g} ms)"
         ) from error
-
-
-def _initial_replicas(policy: ScalingPolicy, otherwise: int) -> int:
-    if isinstance(policy, Clairvoyant):
-        return policy.initial_replicas
-    return policy.count if isinstance(policy, FixedFleet) else otherwise
 
 
 def _overall(

@@ -1,6 +1,6 @@
 """Tune every family of autoscalers on one load, and judge it on others.
 
-A family is tuned over its own grid (`autoscaler.simulator.autoscalers.choices`), whatever it is,
+A family is tuned over its own grid (`autoscaler.simulator.autoscalers.registry`), whatever it is,
 Sojourn
 included. On a long load, a large grid runs on the busiest part first, and only what is near the
 goal there runs on the whole. The setting chosen is the cheapest that holds the goal's share of
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.simulator.arena import ORACLE_CHOICE, Arena, Load, Outcome, Progress, Score
-from autoscaler.simulator.autoscalers.choices import FAMILIES, Choice, grid
+from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, FAMILIES, Choice
 
 #: Share of the windows that a setting has to hold.
 GOAL = 0.99
@@ -126,7 +126,7 @@ class Tuner:
     def run(self, progress: Progress | None = None) -> Tournament:
         """Tune and judge, and report the share of the whole that is done."""
         with self._arena as arena:
-            grids = {family: grid(family) for family in self._families}
+            grids = {family: AUTOSCALERS[family].grid() for family in self._families}
             part = self._part
             screened = {
                 family: choices

@@ -3,7 +3,7 @@
     python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--seeds N]
         [--judges N] [--only WORD] [--jobs N] [--out FILE] [--page FILE] [--plots DIR]
 
-Each family of `autoscaler.simulator.autoscalers.choices`, Sojourn included, is tuned over its own
+Each family of `autoscaler.simulator.autoscalers.registry`, Sojourn included, is tuned over its own
 grid on one
 part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbors on the
 frontier, are judged on parts that nobody was tuned on. Start times are lognormal, a fiftieth of the

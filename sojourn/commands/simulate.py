@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from autoscaler.history.traces import counts_by_second, read_trace_file
 from autoscaler.simulator.autoscalers import registry as catalog
-from autoscaler.simulator.autoscalers.choices import choose
+from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.batching_names import NAMES, parse_batching
 from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.experiments import (

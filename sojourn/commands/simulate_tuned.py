@@ -10,7 +10,7 @@ import click
 
 from autoscaler.history.traces import load_trace
 from autoscaler.simulator.arena import Load, Score
-from autoscaler.simulator.autoscalers.choices import FAMILIES
+from autoscaler.simulator.autoscalers.registry import FAMILIES
 from autoscaler.simulator.experiments import with_trace
 from autoscaler.simulator.reporting.comparison import percent
 from autoscaler.simulator.scenario import Scenario

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autoscaler.simulator.autoscalers.choices import Choice
+from autoscaler.simulator.autoscalers.registry import Choice
 from autoscaler.simulator.reporting.comparison import percent
 from autoscaler.simulator.scenario import Scenario
 from policy.front import FrontCosts
@@ -47,8 +47,7 @@ def setting_of(
     limits = scenario.replica_model().limits
     fleet = (
         f"{_starts_in_words(scenario)}; at most "
-        f"{scenario.max_replicas}; all begin with the oracle's first number of replicas, static "
-        "with its own"
+        f"{scenario.max_replicas}; all begin with the oracle's first number of replicas"
     )
     return Setting(
         title=f"{load}, {profile.model} on {profile.device}",

@@ -189,7 +189,7 @@ def test_better_routing_is_not_slower(capsys, routing):
 def test_prints_a_table(capsys, trace):
     assert main(on_trace(trace)) == 0
     out = capsys.readouterr().out
-    for label in ("Sojourn", "Ray's default", "Static at peak", "Oracle"):
+    for label in ("Sojourn", "Ray", "Peak of the minute", "Oracle"):
         assert label in out
     assert "99% of requests within 200 ms" in out
     assert main(fixed()) == 0
@@ -224,7 +224,6 @@ def test_report_of_a_fixed_fleet(tmp_path):
         (["--autoscaler", "ray,ray"], "names one twice"),
         (["--autoscaler", "oracle:2"], "nothing to set"),
         (["--autoscaler", "ray:many"], "target_ongoing_requests must be a number above 0"),
-        (["--autoscaler", "static:1.5"], "whole number"),
         (["--batching", "fifo"], "must be one of sla"),
         (["--balance", "best"], "--balance"),
         (["--scale", "0"], "--scale"),
@@ -314,7 +313,7 @@ def test_tuning_needs_another_trace_and_nothing_else(capsys, trace, more, messag
 @pytest.mark.slow
 def test_the_trace_that_ships_with_sojourn(capsys):
     trace = CONFIGS / "traces" / "azure_llm_2023_conv.csv.gz"
-    content = simulate(capsys, on_trace(trace, "--autoscaler=static:1"))
+    content = simulate(capsys, on_trace(trace, "--autoscaler=peak"))
     assert content["requests"] == 19_366
 
 

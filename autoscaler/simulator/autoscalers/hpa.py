@@ -15,9 +15,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from autoscaler.simulator.autoscalers.recent_maximum import RecentMaximum
+from autoscaler.simulator.autoscalers.peak import RecentMaximum
 from autoscaler.simulator.scaling import FleetView
-from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,6 @@ class HpaSettings:
     rate_window_s : int
         The metric is the mean rate over this time.
 
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
     """
 
     target_per_s: float
@@ -49,26 +44,13 @@ class HpaSettings:
     tolerance: float = 0.1
     rate_window_s: int = 60
 
-    def __post_init__(self) -> None:
-        for name in ("target_per_s", "sync_period_s", "rate_window_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
-        for name in ("stabilization_s", "tolerance"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InvalidInputError(f"{name}: must be at least 0, not {getattr(self, name)}")
-
 
 class KubernetesHpa:
-    """The HPA on a simulated fleet.
+    """The HPA on a simulated fleet."""
 
-    Parameters
-    ----------
-    settings : HpaSettings
-    name : str
-    """
+    name = "HPA"
 
-    def __init__(self, settings: HpaSettings, name: str = "HPA") -> None:
-        self.name = name
+    def __init__(self, settings: HpaSettings) -> None:
         self.settings = settings
         self._offered: deque[float] = deque(maxlen=int(settings.rate_window_s))
         self._wanted = RecentMaximum(settings.stabilization_s)
@@ -90,7 +72,7 @@ class KubernetesHpa:
         return max(1, math.ceil(rate_per_s / self.settings.target_per_s))
 
     def _stabilized(self, now_s: float, wanted: int, current: int) -> int:
-        stabilized = self._wanted.add(now_s, wanted)
+        stabilized = int(self._wanted.add(now_s, wanted))
         if wanted > current:
             return min(wanted, max(2 * current, current + 4))
         return min(current, stabilized)

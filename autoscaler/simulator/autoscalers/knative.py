@@ -17,9 +17,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from autoscaler.simulator.autoscalers.recent_maximum import RecentMaximum
+from autoscaler.simulator.autoscalers.peak import RecentMaximum
 from autoscaler.simulator.scaling import FleetView
-from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,6 @@ class KnativeSettings:
     tick_s : float
         Time between two decisions.
 
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
     """
 
     concurrency_target: float
@@ -58,19 +53,6 @@ class KnativeSettings:
     max_scale_down_rate: float = 2.0
     scale_down_delay_s: float = 0.0
     tick_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_scale_up_rate", "max_scale_down_rate"):
-            if not getattr(self, name) > 1:
-                raise InvalidInputError(f"{name}: must be above 1, not {getattr(self, name)}")
-        for name in ("concurrency_target", "target_utilization", "panic_threshold", "tick_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
-        if not 1 <= self.panic_window_s <= self.stable_window_s:
-            raise InvalidInputError(
-                "panic_window_s: must be between 1 and the stable window, "
-                f"{self.stable_window_s:g}, not {self.panic_window_s:g}"
-            )
 
 
 class KnativeScale:
@@ -131,20 +113,15 @@ class KnativeScale:
             self._max_panic_pods = desired = max(self._max_panic_pods, desired)
         if not settings.scale_down_delay_s:
             return desired
-        return self._recent_decisions.add(now_s, desired)
+        return int(self._recent_decisions.add(now_s, desired))
 
 
 class Knative:
-    """The KPA on a simulated fleet; the mean over each second replaces Knative's scrape.
+    """The KPA on a simulated fleet; the mean over each second replaces Knative's scrape."""
 
-    Parameters
-    ----------
-    settings : KnativeSettings
-    name : str
-    """
+    name = "knative"
 
-    def __init__(self, settings: KnativeSettings, name: str = "knative") -> None:
-        self.name = name
+    def __init__(self, settings: KnativeSettings) -> None:
         self.settings = settings
         self._ongoing: deque[float] = deque(maxlen=round(settings.stable_window_s))
         self._scaler: KnativeScale | None = None

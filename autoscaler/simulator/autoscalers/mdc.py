@@ -20,7 +20,7 @@ import math
 from collections import deque
 
 from autoscaler.simulator.scaling import FleetView
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -73,15 +73,14 @@ class MdcSizing:
         Factor on the rate.
     look_back_s : int
         The highest rate of the last `look_back_s` counts.
-    name : str
 
     Raises
     ------
-    InvalidInputError
-        The headroom or the look-back is not above 0.
     InfeasibleError
         A full batch alone takes longer than the SLA's response time.
     """
+
+    name = "M/D/c"
 
     def __init__(
         self,
@@ -89,14 +88,8 @@ class MdcSizing:
         objective: ServiceLevelObjective,
         headroom: float = 1.0,
         look_back_s: int = 120,
-        name: str = "M/D/c",
     ) -> None:
-        if not (headroom > 0 and look_back_s >= 1):
-            raise InvalidInputError(
-                f"headroom and look_back_s must be above 0, not {headroom:g} and {look_back_s}"
-            )
         size = profile.best_batch_size
-        self.name = name
         self._batch_ms = float(profile.latency_ms[size - 1])
         if self._batch_ms > objective.response_time_ms:
             raise InfeasibleError(

@@ -20,7 +20,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from autoscaler.simulator.scaling import FleetView
-from policy.errors import InvalidInputError
 
 #: RAY_SERVE_AUTOSCALING_METRIC_RECORD_INTERVAL_FACTOR: interval between points, as a share of the
 #: look-back period.
@@ -46,10 +45,6 @@ class RaySettings:
     metrics_interval_s : float
         Time between two reports of the routers.
 
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
     """
 
     target_ongoing_requests: float = 2.0
@@ -59,20 +54,6 @@ class RaySettings:
     downscaling_factor: float = 1.0
     look_back_period_s: float = 30.0
     metrics_interval_s: float = 10.0
-
-    def __post_init__(self) -> None:
-        for name in ("upscale_delay_s", "downscale_delay_s"):
-            if not getattr(self, name) >= 0:
-                raise InvalidInputError(f"{name}: must be at least 0, not {getattr(self, name)}")
-        for name in (
-            "target_ongoing_requests",
-            "upscaling_factor",
-            "downscaling_factor",
-            "look_back_period_s",
-            "metrics_interval_s",
-        ):
-            if not getattr(self, name) > 0:
-                raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
 
 
 class DelayedTarget:
@@ -133,17 +114,11 @@ class DelayedTarget:
 
 
 class RayDefault:
-    """Ray Serve's `default_autoscaling_policy`.
+    """Ray Serve's `default_autoscaling_policy`; without settings, by Ray's defaults."""
 
-    Parameters
-    ----------
-    settings : RaySettings, optional
-        None: Ray's defaults.
-    name : str
-    """
+    name = "ray default"
 
-    def __init__(self, settings: RaySettings | None = None, name: str = "ray default") -> None:
-        self.name = name
+    def __init__(self, settings: RaySettings | None = None) -> None:
         self.settings = settings or RaySettings()
         self._target = DelayedTarget(self.settings)
         self._recorded: deque[tuple[float, float]] = deque()

@@ -1,11 +1,10 @@
-"""The simulated autoscalers by name, each with a knob that trades replicas for compliance.
+"""The simulated autoscalers: one table of their names, knobs and tuning grids.
 
-To add an autoscaler, write a `autoscaler.simulator.scaling.ScalingPolicy` in a module of this
-package, list it
-in `AUTOSCALERS`, and give it a grid in `autoscaler.simulator.autoscalers.choices`. The command
+To add one, write a `autoscaler.simulator.scaling.ScalingPolicy` and a row of `_ROWS`. The command
 line, the reports and the benchmarks take it from here.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -13,15 +12,11 @@ from typing import Any
 
 from autoscaler.history.traces import Trace
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.simulator.autoscalers.fixed import FixedFleet, fixed_at_peak
 from autoscaler.simulator.autoscalers.hpa import HpaSettings, KubernetesHpa
 from autoscaler.simulator.autoscalers.knative import Knative, KnativeSettings
-from autoscaler.simulator.autoscalers.latency_thresholds import LatencyThresholds
-from autoscaler.simulator.autoscalers.mark import MarkProportional
 from autoscaler.simulator.autoscalers.mdc import MdcSizing
-from autoscaler.simulator.autoscalers.mean_latency import MeanLatencySizing
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
-from autoscaler.simulator.autoscalers.peak_of_minute import PeakOfMinute
+from autoscaler.simulator.autoscalers.peak import Peak
 from autoscaler.simulator.autoscalers.ray_default import RayDefault, RaySettings
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.simulator.results import FloatArray
@@ -32,9 +27,11 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
 #: The autoscalers compared by default.
-DEFAULT = ("sojourn", "ray", "static", "oracle")
+DEFAULT = ("sojourn", "ray", "peak", "oracle")
 #: The autoscaler that cost is measured against.
 ORACLE = "oracle"
+
+Settings = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +49,7 @@ class ScalingProblem:
     start_time_s : float
         Expected time from a replica's order until it serves.
     offered : FloatArray, shape (seconds,)
-        Requests in each second. Only `static` and `oracle`, which know the trace, use them.
+        Requests in each second; only the oracle uses them.
     settings : AutoscalerSettings
         Settings of Sojourn's autoscaler.
     min_replicas, max_replicas : int
@@ -77,52 +74,128 @@ class ScalingProblem:
 
 @dataclass(frozen=True)
 class AutoscalerEntry:
-    """An entry of the registry.
+    """A row of the table.
 
     Attributes
     ----------
-    name : str
-        Its name on the command line and in JSON.
-    label, short_label : str
-        Its name in tables: with the stock value, and with another value of the knob.
+    name, label : str
+        Its name on the command line and in JSON, and in tables.
     rule : str
         How it decides, in one line.
     build : callable
         ``build(problem, value, **settings)`` builds one for a problem and a value of the knob; None
-        where the stock value depends on the problem. Further settings are those of the published
-        autoscaler, by their own names.
+        where the published value depends on the problem. Further settings have their published
+        names.
     knob : str
-        Name of the knob; empty if it has none.
+        Name of the setting that trades replicas for compliance; empty if it has none.
     stock : float or None
         The knob's value as published; None if that depends on the problem.
     curve : tuple of float
-        Values of the knob for a curve of cost and compliance, from the fewest replicas to the most;
-        empty if it has none.
+        Values of the knob to tune over, from the fewest replicas to the most.
+    variants : tuple of Settings
+        Further settings, each combined with every value of `curve`.
     """
 
     name: str
     label: str
-    short_label: str
     rule: str
     build: Callable[..., ScalingPolicy]
     knob: str = ""
     stock: float | None = None
     curve: tuple[float, ...] = ()
+    variants: tuple[Settings, ...] = ((),)
 
-    def make(
-        self, problem: ScalingProblem, value: float | None = None, **settings: float
-    ) -> ScalingPolicy:
-        """Return a new autoscaler for one run.
+    def grid(self) -> "tuple[Choice, ...]":
+        """Return the choices over which it is tuned, the published one first."""
+        tuned = (
+            Choice(_name(self.name, value, settings), self, value, settings)
+            for settings in self.variants
+            for value in self.curve
+            if settings or value != self.stock
+        )
+        return (Choice(self.name, self), *tuned)
 
-        Parameters
-        ----------
-        problem : ScalingProblem
-        value : float, optional
-            Value of the knob. None: the stock value.
-        **settings : float
-            Further settings of the published autoscaler.
-        """
-        return self.build(problem, self.stock if value is None else value, **settings)
+
+@dataclass(frozen=True)
+class Choice:
+    """An autoscaler and a value of its knob, as a user chose them.
+
+    Attributes
+    ----------
+    name : str
+        The choice as it was written: ``name`` or ``name:value``.
+    entry : AutoscalerEntry
+    value : float or None
+        Value of the knob; None: as published.
+    settings : Settings
+        Further settings of the published autoscaler.
+    """
+
+    name: str
+    entry: AutoscalerEntry
+    value: float | None = None
+    settings: Settings = ()
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        at = "" if self.value is None else f" at {self.value:g}"
+        return ", ".join([f"{self.entry.label}{at}", *_in_words(self.settings)])
+
+    @property
+    def rule(self) -> str:
+        """How it decides, in one line."""
+        knob = () if self.value is None else ((self.entry.knob, self.value),)
+        return "; ".join([self.entry.rule, *_in_words((*knob, *self.settings))])
+
+    def make(self, problem: ScalingProblem) -> ScalingPolicy:
+        """Return a new autoscaler for one run."""
+        value = self.entry.stock if self.value is None else self.value
+        return self.entry.build(problem, value, **dict(self.settings))
+
+
+def choose(names: str) -> tuple[Choice, ...]:
+    """Parse a comma-separated list of ``name`` or ``name:value``.
+
+    Raises
+    ------
+    InvalidInputError
+        A name is unknown or repeated, or the value of a knob is not a number above 0.
+    """
+    choices = tuple(_choice(name.strip()) for name in names.split(","))
+    if len({choice.name for choice in choices}) < len(choices):
+        raise InvalidInputError(f"autoscalers: {names} names one twice")
+    return choices
+
+
+def _choice(text: str) -> Choice:
+    name, colon, number = text.partition(":")
+    if name not in AUTOSCALERS:
+        raise InvalidInputError(f"autoscaler {text!r}: must be one of {', '.join(AUTOSCALERS)}")
+    entry = AUTOSCALERS[name]
+    if not colon:
+        return Choice(text, entry)
+    if not entry.knob:
+        raise InvalidInputError(f"autoscaler {text!r}: {name} has nothing to set")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidInputError(f"autoscaler {text!r}: {entry.knob} must be a number above 0")
+    return Choice(text, entry, value)
+
+
+def _in_words(settings: Settings) -> list[str]:
+    return [f"{name} {value:g}" for name, value in settings]
+
+
+def _name(family: str, value: float, settings: Settings) -> str:
+    return ", ".join([f"{family}:{value:g}", *_in_words(settings)])
+
+
+def _each(name: str, *values: float) -> tuple[Settings, ...]:
+    return tuple(((name, value),) for value in values)
 
 
 def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> ScalingPolicy:
@@ -142,7 +215,7 @@ def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> Scalin
     )
 
 
-#: What a Ray sets that is to react at once to reports of every second.
+#: What a user of Ray sets who wants it to react at once to reports of every second.
 _FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
 
 
@@ -164,28 +237,8 @@ def _mdc(problem: ScalingProblem, headroom: float, look_back_s: float = 120) -> 
     return MdcSizing(problem.profile, problem.objective, headroom, int(look_back_s))
 
 
-def _mark(problem: ScalingProblem, headroom: float) -> ScalingPolicy:
-    return MarkProportional(problem.profile, problem.objective, problem.start_time_s, headroom)
-
-
-def _mean(problem: ScalingProblem, share: float, interval_s: float = 60) -> ScalingPolicy:
-    return MeanLatencySizing(problem.profile, problem.objective, share, int(interval_s))
-
-
-def _p90(problem: ScalingProblem, share: float, **settings: Any) -> ScalingPolicy:
-    return LatencyThresholds(problem.objective, share, **settings)
-
-
 def _peak(problem: ScalingProblem, headroom: float, window_s: float = 60) -> ScalingPolicy:
-    return PeakOfMinute(problem.sla_rate_per_s, headroom, int(window_s))
-
-
-def _static(problem: ScalingProblem, count: float | None) -> ScalingPolicy:
-    if count is None:
-        return fixed_at_peak(problem.offered, problem.sla_rate_per_s)
-    if count != int(count):
-        raise InvalidInputError(f"autoscaler static: replicas must be a whole number, not {count}")
-    return FixedFleet(int(count))
+    return Peak(problem.sla_rate_per_s, headroom, window_s)
 
 
 def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
@@ -195,26 +248,21 @@ def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
     return Clairvoyant(required, problem.start_time_s)
 
 
-_COMPLIANT_MINUTES = (95.0, 98.0, 99.5, 99.9)
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)
 _HEADROOMS = (0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
-_RATE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3)
-_LATENCY_SHARES = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3)
 
-_ENTRIES = (
+_ROWS = (
     AutoscalerEntry(
         "sojourn",
-        "Sojourn",
         "Sojourn",
         "the fewest replicas whose predicted service level meets the SLA, for the demand forecast "
         "over the time that a replica takes to start",
         _sojourn,
         knob="compliant_minutes",
-        curve=_COMPLIANT_MINUTES,
+        curve=(95.0, 98.0, 99.5, 99.9),
     ),
     AutoscalerEntry(
         "ray",
-        "Ray's default",
         "Ray",
         "Ray Serve's own policy: ongoing requests per replica, averaged and delayed; with further "
         "settings, it scales out without a delay",
@@ -222,87 +270,49 @@ _ENTRIES = (
         knob="target_ongoing_requests",
         stock=2.0,
         curve=_CONCURRENCIES,
+        variants=_each("downscale_delay_s", 60.0, 600.0),
     ),
     AutoscalerEntry(
         "knative",
-        "Knative",
         "Knative",
         "concurrency per replica over a stable minute, with a panic window of six seconds",
         _knative,
         knob="concurrency_target",
         curve=_CONCURRENCIES,
+        variants=((), *_each("scale_down_delay_s", 300.0, 900.0)),
     ),
     AutoscalerEntry(
         "hpa",
         "Kubernetes' HPA",
-        "HPA",
         "requests per second of a pod, doubling at most every 15 s, scaling in after 300 s",
         _hpa,
         knob="target_share",
         stock=0.7,
-        curve=_RATE_SHARES,
+        curve=(1.0, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3),
+        variants=((), *_each("stabilization_s", 60.0, 900.0)),
     ),
     AutoscalerEntry(
         "mdc",
-        "M/D/c",
         "M/D/c",
         "the percentile of an M/D/c queue at the recent peak rate, as in Faro",
         _mdc,
         knob="headroom",
         stock=1.0,
         curve=_HEADROOMS,
-    ),
-    AutoscalerEntry(
-        "mark",
-        "MArk",
-        "MArk",
-        "in proportion to a predicted rate, with headroom, as in MArk",
-        _mark,
-        knob="headroom",
-        stock=1.2,
-        curve=_HEADROOMS,
-    ),
-    AutoscalerEntry(
-        "mean",
-        "Mean latency",
-        "Mean latency",
-        "a queueing model's mean latency at the rate of the last minute, as in llm-d",
-        _mean,
-        knob="target_share",
-        stock=1.0,
-        curve=_LATENCY_SHARES,
-    ),
-    AutoscalerEntry(
-        "p90",
-        "P90 thresholds",
-        "P90 thresholds",
-        "one replica more or fewer by thresholds on the 90th percentile, as in Dynamo",
-        _p90,
-        knob="upper_share",
-        stock=1.0,
-        curve=_LATENCY_SHARES,
+        variants=((), *_each("look_back_s", 600.0, 1800.0)),
     ),
     AutoscalerEntry(
         "peak",
         "Peak of the minute",
-        "Peak",
         "enough for the busiest second of the last minute",
         _peak,
         knob="headroom",
         stock=1.0,
         curve=_HEADROOMS,
-    ),
-    AutoscalerEntry(
-        "static",
-        "Static at peak",
-        "Static",
-        "always enough for the busiest second of the trace, known in advance",
-        _static,
-        knob="replicas",
+        variants=((), *_each("window_s", 300.0, 900.0, 1800.0, 3600.0)),
     ),
     AutoscalerEntry(
         ORACLE,
-        "Oracle",
         "Oracle",
         "knows the trace and the start times: the cheapest fleet that has enough replicas for the "
         "requests of every second",
@@ -311,6 +321,6 @@ _ENTRIES = (
 )
 
 #: All autoscalers by name.
-AUTOSCALERS: Mapping[str, AutoscalerEntry] = MappingProxyType(
-    {entry.name: entry for entry in _ENTRIES}
-)
+AUTOSCALERS: Mapping[str, AutoscalerEntry] = MappingProxyType({row.name: row for row in _ROWS})
+#: Those that are tuned.
+FAMILIES = tuple(row.name for row in _ROWS if row.curve)

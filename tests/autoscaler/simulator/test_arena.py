@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.simulator.arena import MAX_TIMES_PEAK, ORACLE_CHOICE, Arena, Load, Outcome, score
-from autoscaler.simulator.autoscalers.choices import choose
+from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.start_time import StartTime

@@ -92,11 +92,11 @@ def test_what_is_cheaper_than_a_whole_curve_and_holds_no_less_is_beyond_it() -> 
 @pytest.mark.slow
 def test_every_family_is_tuned_on_one_load_and_judged_on_others() -> None:
     told = []
-    found = Tuner(load("a", 0.0), [load("b", 1.0), load("c", 2.0)], ("mdc", "peak", "p90")).run(
+    found = Tuner(load("a", 0.0), [load("b", 1.0), load("c", 2.0)], ("mdc", "peak", "hpa")).run(
         lambda *now: told.append(now)
     )
     assert (found.tune_on, found.judge_on) == ("a", ("b", "c"))
-    assert [tuned.family for tuned in found.families] == ["mdc", "peak", "p90"]
+    assert [tuned.family for tuned in found.families] == ["mdc", "peak", "hpa"]
     for tuned in found.families:
         assert tuned.chosen in tuned.finalists
         for number, scores in enumerate(tuned.judged):
@@ -108,16 +108,16 @@ def test_every_family_is_tuned_on_one_load_and_judged_on_others() -> None:
     assert shares == sorted(shares)
     assert shares[-1] == 1
     assert found.beyond(0) == []
-    assert all(s.outcome.name.startswith(("mdc", "p90")) for s in found.beyond(0, "peak"))
+    assert all(s.outcome.name.startswith(("mdc", "hpa")) for s in found.beyond(0, "peak"))
 
 
 @pytest.mark.slow
 def test_a_large_grid_is_screened_on_the_busiest_part_of_a_long_load(monkeypatch) -> None:
     monkeypatch.setattr(tuning, "SCREENED_ABOVE_S", 200)
     store: dict[tuple[str, str], Outcome] = {}
-    Tuner(load("a", 0.0), [load("b", 1.0)], ("peak", "mark"), store=store).run()
+    Tuner(load("a", 0.0), [load("b", 1.0)], ("peak", "sojourn"), store=store).run()
     runs = [(where, name.split(":")[0]) for where, name in store]
     assert runs.count(("a, busiest 60 s", "peak")) == 30
     assert runs.count(("a", "peak")) <= 5
-    assert runs.count(("a", "mark")) == 6
+    assert runs.count(("a", "sojourn")) == 5
     assert runs.count(("b", "peak")) <= 4  # with the published setting

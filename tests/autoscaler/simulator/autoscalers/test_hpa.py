@@ -1,11 +1,9 @@
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.simulator.autoscalers.hpa import HpaSettings, KubernetesHpa
-from policy.errors import InvalidInputError
 from tests.support.fleet_views import fleet_sizes, view
 
 
@@ -45,9 +43,3 @@ def test_it_scales_in_to_the_highest_number_wanted_within_the_stabilization(
         before = sizes[second - 1] if second else 1
         if size < before:
             assert size == max(1, *recent) if len(recent) > 1 else size == max(1, recent[0])
-
-
-def test_settings_out_of_range_are_rejected() -> None:
-    for wrong in ({"target_per_s": 0.0}, {"target_per_s": 1.0, "stabilization_s": -1.0}):
-        with pytest.raises(InvalidInputError):
-            HpaSettings(**wrong)

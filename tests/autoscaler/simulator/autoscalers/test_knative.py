@@ -3,7 +3,6 @@
 import pytest
 
 from autoscaler.simulator.autoscalers.knative import Knative, KnativeScale, KnativeSettings
-from policy.errors import InvalidInputError
 from tests.support.fleet_views import view
 
 
@@ -95,10 +94,3 @@ def test_decides_every_two_seconds_on_the_mean_of_the_stable_minute() -> None:
     assert sorted(after, reverse=True) == after
     changes = [second for second in range(1, len(after)) if after[second] != after[second - 1]]
     assert all(second % 2 == 0 for second in changes)
-
-
-def test_rejects_values_out_of_range() -> None:
-    with pytest.raises(InvalidInputError, match="panic_window_s"):
-        KnativeSettings(10, panic_window_s=61)
-    with pytest.raises(InvalidInputError, match="max_scale_up_rate"):
-        KnativeSettings(10, max_scale_up_rate=1)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.simulator.autoscalers.fixed import fixed_at_peak
 from autoscaler.simulator.autoscalers.oracle import (
     Clairvoyant,
     clairvoyant_schedule,
@@ -105,15 +104,6 @@ def test_the_required_replicas_by_second_cover_each_second() -> None:
     assert required_replicas_by_second([0.0], 100, min_replicas=0).tolist() == [0]
     with pytest.raises(InvalidInputError):
         required_replicas_by_second([1.0], 0)
-
-
-def test_a_fleet_fixed_at_peak_costs_more_than_the_oracle() -> None:
-    rng = np.random.default_rng(5)
-    offered = rng.poisson(1000 + 800 * np.sin(np.arange(2000) / 300))
-    required = required_replicas_by_second(offered, 130)
-    fixed = fixed_at_peak(offered, 130)
-    assert fixed.count == required.max()
-    assert Clairvoyant(required, 60).replica_seconds < fixed.count * required.size
 
 
 def scenario(replicas: int, start_time_s: float) -> Scenario:

@@ -14,7 +14,6 @@ from autoscaler.simulator.autoscalers.ray_default import (
     RaySettings,
     average_ongoing,
 )
-from policy.errors import InvalidInputError
 from tests.support.fleet_views import view
 
 with warnings.catch_warnings():
@@ -147,9 +146,3 @@ def test_a_moment_at_the_target_restarts_the_delay() -> None:
     assert target.next(30, 20, 2, 2) == 2
     assert target.next(59, 20, 2, 2) == 2
     assert target.next(60, 20, 2, 2) == 10
-
-
-@pytest.mark.parametrize("wrong", [{"target_ongoing_requests": 0}, {"upscale_delay_s": -1}])
-def test_rejects_what_ray_rejects(wrong) -> None:
-    with pytest.raises(InvalidInputError):
-        RaySettings(**wrong)

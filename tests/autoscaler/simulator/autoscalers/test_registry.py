@@ -2,10 +2,16 @@ import numpy as np
 import pytest
 
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.simulator.autoscalers.choices import FAMILIES, choose, grid
-from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.ray_default import RayDefault
-from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, DEFAULT, ORACLE, ScalingProblem
+from autoscaler.simulator.autoscalers.registry import (
+    AUTOSCALERS,
+    DEFAULT,
+    FAMILIES,
+    ORACLE,
+    Choice,
+    ScalingProblem,
+    choose,
+)
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -27,20 +33,9 @@ def made(text: str):
 
 
 def test_the_names_are_those_of_the_command_line() -> None:
-    assert list(AUTOSCALERS) == [
-        "sojourn", "ray", "knative", "hpa", "mdc", "mark", "mean", "p90", "peak", "static",
-        "oracle",
-    ]  # fmt: skip
+    assert list(AUTOSCALERS) == ["sojourn", "ray", "knative", "hpa", "mdc", "peak", "oracle"]
     assert {*DEFAULT, ORACLE} <= set(AUTOSCALERS)
     assert all(entry.name == name for name, entry in AUTOSCALERS.items())
-
-
-@pytest.mark.parametrize("name", AUTOSCALERS)
-def test_an_autoscaler_is_made_as_published_and_along_its_curve(name: str) -> None:
-    entry = AUTOSCALERS[name]
-    for value in (None, *entry.curve):
-        assert callable(entry.make(PROBLEM, value).replicas)
-    assert entry.curve == () or entry.knob
 
 
 def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
@@ -50,7 +45,7 @@ def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
 
 
 def test_further_settings_are_those_of_the_published_autoscaler() -> None:
-    ray = AUTOSCALERS["ray"].make(PROBLEM, 16.0, upscale_delay_s=0.0)
+    ray = Choice("", AUTOSCALERS["ray"], 16.0, (("upscale_delay_s", 0.0),)).make(PROBLEM)
     assert isinstance(ray, RayDefault)
     assert (ray.settings.target_ongoing_requests, ray.settings.upscale_delay_s) == (16.0, 0.0)
 
@@ -62,14 +57,9 @@ def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
     assert made("sojourn:95").autoscaler.settings == AutoscalerSettings(compliant_minutes=95)
 
 
-def test_static_is_sized_for_the_busiest_second() -> None:
-    assert made("static").count == 4
-    assert made("static:7") == FixedFleet(7)
-
-
 def test_a_choice_is_labeled_with_its_value() -> None:
     stock, tuned = choose("ray, ray:16")
-    assert (stock.name, stock.label) == ("ray", "Ray's default")
+    assert (stock.name, stock.label) == ("ray", "Ray")
     assert (tuned.name, tuned.label) == ("ray:16", "Ray at 16")
     assert tuned.rule == f"{stock.rule}; target_ongoing_requests 16"
 
@@ -93,18 +83,9 @@ def test_a_bad_choice_is_rejected_in_one_line(names: str, complaint: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_static_fleet_has_a_whole_number_of_replicas() -> None:
-    with pytest.raises(InvalidInputError, match="whole number"):
-        made("static:2.5")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_grid_begins_with_the_stock_setting_and_repeats_nothing(family: str) -> None:
-    choices = grid(family)
+    choices = AUTOSCALERS[family].grid()
     assert (choices[0].value, choices[0].settings) == (None, ())
     assert len({choice.name for choice in choices}) == len(choices) > 3
     assert all(callable(choice.make(PROBLEM).replicas) for choice in choices)
-
-
-def test_every_family_with_a_knob_has_a_grid() -> None:
-    assert set(FAMILIES) == {name for name, entry in AUTOSCALERS.items() if entry.curve}
