@@ -19,24 +19,11 @@ _RATIO_REQUESTS = 200.0
 
 
 class PipelineAutoscaler:
-    """Resizes the stages of a pipeline once a second, as a `StageScaler` decides.
+    """Resizes the stages of a started pipeline once a second, as a `StageScaler` decides.
 
-    Stages whose workers are Ray replicas are resized by Ray, which `replica_needs` tells how many
-    this pipeline needs.
-
-    Parameters
-    ----------
-    pipeline : Pipeline
-        It must have been started.
-    scaler : StageScaler
-
-    Attributes
-    ----------
-    scaler : StageScaler
-    workers : dict of str to int
-        The workers that were last ordered, or, of a stage with Ray replicas, are needed.
-    items_per_request : dict of str to float
-        The items that each stage has of one request, measured.
+    Ray resizes the stages whose workers are Ray replicas, by `replica_needs`. `workers` are those
+    that were last ordered, or, of a stage with Ray replicas, are needed. `items_per_request` is
+    measured.
     """
 
     def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
@@ -78,12 +65,9 @@ class PipelineAutoscaler:
             )
 
     def replica_needs(self) -> dict[str, float]:
-        """Return how many replicas the load of this pipeline needs, as fractions.
+        """Return how many replicas the load of this pipeline needs, as fractions, by stage.
 
-        Returns
-        -------
-        dict of str to float
-            By the name of the stage, of those with Ray replicas; of the pipeline itself under "".
+        Those of the pipeline itself are under "".
         """
         needs = {stage: self.scaler.replicas(stage) for stage in self._pipeline.replicas}
         return {"": self.scaler.pipeline_replicas(), **needs}

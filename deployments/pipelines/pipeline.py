@@ -39,7 +39,7 @@ class Pipeline:
     Parameters
     ----------
     steps : sequence of steps
-        `deployments.pipelines.core.steps` says what a step is.
+        See `deployments.pipelines.core.steps`.
     sla : ServiceLevelObjective, optional
         Every request that cannot be answered within its response time is refused, or given up.
     max_pending : int
@@ -125,7 +125,7 @@ class Pipeline:
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
-        self._tell_ended()
+        self._answer_ended()
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
             set_exception(flow, BusyError("the pipeline is closed"))
@@ -304,7 +304,7 @@ class Pipeline:
 
     def _expire(self, flow: Flow) -> None:
         self.core.expire(flow)
-        self._tell_ended()
+        self._answer_ended()
         self._pump()
 
     def _batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:
@@ -326,7 +326,7 @@ class Pipeline:
                     self._workers.run(number, batch)
         finally:
             self._pumping = False
-        self._tell_ended()
+        self._answer_ended()
         wake_at_s = self.core.wake_at_s()
         if wake_at_s != self._timer_s:
             if self._timer is not None:
@@ -341,7 +341,7 @@ class Pipeline:
         self.core.tick(time.monotonic())
         self._pump()
 
-    def _tell_ended(self) -> None:
+    def _answer_ended(self) -> None:
         ended = self.core.ended
         if not ended:
             return

@@ -30,7 +30,7 @@ _SOLVE_S = 600.0
 
 
 class _StageListener:
-    """Passes on what one stage's workers say, with the number of the stage."""
+    """Adds the number of the stage to the events of its workers."""
 
     def __init__(self, owner: "StageWorkers", number: int) -> None:
         self._owner, self._number = owner, number
@@ -45,23 +45,8 @@ class _StageListener:
 class StageWorkers:
     """The workers of all stages, and what keeps the stages' latencies and policies right.
 
-    Parameters
-    ----------
-    core : PipelineCore
-        It is told how many workers each stage has, and how long batches take.
-    stages : sequence of Stage
-        In the order of ``core.stages``.
-    on_batch_ended : callable
-        Called with the number of the stage, the batch and its outcome.
-    on_change : callable
-        Called when a stage may be able to start a batch.
-    replicas : mapping of str to ReplicaAccess
-        The stages whose workers are Ray replicas.
-
-    Attributes
-    ----------
-    stages : list of Stage
-        With the profiles that are now believed.
+    `stages` has the profiles that are now believed. `on_change` is called when a stage may be able
+    to start a batch.
     """
 
     def __init__(
@@ -84,15 +69,7 @@ class StageWorkers:
         return self._workers[number]
 
     async def start(self) -> None:
-        """Start all workers; return when each can take a batch.
-
-        Raises
-        ------
-        StartError
-            A worker did not start; the message says which and why.
-        StageError
-            A stage with ``policy="auto"`` failed on its example.
-        """
+        """Start all workers; return when each can take a batch. Errors as of `Pipeline.start`."""
         for number, stage in enumerate(self.stages):
             if stage.policy == "auto" and stage.profile is None:
                 self._believe(number, await _measured_profile(stage))
@@ -144,7 +121,7 @@ class StageWorkers:
         self._on_batch_ended(number, batch, outcome)
 
     def workers_changed(self, number: int, workers: int, problem: str | None, taken: int) -> None:
-        """Tell the core how many workers a stage has now, and how many others have taken."""
+        """Pass the numbers of a stage's workers on to the core."""
         stage = self._core.stages[number]
         stage.workers = workers
         stage.share(time.monotonic(), taken)
@@ -157,14 +134,10 @@ class StageWorkers:
         self._on_change()
 
     def refit(self) -> list[str]:
-        """Correct the profiles that the latest batches show to be wrong.
+        """Correct the profiles that the latest batches show to be wrong; return their stages.
 
-        Call it at intervals of some seconds: two calls in a row must find a profile wrong.
-
-        Returns
-        -------
-        list of str
-            The stages that have another profile now. Those with a solved policy solve it again.
+        Call it at intervals of some seconds: two calls in a row must find a profile wrong. Stages
+        with a solved policy solve it again.
         """
         corrected = []
         for number, refit in self._refits.items():

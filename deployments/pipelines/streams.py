@@ -13,13 +13,7 @@ _END = object()
 
 
 class RoomQueue:
-    """The streams that wait until a pipeline has room.
-
-    Parameters
-    ----------
-    free : callable
-        Returns how many more requests the pipeline takes.
-    """
+    """The streams that wait until a pipeline has room; `free` returns how much it has."""
 
     def __init__(self, free: Callable[[], int]) -> None:
         self._free = free
@@ -37,7 +31,7 @@ class RoomQueue:
                 raise
 
     def wake(self) -> None:
-        """Let as many go on as there is room for."""
+        """Resume as many streams as there is room for."""
         free = self._free()
         while self._waiting and free > 0:
             turn = self._waiting.popleft()
@@ -55,17 +49,9 @@ async def stream_results(
 ) -> AsyncIterator[Any]:
     """Yield the results of values in their order.
 
-    Parameters
-    ----------
-    values : iterable or async iterable
-    submit : async callable
-        Sends a value once there is room.
-    give_up : callable
-        Gives up a request that has not ended.
-    in_flight : int
-        The most values that have been taken and whose results have not been yielded.
-    raise_errors : bool
-        Whether the first error ends the stream; otherwise it is yielded in its place.
+    `submit` sends a value once there is room, and `give_up` gives up a request that has not ended.
+    At most `in_flight` values have been taken and not yielded. An error is yielded in its place, or
+    raised.
     """
     window: deque[Flow] = deque()
     live = aiter(values) if isinstance(values, AsyncIterable) else None
@@ -109,7 +95,7 @@ async def _sent(value: Any, submit: Callable[[Any], Awaitable[Flow]]) -> Flow:
 
 
 def set_exception(flow: Flow, error: Exception) -> None:
-    """Let a request's future fail, unless it is done."""
+    """Fail a request's future, unless it is done."""
     if not flow.content.done():
         flow.content.set_exception(error)
         flow.content.exception()  # asked for: nobody may be left to do so

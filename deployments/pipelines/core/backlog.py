@@ -19,21 +19,14 @@ from deployments.pipelines.core.graph import (
 )
 from deployments.pipelines.core.stage_core import StageCore
 
-# What the steps say counts as so many items that were seen.
+# What the steps expect counts as so many observed items.
 _STATED = 10.0
 # Counts are halved at this number, so that what came before fades.
 _MEMORY = 1000.0
 
 
 class Backlog:
-    """The work ahead of a new request.
-
-    Parameters
-    ----------
-    graph : Graph
-    stages : sequence of StageCore
-        One for each stage of the graph.
-    """
+    """The work ahead of a new request."""
 
     def __init__(self, graph: Graph, stages: Sequence[StageCore]) -> None:
         self._graph, self._stages = graph, stages
@@ -67,29 +60,19 @@ class Backlog:
             self._divided[at] = [count / 2 for count in counts]
 
     def measure(self) -> tuple[float, list[float]]:
-        """Return how long a new request is expected to wait, and what each stage has ahead of it.
+        """Return how long a new request is expected to wait, and each stage's work ahead, in ms.
 
-        Returns
-        -------
-        float
-            In ms. In sequence, and over branches that it passes together, it is the longest that a
-            stage needs for what is ahead; over the branches of a switch, the mean.
-        list of float
-            For each stage, how long it needs for what is ahead, in ms.
+        In sequence, and over branches that it passes together, the wait is the longest that a stage
+        needs for what is ahead; over the branches of a switch, the mean.
         """
         stages_ms = [0.0] * len(self._stages)
         wait_ms, _ = self._pass(self._graph.entry, END, 0.0, stages_ms)
         return wait_ms, stages_ms
 
     def _pass(self, at: int, end: int, ahead: float, stages_ms: list[float]) -> tuple[float, float]:
-        """Follow `ahead` items from node `at` to node `end`, with those that are between the two.
+        """Follow `ahead` items, and those that they meet, from node `at` to node `end`.
 
-        Returns
-        -------
-        float
-            How long a new item would wait on the way, in ms.
-        float
-            The items that are expected at `end`.
+        Return the wait of a new item in ms, and the items that are expected at `end`.
         """
         wait_ms = 0.0
         while at != end:

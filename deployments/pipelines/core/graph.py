@@ -54,29 +54,14 @@ Node = StageNode | SwitchNode | ForkNode | EachNode
 
 @dataclass
 class Graph:
-    """A compiled pipeline.
-
-    Attributes
-    ----------
-    nodes : list of Node
-    stages : list of Stage
-        In the order of the steps.
-    entry : int
-        The node where a request begins.
-    """
+    """A compiled pipeline: its stages in the order of the steps, and the node where it begins."""
 
     nodes: list[Node] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     entry: int = END
 
     def rest_ms(self, stage_ms: Sequence[float]) -> tuple[float, list[float]]:
-        """Return the least time from the entry, and after each stage, to the answer.
-
-        Parameters
-        ----------
-        stage_ms : sequence of float
-            The least time in each stage.
-        """
+        """Return the least time to the answer, from the entry and after each stage."""
         after = [0.0] * len(self.stages)
         known: dict[int, float] = {}  # what follows a switch is met once for each branch
 

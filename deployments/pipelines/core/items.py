@@ -11,24 +11,9 @@ from policy.batcher.requests import Batch, Request
 class Flow:
     """One request on its way through the pipeline.
 
-    Attributes
-    ----------
-    id : int
-        Its number in the order of arrival; never used twice.
-    arrival_s, deadline_s : float
-        On the caller's clock; an answer after the deadline is useless.
-    content : Any
-        The caller's own data; the core never reads it.
-    done : bool
-        Whether it has its result or its error.
-    result : Any
-        The result; valid if `done` and `error` is None.
-    error : Exception or None
-        Why it failed.
-    items : set of Item
-        Its items that are at a stage or wait to be joined.
-    stage_times : list of (str, float, float) or None
-        Stage, wait in ms, and service in ms, in the order of completion; None: not recorded.
+    `content` is the caller's own. An answer after `deadline_s`, on the caller's clock, is useless.
+    `result` is valid if `done` and `error` is None. `stage_times` has the stage, the wait and the
+    service in ms, in the order of completion; None: not recorded.
     """
 
     id: int
@@ -46,24 +31,9 @@ class Flow:
 class Item:
     """One value on its way to the next stage: of a whole request, or of a branch of it.
 
-    Attributes
-    ----------
-    flow : Flow
-        The request.
-    frame : Frame or None
-        The fan-out that it belongs to; None outside of any.
-    place : int
-        Its place among the results of `frame`.
-    value : Any
-        The input of the stage where it waits.
-    stage : int
-        The number of the latest stage that it reached.
-    arrival_s : float
-        When it reached this stage.
-    deaths : int
-        Workers that died or hung on it.
-    queued : Request or None
-        The item in the queue of its stage.
+    `place` is its place among the results of `frame`, the fan-out that it belongs to. `stage` is
+    the number of the latest stage that it reached, `arrival_s` when, and `queued` its entry in the
+    queue there. `deaths` counts the workers that died or hung on it.
     """
 
     flow: Flow
@@ -78,17 +48,7 @@ class Item:
 
 @dataclass(eq=False, slots=True)
 class StageBatch:
-    """One batch for a worker.
-
-    Attributes
-    ----------
-    items : list of Item
-        Its contents, in the order of the slices of `batch`.
-    started_s : float
-        When it was formed.
-    batch : Batch
-        The batch of the stage's batcher.
-    """
+    """One batch for a worker; `items` are in the order of the slices of `batch`."""
 
     items: list[Item]
     started_s: float
@@ -102,19 +62,7 @@ class StageBatch:
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """A fan-out that waits for its branches.
-
-    Attributes
-    ----------
-    item : Item
-        The item that was fanned out; it continues with the joined result.
-    node : int
-        The node that fanned it out.
-    results : list
-        One entry for each branch, in order.
-    missing : int
-        Branches that have not arrived.
-    """
+    """A fan-out at a node: `item` continues with the joined `results` once none is missing."""
 
     item: Item
     node: int
@@ -142,15 +90,7 @@ class ItemFailure:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailure:
-    """The outcome of a batch that failed.
-
-    Attributes
-    ----------
-    error : Exception
-        What the stage raised.
-    whole : bool
-        Whether all of its items failed; otherwise one of them, unknown which, made it fail.
-    """
+    """The outcome of a batch that failed: as a whole, or because of an unknown one of its items."""
 
     error: Exception
     whole: bool = False
@@ -158,13 +98,7 @@ class BatchFailure:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoss:
-    """The outcome of a batch whose worker died or hung.
-
-    Attributes
-    ----------
-    reason : str
-        What happened, for the error of an item that is not retried again.
-    """
+    """The outcome of a batch whose worker died or hung."""
 
     reason: str
 

@@ -220,7 +220,7 @@ class PipelineCore:
         """Give up a request: its client has gone."""
         if not flow.done:
             self.cancelled += 1
-            self._end(flow, error=None, tell=False)
+            self._end(flow, error=None, answer=False)
 
     def expire(self, flow: Flow) -> None:
         """Give up a request whose deadline has passed."""
@@ -236,7 +236,7 @@ class PipelineCore:
             self.failed += 1
             self._end(flow, error=error)
 
-    def _end(self, flow: Flow, error: Exception | None, tell: bool = True) -> None:
+    def _end(self, flow: Flow, error: Exception | None, answer: bool = True) -> None:
         if flow.done:
             return
         flow.done = True
@@ -248,7 +248,7 @@ class PipelineCore:
                 self._touched.add(item.stage)
                 self.stages[item.stage].abandon(item)
         flow.items.clear()
-        if tell:
+        if answer:
             self.ended.append(flow)
 
     def _advance(self, now_s: float, item: Item, value: Any, at: int) -> None:

@@ -196,13 +196,7 @@ class StageCore:
         return [request.content for request in waiting]
 
     def next_batch(self, now_s: float) -> StageBatch | None:
-        """Start a batch if a worker is free and the policy starts one now.
-
-        Returns
-        -------
-        StageBatch or None
-            None: wait for the next event, or until `wake_at_s` if that is not None.
-        """
+        """Start a batch if a worker is free and the policy starts one now; else see `wake_at_s`."""
         self._batcher.devices = self.workers - self._taken
         batch = self._batcher.next_batch(now_s)
         if batch is None:
@@ -223,13 +217,9 @@ class StageCore:
     def batch_ended(
         self, now_s: float, batch: StageBatch, outcome: Outcome
     ) -> list[tuple[Item, object]]:
-        """Record the end of a batch.
+        """Return the items that have their outcome, a result or an `ItemFailure`, with it.
 
-        Returns
-        -------
-        list of (Item, object)
-            Each item that has its outcome, a result or an `ItemFailure`. The others wait for
-            another run. Items of requests that are done are left out.
+        The others wait for another run; items of requests that are done are left out.
         """
         self.in_service -= len(batch.items)
         self.busy_s += now_s - batch.started_s

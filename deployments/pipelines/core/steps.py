@@ -65,7 +65,7 @@ class Stage:
         solve one for each arrival rate from `profile`; or ``"auto"``, which is the same, but
         measures the profile with `example` at the start if there is none.
     profile : Profile, optional
-        The time of its batches. It also tells which requests cannot be finished in time.
+        The time of its batches, by which requests that cannot be finished in time are refused.
     budget_ms : float, optional
         With a solved policy and a profile with energy: the response time that this stage may
         take; the policy then saves energy within it.

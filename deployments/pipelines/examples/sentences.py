@@ -1,4 +1,4 @@
-"""Stages that say which label's examples a text is nearest to, by all-MiniLM-L6-v2.
+"""Stages that find the label whose examples are nearest to a text, by all-MiniLM-L6-v2.
 
 They need an extra: ``pip install 'sojourn[sentences]'``. ``configs/sentences-pipeline.yaml`` serves
 them; the encoder is the heavy one, and has replicas of its own.
@@ -97,7 +97,7 @@ class Encode:
 
 
 class Nearest:
-    """Says which label's examples a text is nearest to.
+    """Finds the label whose examples are nearest to a text.
 
     Parameters
     ----------

@@ -18,17 +18,7 @@ Division = Sequence[int]
 
 @dataclass(frozen=True)
 class FoundDivision:
-    """A division that keeps the SLA.
-
-    Attributes
-    ----------
-    workers : tuple of int
-        Of each stage.
-    tried : int
-        Divisions that were tried.
-    is_cheapest : bool
-        Whether no cheaper one keeps the SLA; False if the search ended early.
-    """
+    """A division that keeps the SLA; `is_cheapest` is False if the search ended early."""
 
     workers: tuple[int, ...]
     tried: int
@@ -86,15 +76,7 @@ def cheapest_division(
 
 @dataclass
 class _Search:
-    """A search for the division of least cost.
-
-    Attributes
-    ----------
-    best : tuple of int
-        The cheapest division so far that keeps the SLA.
-    tried : int
-        Divisions that were tried.
-    """
+    """A search for the division of least cost: `best` is the cheapest so far that keeps the SLA."""
 
     percentile_ms: Callable[[Division], float]
     limit_ms: float
@@ -122,7 +104,7 @@ class _Search:
         return self._known_ms[key]
 
     def least_of(self, stage: int, others: Division, least: int) -> int:
-        """Return the fewest workers of a stage that keep the SLA beside what the others have.
+        """Return the fewest workers of a stage that keep the SLA with those of the others.
 
         Where not even plenty do, it is one more than plenty.
         """

@@ -39,8 +39,8 @@ async def measure_profiles(
 ) -> dict[str, Profile]:
     """Measure the time of the batches of every stage that an example passes.
 
-    Each stage runs with one worker of its own kind, so the way to a process and back is part of its
-    time. It is measured at the powers of two and at its largest batch, and interpolated between;
+    Each stage runs with one worker of its own kind, so its time contains that to a process and
+    back. It is measured at the powers of two and at its largest batch, and interpolated between;
     the profile has the medians, and how the times vary about them. The example's result is the
     input of the next stage; a branch that a switch does not choose is measured with the input of
     the switch.
@@ -94,25 +94,10 @@ async def measure_profiles(
 
 
 async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profile, Any]:
-    """Measure one stage.
+    """Return the profile of a stage, and its result for an item.
 
-    Parameters
-    ----------
-    stage : Stage
-    item : Any
-    seconds : float
-        For each batch size.
-
-    Returns
-    -------
-    profile : Profile
-    result : Any
-        Of the stage for `item`.
-
-    Raises
-    ------
-    StartError, StageError
-        Its worker did not start, or failed on the item.
+    Each batch size is measured for so many seconds. Raises `StartError` or `StageError` if the
+    worker did not start, or failed on the item.
     """
     largest = stage.batch_size or 1
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]
@@ -156,13 +141,7 @@ class _SingleWorker:
         await self._workers.close()
 
     async def run(self, item: Any, size: int) -> tuple[Any, float]:
-        """Run a batch of equal items; return the result of one, and the time in ms.
-
-        Raises
-        ------
-        StageError
-            An item failed, or the worker died or took too long.
-        """
+        """Run a batch of equal items; return the result of one, and the time in ms."""
         name, started_s = self._stage.name, time.monotonic()
         self._ended = asyncio.get_running_loop().create_future()
         items = [Item(Flow(number, started_s), value=item) for number in range(size)]

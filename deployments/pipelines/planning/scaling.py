@@ -185,13 +185,8 @@ class StageScaler:
     ) -> dict[str, int]:
         """Return the workers of each stage.
 
-        Parameters
-        ----------
-        now_s : float
-        rate_per_s : float
-            Requests offered per second since the last call.
-        items_per_request : mapping of str to float, optional
-            What was measured; a stage that is left out has what was expected.
+        `rate_per_s` is of the requests offered since the last call. A stage whose items per request
+        were not measured has the expected ones.
         """
         table = self.table
         measured = items_per_request or {}

@@ -34,17 +34,7 @@ _PERIOD_S = 1.0
 
 @dataclass(frozen=True)
 class StageRun:
-    """What one stage did.
-
-    Attributes
-    ----------
-    name : str
-    items, batches : int
-    mean_workers, utilization : float
-        Over the whole run.
-    longest_queue : int
-        The most items that waited.
-    """
+    """What one stage did over the whole run; `longest_queue` is in items."""
 
     name: str
     items: int
@@ -141,7 +131,7 @@ def simulate_pipeline(
 
 
 def _expect(graph: Graph, random: np.random.Generator) -> None:
-    """Let the nodes of a graph do with any value what is expected of them."""
+    """Make the nodes of a graph branch as expected, whatever the value."""
 
     def chooser(node: SwitchNode) -> Any:
         keys, shares = [*node.shares], [*node.shares.values()]
@@ -169,17 +159,7 @@ def _stage_core(stage: Stage) -> StageCore:
 
 
 class VirtualPipeline:
-    """A pipeline core on a virtual clock.
-
-    Parameters
-    ----------
-    core : PipelineCore
-
-    Attributes
-    ----------
-    core : PipelineCore
-    now_s : float
-    """
+    """A pipeline core on a virtual clock."""
 
     def __init__(self, core: PipelineCore) -> None:
         self.core = core
@@ -220,7 +200,7 @@ class VirtualPipeline:
             self.flow_ended(flow)
 
     def run(self, until_s: float = math.inf) -> None:
-        """Let time pass until `until_s`, or until nothing more happens."""
+        """Run until `until_s`, or until nothing more happens."""
         while True:
             wake_s = self.core.wake_at_s()
             event_s = self._events[0][0] if self._events else math.inf

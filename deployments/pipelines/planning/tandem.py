@@ -34,13 +34,7 @@ _SEED = 15
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What a plan may choose for a stage.
-
-    Attributes
-    ----------
-    workers : int
-    policy : BatchingPolicy
-    """
+    """What a plan may choose for a stage."""
 
     workers: int
     policy: BatchingPolicy
@@ -54,16 +48,8 @@ Settings = Mapping[str, Setting]
 class StageLoad:
     """What a simulation saw of one stage.
 
-    Attributes
-    ----------
-    mean_batch_size : float
-        Items per batch.
-    utilization : float
-        Share of the time for which a worker has a batch, over all workers.
-    times_ms : ndarray of float, shape (items counted,)
-        What each item spent in the stage, waiting and in its batch, in ms.
-    mean_power_w : float or None
-        Of all workers; None if the profile has no energy.
+    `utilization` is over all workers, as `mean_power_w` is, which is None without energies.
+    `times_ms` is what each counted item spent in the stage, waiting and in its batch.
     """
 
     mean_batch_size: float
@@ -74,28 +60,14 @@ class StageLoad:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedPipeline:
-    """The response times of a pipeline, and what became of its stages.
-
-    Attributes
-    ----------
-    response_ms : ndarray of float, shape (requests counted,)
-        In ms, in the order of arrival.
-    stages : mapping of str to StageLoad
-        By the name of the stage.
-    """
+    """The response times of the counted requests, in the order of arrival, and of the stages."""
 
     response_ms: FloatArray
     stages: Mapping[str, StageLoad]
 
 
 def profile_of(stage: Stage) -> Profile:
-    """Return the profile of a stage up to its largest batch.
-
-    Raises
-    ------
-    InvalidInputError
-        It has none.
-    """
+    """Return the profile of a stage up to its largest batch; InvalidInputError if it has none."""
     if stage.batch_profile is None:
         raise InvalidInputError(f"stage {stage.name}: planning needs its profile")
     return stage.batch_profile
@@ -148,28 +120,9 @@ def simulate(
 def response_ms_of(
     steps: Sequence[Step], settings: Settings, arrivals_ms: FloatArray, *, seed: int = _SEED
 ) -> FloatArray:
-    """Return the response times of requests that arrive at given times.
+    """Return the response times of requests that arrive at given ascending times.
 
-    Parameters
-    ----------
-    steps : sequence of steps
-    settings : mapping of str to Setting
-    arrivals_ms : ndarray of float, shape (requests,)
-        Ascending.
-    seed : int
-        Of the choices of switches.
-
-    Returns
-    -------
-    ndarray of float, shape (requests,)
-        In ms, in the order of arrival.
-
-    Raises
-    ------
-    InvalidInputError
-        A stage has no profile.
-    InfeasibleError
-        A stage cannot keep up.
+    `seed` is of the choices of switches; errors as of `simulate`.
     """
     rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
     passage = _Passage(settings, np.random.default_rng(seed))

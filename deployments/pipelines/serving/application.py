@@ -143,14 +143,7 @@ class PipelineReplica:
 
 
 class RayPipelineMetrics:
-    """Hands the values of `deployments.pipelines.serving.metrics` to Ray.
-
-    Parameters
-    ----------
-    pipeline : str
-        Its name, the label of every metric.
-    core : PipelineCore
-    """
+    """Hands the values of `deployments.pipelines.serving.metrics` to Ray."""
 
     def __init__(self, pipeline: str, core: PipelineCore) -> None:
         self._pipeline, self._core = pipeline, core
@@ -191,7 +184,7 @@ def build(args: dict[str, Any]) -> serve.Application:
     """
     config = parse_args(args)
     config.build()
-    # What it is to a replica: sockets of another version are not its own.
+    # Replicas use the sockets of their own version only.
     version = hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
     stages = {name: _deploy(name, stage, version) for name, stage in config.deployed().items()}
     return PipelineReplica.bind(args, version, stages)  # type: ignore[attr-defined]

@@ -26,13 +26,7 @@ _OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 
 @dataclass(frozen=True)
 class PipelineInstrument(Instrument):
-    """A metric of a pipeline.
-
-    Attributes
-    ----------
-    read : callable
-        Returns its values; of counters, totals since the start.
-    """
+    """A metric of a pipeline; `read` returns its values, of counters totals since the start."""
 
     read: Callable[[PipelineCore], Reading] = lambda core: []
 
@@ -124,14 +118,7 @@ class _Stages(Collector):
 
 
 def metrics_text(pipeline: str, core: PipelineCore) -> bytes:
-    """Return the metrics of a pipeline.
-
-    Parameters
-    ----------
-    pipeline : str
-        Its name, the label of every metric.
-    core : PipelineCore
-    """
+    """Return the metrics of a pipeline; its name is the label of every metric."""
     registry = CollectorRegistry()
     registry.register(_Stages(pipeline, core))
     return generate_latest(registry)

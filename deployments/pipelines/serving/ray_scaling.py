@@ -1,6 +1,6 @@
 """The autoscaling policy of a pipeline's application, in Ray Serve's terms.
 
-In the config file, beside the deployments::
+In the config file, next to the deployments::
 
     autoscaling_policy: {policy_function: deployments.pipelines.serving.ray_scaling:scale}
 

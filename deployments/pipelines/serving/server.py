@@ -17,13 +17,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
-    """Serve a pipeline until the process is told to stop.
-
-    Parameters
-    ----------
-    config : PipelineFile
-    on_ready : callable
-        Called with the URL once requests are answered.
+    """Serve a pipeline until SIGINT or SIGTERM; `on_ready` gets the URL.
 
     Raises
     ------
@@ -64,7 +58,7 @@ class _Server(uvicorn.Server):
         self._on_ready, self._on_stop = on_ready, on_stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop, and let open consoles know."""
+        """Stop, and close open consoles."""
         self._on_stop()
         super().handle_exit(sig, frame)
 

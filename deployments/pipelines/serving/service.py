@@ -102,7 +102,7 @@ class PipelineService(BaseService):
 
     @property
     def front_meter(self) -> FrontMeter:
-        """What counts the requests, and tells since when they could have been read."""
+        """Counts the requests, and measures how long the event loop took to read them."""
         if self._front_meter is None:
             self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
         return self._front_meter

@@ -76,13 +76,7 @@ class StageReplica:
         return True
 
     def check_health(self) -> None:
-        """Raise if Ray must replace this replica.
-
-        Raises
-        ------
-        RuntimeError
-            The stage's code hangs.
-        """
+        """Raise if Ray must replace this replica: the stage's code hangs."""
         since_s = self._server.busy_since_s
         if since_s is not None and time.monotonic() - since_s > self._hang_after_s:
             raise RuntimeError(f"a batch took more than {self._hang_after_s:g} s")
@@ -93,14 +87,7 @@ class StageReplica:
 
 
 def folder_of(version: str, stage: str) -> Path:
-    """Return where the replicas of a stage on this node have their sockets.
-
-    Parameters
-    ----------
-    version : str
-        Tells one version of the pipeline from the others.
-    stage : str
-    """
+    """Return where a stage's replicas on this node have their sockets, of this version only."""
     application = serve.get_replica_context().app_name
     return socket_folder(ray.get_runtime_context().get_node_id(), application, version, stage)
 

@@ -52,13 +52,7 @@ class Arena:
         return self._memory.nbytes
 
     def write(self, value: Any) -> int:
-        """Write an object, and return how many bytes it takes.
-
-        Raises
-        ------
-        Exception
-            The object cannot be pickled; the arena holds no valid object then.
-        """
+        """Write an object; return its bytes. If it cannot be pickled, the arena holds none."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
@@ -80,15 +74,7 @@ class Arena:
         return offset
 
     def read(self, size: int, copy: bool) -> Any:
-        """Read the object that was written.
-
-        Parameters
-        ----------
-        size : int
-            What `write` returned.
-        copy : bool
-            Whether the object's buffers are copied. If not, they are valid until the next `write`.
-        """
+        """Read the object; without a copy its buffers last until the next `write`."""
         if size > self.size:
             self._memory = self._map()
         memory = self._memory

@@ -1,9 +1,9 @@
-"""What a stage's replica does: run the batches that the pipelines on its machine send it.
+"""Run the batches that the pipelines on this machine send to a stage's replica.
 
 A pipeline finds the socket of a replica in the stage's folder, connects, and sends the descriptors
-of two arenas; a batch then takes the same way as to a worker process. One thread runs the batches
-of all connections in turn, one at a time. While it runs a batch of one pipeline the others are told
-that the replica is taken, so that they prefer a free one.
+of two arenas; batches then go as to a worker process. One thread runs the batches of all
+connections in turn, one at a time. While it runs a batch of one pipeline, the others know that the
+replica is taken, and prefer a free one.
 """
 
 import contextlib
@@ -76,13 +76,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
-    """Return the arenas that a pipeline has sent the descriptors of.
-
-    Raises
-    ------
-    OSError
-        This process has no room for them.
-    """
+    """Return the arenas of which a pipeline has sent the descriptors; OSError without room."""
     with contextlib.ExitStack() as undo:
         for descriptor in descriptors:
             undo.callback(os.close, descriptor)
@@ -96,48 +90,47 @@ def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
 class _Client:
     """The connection to one pipeline, which may be slow to read.
 
-    Whether others have the replica is told as it is when there is room for the message; all other
-    messages wait for it in order.
+    Messages wait in order for room in the socket; of TAKEN and FREE only the latest is sent.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.arenas: tuple[Arena, Arena] | None = None
         self._unsent: deque[bytes] = deque()
-        self._taken = self._told_taken = False
+        self._taken = self._sent_taken = False
 
-    def tell(self, kind: int, size: int = 0) -> None:
+    def send(self, kind: int, size: int = 0) -> None:
         """Send a message, now or when the pipeline has read the earlier ones."""
         self._unsent.append(MESSAGE.pack(kind, size, math.inf))
         self.flush()
 
-    def tell_taken(self, taken: bool) -> None:
-        """Tell whether another pipeline has the replica."""
+    def send_taken(self, taken: bool) -> None:
+        """Report whether another pipeline has the replica."""
         self._taken = taken
         self.flush()
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether there is something to tell that the socket had no room for."""
-        return bool(self._unsent) or self._taken != self._told_taken
+        """Whether the socket had no room for a message."""
+        return bool(self._unsent) or self._taken != self._sent_taken
 
     def flush(self) -> None:
         """Send what the socket has room for."""
         try:
             while self._unsent:
-                self._send(self._unsent[0])
+                self._write(self._unsent[0])
                 self._unsent.popleft()
-            if self._taken != self._told_taken:
-                self._send(MESSAGE.pack(TAKEN if self._taken else FREE, 0, math.inf))
-                self._told_taken = self._taken
+            if self._taken != self._sent_taken:
+                self._write(MESSAGE.pack(TAKEN if self._taken else FREE, 0, math.inf))
+                self._sent_taken = self._taken
         except BlockingIOError:
             pass
         except OSError:
-            # The pipeline has gone, as the next look at its socket will tell.
+            # The pipeline has gone: the next read of its socket fails.
             self._unsent.clear()
-            self._told_taken = self._taken
+            self._sent_taken = self._taken
 
-    def _send(self, message: bytes) -> None:
+    def _write(self, message: bytes) -> None:
         self.connection.send(message, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
@@ -149,22 +142,12 @@ class _Client:
 class BatchServer:
     """Runs batches in a thread of its own, for all pipelines that connect.
 
-    Parameters
-    ----------
-    run : callable
-        The stage's code.
-    folder : Path
-        Of the stage's sockets; it is made, for this user only.
+    `busy_since_s` is when the present batch was begun, by `time.monotonic`.
 
     Raises
     ------
     StartError
-        The folder is open to other users.
-
-    Attributes
-    ----------
-    busy_since_s : float or None
-        When the batch that is run was begun, by `time.monotonic`.
+        The folder of the stage's sockets is open to other users.
     """
 
     def __init__(self, run: Predictor, folder: Path) -> None:
@@ -185,7 +168,7 @@ class BatchServer:
         self._thread.start()
 
     def retire(self) -> None:
-        """Take no further pipelines, and tell those that are connected to leave.
+        """Take no further pipelines, and ask the connected ones to leave.
 
         Each does so when it has the outcome of its batch. May be called from any thread.
         """
@@ -208,8 +191,8 @@ class BatchServer:
         with selectors.DefaultSelector() as selector, self._listener, self._woken:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
-            told = False
-            while not self._closed and (self._clients or not told):
+            announced = False
+            while not self._closed and (self._clients or not announced):
                 for client in self._clients.values():
                     events = selectors.EVENT_READ
                     if client.waits_for_room:
@@ -230,10 +213,10 @@ class BatchServer:
                         if events & selectors.EVENT_READ and not self._serve_client(client):
                             selector.unregister(ready)
                             self._clients.pop(ready).close()
-                if self._retired and not told:
-                    told = True
+                if self._retired and not announced:
+                    announced = True
                     for client in self._clients.values():
-                        client.tell(RETIRED)
+                        client.send(RETIRED)
             for client in self._clients.values():
                 client.close()
 
@@ -262,18 +245,18 @@ class BatchServer:
             except OSError:
                 logger.exception("a pipeline could not be served; it tries again")
                 return False
-            client.tell(RETIRED if self._retired else START)
+            client.send(RETIRED if self._retired else START)
             return True
         assert client.arenas is not None
         self.busy_since_s = time.monotonic()
         if self.busy_since_s > until_s:
-            client.tell(LATE)
+            client.send(LATE)
         else:
             others = [other for other in self._clients.values() if other is not client]
             for other in others:
-                other.tell_taken(True)
-            client.tell(BATCH, run_batch(self._run, client.arenas[0], size, client.arenas[1]))
+                other.send_taken(True)
+            client.send(BATCH, run_batch(self._run, client.arenas[0], size, client.arenas[1]))
             for other in others:
-                other.tell_taken(False)
+                other.send_taken(False)
         self.busy_since_s = None
         return True

@@ -1,6 +1,6 @@
-"""The program of a worker process: construct a stage's code, then run batches until told to stop.
+"""The program of a worker process: construct a stage's code, then run batches.
 
-A message is a small record on a socket; what it speaks of is in an arena. The process ends when the
+A message is a small record on a socket; its content is in an arena. The process ends when the
 socket closes, so it cannot outlive the process that started it by more than one batch.
 """
 
@@ -18,8 +18,9 @@ from deployments.pipelines.core.items import BatchFailure, ItemFailure
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.predictor import Predictor, construct
 
-#: What a message is, the bytes that its content takes in the arena, and when its batch is useless,
-#: by `time.monotonic`, which all processes of a machine share. A batch that came too late is LATE.
+#: The kind of a message, the bytes of its content in the arena, and the time after which its batch
+#: is useless, by `time.monotonic`, which all processes of a machine share. LATE answers such a
+#: batch.
 MESSAGE = struct.Struct("<BQd")
 START, BATCH, LATE = 0, 1, 2
 
@@ -29,13 +30,7 @@ class UnpicklableError(Exception):
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the batches that come over an inherited socket.
-
-    Parameters
-    ----------
-    arguments : list of str
-        The descriptors of the socket and of the two arenas.
-    """
+    """Serve the batches that come over an inherited socket; `arguments` are its descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     descriptor, requests, replies = map(int, arguments)
     connection = socket.socket(fileno=descriptor)
@@ -78,21 +73,7 @@ def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str
 
 
 def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int:
-    """Run the batch that lies in one arena, and write its outcome into the other.
-
-    Parameters
-    ----------
-    run : callable
-    requests : Arena
-    size : int
-        Bytes of the batch.
-    replies : Arena
-
-    Returns
-    -------
-    int
-        Bytes of the outcome.
-    """
+    """Run the batch of `size` bytes in one arena; return the bytes of its outcome in the other."""
     try:
         items = requests.read(size, copy=False)
     except Exception as error:

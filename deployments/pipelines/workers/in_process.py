@@ -62,11 +62,11 @@ class ThreadWorker:
         return None
 
     def end(self) -> None:
-        """Let the thread end after its batch."""
+        """End the thread after its batch."""
         self._batches.put(None)
 
     async def close(self) -> None:
-        """Let the thread end after its batch."""
+        """End the thread after its batch."""
         self.end()
 
     def _work(self) -> None:

@@ -1,8 +1,8 @@
 """The connection to a worker in another process: batches go out, outcomes come back.
 
-The event loop never waits for the other end. What a message speaks of lies in memory that both
-processes share; the socket carries only small records, which fit into its buffer, and its end says
-that the process died.
+The event loop never waits for the other end. The content of a message lies in memory that both
+processes share; the socket carries only small records, which fit into its buffer. It ends when the
+process dies.
 """
 
 import asyncio
@@ -41,11 +41,6 @@ class WorkerLink:
     ------
     OSError
         There are no descriptors left, or no memory.
-
-    Attributes
-    ----------
-    requests, replies : Arena
-        The other end needs their descriptors.
     """
 
     def __init__(
@@ -77,13 +72,7 @@ class WorkerLink:
             socket.send_fds(self._socket, [message], arenas)
 
     def send(self, kind: int, content: Any, until_s: float = math.inf) -> None:
-        """Send a message; `until_s` is when it is useless.
-
-        Raises
-        ------
-        Exception
-            The content cannot be pickled.
-        """
+        """Send a message, which is useless after `until_s`; raise what the pickling raises."""
         message = MESSAGE.pack(kind, self.requests.write(content), until_s)
         # If the process has died, the loop will hear it from the socket.
         with contextlib.suppress(ConnectionError):

@@ -25,18 +25,9 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
 
 
 class WorkerPool(Workers[PooledWorker]):
-    """As many workers as a stage asks for.
+    """As many workers as a stage asks for, each with the CPUs that it is pinned to or None.
 
-    Parameters
-    ----------
-    name, hang_after_s, listener
-        As of `Workers`.
-    make : callable
-        From the pool and the CPUs to a worker, not yet started.
-    cpus : sequence of (list of int or None)
-        For each worker, the CPUs that it is pinned to; None: any.
-    fixed : str or None
-        Why the number of workers cannot be changed.
+    `fixed` is why the number of workers cannot be changed; None: it can.
     """
 
     def __init__(
@@ -60,13 +51,7 @@ class WorkerPool(Workers[PooledWorker]):
         self._closing = False
 
     async def start(self) -> None:
-        """Start all workers; return when each can take a batch.
-
-        Raises
-        ------
-        StartError
-            A worker did not start; the message says why.
-        """
+        """Start all workers; return when each can take a batch, or raise `StartError`."""
         self._started = self.loop.create_future()
         try:
             for cpus in self._cpus:
@@ -81,13 +66,7 @@ class WorkerPool(Workers[PooledWorker]):
         self._begin(self._free.pop(), batch)
 
     def resize(self, count: int) -> None:
-        """Start more workers, or let some end after their batches.
-
-        Raises
-        ------
-        InvalidInputError
-            The number cannot be changed.
-        """
+        """Start more workers, or end some after their batches."""
         more = count - len(self._cpus)
         if more and self._fixed is not None:
             raise InvalidInputError(f"stage {self.name}: {self._fixed}")
@@ -197,17 +176,8 @@ class WorkerPool(Workers[PooledWorker]):
 def make_workers(stage: Stage, listener: Listener, replicas: ReplicaAccess | None) -> Workers[Any]:
     """Return the workers of a stage, not yet started.
 
-    Parameters
-    ----------
-    stage : Stage
-    listener : Listener
-    replicas : ReplicaAccess or None
-        If the stage has Ray replicas. Otherwise those that it should have are processes.
-
-    Raises
-    ------
-    StartError
-        The stage's code cannot be sent to a process.
+    Stages that should have Ray replicas run in processes if there are none. A stage whose code
+    cannot be sent to a process raises `StartError`.
     """
     name, hang_after_s = stage.name, stage.hang_after_s
     if replicas is not None:

@@ -18,14 +18,9 @@ from policy.errors import InvalidInputError, SojournError
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a worker constructs; it travels to worker processes.
+    """What a worker constructs, by the values of a `Stage`; it travels to worker processes.
 
-    Attributes
-    ----------
-    code, options, device
-        As of `deployments.pipelines.core.steps.Stage`.
-    lists : bool
-        Whether the code takes a list of items, rather than one.
+    With `lists` the code takes a list of items, rather than one.
     """
 
     code: Any

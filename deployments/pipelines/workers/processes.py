@@ -21,16 +21,7 @@ _STANDARD_ERROR = 2
 
 
 class ProcessWorker:
-    """A worker process, as seen from the process that started it.
-
-    Parameters
-    ----------
-    pool : Pool
-    recipe : bytes
-        What the worker constructs, pickled.
-    cpus : list of int or None
-        The CPUs that it is pinned to; None: any.
-    """
+    """A worker process, as seen from the process that started it."""
 
     def __init__(self, pool: Pool, recipe: bytes, cpus: list[int] | None) -> None:
         self.cpus = cpus
@@ -38,13 +29,7 @@ class ProcessWorker:
         self._ready = False
 
     def start(self) -> None:
-        """Start the process.
-
-        Raises
-        ------
-        OSError
-            The machine has no room for it.
-        """
+        """Start the process, or raise OSError if the machine has no room for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._link = WorkerLink(ours, self._on_message, self._on_end)

@@ -45,7 +45,7 @@ class ReplicaAccess:
     folder : Path
         Where the replicas on this machine have their sockets.
     call : callable, optional
-        The way to the replicas on other machines, for as long as there is none on this one.
+        Reaches the replicas on other machines, while there is none on this one.
     any_runs : async callable, optional
         Returns when there is a replica somewhere; goes with `call`.
     """
@@ -92,16 +92,7 @@ class _Replica:
 
 
 class ReplicaWorkers(Workers[_Replica]):
-    """The replicas of one stage.
-
-    Parameters
-    ----------
-    name, hang_after_s, listener
-        As of `Workers`. Ray replaces a replica that is given up.
-    access : ReplicaAccess
-    calls : int
-        The most batches on the way to other machines at a time.
-    """
+    """The replicas of one stage; `calls` is the most batches at a time on other machines."""
 
     def __init__(
         self,
@@ -122,13 +113,7 @@ class ReplicaWorkers(Workers[_Replica]):
         self._started: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Return when there is a replica that can take a batch.
-
-        Raises
-        ------
-        StartError
-            There is none after some minutes, or the folder is open to other users.
-        """
+        """Return when there is a replica that can take a batch, or raise `StartError`."""
         private(self._access.folder)
         self._started = asyncio.get_running_loop().create_future()
         # Until the pipeline has started, nobody calls `check`.
@@ -154,17 +139,11 @@ class ReplicaWorkers(Workers[_Replica]):
         task.add_done_callback(self._called.discard)
 
     def resize(self, count: int) -> None:
-        """Refuse: the autoscaler of the stage's deployment does it.
-
-        Raises
-        ------
-        InvalidInputError
-            Always.
-        """
+        """Refuse: the autoscaler of the stage's deployment does it."""
         raise InvalidInputError(f"stage {self.name}: Ray decides how many replicas it has")
 
     def check(self, now_s: float) -> None:
-        """Find new replicas, and give up those that hang."""
+        """Find new replicas, and give up hanging ones."""
         super().check(now_s)
         self._find()
         if self._usable() or self._remote:

@@ -17,15 +17,9 @@ class Listener(Protocol):
         """Take the outcome of a batch that was started."""
 
     def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
-        """Take the number of workers that can run batches.
+        """Take the number of workers that can run batches; `taken` of them run another's now.
 
-        Parameters
-        ----------
-        workers : int
-        problem : str or None
-            With no worker left: why none can be started; None while one starts.
-        taken : int
-            Workers that run batches of another pipeline now.
+        With no worker left, `problem` is why none can be started, or None while one starts.
         """
 
 
@@ -40,24 +34,12 @@ SomeWorker = TypeVar("SomeWorker", bound=Worker)
 
 
 class PooledWorker(Worker, Protocol):
-    """A worker that a `Pool` starts and ends.
-
-    Attributes
-    ----------
-    cpus : list of int or None
-        The CPUs that it is pinned to.
-    """
+    """A worker that a `Pool` starts and ends, pinned to `cpus` or not."""
 
     cpus: list[int] | None
 
     def start(self) -> None:
-        """Begin to start; `Pool.ready` or `Pool.lost` follows.
-
-        Raises
-        ------
-        OSError, RuntimeError
-            The machine has no room for it.
-        """
+        """Begin to start; `Pool.ready` or `Pool.lost` follows. OSError: there is no room."""
 
     def end(self) -> None:
         """End it at once where that is possible, otherwise after its batch."""
@@ -83,16 +65,7 @@ class Pool(Protocol):
 
 
 class Workers(Generic[SomeWorker]):
-    """The workers of one stage: batches go to them, and those that hang are lost.
-
-    Parameters
-    ----------
-    name : str
-        The stage's name, for messages.
-    hang_after_s : float
-        A worker that takes longer for one batch is given up.
-    listener : Listener
-    """
+    """The workers of one stage: they get batches, and are given up if they hang."""
 
     def __init__(self, name: str, hang_after_s: float, listener: Listener) -> None:
         self.name = name
@@ -102,13 +75,7 @@ class Workers(Generic[SomeWorker]):
         self._busy: dict[SomeWorker, tuple[StageBatch, float]] = {}
 
     async def start(self) -> None:
-        """Return when there are workers that can take a batch.
-
-        Raises
-        ------
-        StartError
-            A worker did not start; the message says why.
-        """
+        """Return when there are workers that can take a batch, or raise `StartError`."""
         raise NotImplementedError
 
     def run(self, batch: StageBatch) -> None:
@@ -116,13 +83,7 @@ class Workers(Generic[SomeWorker]):
         raise NotImplementedError
 
     def resize(self, count: int) -> None:
-        """Start more workers, or let some end after their batches.
-
-        Raises
-        ------
-        InvalidInputError
-            These workers cannot be resized.
-        """
+        """Start more workers, or end some after their batches, or raise `InvalidInputError`."""
         raise NotImplementedError
 
     async def close(self) -> None:

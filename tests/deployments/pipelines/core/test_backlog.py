@@ -49,14 +49,6 @@ def test_a_queue_in_a_rare_branch_does_not_refuse_those_that_take_another():
     assert machine.core.bottleneck().name == "rare"
 
 
-def test_a_switch_whose_branches_are_all_busy_refuses():
-    a, b = named("a", "b")
-    machine = Machine([Switch(lambda v: v % 2, {0: a, 1: b})], {"a": 10.0, "b": 10.0})
-    for number in range(20):
-        machine.submit(number)
-    assert machine.core.expected_ms() == pytest.approx(10 + 100)
-
-
 def test_what_a_switch_chooses_is_learned_anew():
     a, b = named("a", "b")
     machine = Machine([Switch(lambda v: v, {0: a, 1: b})], {"a": 1.0, "b": 1.0}, max_pending=10**6)

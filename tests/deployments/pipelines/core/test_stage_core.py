@@ -3,17 +3,13 @@
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import (
     RETRY,
-    BatchFailure,
     Flow,
     Item,
     ItemFailure,
-    StageBatch,
     WorkerLoss,
 )
 from deployments.pipelines.core.stage_core import StageCore
@@ -33,17 +29,6 @@ def numbers(batch):
 
 def greedy(size):
     return BatchingPolicy.from_control_limit(1, size)
-
-
-def test_several_workers_take_batches_from_one_queue():
-    core = StageCore("s", greedy(2), workers=2)
-    for number in range(5):
-        core.arrive(0.0, item(number))
-    batches = [core.next_batch(0.0), core.next_batch(0.0)]
-    assert [numbers(batch) for batch in batches] == [[0, 1], [2, 3]]
-    assert core.next_batch(0.0) is None
-    core.batch_ended(1.0, batches[1], ["c", "d"])
-    assert numbers(core.next_batch(1.0)) == [4]
 
 
 def test_the_wait_counts_from_the_first_item():
@@ -84,37 +69,6 @@ def test_without_a_longest_wait_and_a_deadline_nothing_waits_for_ever(latency_ms
     assert numbers(core.next_batch(core.wake_at_s)) == [0, 1]
 
 
-@settings(max_examples=40)
-@given(
-    culprits=st.sets(st.integers(0, 31), max_size=32),
-    size=st.integers(1, 32),
-    workers=st.integers(1, 3),
-)
-def test_only_the_culprits_of_failed_batches_fail(culprits, size, workers):
-    """Whatever fails, each item gets its own outcome in a bounded number of batches."""
-    core = StageCore("s", greedy(size), workers)
-    runs = dict.fromkeys(range(32), 0)
-    outcomes = {}
-    for number in range(32):
-        core.arrive(0.0, item(number))
-    running: list[StageBatch] = []
-    while core.waiting or running:
-        while (batch := core.next_batch(0.0)) is not None:
-            running.append(batch)
-        batch = running.pop(0)
-        for number in numbers(batch):
-            runs[number] += 1
-        failed = culprits & {*numbers(batch)}
-        outcome = BatchFailure(ValueError()) if failed else [part.value for part in batch.items]
-        for part, result in core.batch_ended(0.0, batch, outcome):
-            assert part.flow.id not in outcomes
-            outcomes[part.flow.id] = result
-    assert {number for number, out in outcomes.items() if type(out) is ItemFailure} == culprits
-    assert len(outcomes) == 32
-    assert max(runs.values()) <= 2 * math.log2(size) + 2
-    assert (core.busy, core.in_service, core.waiting) == (0, 0, 0)
-
-
 def test_after_a_loss_each_item_runs_once_more_alone():
     core = StageCore("s", greedy(3), workers=1)
     for number in range(3):
@@ -136,20 +90,6 @@ def test_named_items_fail_and_the_others_run_again_together():
     ((failed, _),) = core.batch_ended(0.0, core.next_batch(0.0), outcome)
     assert failed.flow.id == 1
     assert numbers(core.next_batch(0.0)) == [0, 2]
-
-
-def test_abandoned_items_take_no_memory_and_no_place():
-    """Clients come and go while the only worker hangs."""
-    core = StageCore("s", greedy(4), workers=1)
-    core.arrive(0.0, item(0))
-    assert numbers(core.next_batch(0.0)) == [0]
-    for number in range(10_000):
-        gone = item(number)
-        core.arrive(0.0, gone)
-        core.abandon(gone)
-    core.arrive(0.0, item(77))
-    assert core.waiting == 1
-    assert len(core._batcher.requests()) == 1
 
 
 def test_an_smdp_table_is_looked_up_at_the_rate_per_worker():

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.core.steps import Each, Ensemble, Stage
 from deployments.pipelines.planning.tandem import (
-    Setting,
     own_settings,
     response_ms_of,
     simulate,
@@ -81,24 +80,6 @@ def test_one_stage_agrees_with_the_exact_distribution(load):
     for percentile in (50, 90, 99):
         simulated_ms = np.percentile(response_ms, percentile)
         assert simulated_ms == pytest.approx(exact.response_percentile_ms(percentile), rel=0.02)
-
-
-def test_nothing_waits_behind_a_slower_stage():
-    """Constant times in tandem: a faster second stage adds its own time and nothing else."""
-    first, second = stage("a", 5.0), stage("b", 4.9)
-    settings = own_settings([first, second])
-    both = simulate_response_ms([first, second], settings, 150.0)
-    alone = simulate_response_ms([first], settings, 150.0)
-    np.testing.assert_allclose(both, alone + 4.9, rtol=0, atol=1e-6)
-
-
-def test_a_switch_divides_the_arrivals():
-    """Two branches of one device each, under half of the load: a random split is Poisson again."""
-    steps = [Switch(same, {0: stage("a", 5.0), 1: stage("b", 5.0)}, {0: 0.5, 1: 0.5})]
-    settings = {name: Setting(1, BatchingPolicy.from_control_limit(1, 1)) for name in "ab"}
-    response_ms = simulate_response_ms(steps, settings, 240.0)
-    exact = evaluate(Profile("m", "d", [5.0]), settings["a"].policy, 120.0)
-    assert np.mean(response_ms) == pytest.approx(exact.mean_response_ms, rel=0.02)
 
 
 def test_what_cannot_be_simulated():

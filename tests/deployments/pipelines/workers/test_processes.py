@@ -7,28 +7,19 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 
 import numpy as np
-import psutil
 import pytest
 
-from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
+from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.items import RETRY
 from deployments.pipelines.workers.pool import WorkerPool
 from deployments.pipelines.workers.processes import ProcessWorker
-from policy.objective import ServiceLevelObjective
 from sojourn import Pipeline, Stage, StageError
 from tests.support.pipeline_stages import (
-    DiesOnce,
     DiesOnNegative,
-    Doubler,
     Exits,
-    HangsOnNegative,
-    NamesRows,
     Scale,
-    SlowBatches,
     StartsOnce,
     Unsendable,
     WhereAmI,
@@ -45,16 +36,6 @@ def children():
 
 def test_what_is_to_run_again_is_known_in_every_process():
     assert pickle.loads(pickle.dumps([RETRY]))[0] is RETRY
-
-
-@pytest.mark.slow
-async def test_items_that_the_code_does_not_name_run_again_in_a_process():
-    async with Pipeline([Stage(NamesRows, batch_size=4)]) as pipeline:
-        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
-        await asyncio.wait(tasks)
-        assert [tasks[at].result() for at in (0, 2, 3)] == [1, 2, 3]
-        with pytest.raises(StageError, match="negative"):
-            await tasks[1]
 
 
 @pytest.mark.slow
@@ -104,18 +85,6 @@ async def test_each_worker_is_pinned_to_its_cpu():
 
 
 @pytest.mark.slow
-async def test_a_worker_killed_inside_a_batch_is_replaced_and_its_requests_answered(tmp_path):
-    flag = tmp_path / "die"
-    flag.touch()
-    stage = Stage(DiesOnce, options={"path": str(flag)}, batch_size=4)
-    async with Pipeline([stage]) as pipeline:
-        results = await asyncio.gather(*(pipeline.predict(v) for v in range(4)))
-        # Each of the four was run once more, alone.
-        assert results == [(v, 1) for v in range(4)]
-        assert pipeline.core.stages[0].deaths == 1
-
-
-@pytest.mark.slow
 async def test_an_item_that_kills_its_worker_is_not_run_a_third_time_and_takes_no_other_with_it():
     async with Pipeline([Stage(DiesOnNegative, batch_size=4, workers=2)]) as pipeline:
         tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2, -3, 4)]
@@ -135,15 +104,6 @@ async def test_a_worker_killed_while_idle_is_replaced():
         os.kill(pid, signal.SIGKILL)
         again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
         assert again != pid
-
-
-@pytest.mark.slow
-async def test_a_hanging_worker_is_killed_and_replaced():
-    async with Pipeline([Stage(HangsOnNegative, hang_after_s=1.0)]) as pipeline:
-        bad = asyncio.create_task(pipeline.predict(-1))
-        with pytest.raises(StageError, match=r"took more than 1 s"):
-            await asyncio.wait_for(bad, LIMIT_S)
-        assert await pipeline.predict(1) == 1
 
 
 @pytest.mark.slow
@@ -238,16 +198,6 @@ async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypat
 
 
 @pytest.mark.slow
-async def test_a_model_in_a_process():
-    stage = Stage(Doubler, batch_size=8)
-    async with Pipeline([stage]) as pipeline:
-        rows = [np.full(3, value, np.float32) for value in range(20)]
-        results = await asyncio.gather(*(pipeline.predict({"x": row}) for row in rows))
-    for row, result in zip(rows, results, strict=True):
-        np.testing.assert_array_equal(result["y"], 2 * row)
-
-
-@pytest.mark.slow
 async def test_memory_does_not_grow_with_what_was_sent():
     array = np.ones(1 << 18)
     async with Pipeline([Stage(Scale)]) as pipeline:
@@ -260,56 +210,3 @@ async def test_memory_does_not_grow_with_what_was_sent():
         for _ in range(200):
             await pipeline.predict(array)
         assert (worker._link.requests.size, worker._link.replies.size) == size
-
-
-@pytest.mark.slow
-async def test_scale_in_of_a_stage_with_requests_in_it():
-    """Each request is answered, no worker is lost, and the processes end."""
-    before = children()
-    async with Pipeline([Stage(Scale, workers=2)]) as pipeline:
-        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(100)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        pipeline.resize("scale", 1)
-        assert await asyncio.gather(*tasks) == [2 * v for v in range(100)]
-        assert len(children() - before) == 1
-        pipeline.resize("scale", 2)
-        await until(lambda: pipeline.core.stages[0].workers == 2)
-        assert len(children() - before) == 2
-        assert pipeline.core.stages[0].deaths == 0
-    await until(lambda: children() <= before)
-
-
-@pytest.mark.slow
-async def test_overload_is_refused_at_the_front_and_takes_no_memory():
-    """Four times what the second of two processes can do, in arrays of 80 kB, for two seconds.
-
-    That is so little that any machine can send it and do it.
-    """
-    array = np.zeros(10_000)
-    ends: Counter[str] = Counter()
-    sla = ServiceLevelObjective(500.0, 99.0)
-    async with Pipeline([Stage(Scale), Stage(SlowBatches, batch_size=4)], sla=sla) as pipeline:
-
-        async def ask() -> None:
-            try:
-                await pipeline.predict(array)
-                ends["answered"] += 1
-            except (BusyError, DeadlineError) as error:
-                ends[type(error).__name__] += 1
-
-        started_s = time.monotonic()
-        tasks: list[asyncio.Task[None]] = []
-        memory, longest = [], 0
-        while (now_s := time.monotonic() - started_s) < 2.0:
-            while len(tasks) < 400 * now_s:
-                tasks.append(asyncio.create_task(ask()))
-            await asyncio.sleep(0.001)
-            longest = max(longest, len(pipeline.core.open))
-            memory.append(psutil.Process().memory_info().rss)
-        await asyncio.gather(*tasks)
-    assert ends["answered"] > 50
-    assert ends["BusyError"] > ends["answered"]
-    assert longest < 100
-    # From the first quarter on, nothing but the tasks of this test may grow.
-    assert memory[-1] - memory[len(memory) // 4] < 30e6

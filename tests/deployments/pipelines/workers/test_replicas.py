@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from deployments.errors import DeadlineError, DeviceError, StartError
@@ -15,8 +14,8 @@ from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.batch_server import SUFFIX
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
-from sojourn import Each, Pipeline, Stage, StageError
-from tests.support.pipeline_stages import Batched, FailsOnNegative, Scale
+from sojourn import Pipeline, Stage, StageError
+from tests.support.pipeline_stages import Batched
 from tests.support.stage_replica import serve, start
 from tests.support.waiting import LIMIT_S, until
 
@@ -55,88 +54,12 @@ class Gate:
         return items
 
 
-def sum_of_values(results):
-    """Add up the items of `Batched`."""
-    return sum(value for value, _ in results)
-
-
-async def test_items_go_there_and_back(tmp_path):
-    async with (
-        served(Scale, tmp_path, lists=False),
-        pipeline_with(ReplicaAccess(tmp_path), batch_size=None) as pipeline,
-    ):
-        array = np.arange(300_000.0).reshape(500, 600)
-        result = await pipeline.predict(array)
-        np.testing.assert_array_equal(result, 2 * array)
-        result[0, 0] = 5  # it is the caller's own
-        await pipeline.predict(array)
-        assert result[0, 0] == 5
-        with pytest.raises(StageError, match="cannot be sent between processes"):
-            await pipeline.predict(lambda: None)
-    assert [*tmp_path.iterdir()] == []
-
-
 async def test_the_pipeline_makes_the_batches(tmp_path):
     async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
         results = await asyncio.gather(*(pipeline.predict(v) for v in range(40)))
         assert [value for value, _ in results] == [*range(40)]
         assert max(size for _, size in results) == 4
         assert pipeline.core.stages[0].batches < 40
-
-
-async def test_one_item_becomes_a_thousand(tmp_path):
-    """They share batches, and are joined in their order."""
-    steps = [
-        Stage(lambda count: range(count), "split", place="loop"),
-        Each(Stage("unused:here", "stage", place="deployment", batch_size=64), sum_of_values),
-    ]
-    pipeline = Pipeline(steps, replicas={"stage": ReplicaAccess(tmp_path)})
-    async with served(Batched, tmp_path, count=2), pipeline:
-        results = await asyncio.gather(*(pipeline.predict(count) for count in (1000, 1, 0, 500)))
-        assert results == [499_500, 0, 0, 124_750]
-        assert pipeline.core.stages[1].items == 1501
-        assert pipeline.core.stages[1].batches < 100
-
-
-async def test_a_client_gone_in_stage_two_of_three(tmp_path):
-    """Its batch is not interrupted, its result goes nowhere, and what waits leaves the queue."""
-    gate = Gate()
-    seen: list[int] = []
-
-    def note(x):
-        seen.append(x)
-        return x
-
-    steps = [
-        Stage(abs, "one", place="loop"),
-        Stage("unused:here", "stage", place="deployment", batch_size=1),
-        Stage(note, "three", place="loop"),
-    ]
-    pipeline = Pipeline(steps, replicas={"stage": ReplicaAccess(tmp_path)})
-    async with served(gate, tmp_path), pipeline:
-        gone = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2)]
-        kept = asyncio.create_task(pipeline.predict(3))
-        await until(lambda: gate.batches == [[1]])
-        for task in gone:
-            task.cancel()
-        await asyncio.wait(gone)
-        gate.open.set()
-        assert await kept == 3
-        assert gate.batches == [[1], [3]]
-        assert seen == [3]
-        assert pipeline.core.cancelled == 2
-
-
-async def test_a_failing_item_fails_alone(tmp_path):
-    async with (
-        served(FailsOnNegative, tmp_path),
-        pipeline_with(ReplicaAccess(tmp_path)) as pipeline,
-    ):
-        tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, -1, 2, 3)]
-        await asyncio.wait(tasks)
-        assert [tasks[at].result() for at in (0, 2, 3)] == [2, 4, 6]
-        with pytest.raises(StageError, match="stage 'stage': ValueError: negative"):
-            await tasks[1]
 
 
 async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
@@ -272,12 +195,6 @@ async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):
         await until(lambda: pipeline.core.stages[0].lost is None)
         assert await pipeline.predict(2) == (2, 1)
     await pipeline.close()
-
-
-async def test_a_start_without_a_replica_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(replicas, "_START_S", 0.05)
-    with pytest.raises(StartError, match="stage 'stage': it has no replica"):
-        await pipeline_with(ReplicaAccess(tmp_path / "none")).start()
 
 
 async def test_a_folder_that_others_could_write_to_is_not_used(tmp_path):
