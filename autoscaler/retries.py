@@ -13,7 +13,7 @@ _SINGLE_BELOW = 1.5
 def retries_among(replicas: ArrayLike, retries: int) -> IntArray:
     """Return the retries after which the balancer gives up, by the number of replicas.
 
-    HAProxy does not ask the only replica again (`deployments.haproxy.only_replica`).
+    HAProxy does not ask the only replica again (`deployments.haproxy.refusals`).
 
     Parameters
     ----------

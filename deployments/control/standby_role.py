@@ -6,7 +6,7 @@ gets no requests. The few that still reach it, before the balancer knows or by h
 like any replica: nobody else could answer those by handle, and so none is lost.
 
 A standby also serves if it sees that nobody else does: HAProxy then hands requests to Serve's own
-proxy, which finds the standby, and marks them (`deployments.haproxy.only_replica`). So a standby
+proxy, which finds the standby, and marks them (`deployments.haproxy.refusals`). So a standby
 takes over as soon as HAProxy misses the last replica, and before Serve's controller does.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autoscaler.standby_roles import StandbyRoles
-from deployments.haproxy import only_replica
+from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 
 logger = logging.getLogger("sojourn.service")
 
@@ -115,6 +115,6 @@ class StepInApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass everything on to the app."""
-        if self._role.standby and only_replica.HEADER in dict(scope.get("headers", ())):
+        if self._role.standby and ONLY_REPLICA_HEADER in dict(scope.get("headers", ())):
             self._role.step_in()
         await self._app(scope, receive, send)

@@ -13,9 +13,8 @@ lines. The supervisor hands HAProxy a changed copy:
   ones leave that replica out.
 - Requests have to arrive in time, and are sent on when they are complete: only then can they be
   sent to a second replica.
-- The only replica is not asked again what it has just refused (`deployments.haproxy.only_replica`).
-- It refuses requests while every replica has as many as it can answer in time, as they say
-  (`deployments.haproxy.concurrency_limit`).
+- It refuses requests while every replica has as many as it can answer in time, and does not ask
+  the only replica again what it has just refused (`deployments.haproxy.refusals`).
 - Buffers are kept for the next request.
 - It logs no requests unless the operator says where to: by default Ray has it send one datagram per
   request to a port on which hardly anything ever listens.
@@ -35,10 +34,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from deployments.haproxy import concurrency_limit, replica_sockets
+from deployments.haproxy import replica_sockets
 from deployments.haproxy.command import UnknownConfigError
-from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import MAX_CONNECTIONS
+from deployments.haproxy.refusals import rules
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
@@ -255,18 +254,16 @@ def amend(
         )
     text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    name = concurrency_limit.balancer_name(config.admin_socket)
-    text = "".join(_with_rules(one, name) for one in _SECTION.split(text))
+    text = "".join(map(_with_rules, _SECTION.split(text)))
     return _after(text, "option abortonclose", "option http-buffer-request")
 
 
-def _with_rules(section: str, balancer: str) -> str:
+def _with_rules(section: str) -> str:
     """Return the section of an application's backend with our rules; others stay as they are."""
     found = _BACKEND.match(section)
     if found is None:
         return section
-    limit_rules = concurrency_limit.rules(found[1], _replicas(section), balancer)
-    for rule in reversed((*RULES, *replica_sockets.RULES, *limit_rules)):
+    for rule in reversed((*replica_sockets.RULES, *rules(found[1], _replicas(section)))):
         section = _after(section, "http-reuse always", rule)
     return section
 

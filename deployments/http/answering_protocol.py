@@ -52,9 +52,8 @@ class AnsweringProtocol(TimedProtocol):
         """Return an answer as bytes."""
         hosted, head, headers = self.hosted, self._head, self.server_state.default_headers
         assert hosted is not None
-        if head is None:
-            return hosted.encode(answer, headers, None, only_replica=False)
-        return hosted.encode(answer, headers, head.balancer, only_replica=head.only_replica)
+        only_replica = head is not None and head.only_replica
+        return hosted.encode(answer, headers, only_replica=only_replica)
 
     def _go_on(self) -> None:
         held, self._held = self._held, b""

@@ -15,9 +15,13 @@ from starlette.types import Receive, Scope, Send
 from deployments.access.control import OPERATIONS, scope_of
 from deployments.console.planner import ModelPlanning, Planning
 from deployments.errors import BusyError, RequestError
-from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import BALANCER_HEADER, limit_header, named_balancer
-from deployments.haproxy.limit_shares import LimitShares
+from deployments.haproxy.refusals import (
+    ONLY_REPLICA_HEADER,
+    Balancers,
+    host_of,
+    limit_header,
+    status_on_wire,
+)
 from deployments.http.answers import Answer, check_method
 from deployments.http.asgi import lifespan, path_of
 from deployments.http.compression import accepted_coding, compressed, pays
@@ -78,8 +82,8 @@ class InferenceApp:
         The path of inference requests, without the application's prefix.
     unusual_fields : frozenset of bytes
         Header fields with which a request has to come to the app itself, in lower case.
-    limit_shares : LimitShares
-        What each HAProxy that sends requests is told of `concurrency`.
+    balancers : Balancers
+        The HAProxies that send requests, and divide `concurrency`.
     outcomes : Outcomes
         Answers, counts and logs the outcomes of inference requests.
     request_ids : RequestIds
@@ -103,7 +107,7 @@ class InferenceApp:
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.outcomes = Outcomes(service.model_name)
         totals = self.outcomes.totals
-        self.limit_shares = LimitShares(lambda: self.concurrency, lambda: totals.held_s)
+        self.balancers = Balancers()
         self._resources = Resources(service, server_version, autoscaler, totals, more)
         self._watch = DisconnectWatch()
         self.request_ids = RequestIds()
@@ -137,9 +141,8 @@ class InferenceApp:
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
-        balancer = named_balancer(fields.get(BALANCER_HEADER))
-        if balancer is not None and scope["method"] == "POST":
-            self.limit_shares.count(balancer, 1, time.monotonic())
+        if scope["method"] == "POST":
+            self.balancers.saw(host_of(scope.get("client")), time.monotonic())
         info = RequestInfo(
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),
@@ -157,10 +160,10 @@ class InferenceApp:
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
-        headers.append(limit_header(self.limit_shares.of(balancer)))
+        headers.append(limit_header(self.balancers.share(self.concurrency)))
         if scope["method"] == "HEAD":
             body = b""
-        status = only_replica.status_on_wire(status, only_replica=only_replica.HEADER in fields)
+        status = status_on_wire(status, only_replica=ONLY_REPLICA_HEADER in fields)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

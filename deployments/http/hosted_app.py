@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from deployments.haproxy.concurrency_limit import limit_header
-from deployments.haproxy.only_replica import status_on_wire
+from deployments.haproxy.refusals import limit_header, status_on_wire
 from deployments.http.answers import JSON, Answer, error_answer
 from deployments.http.app import InferenceApp
 from deployments.http.listeners import AcceptQueue
@@ -16,14 +15,14 @@ from deployments.http.request_head import RequestHeads
 from deployments.http.turned_away import ERRORS, TurnedAway
 
 
-class _Told:
-    """Prepare what answers to HAProxies with the same limit share: header lines, and refusals.
+class _Prepared:
+    """The parts that answers have in common: header lines, and refusals.
 
     Parameters
     ----------
     headers : list of (bytes, bytes)
     limit : int or None
-        Requests that they should send at a time; None: as many as come.
+        Requests that a HAProxy should send at a time; None: as many as come.
 
     Attributes
     ----------
@@ -74,9 +73,7 @@ class HostedApp:
     turned_away: TurnedAway = field(init=False)
     accepts: AcceptQueue = field(default_factory=AcceptQueue, init=False)
     _default_headers: Headers | None = field(default=None, init=False)
-    #: For those who are told the whole limit, and for each share of it.
-    _whole: _Told = field(init=False)
-    _shares: dict[int, _Told] = field(default_factory=dict, init=False)
+    _parts: _Prepared = field(init=False)
 
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
@@ -85,33 +82,24 @@ class HostedApp:
         self.turned_away = TurnedAway(self.app, self.loop)
 
     def refusal(
-        self, headers: Headers, balancer: bytes | None, *, too_late: bool, only_replica: bool
+        self, headers: Headers, *, too_late: bool, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Return the answer to requests that are turned away, before and after the request id."""
-        return self._told(headers, balancer).refusals[too_late][only_replica]
+        return self._prepared(headers).refusals[too_late][only_replica]
 
     def encode(
-        self, answer: Answer, headers: Headers, balancer: bytes | None, *, only_replica: bool
+        self, answer: Answer, headers: Headers, *, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Count an answer, and return it as bytes, before and after the request id."""
         self.app.service.answers[answer[0]] += 1
-        return self._told(headers, balancer).encode(answer, only_replica=only_replica)
+        return self._prepared(headers).encode(answer, only_replica=only_replica)
 
-    def _told(self, headers: Headers, balancer: bytes | None) -> _Told:
-        """Return what a HAProxy is told, made anew once a second and for each other share."""
+    def _prepared(self, headers: Headers) -> _Prepared:
+        """Return the parts that answers have in common, made anew once a second."""
         if headers is not self._default_headers:
-            self._default_headers, self._whole = headers, _Told(headers, self.app.concurrency)
-            self._shares.clear()
-        shares = self.app.limit_shares.told
-        if not shares or balancer is None:
-            return self._whole
-        share = shares.get(balancer)
-        if share is None:
-            return self._whole
-        told = self._shares.get(share)
-        if told is None:
-            told = self._shares[share] = _Told(headers, share)
-        return told
+            limit = self.app.balancers.share(self.app.concurrency)
+            self._default_headers, self._parts = headers, _Prepared(headers, limit)
+        return self._parts
 
 
 def _status_line(status: int) -> bytes:

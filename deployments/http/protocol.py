@@ -16,6 +16,7 @@ from typing import Any
 from deployments.access.control import INFERENCE
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import RequestError
+from deployments.haproxy.refusals import host_of
 from deployments.http.answering_protocol import AnsweringProtocol
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_request
@@ -113,8 +114,7 @@ class InferenceProtocol(AnsweringProtocol):
         readable_s = service.front_meter.request_read(now_s)
         self._arrival_s = self._readable_since_s(now_s, readable_s, sent_us)
         stop = start + head.body_length
-        if head.balancer is not None:
-            hosted.app.limit_shares.count(head.balancer, 1, now_s)
+        hosted.app.balancers.saw(host_of(self.client), now_s)
         let_in = self._let_in(hosted, head, traceparent, data, start)
         if len(data) < stop:
             self._missing = stop - len(data)
@@ -166,7 +166,6 @@ class InferenceProtocol(AnsweringProtocol):
         hosted.turned_away.add(self._arrival_s, rows, info, too_late=too_late)
         start, end = hosted.refusal(
             self.server_state.default_headers,
-            head.balancer,
             too_late=too_late,
             only_replica=head.only_replica,
         )

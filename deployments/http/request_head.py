@@ -12,8 +12,7 @@ from typing import NamedTuple
 import httptools
 
 from deployments.errors import BadRequestError
-from deployments.haproxy import only_replica
-from deployments.haproxy.concurrency_limit import BALANCER_HEADER, named_balancer
+from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 from deployments.haproxy.replica_sockets import SENT_HEADER, sent_at_us
 from deployments.http.compression import accepted_coding
 from deployments.http.request import (
@@ -65,8 +64,6 @@ class RequestHead(NamedTuple):
         How a large answer may be compressed.
     only_replica : bool
         Whether HAProxy has no other replica to ask.
-    balancer : bytes or None
-        How the HAProxy that sent it names itself.
     """
 
     body_length: int
@@ -78,7 +75,6 @@ class RequestHead(NamedTuple):
     authorization: bytes | None = None
     coding: bytes | None = None
     only_replica: bool = False
-    balancer: bytes | None = None
 
 
 class RequestHeads:
@@ -222,8 +218,7 @@ def parse_head(
             fields.get(TRACEPARENT),
             fields.get(AUTHORIZATION),
             accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
-            only_replica.HEADER in fields,
-            named_balancer(fields.get(BALANCER_HEADER)),
+            ONLY_REPLICA_HEADER in fields,
         )
     except BadRequestError:
         return None  # the app explains what is wrong

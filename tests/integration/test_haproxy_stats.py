@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deployments.haproxy.alone import haproxy
 from deployments.haproxy.stats import HaproxyStats
+from tests.support.lone_haproxy import haproxy
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.haproxy.alone import haproxy
 from tests.support.closed_loop import closed_loop
+from tests.support.lone_haproxy import haproxy
 from tests.support.ports import free_port
 from tests.support.readme import ROOT, blocks
 from tests.support.services import get, load_document, serving

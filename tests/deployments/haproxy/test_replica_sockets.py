@@ -8,7 +8,6 @@ from unittest import mock
 import httpx
 import pytest
 
-from deployments.haproxy.alone import haproxy
 from deployments.haproxy.replica_sockets import (
     SENT_HEADER,
     haproxy_address,
@@ -16,6 +15,7 @@ from deployments.haproxy.replica_sockets import (
     open_socket,
     sent_at_us,
 )
+from tests.support.lone_haproxy import haproxy
 from tests.support.ports import free_port
 from tests.support.unix_replica import ANSWER, unix_replica
 

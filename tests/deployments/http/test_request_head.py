@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.haproxy.concurrency_limit import BALANCER_HEADER
 from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
 
 PATH = b"/v2/models/m/infer"
@@ -53,14 +52,6 @@ def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind() -> None
     assert head is not None
     assert head.traceparent is None
     assert traceparent == b"00-ab"
-
-
-def test_reads_which_haproxy_sent_it() -> None:
-    name = BALANCER_HEADER.decode()
-    for value, balancer in (("1f00ab34", b"1f00ab34"), ("", None), ("x" * 17, None)):
-        head, *_ = find(head_of(*LINES, f"{name}: {value}"))
-        assert head is not None
-        assert head.balancer == balancer
 
 
 @pytest.mark.parametrize("place", range(4))

@@ -117,9 +117,9 @@ async def test_the_prepared_answer_is_the_encoded_one(
 ) -> None:
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         hosted, headers = hosted_on(service, Loop()), [(b"server", b"uvicorn")]
-        prepared = hosted.refusal(headers, None, too_late=too_late, only_replica=only_replica)
+        prepared = hosted.refusal(headers, too_late=too_late, only_replica=only_replica)
         answer = error_answer(ERRORS[too_late])
-        assert prepared == hosted.encode(answer, headers, None, only_replica=only_replica)
+        assert prepared == hosted.encode(answer, headers, only_replica=only_replica)
 
 
 async def test_who_is_turned_away_is_what_has_no_room() -> None:

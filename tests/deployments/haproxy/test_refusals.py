@@ -6,27 +6,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from deployments.haproxy.alone import haproxy
-from deployments.haproxy.concurrency_limit import (
-    BALANCER_HEADER,
+from deployments.haproxy.denied_requests import DeniedRequests
+from deployments.haproxy.refusals import (
+    FORGET_AFTER_S,
     FULL,
     LARGEST_BODY_BYTES,
     LIMIT_HEADER,
     UNLIMITED,
-    balancer_name,
+    Balancers,
+    host_of,
     limit_header,
-    named_balancer,
     rules,
 )
-from deployments.haproxy.denied_requests import DeniedRequests
-from deployments.haproxy.limit_shares import FORGET_AFTER_S, LimitShares
+from tests.support.lone_haproxy import haproxy
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
-
-#: For how long a replica holds what it is flooded with, by its own clock.
-ROUND_S = 0.5
 
 
 def test_the_header_says_the_limit() -> None:
@@ -35,8 +32,8 @@ def test_the_header_says_the_limit() -> None:
 
 
 def test_each_backend_has_variables_of_its_own() -> None:
-    shared = {*rules("http-a-b", ["r"], "h")} & {*rules("http-a_b", ["r"], "h")}
-    assert shared == {rule for rule in rules("any", ["r"], "h") if "proc." not in rule}
+    shared = {*rules("http-a-b", ["r"])} & {*rules("http-a_b", ["r"])}
+    assert shared == {rule for rule in rules("any", ["r"]) if "proc." not in rule}
 
 
 class Replica:
@@ -47,10 +44,6 @@ class Replica:
         self.gate = asyncio.Event()
         self.gate.set()
         self.holds = self.most = 0
-        #: How HAProxy named itself in each request.
-        self.balancers: list[bytes | None] = []
-        self.now_s = self.held_s = 0.0
-        self._shares = LimitShares(lambda: self.limit, lambda: self.held_s)
         self._tasks: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
@@ -71,15 +64,11 @@ class Replica:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
                 await reader.readexactly(int(fields.get(b"content-length", 0)))
-                balancer = named_balancer(fields.get(BALANCER_HEADER))
-                self.balancers.append(balancer)
-                if balancer is not None:
-                    self._shares.count(balancer, 1, self.now_s)
                 self.holds += 1
                 self.most = max(self.most, self.holds)
                 await self.gate.wait()
                 self.holds -= 1
-                name, value = limit_header(self._shares.of(balancer))
+                name, value = limit_header(self.limit)
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b: %b\r\n\r\nok" % (name, value)
                 )
@@ -92,31 +81,20 @@ async def fleet(
     tmp_path: Path, *limits: int | None
 ) -> AsyncIterator[tuple[list[Replica], httpx.AsyncClient]]:
     """Run HAProxy in front of replicas."""
-    async with nodes(tmp_path, 1, *limits) as (replicas, (client,)):
-        yield replicas, client
-
-
-@asynccontextmanager
-async def nodes(
-    tmp_path: Path, count: int, *limits: int | None
-) -> AsyncIterator[tuple[list[Replica], list[httpx.AsyncClient]]]:
-    """Run several HAProxies, each of which sends to all replicas; return a client of each."""
     replicas = [Replica(free_port(), limit) for limit in limits]
     servers = {f"r{number}": one.port for number, one in enumerate(replicas)}
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
         for one in replicas:
             await stack.enter_async_context(one.serving())
-        clients = []
-        for number in range(count):
-            port = free_port()
-            stack.enter_context(haproxy(port, servers, tmp_path / f"{number}.sock"))
-            client = httpx.AsyncClient(
+        port = free_port()
+        stack.enter_context(haproxy(port, servers, tmp_path / "0.sock"))
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=LIMIT_S
             )
-            clients.append(await stack.enter_async_context(client))
-        for client in clients:
-            await client.get("/up")  # its answer tells HAProxy the limit
-        yield replicas, clients
+        )
+        await client.get("/up")  # its answer tells HAProxy the limit
+        yield replicas, client
 
 
 async def held(replicas: list[Replica], count: int) -> None:
@@ -271,52 +249,26 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
         assert await denied.look() == [2]
 
 
-async def flood(replica: Replica, clients: list[httpx.AsyncClient], each: int) -> int:
-    """Send so many requests at a time to each HAProxy, for a round of the replica's time.
-
-    Return how many it then holds, when all others are refused.
-    """
-    replica.gate.clear()
-    sent = [
-        asyncio.create_task(one.post("/infer", content=b"{}"))
-        for _ in range(each)
-        for one in clients
-    ]
-    while replica.holds + sum(one.done() for one in sent) < len(sent):
-        await asyncio.sleep(0.005)
-    held = replica.holds
-    replica.now_s += ROUND_S
-    replica.held_s += ROUND_S * held
-    replica.gate.set()
-    assert {one.status_code for one in await asyncio.gather(*sent)} <= {200, 503}
-    return held
-
-
-@pytest.mark.slow
-async def test_haproxies_on_several_nodes_let_in_the_limit_together(tmp_path: Path) -> None:
-    """Each was told the whole limit: two of them let in twice as many."""
-    limit = 12
-    async with nodes(tmp_path, 2, limit) as ((replica,), clients):
-        held = [await flood(replica, clients, 2 * limit) for _ in range(8)]
-        # Idle before, it told each of them that all of it is free.
-        assert held[0] == 2 * limit
-        assert all(limit <= one <= limit + len(clients) for one in held[3:]), held
-        # One that has gone leaves its share to the other.
-        rounds = round(FORGET_AFTER_S / ROUND_S) + 3
-        alone = [await flood(replica, clients[:1], 2 * limit) for _ in range(rounds)]
-        assert max(alone) == alone[-1] == limit
+@given(
+    limit=st.integers(1, 1000),
+    sent=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 2)), min_size=1, max_size=30),
+)
+def test_the_parts_of_all_that_sent_lately_are_the_limit(
+    limit: int, sent: list[tuple[str, float]]
+) -> None:
+    balancers, now_s, last_s = Balancers(), 0.0, {}
+    for name, pause_s in sent:
+        now_s += pause_s
+        balancers.saw(name, now_s)
+        last_s[name] = now_s
+    part = balancers.share(limit)
+    assert part is not None
+    certain = sum(now_s - at_s < FORGET_AFTER_S for at_s in last_s.values())
+    possible = sum(now_s - at_s < 1.25 * FORGET_AFTER_S for at_s in last_s.values())
+    assert -(-limit // possible) <= part <= -(-limit // certain)
+    assert balancers.share(None) is None
 
 
-async def test_haproxy_names_itself_whatever_a_client_says(tmp_path: Path) -> None:
-    async with nodes(tmp_path, 2, 3) as ((replica,), clients):
-        replica.balancers.clear()
-        for client in clients:
-            for headers in ({}, {BALANCER_HEADER.decode(): "another"}):
-                for answer in (
-                    await client.get("/up", headers=headers),
-                    await client.post("/infer", content=b"{}", headers=headers),
-                ):
-                    assert BALANCER_HEADER.decode() not in answer.headers
-        names = [balancer_name(tmp_path / f"{number}.sock").encode() for number in range(2)]
-        assert names[0] != names[1]
-        assert replica.balancers == [names[0]] * 4 + [names[1]] * 4
+def test_requests_over_a_unix_socket_are_of_this_machines_haproxy() -> None:
+    assert host_of(None) == host_of(("", 0)) == host_of(("127.0.0.1", 7))
+    assert host_of(("10.0.0.7", 7)) == "10.0.0.7"

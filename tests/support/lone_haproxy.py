@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deployments.errors import StartError
-from deployments.haproxy import concurrency_limit, replica_sockets
+from deployments.haproxy import replica_sockets
 from deployments.haproxy.command import find_haproxy
-from deployments.haproxy.only_replica import RULES
 from deployments.haproxy.open_files import open_files_limit
+from deployments.haproxy.refusals import rules
 from deployments.haproxy.request_environment import MIN_BUFFER_BYTES
 from deployments.haproxy.routing import serve_environment
 
@@ -93,7 +93,6 @@ def haproxy(
     prefix = "RAY_SERVE_HAPROXY_"
     settings = {name.removeprefix(prefix): value for name, value in environment.items()}
     config = socket.with_suffix(".cfg")
-    name = concurrency_limit.balancer_name(socket)
     config.write_text(
         _CONFIG.format(
             buffer_bytes=MIN_BUFFER_BYTES,
@@ -106,9 +105,8 @@ def haproxy(
             ),
             rules="\n    ".join(
                 (
-                    *RULES,
                     *replica_sockets.RULES,
-                    *concurrency_limit.rules("back", tuple(servers), name),
+                    *rules("back", tuple(servers)),
                 )
             ),
         )

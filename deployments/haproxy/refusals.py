@@ -1,0 +1,135 @@
+"""Requests that HAProxy refuses, and refusals of replicas that it does not try again.
+
+A refusal costs a replica's event loop nearly a quarter of an answer. So an overload of the loop
+itself cannot be refused by the replica: at twice what it can answer, refusals would take more than
+a quarter of its time, and requests would wait unread. HAProxy refuses at little cost.
+
+Each replica names in its answers the number of requests that it can hold and still answer in time
+(`policy.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends further
+POSTs to one that has fewer, and refuses them at once if there is none. (Each replica is judged
+alone: of a sum for all of them, one that hangs would soon have all.) Its admin socket has the
+number of the refused ones (`deployments.haproxy.denied_requests`), so the autoscaler sees what
+clients offered. Each node has a HAProxy, and each may send to all replicas, so each gets a part of
+the limit (`Balancers`).
+
+HAProxy sends a request that is answered 503 to another replica, or again to the same one if there
+is no other. That has no more room a millisecond later, and refusing six times leaves it no time for
+answers. So HAProxy marks the requests of an only replica, which refuses them by a status of its
+own. HAProxy makes it a 503 for the client. (`disable-l7-retry` would also keep HAProxy from trying
+again what a dying replica held, and its clients would get no answer.)
+"""
+
+import math
+import zlib
+from collections.abc import Sequence
+
+#: The header of answers with a replica's limit, which HAProxy removes.
+LIMIT_HEADER = b"x-sojourn-concurrency-limit"
+#: More than any server has at a time.
+UNLIMITED = 1_000_000
+#: The header of requests to an only replica; HAProxy removes it from what clients send.
+ONLY_REPLICA_HEADER = b"x-sojourn-only-replica"
+#: The status that is not tried again.
+FINAL_STATUS = 529
+#: Marks of a request: it is limited, a server has room for it, a server is full.
+_MARKS = "limited", "room", "full"
+#: Requests with this header may matter more than others, so the replicas decide about them.
+_PRIORITY = "x-request-priority"
+#: A larger body does not fit into HAProxy's buffer. An answer before all of it has come could be
+#: lost, as HAProxy would close the connection, so the replicas decide about those as well.
+LARGEST_BODY_BYTES = 32 << 10
+#: A HAProxy that has sent nothing for so long has gone.
+FORGET_AFTER_S = 4.0
+#: The body of a refusal, the same as a replica's.
+FULL = '{"error":"this replica is full; try again later"}'
+
+
+def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
+    """Return HAProxy's lines for a backend.
+
+    Parameters
+    ----------
+    backend : str
+        Its name. Each has variables of its own in HAProxy's process.
+    servers : sequence of str
+        The names of its servers that are no backups.
+    """
+    name = f"{zlib.crc32(backend.encode()):08x}"
+    limit = f"proc.sojourn_limit_{name}"
+    limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
+    looks = []
+    for one in servers:
+        is_up = f"{{ srv_is_up({backend}/{one}) }}"
+        spare = f"srv_conn({backend}/{one}),sub({limit})"
+        looks += [
+            f"http-request set-var(txn.sojourn_room) str({one}) "
+            f"if {limited} !{room} {is_up} {{ {spare} lt 0 }}",
+            f"http-request set-var(txn.sojourn_full) int(1) "
+            f"if {limited} !{full} {is_up} {{ {spare} ge 0 }}",
+        ]
+    only = ONLY_REPLICA_HEADER.decode()
+    return (
+        f"http-request del-header {only}",
+        f"http-request set-header {only} 1 if {{ nbsrv le 1 }}",
+        f"http-response set-status 503 if {{ status {FINAL_STATUS} }}",
+        # The servers are looked at one by one only if they have half of what they may have, and not
+        # before a replica has said its limit: until then this is not set.
+        f"http-request set-var(txn.sojourn_half) nbsrv,mul({limit}),div(2) if METH_POST",
+        f"http-request set-var(txn.sojourn_limited) int(1) if METH_POST {{ nbsrv gt 0 }} "
+        f"{{ be_conn,sub(txn.sojourn_half) ge 0 }} !{{ req.hdr({_PRIORITY}) -m found }} "
+        f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
+        f"http-request wait-for-body time 30s if {limited}",
+        *looks,
+        f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
+        f"string '{FULL}' if {limited} !{room}",
+        f"http-response set-var({limit}) res.hdr({LIMIT_HEADER.decode()}),add(0) "
+        f"if {{ res.hdr({LIMIT_HEADER.decode()}) -m found }}",
+        f"http-response del-header {LIMIT_HEADER.decode()}",
+        f"use-server %[var(txn.sojourn_room)] if {room} {full}",
+    )
+
+
+def limit_header(concurrency: int | None) -> tuple[bytes, bytes]:
+    """Return the header of answers with a replica's limit; None: there is none."""
+    return LIMIT_HEADER, b"%d" % (UNLIMITED if concurrency is None else concurrency)
+
+
+def status_on_wire(status: int, *, only_replica: bool) -> int:
+    """Return the status to send to HAProxy.
+
+    Parameters
+    ----------
+    status : int
+        Of the answer, as clients are to see it.
+    only_replica : bool
+        Whether the request has `ONLY_REPLICA_HEADER`.
+    """
+    return FINAL_STATUS if only_replica and status == 503 else status
+
+
+def host_of(client: tuple[str, int] | None) -> str:
+    """Return the address of a connection's other end; this machine's for a Unix socket."""
+    return client[0] if client and client[0] else "127.0.0.1"
+
+
+class Balancers:
+    """The HAProxies that sent requests to this replica lately, by the address of their node.
+
+    No header names them, so no client can pass for one.
+    """
+
+    def __init__(self) -> None:
+        self._seen_s: dict[str, float] = {}
+        self._forget_at_s = -math.inf
+
+    def saw(self, address: str, now_s: float) -> None:
+        """Note a request that came from an address."""
+        self._seen_s[address] = now_s
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + FORGET_AFTER_S / 4
+            gone_s = now_s - FORGET_AFTER_S
+            self._seen_s = {one: at_s for one, at_s in self._seen_s.items() if at_s > gone_s}
+
+    def share(self, limit: int | None) -> int | None:
+        """Return the part of a limit for each, rounded up; None: there is no limit."""
+        return None if limit is None else -(-limit // max(1, len(self._seen_s)))
