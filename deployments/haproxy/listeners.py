@@ -1,11 +1,11 @@
 """The sockets that HAProxy listens on: opened once, and handed from one supervisor to the next."""
 
-import json
+import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deployments.haproxy.ray_config import Address
 
@@ -17,23 +17,12 @@ _TIMEOUT_S = 2.0
 _MAX_SOCKETS = 16
 
 
-@dataclass(frozen=True)
-class Predecessor:
-    """Another supervisor of this node, and the sockets that it handed over.
-
-    Attributes
-    ----------
-    pid : int
-        Its process. After ``SIGUSR1``, its HAProxy finishes its requests and ends.
-    haproxy_socket : Path
-        The admin socket of its HAProxy.
-    sockets : mapping of Address to socket
-        The sockets that its HAProxy listens on.
-    """
+class Predecessor(NamedTuple):
+    """Another supervisor of this node, the admin socket of its HAProxy, and its listeners."""
 
     pid: int
     haproxy_socket: Path
-    sockets: Mapping[Address, socket.socket]
+    sockets: list[socket.socket]
 
 
 def open_listener(address: Address, shared: bool) -> socket.socket:
@@ -66,36 +55,22 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
 
 
 def hand_over(
-    client: socket.socket, pid: int, haproxy_socket: Path, sockets: Mapping[Address, socket.socket]
+    client: socket.socket, haproxy_socket: Path, sockets: Iterable[socket.socket]
 ) -> None:
-    """Answer `HAND_OVER`: send the sockets and their addresses over a Unix socket."""
-    content = {
-        "pid": pid,
-        "haproxy_socket": str(haproxy_socket),
-        "addresses": [[address.host, address.port] for address in sockets],
-    }
-    descriptors = [one.fileno() for one in sockets.values()]
-    socket.send_fds(client, [json.dumps(content).encode()], descriptors)
+    """Answer `HAND_OVER` over a Unix socket."""
+    message = f"{os.getpid()} {haproxy_socket}".encode()
+    socket.send_fds(client, [message], [one.fileno() for one in sockets])
 
 
 def take_over(admin_socket: Path) -> Predecessor | None:
-    """Ask the supervisor that answers at `admin_socket` for its sockets.
-
-    Returns
-    -------
-    Predecessor or None
-        None if no supervisor answers there.
-    """
-    descriptors: Iterable[int] = ()
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(_TIMEOUT_S)
-            client.connect(str(admin_socket))
-            client.sendall(HAND_OVER + b"\n")
-            message, descriptors, _, _ = socket.recv_fds(client, 1 << 16, _MAX_SOCKETS)
-        taken = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        content = json.loads(message)
-        addresses = [Address(host, port) for host, port in content["addresses"]]
-        sockets = dict(zip(addresses, taken, strict=True))
-        return Predecessor(int(content["pid"]), Path(content["haproxy_socket"]), sockets)
+    """Ask the supervisor that answers at `admin_socket`, if one does, for its sockets."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_TIMEOUT_S)
+        client.connect(str(admin_socket))
+        client.sendall(HAND_OVER + b"\n")
+        message, descriptors, _, _ = socket.recv_fds(client, 1 << 16, _MAX_SOCKETS)
+        if descriptors:
+            pid, _, path = message.decode().partition(" ")
+            sockets = [socket.socket(fileno=one) for one in descriptors]
+            return Predecessor(int(pid), Path(path), sockets)
     return None

@@ -185,7 +185,7 @@ def parse(text: str, host: str | None = None) -> RayConfig:
 def amend(
     config: RayConfig,
     worker_socket: Path,
-    listeners: Mapping[Address, int],
+    listeners: Mapping[int, int],
     unavailable: Path,
     held_ms: Mapping[str, int] = MappingProxyType({}),
     max_clients: int = MAX_CONNECTIONS,
@@ -198,8 +198,8 @@ def amend(
     config : RayConfig
     worker_socket : Path
         Where HAProxy is to open its admin socket.
-    listeners : mapping of Address to int
-        An open file descriptor for each of `config.addresses`.
+    listeners : mapping of int to int
+        An open file descriptor for the port of each of `config.addresses`.
     unavailable : Path
         A file with `UNAVAILABLE`.
     held_ms : mapping of str to int
@@ -213,9 +213,8 @@ def amend(
     -------
     str
     """
-    addresses = iter(config.addresses)
     text = _BIND.sub(
-        lambda found: f"{found[1]}fd@{listeners[next(addresses)]}{found[4] or ''}", config.text
+        lambda found: f"{found[1]}fd@{listeners[int(found[3])]}{found[4] or ''}", config.text
     )
     text = _SOCKET.sub(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1

@@ -39,7 +39,7 @@ from deployments.haproxy.command import (
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.open_files import max_connections, open_files_limit
 from deployments.haproxy.process import Haproxy, ended, open_parent_of
-from deployments.haproxy.ray_config import REFUSALS, Address
+from deployments.haproxy.ray_config import REFUSALS
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
 
 READY_TIMEOUT_S = 30.0
@@ -86,7 +86,8 @@ class Supervisor:
         self._own_socket = admin_socket.with_name(f"{os.getpid()}.sock")
         self._deputy_socket = admin_socket.with_name(DEPUTY_SOCKET)
         self._amended = self._config_path.with_name(f"haproxy-{os.getpid()}.cfg")
-        self._sockets: dict[Address, socket.socket] = {}
+        #: By port.
+        self._sockets: dict[int, socket.socket] = {}
         self._haproxy: Haproxy | None = None
         self._owns_haproxy = self._stopping = False
         self._deputy = 0
@@ -117,7 +118,7 @@ class Supervisor:
         """Start HAProxy, or leave the predecessor's in charge; return whether one works."""
         predecessor = take_over(self._config.admin_socket) or take_over(self._deputy_socket)
         if predecessor is not None:
-            self._sockets.update(predecessor.sockets)
+            self._sockets = {one.getsockname()[1]: one for one in predecessor.sockets}
             if not self._replaced and not self._config.has_routes:
                 _log(f"process {predecessor.pid} keeps serving until there are routes")
                 self._haproxy = Haproxy(predecessor.pid, predecessor.haproxy_socket)
@@ -128,8 +129,8 @@ class Supervisor:
         elif not self._replaced:
             self._sweep()
         for address in self._config.addresses:
-            if address not in self._sockets:
-                self._sockets[address] = open_listener(address, self._shares_ports)
+            if address.port not in self._sockets:
+                self._sockets[address.port] = open_listener(address, self._shares_ports)
         if self._fork_deputy():
             self._take_place()
             return True
@@ -188,7 +189,7 @@ class Supervisor:
             self._relay.move(self._deputy_socket)
 
     def _start(self, replaced: list[int]) -> Haproxy:
-        listeners = {address: one.fileno() for address, one in self._sockets.items()}
+        listeners = {port: one.fileno() for port, one in self._sockets.items()}
         unavailable = self._config_path.with_name("503.http")
         unavailable.write_bytes(ray_config.UNAVAILABLE)
         self._amended.write_text(
@@ -285,7 +286,7 @@ class Supervisor:
             self._stop(signal.SIGTERM)
 
     def _hand_over(self, client: socket.socket) -> None:
-        hand_over(client, os.getpid(), self._relay.haproxy_socket, self._sockets)
+        hand_over(client, self._relay.haproxy_socket, self._sockets.values())
 
     def _stop(self, number: int, _frame: object = None) -> None:
         """Pass a signal on to HAProxy: ``SIGUSR1`` lets it finish its requests, others end it."""

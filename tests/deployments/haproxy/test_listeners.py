@@ -1,5 +1,6 @@
 """Sockets that outlive the process that opened them."""
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, t
 from deployments.haproxy.ray_config import Address
 
 
-def serve_once(path: Path, answer: bytes | dict[Address, socket.socket]) -> threading.Thread:
+def serve_once(path: Path, answer: bytes | list[socket.socket]) -> threading.Thread:
     """Answer one client at `path` with bytes, or hand these sockets over."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
@@ -24,7 +25,7 @@ def serve_once(path: Path, answer: bytes | dict[Address, socket.socket]) -> thre
                 if isinstance(answer, bytes):
                     client.sendall(answer)
                 else:
-                    hand_over(client, 42, Path("/run/42.sock"), answer)
+                    hand_over(client, Path("/run/42.sock"), answer)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -34,17 +35,17 @@ def serve_once(path: Path, answer: bytes | dict[Address, socket.socket]) -> thre
 def test_clients_that_wait_are_still_there_after_the_hand_over(tmp_path: Path) -> None:
     listener = open_listener(Address("127.0.0.1", 0), shared=False)
     port = listener.getsockname()[1]
-    address = Address("127.0.0.1", port)
     path = tmp_path / "admin.sock"
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"waiting")
-        thread = serve_once(path, {address: listener})
+        thread = serve_once(path, [listener])
         predecessor = take_over(path)
         thread.join()
         listener.close()
         assert predecessor is not None
-        assert (predecessor.pid, predecessor.haproxy_socket) == (42, Path("/run/42.sock"))
-        with predecessor.sockets[address] as taken:
+        assert (predecessor.pid, predecessor.haproxy_socket) == (os.getpid(), Path("/run/42.sock"))
+        (taken,) = predecessor.sockets
+        with taken:
             taken.setblocking(True)
             connection, _ = taken.accept()
             with connection:

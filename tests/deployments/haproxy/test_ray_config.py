@@ -57,14 +57,14 @@ api._generate_config_file_internal()
 
 def amended(text: str, held_ms: Mapping[str, int] = MappingProxyType({})) -> str:
     config = parse(text)
-    listeners = {address: 10 + number for number, address in enumerate(config.addresses)}
+    listeners = {one.port: 10 + number for number, one in enumerate(config.addresses)}
     unavailable = Path("/run/503.http")
     return amend(config, Path("/run/7.sock"), listeners, unavailable, held_ms)
 
 
 def test_haproxy_serves_no_more_clients_than_it_may_open_files_for(tmp_path: Path) -> None:
     config = parse(ray_config(tmp_path, "127.0.0.1", PORTS, [1]))
-    listeners = dict.fromkeys(config.addresses, 10)
+    listeners = dict.fromkeys(PORTS, 10)
 
     def max_clients(allowed: int) -> list[str]:
         text = amend(config, Path("/run/7.sock"), listeners, Path("/503"), max_clients=allowed)
@@ -171,7 +171,7 @@ def test_replicas_of_this_node_that_listen_so_are_reached_over_unix_sockets(tmp_
     text = text.replace("127.0.0.1:18002", "10.0.0.7:18001")
     config = parse(text)
     assert config.local_ports == {18001, 1800}
-    listeners = dict.fromkeys(config.addresses, 10)
+    listeners = dict.fromkeys(PORTS, 10)
     paths = Path("/run/7.sock"), listeners, Path("/503")
     gone, new = changed(amend(config, *paths), amend(config, *paths, over_unix={18001, 18500}))
     options = "check observe layer4 error-limit 1 on-error mark-down"
@@ -248,7 +248,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
     unavailable = tmp_path / "503.http"
     unavailable.write_bytes(UNAVAILABLE)
     with socket.socket() as listener:
-        listeners = dict.fromkeys(config.addresses, listener.fileno())
+        listeners = {one.port: listener.fileno() for one in config.addresses}
         held_ms = {backend_name(APPLICATION): 250}
         text = amend(config, tmp_path / "7.sock", listeners, unavailable, held_ms)
         for line in ("timeout connect 250ms", "local0 notice", "option dontlog-normal"):
@@ -291,8 +291,8 @@ class Replicas:
         front, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
         with front, other:
             self.url = f"http://127.0.0.1:{front.getsockname()[1]}/infer"
-            listeners = dict.fromkeys(config.addresses, other.fileno())
-            listeners[config.addresses[1]] = front.fileno()
+            listeners = dict.fromkeys(PORTS, other.fileno())
+            listeners[PORTS[1]] = front.fileno()
             text = amend(
                 config, folder / "7.sock", listeners, folder / "503.http", {"http-app": 250}
             )
