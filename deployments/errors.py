@@ -199,7 +199,7 @@ class ModelError(RequestError):
 
 
 class PlannerBusyError(RequestError):
-    """The console's planner is busy, or a newer question came. Ask again."""
+    """Too many questions wait for the console's planner. Ask again."""
 
     status = 429
 

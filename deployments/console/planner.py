@@ -1,7 +1,6 @@
-"""Answer the console's what-if questions in a worker process: one at a time, the newest first."""
+"""Answer the console's what-if questions in a worker process, one at a time."""
 
 import asyncio
-import itertools
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,6 @@ from deployments.control.worker_process import WorkerProcess
 from deployments.errors import NotFoundError, PlannerBusyError
 from policy.errors import SojournError
 from policy.profile import Profile
-from policy.try_delays import TryDelays
 
 logger = logging.getLogger("sojourn.console")
 
@@ -23,7 +21,6 @@ logger = logging.getLogger("sojourn.console")
 TIME_LIMIT_S = 45.0
 #: Questions beyond this are refused at once.
 MAX_WAITING = 8
-_DELAYS = ("request_delay_ms", "reply_delay_ms", "retry_delay_ms", "retries")
 
 #: A function of the worker (``module:name``), its arguments and keyword arguments.
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -95,13 +92,11 @@ class ModelPlanning:
         """Return how to plan both scenarios; see `Planning.calls`."""
         question = validate(Question, content)
         report = self._report_of(question.model)
-        settings = report["autoscaler"]
-        delays = TryDelays(**{name: settings[name] for name in _DELAYS})
         profile = Profile.from_dict(report["profile"])
         return {
             name: (
                 "deployments.console.replica_plan:plan",
-                (profile, delays),
+                (profile,),
                 scenario.model_dump(),
             )
             for name, scenario in (("now", question.now), ("then", question.then))
@@ -123,8 +118,6 @@ class Planner:
     def __init__(self) -> None:
         self._worker = WorkerProcess("the planner")
         self._lock = asyncio.Lock()
-        self._numbers = itertools.count(1)
-        self._newest = 0
         self._waiting = 0
         self._latest: dict[bytes, Any] = {}
         self._warming: asyncio.Task[None] | None = None
@@ -143,23 +136,18 @@ class Planner:
     async def ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
         """Return the results of calls, by their names; ``{"error": why}`` if there is no plan.
 
-        While one question is answered, only the newest of the others waits for its turn.
-
         Raises
         ------
         PlannerBusyError
-            A newer question took its place, or too many wait.
+            Too many questions wait.
         WorkerError
             The worker died, or took too long.
         """
         if self._waiting > MAX_WAITING:
             raise PlannerBusyError("the planner is busy; ask again")
-        self._newest = number = next(self._numbers)
         self._waiting += 1
         try:
             async with self._lock:
-                if number != self._newest:
-                    raise PlannerBusyError("a newer question took the place of this one")
                 keys = {name: pickle.dumps(call) for name, call in calls.items()}
                 plans: dict[bytes, Any] = {}
                 for name, call in calls.items():

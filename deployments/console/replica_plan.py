@@ -6,7 +6,7 @@ from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.try_delays import TryDelays
+from policy.try_delays import RETRIES, TryDelays
 
 MAX_REPLICAS = 10_000
 #: Policies of weights are searched one number after the other; most need none of these.
@@ -15,7 +15,6 @@ _MAX_TRIED = 32
 
 def plan(
     profile: Profile,
-    delays: TryDelays,
     *,
     response_time_ms: float,
     percentile: float,
@@ -37,6 +36,7 @@ def plan(
     """
     objective = ServiceLevelObjective(response_time_ms, percentile)
     weights = None if energy_weight is None else Weights(1.0, energy_weight)
+    delays = TryDelays(retries=RETRIES)
     planner = Planner(profile, objective, BatchQueueEstimator(profile, delays, weights=weights))
     demand_per_s = burst_factor * arrival_rate_per_s
     most = MAX_REPLICAS

@@ -1,4 +1,4 @@
-"""The planner answers one question at a time, and the newest of those that wait."""
+"""The planner answers one question after the other."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,6 @@ from autoscaler.worker import WorkerError
 from deployments.console import planner as planner_module
 from deployments.console.planner import MAX_WAITING, Call, Planner
 from deployments.errors import PlannerBusyError
-from policy.try_delays import TryDelays
 from tests.support.console_server import PROFILE
 from tests.support.waiting import LIMIT_S
 
@@ -17,7 +16,7 @@ from tests.support.waiting import LIMIT_S
 def plan(rate_per_s: float, response_time_ms: float = 150) -> Call:
     scenario = {"percentile": 99, "arrival_rate_per_s": rate_per_s}
     scenario["response_time_ms"] = response_time_ms
-    return "deployments.console.replica_plan:plan", (PROFILE, TryDelays()), scenario
+    return "deployments.console.replica_plan:plan", (PROFILE,), scenario
 
 
 class Gate:
@@ -38,23 +37,6 @@ def call(function: object) -> dict[str, Call]:
     return {"now": (str(function), (), {})}
 
 
-async def test_a_question_that_runs_is_answered_and_then_the_newest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    planner = Planner()
-    gate = Gate(planner, monkeypatch)
-    first = asyncio.create_task(planner.ask(call("first")))
-    while not gate.asked:
-        await asyncio.sleep(0)
-    later = [asyncio.create_task(planner.ask(call(number))) for number in range(3)]
-    await asyncio.sleep(0)
-    gate.open.set()
-    assert await first == {"now": "first"}
-    answers = await asyncio.gather(*later, return_exceptions=True)
-    assert gate.asked == ["first", "2"]
-    assert [type(answer) for answer in answers] == [PlannerBusyError] * 2 + [dict]
-
-
 async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
     gate = Gate(planner, monkeypatch)
@@ -64,7 +46,8 @@ async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(PlannerBusyError, match="ask again"):
         await planner.ask(call("one too many"))
     gate.open.set()
-    await asyncio.gather(*asking, return_exceptions=True)
+    await asyncio.gather(*asking)
+    assert gate.asked == [str(n) for n in range(MAX_WAITING + 1)]
 
 
 async def test_what_is_as_in_the_last_question_is_not_planned_again(

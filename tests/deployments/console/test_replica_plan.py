@@ -10,10 +10,9 @@ from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from deployments.console.replica_plan import plan
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.try_delays import TryDelays
+from policy.try_delays import RETRIES, TryDelays
 from sojourn.cli import main
 
-DELAYS = TryDelays()
 PROFILE = Profile.from_dict(
     {
         "max_batch_size": 8,
@@ -58,7 +57,7 @@ def test_a_plan_is_that_of_the_command(
     ]
     assert main([*command, *options]) == 0
     said = json.loads(capsys.readouterr().out)
-    found = plan(PROFILE, TryDelays(retries=5), **scenario(**prices))
+    found = plan(PROFILE, **scenario(**prices))
     shared = found.keys() & said.keys()
     assert {"replicas", "predicted_percentile_ms", "mean_power_w", "control_limit"} <= shared
     assert ("cost_per_h" in shared) == bool(prices)
@@ -69,7 +68,7 @@ def test_a_plan_is_that_of_the_command(
 
 def test_a_burst_is_sized_for_and_the_load_itself_is_predicted() -> None:
     def planned(**more: Any) -> dict[str, Any]:
-        return plan(PROFILE, DELAYS, **scenario(**more, energy_weight=0))
+        return plan(PROFILE, **scenario(**more, energy_weight=0))
 
     calm, bursty, doubled = planned(), planned(burst_factor=2), planned(arrival_rate_per_s=800)
     assert calm["replicas"] < bursty["replicas"] == doubled["replicas"]
@@ -80,13 +79,13 @@ def test_a_burst_is_sized_for_and_the_load_itself_is_predicted() -> None:
 
 def test_an_energy_weight_plans_with_the_policy_of_that_weight() -> None:
     loose = {"response_time_ms": 2000, "arrival_rate_per_s": 200}
-    fast = plan(PROFILE, DELAYS, **scenario(**loose, energy_weight=0))
-    thrifty = plan(PROFILE, DELAYS, **scenario(**loose, energy_weight=2))
+    fast = plan(PROFILE, **scenario(**loose, energy_weight=0))
+    thrifty = plan(PROFILE, **scenario(**loose, energy_weight=2))
     assert fast["mean_power_w"] > thrifty["mean_power_w"]
     assert fast["predicted_percentile_ms"] < thrifty["predicted_percentile_ms"]
     assert thrifty["control_limit"] > fast["control_limit"]
     # The same policy as the estimator's, asked directly.
-    estimator = BatchQueueEstimator(PROFILE, DELAYS, weights=Weights(1.0, 2.0))
+    estimator = BatchQueueEstimator(PROFILE, TryDelays(retries=RETRIES), weights=Weights(1.0, 2.0))
     direct = estimator.predict(200, thrifty["replicas"], ServiceLevelObjective(2000, 99))
     assert direct.percentile_ms == thrifty["predicted_percentile_ms"]
 
@@ -94,6 +93,6 @@ def test_an_energy_weight_plans_with_the_policy_of_that_weight() -> None:
 def test_without_energy_there_is_no_price() -> None:
     content = PROFILE.to_dict()
     del content["energy_mj"]
-    found = plan(Profile.from_dict(content), DELAYS, **scenario(energy_price=1, energy_weight=0))
+    found = plan(Profile.from_dict(content), **scenario(energy_price=1, energy_weight=0))
     assert found["mean_power_w"] is None
     assert "cost_per_h" not in found
