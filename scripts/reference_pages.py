@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from deployments.config import replica_args as args
 from deployments.config import user_config as live
 from deployments.config.validation import StrictModel
-from deployments.pipelines import steps
+from deployments.pipelines.core import steps
 from deployments.pipelines.serving import config as pipeline
 from deployments.pipelines.serving import step_config
 from sojourn.cli import COMMANDS, cli

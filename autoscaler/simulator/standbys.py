@@ -1,12 +1,11 @@
 """The standbys of a simulated fleet: up or starting, without traffic, at a price of their own."""
 
-import math
 from dataclasses import dataclass
 
 from numpy.random import Generator
 
+from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.start_time import StartTime
-from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -19,19 +18,10 @@ class Standbys:
         Time until a standby serves. The start time of the scenario is that of a new standby.
     price : float
         What a standby costs, starting ones included, as a share of a replica; above 0.
-
-    Raises
-    ------
-    InvalidInputError
-        The price is not above 0, or not finite.
     """
 
     start_time: StartTime
-    price: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.price < math.inf:
-            raise InvalidInputError(f"standby price: must be above 0, not {self.price}")
+    price: float = AutoscalerSettings.standby_price
 
 
 class StandbyPool:

@@ -10,7 +10,8 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from autoscaler.history.traces import counts_by_second, read_trace_file
+from autoscaler.history.traces import counts_by_second, load_trace, read_trace_file
+from autoscaler.simulator.arena import Load
 from autoscaler.simulator.autoscalers import registry as catalog
 from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.batching_names import NAMES, parse_batching
@@ -29,13 +30,12 @@ from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.standbys import Standbys
 from autoscaler.simulator.start_time import StartTime
+from autoscaler.simulator.tuning import Tuner
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn import option_types
-from sojourn.commands import simulate_tuned
-from sojourn.commands.simulated_setting import load_in_words, setting_of
-from sojourn.commands.simulated_tables import content, print_comparison
+from sojourn.commands import simulate_output as output
 from sojourn.output import existing_file, json_option, print_json, say
 
 
@@ -100,13 +100,6 @@ from sojourn.output import existing_file, json_option, print_json, say
     help="Let Sojourn keep standbys that serve after this time; --start-time-s is that of others.",
 )
 @click.option(
-    "--standby-price",
-    type=option_types.above_0,
-    default=0.3,
-    show_default=True,
-    help="Price of a standby, as a share of a replica's.",
-)
-@click.option(
     "--superpose",
     is_flag=True,
     help="Smooth the trace's rate before scaling, and draw Poisson arrivals, as of many services.",
@@ -158,7 +151,7 @@ from sojourn.output import existing_file, json_option, print_json, say
     "--report",
     "report_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results, with plots, to this HTML file.",
+    help="Write the results, with plots, to this HTML file; not with --tune-on.",
 )
 @json_option
 @click.pass_context
@@ -177,7 +170,6 @@ def command(
     start_spread: float,
     failed_starts: float,
     standby_s: float | None,
-    standby_price: float,
     superpose: bool,
     names: str,
     max_replicas: int,
@@ -211,9 +203,7 @@ def command(
         counts=np.ones(1),
         start_time=StartTime(start_time_s, start_spread),
         failures=Failures(failed_start_share=failed_starts),
-        standbys=None
-        if standby_s is None
-        else Standbys(StartTime(standby_s, start_spread), standby_price),
+        standbys=None if standby_s is None else Standbys(StartTime(standby_s, start_spread)),
         seed=seed,
         routing=Routing(balance),
         batching=policy,
@@ -221,11 +211,17 @@ def command(
         max_replicas=max_replicas,
     )
     if tune_on is not None:
-        setting = setting_of(context, scenario, (), f"the traces \N{MULTIPLICATION SIGN} {scale:g}")
-        simulate_tuned.run(
-            (tune_on, *judge_on), scenario, scale, superpose, jobs, _progress, setting,
-            report_file, as_json,
-        )  # fmt: skip
+        if len({tune_on, *judge_on}) <= len(judge_on):
+            raise InvalidInputError(
+                "--judge-on: must not name a trace twice, nor that of --tune-on"
+            )
+        loads = [
+            Load(str(file), with_trace(scenario, load_trace(file), scale, superpose))
+            for file in (tune_on, *judge_on)
+        ]
+        with _progress() as tell:
+            tournament = Tuner(loads[0], loads[1:], catalog.FAMILIES, jobs).run(tell)
+        output.print_tournament(tournament, as_json=as_json)
         return
     if trace_file is not None:
         trace = read_trace_file(trace_file)
@@ -249,13 +245,13 @@ def command(
             save_report,
         )  # importing matplotlib takes half a second
 
-        load = load_in_words(trace_file, scale, arrival_rate)
-        setting = setting_of(context, scenario, () if replicas else choices, load)
+        load = output.load_in_words(trace_file, scale, arrival_rate)
+        setting = output.setting_of(context, scenario, () if replicas else choices, load)
         save_report(report_file, comparison, setting, predicted)
     if as_json:
-        print_json(content(comparison, predicted, replicas, least))
+        print_json(output.content(comparison, predicted, replicas, least))
         return
-    print_comparison(comparison, predicted, replicas, least)
+    output.print_comparison(comparison, predicted, replicas, least)
     if report_file is not None:
         say(f"Written to {report_file}.")
 
@@ -274,7 +270,6 @@ def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
         "start_spread": "--start-spread",
         "failed_starts": "--failed-starts",
         "standby_s": "--standby-s",
-        "standby_price": "--standby-price",
         "superpose": "--superpose",
     }
     replayed = {"history_file": "--history"}
@@ -283,7 +278,11 @@ def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
         if "judge_on" not in given:
             raise InvalidInputError("--tune-on: needs --judge-on FILE as well")
         _reject(
-            given, fixed | replayed | {"trace_file": "--trace", "names": "--autoscaler"}, "omit it"
+            given,
+            fixed
+            | replayed
+            | {"trace_file": "--trace", "names": "--autoscaler", "report_file": "--report"},
+            "omit it",
         )
         return
     _reject(given, tuned, "needs --tune-on")

@@ -1,18 +1,18 @@
 """Pictures of simulated runs for the report; None if there is no data for a picture."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from autoscaler.simulator.reporting.comparison import Comparison, percent, times_oracle
+from autoscaler.simulator.reporting.comparison import Comparison
 from autoscaler.simulator.reporting.svg import BAD, FAINT, INK, ORACLE, SERIES, to_svg
-from autoscaler.simulator.results import WINDOW_S, Run
+from autoscaler.simulator.results import Run
 
 FloatArray = NDArray[np.float64]
 
@@ -21,34 +21,6 @@ _MAX_POINTS = 480
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600)
 
 Picture = str | None
-
-
-def cost_and_compliance(comparison: Comparison) -> Picture:
-    """Draw each autoscaler's share of compliant windows over its cost relative to the oracle's."""
-    rows = {row.name: row for row in comparison.rows}
-    points = [
-        (color, rows[run.name])
-        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
-    ]
-    if len(points) < 2 or any(row.over_oracle is None for _, row in points):
-        return None
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        best = _best_level(comparison)
-        for color, row in points:
-            level = float(_nines(np.array(row.compliant_windows), best))
-            text = f"{row.label}  {percent(row.compliant_windows)}, {times_oracle(row)}"
-            axes.plot(
-                row.over_oracle or 0.0, level, "o", color=color, ms=9, clip_on=False, label=text
-            )
-        _cost_axis(axes, [row.over_oracle or 0.0 for _, row in points])
-        axes.set_xlabel("replica-hours, times the oracle's")
-        _level_axis(axes, comparison.objective.percentile, best)
-        axes.set_title("minutes that met the SLA", color=FAINT, fontweight="normal")
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=0.8)
-
-    return to_svg(draw, 3.2, "cost")
 
 
 def load(comparison: Comparison) -> Picture:
@@ -95,7 +67,7 @@ def replicas(comparison: Comparison) -> Picture:
     # All rows share one scale, except those so large that the others would become flat.
     common = max([reference, *(peak for peak in peaks if peak <= 4 * reference)])
 
-    def draw(axes: Axes, color: str, run: Run) -> None:
+    def draw_row(axes: Axes, color: str, run: Run) -> None:
         if oracle:
             oracles = _step_means(oracle.ready, step_s)
             axes.fill_between(at, oracles, color=ORACLE, alpha=0.35, lw=0, step="mid")
@@ -104,59 +76,17 @@ def replicas(comparison: Comparison) -> Picture:
         axes.plot(at, ready, color=color, lw=1.5, drawstyle="steps-mid")
         axes.set_ylim(0, 1.08 * max(common, float(ordered.max())))
         axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-
-    return _rows(comparison, shown, unit, "replicas", draw)
-
-
-def compliance(comparison: Comparison) -> Picture:
-    """Draw the share in time of every one-minute window, one row for each autoscaler."""
-    if comparison.seconds < 2 * WINDOW_S:
-        return None
-    shown = list(zip(_colors(comparison), comparison.runs, strict=True))
-    percentile = comparison.objective.percentile
-    best = _best_level(comparison)
-    _, unit = _midpoints(comparison.seconds, 1)
-    limit = float(_nines(np.array(percentile / 100), best))
-    starts = np.arange(0, comparison.seconds, WINDOW_S, dtype=float)
-    edges = np.append(starts, comparison.seconds) / _UNITS[unit]
-
-    def draw(axes: Axes, color: str, run: Run) -> None:
-        level = _nines(run.windows_in_time(), best)
-        late = np.where(run.compliant(), limit, level)
-        axes.stairs(limit * np.ones_like(late), edges, baseline=late, fill=True, color=BAD)
-        axes.stairs(
-            np.maximum(level, limit), edges, baseline=limit, fill=True, color=color, alpha=0.6
-        )
-        axes.axhline(limit, color=INK, lw=0.9)
-        _level_axis(axes, percentile, best)
-
-    return _rows(comparison, shown, unit, "requests in time", draw)
-
-
-def power(comparison: Comparison) -> Picture:
-    """Draw the power of the fleets over time; None if the profile has no energy."""
-    shown = [
-        (color, run)
-        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
-        if np.isfinite(run.energy_j).all()
-    ]
-    if not shown:
-        return None
-    step_s = max(_step_s(comparison.seconds), min(WINDOW_S, max(1, comparison.seconds // 20)))
+        axes.set_title(comparison.label(run), color=color)
+        _time_axis(axes, comparison.seconds, unit)
+        axes.label_outer()
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        at, unit = _midpoints(comparison.seconds, step_s)
-        for color, run in shown:
-            axes.plot(at, _step_means(run.energy_j, step_s), color=color, lw=1.4)
-            _add_legend_entry(axes, comparison.label(run), color)
-        axes.set_ylabel("power (W)")
-        axes.set_ylim(
-            0, 1.08 * max(float(_step_means(run.energy_j, step_s).max()) for _, run in shown)
-        )
-        _time_axis(axes, comparison.seconds, unit)
+        rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (color, run) in zip(rows, shown, strict=True):
+            draw_row(axes, color, run)
+        figure.supylabel("replicas", color=FAINT, fontsize=10)
 
-    return to_svg(draw, 2.6, "power")
+    return to_svg(draw, 0.7 + 1.15 * len(shown), "replicas")
 
 
 def response_times(
@@ -222,28 +152,6 @@ def response_times(
 _UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 
 
-def _rows(
-    comparison: Comparison,
-    shown: Sequence[tuple[str, Run]],
-    unit: str,
-    y_label: str,
-    draw: Callable[[Axes, str, Run], None],
-) -> Picture:
-    """Draw one row of axes for each run, with a common time axis."""
-
-    def draw_all(figure: Figure) -> None:
-        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-        for row, (color, run) in zip(axes, shown, strict=True):
-            draw(row, color, run)
-            row.set_title(comparison.label(run), color=color)
-            _time_axis(row, comparison.seconds, unit)
-            row.label_outer()
-        axes[-1].set_xlabel(unit)
-        figure.supylabel(y_label, color=FAINT, fontsize=10)
-
-    return to_svg(draw_all, 0.7 + 1.15 * len(shown), y_label.split()[0])
-
-
 def _colors(comparison: Comparison) -> list[str]:
     """Return a color for each run; the oracle has its own."""
     colors, used = [], 0
@@ -280,29 +188,6 @@ def _time_axis(axes: Axes, seconds: int, unit: str) -> None:
     axes.set_xlabel(unit)
 
 
-def _best_level(comparison: Comparison) -> float:
-    """Return the share in time at the top of the axis: one nine more than the SLA's."""
-    return 1 - (1 - comparison.objective.percentile / 100) / 10
-
-
-def _nines(share: FloatArray, best: float) -> FloatArray:
-    """Map shares to a scale of nines: 0%, 90%, 99% and 99.9% are at 0, 1, 2 and 3."""
-    level: FloatArray = -np.log10(np.maximum(1 - share, 1 - best))
-    return level
-
-
-def _level_axis(axes: Axes, percentile: float, best: float) -> None:
-    limit = -math.log10(1 - percentile / 100)
-    top = -math.log10(1 - best)
-    marks = [k for k in range(math.ceil(top)) if min(abs(k - limit), abs(k - top)) > 0.5]
-    ticks = {float(k): f"{100 - 100 * 10.0**-k:.8g}%" for k in marks}
-    ticks |= {limit: f"{percentile:g}%", top: f"\N{GREATER-THAN OR EQUAL TO} {100 * best:.8g}%"}
-    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.yaxis.set_major_formatter(lambda value, _: ticks[min(ticks, key=lambda t: abs(t - value))])
-    axes.set_ylim(0, 1.04 * top)
-    axes.axhline(limit, color=BAD, lw=0.9)
-
-
 def _add_legend_entry(axes: Axes, text: str, color: str) -> None:
     """Add a name in its color to the legend, which stands above the axes without a box."""
     axes.plot([], [], "s", color=color, label=text)
@@ -315,17 +200,3 @@ def _add_legend_entry(axes: Axes, text: str, color: str) -> None:
 
 def _is_named(line: Line2D) -> bool:
     return not str(line.get_label()).startswith("_")
-
-
-def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
-    """Set up an x axis of multiples, logarithmic if they are far apart."""
-    low, high = min(0.95, *costs), max(1.1, *costs)
-    if high > 4 * low:
-        axes.set_xscale("log")
-        axes.set_xlim(low / 1.1, high * 1.1)
-        ticks = [step * 10.0**k for k in range(-3, 6) for step in (1, 2, 5)]
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_minor_locator(NullLocator())
-    else:
-        axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}\N{MULTIPLICATION SIGN}")

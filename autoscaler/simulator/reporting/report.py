@@ -175,11 +175,6 @@ def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Sect
     sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
     pictures = [
         (
-            "Compliance and cost",
-            plots.cost_and_compliance(comparison),
-            "Up is better, left is cheaper. The line is the SLA's percentile.",
-        ),
-        (
             "The load and its forecasts" if sized else "The load",
             plots.load(comparison),
             "Gray: requests that clients sent."
@@ -192,21 +187,10 @@ def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Sect
             "All rows share one scale, except those with far more replicas.",
         ),
         (
-            "Requests in time, minute by minute",
-            plots.compliance(comparison),
-            "Each bar is a one-minute window, on a scale of nines. Above the line the SLA was met; "
-            "below it the gap is filled.",
-        ),
-        (
             "Response times",
             plots.response_times(comparison, predicted.cdf if predicted else None),
             "Share of all requests that were not answered within the time; refused ones never are. "
             "A curve that enters the shaded corner misses the SLA.",
-        ),
-        (
-            "Power",
-            plots.power(comparison),
-            "Power of the batches by the profile, and of idle devices if the profile has it.",
         ),
     ]
     return [

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from autoscaler.simulator.arena import Score
 from autoscaler.simulator.reporting.comparison import percent
-from autoscaler.simulator.reporting.tournament import draw_frontiers
-from autoscaler.simulator.tuning import GOAL, Tournament
+from autoscaler.simulator.tuning import GOAL, Tournament, Tuned, frontier
 from benchmarks.simulated.arena.cases import Case
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -17,6 +18,9 @@ COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b22222", "#6b4f3a"),
     "#777777",
 )
+_MARKERS = "osD^vP*X<>"
+_TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 30)
+_SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 Result = tuple[Case, Tournament]
 
@@ -138,12 +142,62 @@ def draw(case: Case, tournament: Tournament, folder: Path) -> Path:
     """Draw the frontiers on the first load judged, and return the file."""
     figure = Figure(figsize=(9, 5), layout="constrained", dpi=110)
     axes = figure.subplots()
-    draw_frontiers(
-        axes, tournament.families, 0, tournament.bounds_over_oracle[0], COLORS, goal="#999999"
-    )
+    _draw_frontiers(axes, tournament.families, 0, tournament.bounds_over_oracle[0])
     axes.set_title(tournament.judge_on[0].split(" (")[0])
     kind = "" if case.superposed else "_raw"
     name = f"autoscaler_frontier_{case.trace.name.replace(' ', '_')}{kind}.png"
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / name)
     return folder / name
+
+
+def _draw_frontiers(
+    axes: Axes,
+    families: Sequence[Tuned],
+    judge: int,
+    bound: float,
+) -> None:
+    """Draw the minutes that each family missed over its cost, on a load that it was not tuned on.
+
+    Parameters
+    ----------
+    axes : Axes
+    families : sequence of Tuned
+    judge : int
+        Place of the load.
+    bound : float
+        The bound, relative to the oracle's replica-seconds.
+    """
+    scores = [score for tuned in families for score in tuned.judged[judge]]
+    least = min((1 - s.held for s in scores if s.held < 1), default=0.01) / 2
+    for number, tuned in enumerate(families):
+        color, marker = COLORS[min(number, len(COLORS) - 1)], _MARKERS[number % len(_MARKERS)]
+        curve = frontier(tuned.judged[judge])
+        cost, missed = [s.over_oracle for s in curve], _missed(curve, least)
+        axes.plot(
+            cost, missed, color=color, lw=2.4 if tuned.family == "sojourn" else 1.1, marker=marker,
+            ms=4, label=tuned.family,
+        )  # fmt: skip
+        chosen = tuned.chosen_on(judge)
+        axes.plot(
+            [chosen.over_oracle], _missed([chosen], least), marker, color=color, ms=9, mfc="none"
+        )
+    axes.axhline(1 - GOAL, color=COLORS[-1], lw=0.9, ls=":")
+    axes.axvline(bound, color=COLORS[-1], lw=1.1, label="bound")
+    costs = [s.over_oracle for s in scores]
+    low, high = min(0.95 * bound, *costs), 1.1 * max(costs)
+    axes.set(xscale="log", yscale="log", xlim=(low / 1.03, high), ylim=(1.1, least / 1.3))
+    ticks = [tick for tick in _TICKS if low < tick < high]
+    axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 8)]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    shares = [share for share in _SHARES if share > 1.5 * least]
+    axes.set_yticks([*shares, least], [*(f"{100 * share:g}%" for share in shares), "none"])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("replica-hours, times the oracle's")
+    axes.set_ylabel("minutes missed")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+
+
+def _missed(scores: Sequence[Score], least: float) -> list[float]:
+    return [max(1 - score.held, least) for score in scores]

@@ -7,7 +7,6 @@ from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.standbys import StandbyPool, Standbys
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.scripted_scaling import Scripted
@@ -82,11 +81,6 @@ def test_the_first_to_be_up_is_taken_and_the_last_let_go():
     pool.scale_to(4.0, 1)
     assert pool.take(4.0) == 1.0
     assert pool.finish(9.0) == 0.5 * (4 + 4)
-
-
-def test_a_price_must_be_above_0():
-    with pytest.raises(InvalidInputError):
-        Standbys(StartTime(1.0), 0.0)
 
 
 def test_a_percentile_of_the_start_time():
