@@ -88,15 +88,6 @@ class DiesOnce:
         return [(item, len(items)) for item in items]
 
 
-class HangsOnNegative:
-    """Never returns on a negative item."""
-
-    def predict(self, x):
-        while x < 0:
-            time.sleep(1)
-        return x
-
-
 class StartsOnce:
     """Constructs only while the file is there; dies on its first item, and removes the file."""
 
@@ -150,14 +141,6 @@ class Doubler(Model):
         out = self.buffer[: len(batch["x"])]
         np.multiply(batch["x"], 2, out=out)
         return {"y": out}
-
-
-class SlowBatches:
-    """Takes 40 ms for a batch of any size."""
-
-    def predict(self, items):
-        time.sleep(0.04)
-        return items
 
 
 class SlowDigits:

@@ -113,20 +113,20 @@ class StageCore:
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms, self._measured_s = 0.0, -math.inf
         self.policies, self._fixed = _source(policy)
-        limits = self._believe()
+        limits = self._limits()
         self._batcher = BatcherCore(self.policies, limits, _RATE_WINDOW_S, workers)
 
     def use(self, policy: "BatchingPolicy | PolicySource") -> None:
         """Replace the policy; the queue stays."""
         self.policies, self._fixed = _source(policy)
-        self._batcher.use(self.policies, self._believe())
+        self._batcher.use(self.policies, self._limits())
 
     def state_latency(self, latency_ms: Sequence[float]) -> None:
         """State the latency by batch size, instead of measuring it."""
         self._stated_ms = tuple(latency_ms)
-        self._batcher.use(self.policies, self._believe())
+        self._batcher.use(self.policies, self._limits())
 
-    def _believe(self) -> Limits:
+    def _limits(self) -> Limits:
         """Return the limits that follow from the latency and the policy."""
         latency_ms, wait_ms = self._stated_ms, 0.0
         if self._fixed is not None:
@@ -266,7 +266,7 @@ class StageCore:
         self.share(now_s, self._taken)
         if self._stated_ms is None and self._batch_ms and now_s - self._measured_s > _MEMORY_S:
             self._batch_ms = self.item_ms = 0.0
-            self._batcher.use(self.policies, self._believe())
+            self._batcher.use(self.policies, self._limits())
 
     def _measure(self, now_s: float, duration_ms: float, size: int) -> None:
         if self._stated_ms is None:
@@ -274,7 +274,7 @@ class StageCore:
             weight = _NEWEST if self._batch_ms else 1.0
             self._batch_ms += weight * (duration_ms - self._batch_ms)
             self.item_ms += weight * (duration_ms / size - self.item_ms)
-            self._batcher.use(self.policies, self._believe())
+            self._batcher.use(self.policies, self._limits())
 
 
 def _source(

@@ -183,29 +183,26 @@ def make_workers(stage: Stage, listener: Listener, replicas: ReplicaAccess | Non
     if replicas is not None:
         return ReplicaWorkers(name, hang_after_s, listener, replicas, stage.workers)
     recipe = recipe_of(stage)
-    fixed = None
-    cpus: list[list[int] | None] = [None] * stage.workers
-    make: Callable[[Pool, list[int] | None], PooledWorker]
+    anywhere: list[list[int] | None] = [None] * stage.workers
     if stage.place == "loop":
         fixed = "place loop has one worker"
-
-        def make(pool: Pool, cpus: list[int] | None) -> PooledWorker:
-            return LoopWorker(pool, recipe)
-    elif stage.place == "thread":
-
-        def make(pool: Pool, cpus: list[int] | None) -> PooledWorker:
-            return ThreadWorker(pool, recipe)
-    else:
-        try:
-            # By value where it must be: a class of a notebook, or of the script that is running.
-            pickled = cloudpickle.dumps(recipe)
-        except Exception as error:
-            raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error
-        if stage.cpus is not None:
-            fixed = "its workers are pinned to CPUs"
-            cpus = [[cpu] for cpu in stage.cpus]
-
-        def make(pool: Pool, cpus: list[int] | None) -> PooledWorker:
-            return ProcessWorker(pool, pickled, cpus)
-
-    return WorkerPool(name, hang_after_s, listener, make, cpus, fixed)
+        return WorkerPool(
+            name, hang_after_s, listener, lambda pool, cpus: LoopWorker(pool, recipe), [None], fixed
+        )
+    if stage.place == "thread":
+        return WorkerPool(
+            name, hang_after_s, listener, lambda pool, cpus: ThreadWorker(pool, recipe), anywhere
+        )
+    try:
+        # By value where it must be: a class of a notebook, or of the script that is running.
+        pickled = cloudpickle.dumps(recipe)
+    except Exception as error:
+        raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error
+    return WorkerPool(
+        name,
+        hang_after_s,
+        listener,
+        lambda pool, cpus: ProcessWorker(pool, pickled, cpus),
+        anywhere if stage.cpus is None else [[cpu] for cpu in stage.cpus],
+        None if stage.cpus is None else "its workers are pinned to CPUs",
+    )

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
@@ -64,7 +65,7 @@ class Pool(Protocol):
         """Take how a worker died, or why it did not start."""
 
 
-class Workers(Generic[SomeWorker]):
+class Workers(ABC, Generic[SomeWorker]):
     """The workers of one stage: they get batches, and are given up if they hang."""
 
     def __init__(self, name: str, hang_after_s: float, listener: Listener) -> None:
@@ -74,29 +75,29 @@ class Workers(Generic[SomeWorker]):
         #: The batch of each busy worker, and when it began.
         self._busy: dict[SomeWorker, tuple[StageBatch, float]] = {}
 
+    @abstractmethod
     async def start(self) -> None:
         """Return when there are workers that can take a batch, or raise `StartError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a free worker. The caller knows that there is one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resize(self, count: int) -> None:
         """Start more workers, or end some after their batches, or raise `InvalidInputError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """End all workers. Batches that they run are given up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _worker_free(self, worker: SomeWorker) -> None:
         """Take back a worker that has ended its batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _hangs(self, worker: SomeWorker, how: str) -> None:
         """Give up a worker."""
-        raise NotImplementedError
 
     def check(self, now_s: float) -> None:
         """Give up the workers that hang; called several times a second."""
@@ -130,6 +131,6 @@ class Workers(Generic[SomeWorker]):
         if job is not None:
             self.listener.batch_ended(job[0], WorkerLoss(reason))
 
+    @abstractmethod
     def _changed(self) -> None:
         """Report the number of workers."""
-        raise NotImplementedError
