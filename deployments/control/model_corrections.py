@@ -4,10 +4,9 @@ from collections import deque
 from dataclasses import replace
 from statistics import median_high
 
-from deployments.control.front_fit import FrontFit
+from deployments.control.event_loop_fit import EventLoopFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
-from deployments.control.wait_correction import WaitCorrection
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -30,8 +29,61 @@ DISPERSION_STEP = 0.1
 DISPERSION_MEMORY_S = 200.0
 
 
+class WaitCorrection:
+    """Keep the SLA on measured response times, by shortening the policy's waits.
+
+    The policy's waits come from a model. Where the world is worse than the model (bursts, a noisy
+    neighbor), more requests are late than the SLA allows, and waits shrink until it holds again.
+    They grow back slowly while at most half of the allowed requests are late.
+
+    Attributes
+    ----------
+    factor : float
+        Multiplies the policy's maximum wait: 1 trusts the model, 0 starts batches at once.
+    late_share : float
+        Fraction of requests that were late, over about a window; 0 until half a window was seen.
+    """
+
+    #: The window holds as many requests as may include this many late ones: enough to measure the
+    #: share, and more requests for a higher percentile.
+    ALLOWED_LATE_PER_WINDOW = 10
+    #: Factor by which waits shrink, and the step by which they grow.
+    SHRINK, GROW = 0.8, 0.02
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self.late_share = 0.0
+        self._requests = 0.0
+        self._late = 0.0
+
+    def revise(self, requests: int, late: int, late_share_allowed: float) -> float:
+        """Record the latest requests, and return the factor for the next ones.
+
+        Parameters
+        ----------
+        requests, late : int
+            Requests answered since the last call, and the late ones among them.
+        late_share_allowed : float
+            Fraction of requests that the SLA allows to be late, above 0.
+        """
+        window = self.ALLOWED_LATE_PER_WINDOW / late_share_allowed
+        keep = max(0.0, 1.0 - requests / window)
+        self._requests = keep * self._requests + requests
+        self._late = keep * self._late + late
+        if self._requests < window / 2 or not requests:
+            return self.factor
+        self.late_share = self._late / self._requests
+        if self.late_share > late_share_allowed:
+            self.factor *= self.SHRINK
+            # Judge the shorter wait mainly by the requests that come after it.
+            self._late *= self.SHRINK
+        elif self.late_share < late_share_allowed / 2:
+            self.factor = min(1.0, self.factor + self.GROW)
+        return self.factor
+
+
 class ModelCorrections:
-    """The corrections of the model: batch latency, what the front costs, HAProxy, bursts, waits.
+    """The corrections of the model: batch latency, the event loop, HAProxy, bursts and waits.
 
     Parameters
     ----------
@@ -43,8 +95,8 @@ class ModelCorrections:
     profile : Profile
         The profile now believed.
     profile_revisions : int
-        How often the profile was refitted, its front included.
-    front : FrontFit
+        How often the profile was refitted, the event loop's costs included.
+    event_loop : EventLoopFit
         What requests and batches cost the event loop, and how busy it is.
     index_of_dispersion : float
         The index that the waits in force allow for; 1 for Poisson arrivals.
@@ -57,7 +109,7 @@ class ModelCorrections:
         self.index_of_dispersion = 1.0
         self.proxy_delay_ms = 0.0
         self._proxy_delays_ms: deque[float] = deque(maxlen=PROXY_DELAY_TICKS)
-        self.front = FrontFit(profile.front)
+        self.event_loop = EventLoopFit(profile.front)
         self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
@@ -68,13 +120,13 @@ class ModelCorrections:
 
     @property
     def newest_profile(self) -> Profile:
-        """The profile now believed, with the front and batch times of now.
+        """The profile now believed, with the costs and batch times of now.
 
         Solving for every small change would take too long, but predicting does not.
         """
         if self.profile.front is None:
             return self.profile
-        profile = replace(self.profile, front=self.front.measured())
+        profile = replace(self.profile, front=self.event_loop.measured())
         quantiles = self._latency.measured_quantiles()
         return profile if quantiles is None else replace(profile, latency_quantiles=quantiles)
 
@@ -104,15 +156,14 @@ class ModelCorrections:
             self._proxy_delays_ms.append(seen.proxy_delay_ms)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
-        if seen.front is not None:
-            batches_s = [record.duration_s for record in seen.batches if not record.on_loop]
-            self.front.observe(seen.front, shares_cpu=seen.shares_cpu, batches_s=batches_s)
+        if seen.event_loop is not None:
+            self.event_loop.observe(seen.event_loop, shares_cpu=seen.shares_cpu)
         for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
             if not record.failed:
                 duration_s = record.duration_s
                 if seen.shares_cpu and record.cpu_s:
-                    # Front and device take turns in the model: waits for each other count there.
-                    duration_s = min(duration_s, self.front.slowdown * record.cpu_s)
+                    # Event loop and device take turns in the model, which counts these waits.
+                    duration_s = min(duration_s, self.event_loop.slowdown * record.cpu_s)
                 self._latency.observe(record.size, 1e3 * duration_s)
         self._ticks += 1
 
@@ -123,16 +174,16 @@ class ModelCorrections:
         ----------
         solving : bool
             Whether a table is being solved, which a change of the profile would begin anew. Until
-            it is solved, only the batch times are refitted, and a front that was not known.
+            it is solved, only the batch times are refitted, and costs that were not known.
         """
         if self._ticks % REVISE_EVERY:
             return False
         rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
         latency = None if rests else self._latency.revise()
-        front = None if (rests or solving) and front_known else self.front.revise()
+        front = None if (rests or solving) and front_known else self.event_loop.revise()
         if latency is None and front is None:
             return False
-        self.profile = replace(self._latency.profile, front=self.front.front)
+        self.profile = replace(self._latency.profile, front=self.event_loop.costs)
         self.profile_revisions += 1
         # What is measured for the first time is no sign of a restless device.
         if latency is not None or front_known:

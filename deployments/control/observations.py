@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.front_counts import FrontCounts
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopCounts, EventLoopMeter
 from policy.objective import ServiceLevelObjective
 
 FloatArray = NDArray[np.float64]
@@ -39,7 +38,7 @@ class Observations:
     arrival_counts : list of int
         Rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S` that ended, refused
         ones included.
-    front : FrontCounts or None
+    event_loop : EventLoopCounts or None
         What the event loop did; None if it is not metered.
     shares_cpu : bool
         Whether batches were computed on the CPU that the event loop runs on.
@@ -53,7 +52,7 @@ class Observations:
     response_times_s: FloatArray
     late_answers: int
     arrival_counts: list[int]
-    front: FrontCounts | None = None
+    event_loop: EventLoopCounts | None = None
     shares_cpu: bool = False
     proxy_delay_ms: float = 0.0
     refused: int = 0
@@ -134,7 +133,7 @@ class ReplicaObserver:
     ----------
     sla : ServiceLevelObjective
         The SLA at the replica; assign the attribute to change it.
-    front_meter : FrontMeter, optional
+    event_loop_meter : EventLoopMeter, optional
         Counts the batches, too, and what the event loop did between ticks.
 
     Attributes
@@ -148,9 +147,11 @@ class ReplicaObserver:
         The last `BATCHES_SHOWN` batches, each with the time when it ended, by `time.monotonic`.
     """
 
-    def __init__(self, sla: ServiceLevelObjective, front_meter: FrontMeter | None = None) -> None:
+    def __init__(
+        self, sla: ServiceLevelObjective, event_loop_meter: EventLoopMeter | None = None
+    ) -> None:
         self.sla = sla
-        self._front_meter = front_meter
+        self._event_loop_meter = event_loop_meter
         self.proxy_delay = ProxyDelay()
         self.answered_rows = 0
         self.late_rows = 0
@@ -164,9 +165,9 @@ class ReplicaObserver:
     def batch_ended(self, record: BatchRecord) -> None:
         """Record a finished batch."""
         now_s = time.monotonic()
-        if self._front_meter is not None:
+        if self._event_loop_meter is not None:
             forward = (record.duration_s, record.cpu_s) if record.on_loop else (0.0, 0.0)
-            self._front_meter.batch_ended(now_s, *forward)
+            self._event_loop_meter.batch_ended(now_s, *forward)
         self._batches.append(record)
         self.device_busy_s += record.duration_s
         self.energy_j += 1e-3 * (record.energy_mj or 0.0)
@@ -230,7 +231,7 @@ class ReplicaObserver:
             response_times_s,
             late_answers,
             arrival_counts,
-            None if self._front_meter is None else self._front_meter.take(),
+            None if self._event_loop_meter is None else self._event_loop_meter.take(),
             shares_cpu,
             1e3 * self.proxy_delay.delay_s,
             refused,

@@ -8,17 +8,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from deployments.config.user_config import UserConfig
-from deployments.control.bottleneck import Bottleneck, bottleneck
-from deployments.control.front_fit import FrontFit
+from deployments.control.event_loop_fit import EventLoopFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.observations import Observations
-from deployments.control.policy_report import policy_report
-from deployments.control.policy_solver import PolicySolver, SolveRequest, work_conserving_table
+from deployments.control.policy_solver import (
+    PolicySolver,
+    SlaCapacity,
+    SolveRequest,
+    work_conserving_table,
+)
 from deployments.control.response_times import ResponseTimePercentiles
-from deployments.control.sla_capacity import SlaCapacity
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
@@ -37,8 +39,7 @@ class PolicyController:
     """Create a batcher's core, and keep its policy right.
 
     A `PolicySolver` solves the policy table, `ModelCorrections` adjusts the model to what is
-    observed, `ResponseTimePercentiles` measures and predicts response times, and `policy_report`
-    explains the outcome.
+    observed, and `ResponseTimePercentiles` measures and predicts response times.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class PolicyController:
     user_config : UserConfig
         The configuration in force.
     sla_at_replica : ServiceLevelObjective
-        What the way to the replica and back leaves of the SLA.
+        What the delays to the replica and back leave of the SLA.
     percentiles : ResponseTimePercentiles
         Response times, measured and predicted.
     profiled_full_batch_ms : float
@@ -98,15 +99,21 @@ class PolicyController:
         return self._corrections.profile_revisions
 
     @property
-    def front(self) -> FrontFit:
+    def event_loop(self) -> EventLoopFit:
         """What requests and batches cost the event loop, and how busy it is."""
-        return self._corrections.front
+        return self._corrections.event_loop
 
     @property
-    def bottleneck(self) -> Bottleneck:
-        """What limits this replica at its present load."""
+    def bottleneck(self) -> Literal["device", "front", "neither"]:
+        """What limits this replica, at its present load and with the batches of the last minutes.
+
+        ``neither`` if the event loop is held up mainly by other processes on its cores; else the
+        stage that spends more time per request. One of `autoscaler.reports.BOTTLENECKS`.
+        """
+        if self.event_loop.shares_cores:
+            return "neither"
         rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
-        return bottleneck(self.profile, self.front, rate_per_s)
+        return self.profile.bottleneck(rate_per_s, self.event_loop.mean_batch_size)
 
     @property
     def sla_capacity(self) -> SlaCapacity:
@@ -167,17 +174,17 @@ class PolicyController:
     async def tick(self, seen: Observations) -> None:
         """Adjust the policy to what was observed; call this every `TICK_S`.
 
-        If batch latency or the front's costs deviate from the profile, the profile is refitted and
-        the table solved anew. If requests wait longer in HAProxy, the load that keeps the SLA is
-        computed anew. If arrivals become more or less bursty, the table's waits change. If
-        more requests are late than the SLA allows, waits shrink whatever the model predicts.
+        If batch latency or the event loop's costs deviate from the profile, the profile is refitted
+        and the table solved anew. If requests wait longer in HAProxy, the load that keeps the SLA
+        is computed anew. If arrivals become more or less bursty, the table's waits change. If more
+        requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s
         if self._corrections.refit_profile(solving=self._solver.in_progress):
-            logger.warning("batch latency or the front differ from the profile; refitted")
+            logger.warning("batch latency or the event loop differ from the profile; refitted")
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             await asyncio.sleep(0)
@@ -196,13 +203,33 @@ class PolicyController:
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
-        return policy_report(
-            self.core,
-            self._solver,
-            self._corrections,
-            self.percentiles,
-            time.monotonic(),
-        )
+        core, solver, corrections = self.core, self._solver, self._corrections
+        now_s = time.monotonic()
+        policy, curve, limiting = core.policy(now_s), solver.sla_capacity.curve, self.bottleneck
+        return {
+            "table": "solving" if solver.in_progress else "failed" if solver.error else "solved",
+            "solver": solver.report(),
+            "arrival_rate_per_s": core.arrival_rate.per_s(now_s),
+            "index_of_dispersion": corrections.measured_index_of_dispersion,
+            "control_limit": policy.control_limit,
+            "actions": policy.actions,
+            "max_wait_ms": policy.max_wait_ms,
+            "longest_wait_ms": core.longest_wait_ms(policy),
+            "wait_factor": core.wait_factor,
+            "waiting_room": core.limits.waiting_room,
+            "batch_size_limit": core.limits.max_batch_size,
+            "concurrency_limit": core.limits.concurrency,
+            "sla_rate_per_s": curve and curve.sla_rate_per_s,
+            "bottleneck": limiting,
+            "event_loop": self.event_loop.report(),
+            "measured_ms": self.percentiles.measured_ms,
+            "predicted_ms": self.percentiles.predicted_ms,
+            "measured_over_predicted": self.percentiles.measured_over_predicted,
+            # The model knows event loop and device, not what else uses their cores.
+            "prediction_holds": limiting != "neither" and self.percentiles.holds,
+            "profile_revisions": corrections.profile_revisions,
+            "profile": corrections.profile.to_dict(),
+        }
 
     async def close(self) -> None:
         """Cancel an unfinished solve."""

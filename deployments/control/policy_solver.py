@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from autoscaler.reports import curve_to_floats
 from deployments.config.user_config import SLAConfig
-from deployments.control.sla_capacity import SlaCapacity
 from deployments.control.solve_cache import SolveCache, cache_folder
 from deployments.control.worker_process import WorkerProcess
 from policy.batch_sizes import least_control_limit
@@ -39,6 +39,36 @@ FIRST_LIMIT_S, LONGEST_LIMIT_S = 120.0, 1800.0
 # The loads whose arrival rates the first table has, and the event loop's utilization by it.
 _LOADS = tuple(step / 16 for step in range(1, 17))
 _FRONT_LOAD = 0.85
+
+
+@dataclass(frozen=True)
+class SlaCapacity:
+    """A replica's load-lateness curve, with the SLA that it was solved for.
+
+    The two change together: a curve says nothing about another SLA. Until the curve of a changed
+    SLA is solved, which takes a second or two, the fleet stays sized for the old SLA.
+
+    Attributes
+    ----------
+    sla : SLAConfig
+        The SLA that the client sees.
+    curve : LoadLatenessCurve or None
+        None while it is not solved, or if no arrival rate meets the SLA.
+    out_of_reach : bool
+        Whether it is known that no arrival rate meets the SLA.
+    """
+
+    sla: SLAConfig
+    curve: LoadLatenessCurve | None = None
+    out_of_reach: bool = False
+
+    def to_floats(self) -> dict[str, float]:
+        """Return the fields that `autoscaler.reports.ReplicaReport.from_floats` reads."""
+        return {
+            "sla_response_time_ms": self.sla.response_time_ms,
+            "sla_percentile": self.sla.percentile,
+            **curve_to_floats(self.curve, out_of_reach=self.out_of_reach),
+        }
 
 
 @dataclass(frozen=True)

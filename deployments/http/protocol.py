@@ -111,7 +111,7 @@ class InferenceProtocol(AnsweringProtocol):
         self._head = head
         self._request_id = request_id or hosted.app.request_ids.make()
         self._last_read_s = now_s = time.monotonic()
-        readable_s = service.front_meter.request_read(now_s)
+        readable_s = service.event_loop_meter.request_read(now_s)
         self._arrival_s = self._readable_since_s(now_s, readable_s, sent_us)
         stop = start + head.body_length
         hosted.app.balancers.saw(host_of(self.client), now_s)
@@ -182,7 +182,7 @@ class InferenceProtocol(AnsweringProtocol):
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
         now_s = time.monotonic()
-        meter = self.hosted.app.service.front_meter
+        meter = self.hosted.app.service.event_loop_meter
         since_s = self._readable_since_s(now_s, meter.part_read(now_s))
         # A slow sender's time is not the replica's: only what could have been read sooner counts.
         self._arrival_s += max(0.0, since_s - self._last_read_s)

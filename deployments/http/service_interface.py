@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from deployments.access.control import AccessControl
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.http.body_budget import BodyBudget
 from deployments.http.inference_protocol import InferenceRequest
@@ -32,7 +32,7 @@ class Service(Protocol):
     draining: bool
 
     @property
-    def front_meter(self) -> FrontMeter:
+    def event_loop_meter(self) -> EventLoopMeter:
         """The meter that counts requests, and tells since when they could have been read."""
 
     @property

@@ -1,7 +1,7 @@
 """How long a connection's latest bytes waited in its socket, as the kernel or HAProxy tells it.
 
-The event loop can only bound that (`deployments.batcher.front_meter`), and it knows nothing of a
-connection that it has not accepted yet: in a burst of them, the first request of a new one waits
+The event loop can only bound that (`deployments.batcher.event_loop_meter`), and it knows nothing of
+a connection that it has not accepted yet: in a burst of them, the first request of a new one waits
 while others are answered. Of TCP sockets the kernel knows it. Of Unix sockets HAProxy does, which
 is on the same machine (`deployments.haproxy.replica_sockets`), to the microsecond.
 """

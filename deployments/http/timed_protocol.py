@@ -35,7 +35,7 @@ class TimedProtocol(GuardedProtocol):
         super().connection_made(transport)
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
-            readable_s = hosted.app.service.front_meter.part_read(time.monotonic())
+            readable_s = hosted.app.service.event_loop_meter.part_read(time.monotonic())
             self._connected_since_s = hosted.accepts.accepted(readable_s)
 
     @property
@@ -82,7 +82,7 @@ class TimedProtocol(GuardedProtocol):
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
             now_s = time.monotonic()
-            bound_s = hosted.app.service.front_meter.request_read(now_s)
+            bound_s = hosted.app.service.event_loop_meter.request_read(now_s)
             arrival_s = self._readable_since_s(now_s, bound_s)
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
@@ -90,7 +90,7 @@ class TimedProtocol(GuardedProtocol):
         """Note that the loop is at work for a part of a body."""
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
-            hosted.app.service.front_meter.part_read(time.monotonic())
+            hosted.app.service.event_loop_meter.part_read(time.monotonic())
         super().on_body(body)
 
     def _expect_request(self, within_s: float) -> None:

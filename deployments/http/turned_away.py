@@ -46,7 +46,7 @@ class TurnedAway:
                 self._loop.call_soon(self._count)
         requests.append((arrival_s, rows))
         # Now, as it is this iteration of the loop that the refusal costs.
-        self._app.service.front_meter.request_refused()
+        self._app.service.event_loop_meter.request_refused()
 
     def _count(self) -> None:
         self._scheduled = False

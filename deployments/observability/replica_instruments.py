@@ -271,14 +271,14 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         lambda s: s.controller.solver_failures,
     ),
     _gauge(
-        "front_utilization_ratio",
+        "event_loop_utilization_ratio",
         "Share of the time for which the event loop had work.",
-        lambda s: s.controller.front.state.utilization,
+        lambda s: s.controller.event_loop.utilization,
     ),
     _gauge(
-        "loop_lag_seconds",
+        "event_loop_lag_seconds",
         "The longest that the event loop kept anything waiting in the last second.",
-        lambda s: s.controller.front.state.lag_s,
+        lambda s: s.controller.event_loop.lag_s,
     ),
     _gauges(
         "bottleneck",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.submission import Outcome, outputs_of
 from deployments.errors import RequestError
 from deployments.http.base_service import BaseService
@@ -33,7 +33,7 @@ class BatchedService(BaseService):
         Queues and computes the requests.
     counts : RequestCounts
         Counts them.
-    front_meter : FrontMeter
+    event_loop_meter : EventLoopMeter
         The meter of the event loop.
     signature : Signature
         What requests may say.
@@ -41,7 +41,7 @@ class BatchedService(BaseService):
 
     batcher: Batcher
     counts: RequestCounts
-    front_meter: FrontMeter
+    event_loop_meter: EventLoopMeter
     signature: Signature
 
     def __init__(self, name: str, version: str) -> None:
@@ -58,7 +58,7 @@ class BatchedService(BaseService):
             The device is lost. The request is counted.
         """
         # Answers leave at the end of the loop's iteration, when all that is there has been read.
-        front_s = self.front_meter.time_left_s(now_s)
+        front_s = self.event_loop_meter.time_left_s(now_s)
         steps = max(0, self.signature.priorities.steps(priority))
         if self.batcher.make_room(1, now_s + front_s, arrival_s, steps):
             return None

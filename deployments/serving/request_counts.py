@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.control.observations import ReplicaObserver
 from deployments.errors import DeadlineError, RequestError
 from policy.batcher.requests import Refusal
@@ -20,7 +20,7 @@ class RequestCounts:
         Counts rows, and the load that clients offer.
     observer : ReplicaObserver
         Counts rows by whether they were in time.
-    front_meter : FrontMeter
+    event_loop_meter : EventLoopMeter
         Counts what the event loop has worked for.
 
     Attributes
@@ -30,13 +30,13 @@ class RequestCounts:
     """
 
     def __init__(
-        self, batcher: Batcher, observer: ReplicaObserver, front_meter: FrontMeter
+        self, batcher: Batcher, observer: ReplicaObserver, event_loop_meter: EventLoopMeter
     ) -> None:
         self.rows_refused_by_balancer = 0
         self._rows = batcher.rows
         self._unserved = batcher.unserved
         self._observer = observer
-        self._front_meter = front_meter
+        self._event_loop_meter = event_loop_meter
 
     def turned_away(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
@@ -59,7 +59,7 @@ class RequestCounts:
             As in `Unserved.refused_unread`; it is counted as well.
         """
         now_s = time.monotonic()
-        self._front_meter.request_refused()
+        self._event_loop_meter.request_refused()
         try:
             self._unserved.refused_unread(rows, now_s, arrival_s)
         except RequestError as error:
@@ -70,7 +70,7 @@ class RequestCounts:
         """Count requests that never came here, with as many rows as others have."""
         counted = self._rows
         came = counted.offered - self.rows_refused_by_balancer
-        rows = round(requests * max(1.0, came / max(1, self._front_meter.requests)))
+        rows = round(requests * max(1.0, came / max(1, self._event_loop_meter.requests)))
         self.rows_refused_by_balancer += rows
         counted.offered += rows
         counted.refused += rows

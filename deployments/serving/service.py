@@ -11,7 +11,7 @@ from typing import Any
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.death_journal import DeathJournal
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
@@ -178,9 +178,9 @@ class InferenceService(BatchedService):
 
     def _begin(self, user_config: UserConfig) -> None:
         """Make what works by a configuration, with the first one."""
-        self.front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
+        self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
         self.controller = PolicyController(self._profile, user_config, self._advance)
-        self.observer = ReplicaObserver(self.controller.sla_at_replica, self.front_meter)
+        self.observer = ReplicaObserver(self.controller.sla_at_replica, self.event_loop_meter)
         self.batcher = Batcher(
             self._model,
             self.controller.core,
@@ -190,7 +190,7 @@ class InferenceService(BatchedService):
             self._open_journal(),
         )
         self.batcher.model_errors.model = self.model_name
-        self.counts = RequestCounts(self.batcher, self.observer, self.front_meter)
+        self.counts = RequestCounts(self.batcher, self.observer, self.event_loop_meter)
         self.counting_since_s = time.monotonic()
         self.configured = True
 

@@ -112,7 +112,7 @@ function renderModel(report, kept, isFirst) {
     [fleet ? "Load of the fleet" : "Load of this replica", `${number(load)}|/s`, fleet?.demand_per_s ? `sized for ${number(fleet.demand_per_s)}/s` : `${report.queue_length} waiting`, ""],
     ["Replicas", fleet ? number(fleet.replicas) : "–", fleet ? replicaWords(fleet) : "no autoscaler decides", ""],
     ...(report.has_energy ? [["Power of this replica", `${number(powerW)}|W`, done > 0 ? `${number((1000 * power.value) / done)} mJ per request` : "idle", ""]] : []),
-    ["Bottleneck", limits[report.bottleneck] ?? "–", `${percent(deviceShare(kept), 0)} device, ${percent(report.front.utilization, 0)} event loop`, ""],
+    ["Bottleneck", limits[report.bottleneck] ?? "–", `${percent(deviceShare(kept), 0)} device, ${percent(report.event_loop.utilization, 0)} event loop`, ""],
   ]);
 
   const nowS = shown.time_s;
@@ -236,10 +236,10 @@ function renderLimits(report, kept) {
     neither: "Neither the device nor the event loop: other processes take the cores.",
   };
   say(byId("bottleneck-words"), words[report.bottleneck] ?? "");
-  const { front } = report;
+  const { event_loop: loop } = report;
   meters(byId("meters"), [
     ["Device", deviceShare(kept), null, report.bottleneck === "device"],
-    ["Event loop", front.utilization, front.request_ms === null ? null : `${number(1000 * front.request_ms)} µs per request, ${number(front.lag_ms)} ms late`, report.bottleneck === "front"],
+    ["Event loop", loop.utilization, loop.request_ms === null ? null : `${number(1000 * loop.request_ms)} µs per request, ${number(loop.lag_ms)} ms late`, report.bottleneck === "front"],
   ]);
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.submission import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
 from deployments.http.base_service import BaseService
@@ -93,7 +93,7 @@ class PipelineService(BaseService):
         self._started = False
         self.autoscaler: PipelineAutoscaler | None = None
         self._scaling: asyncio.Task[None] | None = None
-        self._front_meter: FrontMeter | None = None
+        self._event_loop_meter: EventLoopMeter | None = None
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
         self.configured = False
@@ -101,11 +101,11 @@ class PipelineService(BaseService):
         self._apply(user_config or PipelineUserConfig())
 
     @property
-    def front_meter(self) -> FrontMeter:
+    def event_loop_meter(self) -> EventLoopMeter:
         """Counts the requests, and measures how long the event loop took to read them."""
-        if self._front_meter is None:
-            self._front_meter = FrontMeter.on_loop(asyncio.get_running_loop())
-        return self._front_meter
+        if self._event_loop_meter is None:
+            self._event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
+        return self._event_loop_meter
 
     async def configure(self, user_config: PipelineUserConfig) -> None:
         """Apply a configuration; it holds for the requests to come.

@@ -12,14 +12,13 @@ from deployments.control.model_corrections import (
     REST_AFTER_REFIT,
     REVISE_EVERY,
     ModelCorrections,
+    WaitCorrection,
 )
 from deployments.control.observations import Observations
 from policy.batcher.requests import StartReason
-from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
-from tests.support.front_counts import front_counts
+from tests.support.event_loop_counts import event_loop_counts
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
@@ -74,7 +73,7 @@ def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> No
 
 def front_seconds(cost_ms: float) -> Observations:
     """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
-    front = front_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
+    front = event_loop_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
     return Observations([], [], 0, [], front)
 
 
@@ -99,7 +98,7 @@ def test_a_table_that_is_being_solved_is_not_begun_anew_for_a_front() -> None:
     refits = 0
     for tick in range(120):
         cost_s = 1e-4 * (1 + tick // 30)
-        front = front_counts(1000, 500, costs_s=(cost_s, 0.0, 0.0))
+        front = event_loop_counts(1000, 500, costs_s=(cost_s, 0.0, 0.0))
         corrections.observe(Observations([], [], 0, [], front), 0.01)
         refits += corrections.refit_profile(solving=True)
     assert refits == 1  # the first time that the front is known
@@ -125,30 +124,6 @@ def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     assert p90_ms == pytest.approx(1.61, rel=0.05)
     assert newest.front is not None
     assert newest.front.shares_cpu == shares_cpu
-
-
-def test_the_wait_for_a_batch_that_keeps_the_lock_is_counted_once() -> None:
-    """The loop reads nothing for the 30 ms of each batch; its requests wait for the device anyway.
-
-    With control limit 1 at 150/s, the median is half a batch's wait and a batch: 45 ms and a
-    little.
-    """
-    corrections = ModelCorrections(Profile("m", "d", np.full(32, 30.0)))
-    batch = BatchRecord(5, StartReason.FULL, 0, 0.0, 0.03, None, False)
-    for _ in range(60):
-        front = front_counts(
-            *(150, 30),
-            costs_s=(1e-4, 0.0, 0.0),
-            slowdown=20.0,
-            cpu_wait_s=0.002,
-            stalled_s=0.55,
-        )
-        corrections.observe(Observations([batch] * 30, [], 0, [], front), 0.01)
-        corrections.refit_profile()
-    newest = corrections.newest_profile
-    predicted = evaluate(newest, BatchingPolicy.from_control_limit(1, 32), 150.0).response_times
-    assert 45 < predicted.quantile(0.5) < 50
-    assert 59 < predicted.quantile(0.99) < 66
 
 
 def test_the_front_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
@@ -218,3 +193,38 @@ def test_the_proxy_delay_leaves_half_of_the_sla() -> None:
         corrections.observe(replace(seen(), proxy_delay_ms=500.0), 0.01)
     assert corrections.update_proxy_delay(sla)
     assert corrections.after_proxy_delay(sla).response_time_ms == pytest.approx(50.0)
+
+
+def test_waits_shrink_while_too_many_requests_are_late_and_grow_back_after() -> None:
+    correction = WaitCorrection()
+    for _ in range(30):
+        correction.revise(requests=200, late=10, late_share_allowed=0.01)
+    assert correction.factor < 0.01
+    for _ in range(200):
+        correction.revise(requests=200, late=0, late_share_allowed=0.01)
+    assert correction.factor == 1.0
+
+
+def test_waits_settle_where_the_sla_just_holds() -> None:
+    """Late requests are proportional to the factor; the correction must find 1% of them."""
+    rng = np.random.default_rng(1)
+    correction = WaitCorrection()
+    lates = []
+    for _ in range(300):
+        late = int(rng.binomial(300, 0.03 * correction.factor))
+        correction.revise(300, late, late_share_allowed=0.01)
+        lates.append(late)
+    assert np.mean(lates[50:]) / 300 <= 0.012
+    assert correction.factor > 0.05
+
+
+def test_a_few_requests_change_nothing() -> None:
+    correction = WaitCorrection()
+    assert correction.revise(requests=20, late=5, late_share_allowed=0.01) == 1.0
+
+
+def test_a_tick_without_requests_changes_nothing() -> None:
+    correction = WaitCorrection()
+    correction.revise(2000, 100, 0.01)
+    factor = correction.factor
+    assert correction.revise(0, 0, 0.01) == factor

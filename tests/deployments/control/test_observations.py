@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.control.observations import BATCHES_SHOWN, ProxyDelay, ReplicaObserver
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
@@ -137,7 +137,7 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
 
 def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> None:
     loop = VirtualLoop()
-    meter = FrontMeter(
+    meter = EventLoopMeter(
         loop.call_soon,
         loop.call_later,
         clock=lambda: loop.now_s,
@@ -156,19 +156,19 @@ def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> 
     loop.read_at(0.1, read)
     loop.run_until(0.2)
     seen = observer.take([])
-    assert seen.front is not None
-    assert (seen.front.batches, seen.front.busy_cpu_s) == (2, pytest.approx(0.006, abs=1e-5))
+    assert seen.event_loop is not None
+    assert (seen.event_loop.batches, seen.event_loop.busy_s) == (2, pytest.approx(0.005, abs=1e-5))
 
 
 def test_batches_are_counted_by_the_meter_of_the_front_and_handed_over_with_the_rest() -> None:
     loop = VirtualLoop()
-    meter = FrontMeter(loop.call_soon, loop.call_later)
+    meter = EventLoopMeter(loop.call_soon, loop.call_later)
     observer = ReplicaObserver(SLA, meter)
     meter.request_read(0.0)
     observer.batch_ended(BatchRecord(1, StartReason.FULL, 0, 0.0, 0.01, None, False))
     seen = observer.take([], shares_cpu=True)
-    assert seen.front is not None
-    assert (seen.front.requests, seen.front.batches, seen.shares_cpu) == (1, 1, True)
+    assert seen.event_loop is not None
+    assert (seen.event_loop.requests, seen.event_loop.batches, seen.shares_cpu) == (1, 1, True)
     again = observer.take([])
-    assert again.front is not None
-    assert (again.front.requests, again.front.batches, again.shares_cpu) == (0, 0, False)
+    assert again.event_loop is not None
+    assert (again.event_loop.requests, again.event_loop.batches, again.shares_cpu) == (0, 0, False)

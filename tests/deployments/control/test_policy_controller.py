@@ -14,7 +14,7 @@ from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.emulated_service import REFUSES, emulated_service, until_solved
-from tests.support.front_counts import front_counts
+from tests.support.event_loop_counts import event_loop_counts
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}})
 
@@ -126,9 +126,9 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
     async with emulated_service(PROFILE, sla={"response_time_ms": 100}, limits=REFUSES) as service:
         before = await solved(service)
         assert before.bottleneck == "device"
-        assert service.explain()["front"]["request_ms"] is None
-        counts = front_counts(160, 40, costs_s=(0.005, 0.0, 0.0))
-        monkeypatch.setattr(service.front_meter, "take", lambda: counts)
+        assert service.explain()["event_loop"]["request_ms"] is None
+        counts = event_loop_counts(160, 40, costs_s=(0.005, 0.0, 0.0))
+        monkeypatch.setattr(service.event_loop_meter, "take", lambda: counts)
         for _ in range(2 * REVISE_EVERY):
             await service.tick()
         # At once, although the new curve is not solved yet.
@@ -137,7 +137,7 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
         assert report.bottleneck == "front"
         content = service.explain()
         assert content["bottleneck"] == "front"
-        front = content["front"]
-        assert front["request_ms"] + front["batch_ms"] / 4 == pytest.approx(5.0, rel=0.05)
-        assert front["utilization"] == pytest.approx(0.8)
-        assert content["profile"]["front"]["request_ms"] == front["request_ms"]
+        costs = content["event_loop"]
+        assert costs["request_ms"] + costs["batch_ms"] / 4 == pytest.approx(5.0, rel=0.05)
+        assert costs["utilization"] == pytest.approx(0.8)
+        assert content["profile"]["front"]["request_ms"] == costs["request_ms"]

@@ -485,7 +485,7 @@ async def test_the_senders_own_pauses_do_not_count_as_waiting(
     """Of what comes between two reads, only the time in which the rest could be read counts."""
     protocol, _, _ = connected
     assert InferenceProtocol.hosted is not None
-    meter = InferenceProtocol.hosted.app.service.front_meter
+    meter = InferenceProtocol.hosted.app.service.event_loop_meter
     reads = iter([(10.0, 9.5), (12.0, 11.25), (13.0, 11.5)])  # when read, since when readable
     present: list[tuple[float, float]] = []
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from deployments.access.control import AccessControl
-from deployments.batcher.front_meter import FrontMeter
+from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.submission import Outcome
 from deployments.http.app import InferenceApp
 from deployments.http.body_budget import BodyBudget
@@ -53,7 +53,7 @@ class StubService:
         self.bodies = BodyBudget(1 << 30)
         self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
-        self.front_meter = FrontMeter(lambda _: None, lambda *_: None)
+        self.event_loop_meter = EventLoopMeter(lambda _: None, lambda *_: None)
 
     def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
         return not self._full

@@ -51,7 +51,7 @@ def counts_of(service: InferenceService, hosted: HostedApp) -> dict[str, Any]:
     return {
         "rows": rows,
         "answered": stats["answered_total"],
-        "refused by the front": service.front_meter.refused,
+        "refused by the front": service.event_loop_meter.refused,
         "answers": dict(service.answers),
         "failed": described["inference_stats"]["fail"]["count"],
     }
@@ -157,8 +157,8 @@ async def test_the_front_counts_a_refusal_in_the_iteration_that_read_the_request
         loop = Loop()
         hosted = hosted_on(service, loop)
         hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
-        assert service.front_meter.refused == 1
+        assert service.event_loop_meter.refused == 1
         assert service.explain()["rows"]["refused"] == 0
         loop.end_iteration()
-        assert service.front_meter.refused == 1
+        assert service.event_loop_meter.refused == 1
         assert service.explain()["rows"]["refused"] == 1

@@ -67,7 +67,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
             ("front",): [0.0],
             ("neither",): [0.0],
         }
-        (utilization,) = recorded["sojourn_front_utilization_ratio"].values[()]
+        (utilization,) = recorded["sojourn_event_loop_utilization_ratio"].values[()]
         assert 0 <= utilization <= 1
         assert recorded["sojourn_answers_total"].values == {("200",): [1]}
 

@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.reports import ReplicaReport
 from deployments.batcher.submission import Outcome
-from deployments.control.wait_correction import WaitCorrection
+from deployments.control.model_corrections import WaitCorrection
 from deployments.errors import DeadlineError
 from deployments.haproxy.stats import ProxyReport
 from policy.profile import Profile
@@ -68,7 +68,7 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
 async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_have() -> None:
     async with emulated_service(PROFILE) as service:
         for rows in (4, 2):
-            service.front_meter.request_read(time.monotonic())
+            service.event_loop_meter.request_read(time.monotonic())
             await infer(service, rows=rows)
         for _ in range(10):  # it does not grow with what was counted before
             service.compare_with_proxy(ProxyReport(denied=10))

@@ -1,22 +1,21 @@
 """Fit what requests and batches cost a replica's event loop, while it runs.
 
-Each iteration of the loop says how much CPU time it took, and for how many requests, refusals and
-batches. A least-squares fit divides the time among them. It forgets slowly. Where requests and
-batches always come in the same proportion, their costs cannot be told apart; what was believed
-before then decides how the sum is divided. The loop's waits (`deployments.control.loop_waits`) turn
-CPU time into time.
+Each iteration of the loop took some CPU time, for a number of requests, refusals and batches. A
+least-squares fit divides the time among them. It forgets slowly. Where requests and batches always
+come in the same proportion, their costs cannot be told apart; what was believed before then decides
+how the sum is divided. The kernel's account of the thread's waits for a CPU turns CPU time into
+time.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from deployments.batcher.front_counts import FrontCounts
-from deployments.control.loop_waits import LoopState, LoopWaits
+from deployments.batcher.event_loop_meter import EventLoopCounts
 from policy.front import FrontCosts
 
 #: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch
@@ -26,20 +25,33 @@ _ASSUMED_MS = (0.05, 0.1, 0.01)
 _BELIEF_REQUESTS = 200.0
 #: Where the entries of a symmetric matrix stand in `IterationSums.products`.
 _SYMMETRIC = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+#: Time after which a second's utilization and waits count for 1/e.
+_WAITS_MEMORY_S = 10.0
+#: Least utilization of a loop that is held up by other processes, and share of its time that it
+#: waits for a CPU.
+_MIN_UTILIZATION, _WAIT_SHARE = 0.2, 1 / 3
+#: A loop that gets less of a CPU than this allows is not slow but stopped.
+_MAX_SLOWDOWN = 100.0
 
 
-class FrontFit:
-    """Track the costs of a replica's front, and revise those that the model uses.
+class EventLoopFit:
+    """Track how busy the event loop is, and what it spends; revise the costs that the model uses.
 
     Parameters
     ----------
-    front : FrontCosts or None
+    costs : FrontCosts or None
         The costs in the profile; None if they are not known.
 
     Attributes
     ----------
-    front : FrontCosts or None
+    costs : FrontCosts or None
         The costs that the model uses; None until they are measured.
+    utilization : float
+        Fraction of the time for which the loop had work.
+    slowdown : float
+        Time over CPU time of the loop's work, at least 1: it waits for a CPU.
+    lag_s : float
+        The longest that the loop kept anything waiting in the last tick.
     """
 
     #: Time after which a second's data counts for 1/e.
@@ -52,25 +64,27 @@ class FrontFit:
     #: costs more, and it does not matter.
     LEAST_JUDGED = 0.05
 
-    def __init__(self, front: FrontCosts | None = None) -> None:
-        self.front = front
-        self._waits = LoopWaits()
+    def __init__(self, costs: FrontCosts | None = None) -> None:
+        self.costs = costs
+        self.utilization, self.slowdown, self.lag_s = 0.0, 1.0, 0.0
+        # Duration, busy time, CPU time and waits for a CPU.
+        self._times_s = np.zeros(4)
         believed = _ASSUMED_MS
-        if front is not None:
-            believed = (front.request_ms, front.batch_ms, *_ASSUMED_MS[2:])
+        if costs is not None:
+            believed = (costs.request_ms, costs.batch_ms, *_ASSUMED_MS[2:])
         self._believed_ms: NDArray[np.float64] = np.array(believed)
         self._cpu_ms = self._believed_ms
         # The normal equations of the fit: regressors are answered requests, batches and refusals.
         self._products = np.zeros((3, 3))
         self._targets = np.zeros(3)
         self._totals = np.zeros(4)  # of the regressors, and seconds
-        self._takes_turns = front is not None and front.shares_cpu
+        self._shares_cpu = costs is not None and costs.shares_cpu
         self._was_off = False
 
     @property
-    def state(self) -> LoopState:
-        """How busy the loop is."""
-        return self._waits.state
+    def shares_cores(self) -> bool:
+        """Whether the loop is held up mainly by other processes on its cores."""
+        return self.utilization >= _MIN_UTILIZATION and 1 - 1 / self.slowdown >= _WAIT_SHARE
 
     @property
     def mean_batch_size(self) -> float | None:
@@ -85,32 +99,39 @@ class FrontFit:
             return None
         return float(self._cpu_ms[2]) * self.slowdown
 
-    @property
-    def slowdown(self) -> float:
-        """Factor from the loop's CPU time to its wall time, as the costs of the model have it.
+    def report(self) -> dict[str, Any]:
+        """Return the costs in force, and how busy the loop is; None where not measured."""
+        costs = self.costs
+        return {
+            "request_ms": costs and costs.request_ms,
+            "batch_ms": costs and costs.batch_ms,
+            "refuse_ms": self.refuse_ms,
+            "shares_cpu": costs and costs.shares_cpu,
+            "utilization": self.utilization,
+            "slowdown": self.slowdown,
+            "lag_ms": 1e3 * self.lag_s,
+        }
 
-        If front and device take turns, the model knows that already: then waiting for the
-        process's own threads is left out.
-        """
-        return self.state.foreign_slowdown if self._takes_turns else self.state.slowdown
-
-    def observe(
-        self, counts: FrontCounts, *, shares_cpu: bool, batches_s: Sequence[float] = ()
-    ) -> None:
-        """Record what the front did in a tick.
+    def observe(self, counts: EventLoopCounts, *, shares_cpu: bool) -> None:
+        """Record what the loop did in a tick.
 
         Parameters
         ----------
-        counts : FrontCounts
+        counts : EventLoopCounts
         shares_cpu : bool
             Whether batches were computed on the CPU that the event loop runs on.
-        batches_s : sequence of float
-            Durations of those that another thread computed.
         """
-        self._waits.observe(counts, batches_s)
-        self._takes_turns = shares_cpu or self.state.lock_held
+        if counts.duration_s <= 0:
+            return
+        self._times_s *= math.exp(-counts.duration_s / _WAITS_MEMORY_S)
+        self._times_s += counts.duration_s, counts.busy_s, counts.cpu_s, counts.cpu_wait_s
+        duration_s, busy_s, cpu_s, wait_s = self._times_s.tolist()
+        self.utilization = min(1.0, busy_s / duration_s)
+        self.slowdown = 1 + wait_s / max(cpu_s, wait_s / (_MAX_SLOWDOWN - 1)) if wait_s else 1.0
+        self.lag_s = counts.longest_lag_s
+        self._shares_cpu = shares_cpu
         answered = counts.requests - counts.refused
-        if counts.duration_s <= 0 or not (counts.requests or counts.batches):
+        if not (counts.requests or counts.batches):
             return
         row = np.array([answered, counts.batches, counts.refused, counts.duration_s])
         keep = math.exp(-counts.duration_s / self.MEMORY_S)
@@ -149,25 +170,25 @@ class FrontFit:
             or self._totals[0] < self.MIN_REQUESTS
         ):
             return None
-        measured, front = self.measured(), self.front
-        if front is not None and front.shares_cpu == measured.shares_cpu:
-            if self.state.utilization < self.LEAST_JUDGED:
+        measured, costs = self.measured(), self.costs
+        if costs is not None and costs.shares_cpu == measured.shares_cpu:
+            if self.utilization < self.LEAST_JUDGED:
                 return None
             ratio = measured.ms_per_request(batch_size) / max(
-                front.ms_per_request(batch_size), 1e-9
+                costs.ms_per_request(batch_size), 1e-9
             )
             is_off = not 1 / (1 + self.TOLERANCE) <= ratio <= 1 + self.TOLERANCE
             if not is_off or not self._was_off:
                 self._was_off = is_off
                 return None
         self._was_off = False
-        self.front = _rounded(measured)
-        return self.front
+        self.costs = _rounded(measured)
+        return self.costs
 
     def measured(self) -> FrontCosts:
         """Return the costs as measured now, in wall time."""
         request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
-        return FrontCosts(request_ms, batch_ms, self._takes_turns)
+        return FrontCosts(request_ms, batch_ms, self._shares_cpu)
 
 
 def _rounded(costs: FrontCosts) -> FrontCosts:

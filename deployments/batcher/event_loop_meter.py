@@ -1,4 +1,4 @@
-"""Measure the front of a replica: the event loop that reads, checks and answers requests.
+"""Measure a replica's event loop, which reads, checks and answers requests.
 
 A request waits in its socket while the loop is at work. The loop itself cannot see for how long,
 but it can bound it: what is read in one iteration became readable after the poll of the iteration
@@ -15,8 +15,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from deployments.batcher.front_counts import FrontCounts, IterationSums
 from deployments.models.threads import thread_cpu_wait_s
 
 #: Period of the heartbeat, and how long it goes on after the last request or batch.
@@ -26,11 +26,84 @@ _BEAT_FOR_S = 1.0
 _TIMER_SLACK_S = 0.002
 #: An iteration in which nothing was counted, and which took no longer than this, was idle.
 _IDLE_ITERATION_S = 50e-6
-#: How many times as long as in the iteration before a request is taken to cost at most.
-_SLOWER_AT_MOST = 2.0
 
 
-class FrontMeter:
+class IterationSums:
+    """Sums over iterations that had work, for a fit of what their parts cost.
+
+    Within a second, iterations with one request and with many come in all mixtures. Whole seconds
+    do not tell requests and batches apart: larger batches come with a higher rate, at which caches
+    are warm.
+
+    Attributes
+    ----------
+    products : list of float
+        Of answered requests a, batches b and refusals r: the sums of w a a, w a b, w a r, w b b,
+        w b r, w r r, with the weight w = 1 / (a + b + r) of an iteration.
+    cpu_s : list of float
+        The sums of w a c, w b c and w r c, with c the CPU time of the iteration.
+    """
+
+    __slots__ = ("cpu_s", "products")
+
+    def __init__(self) -> None:
+        self.products = [0.0] * 6
+        self.cpu_s = [0.0] * 3
+
+    def add(self, answered: int, batches: int, refused: int, cpu_s: float) -> None:
+        """Add an iteration."""
+        weight = 1 / (answered + batches + refused)
+        weighted, weighted_batches = weight * answered, weight * batches
+        products, sums_s = self.products, self.cpu_s
+        products[0] += weighted * answered
+        products[1] += weighted * batches
+        products[3] += weighted_batches * batches
+        sums_s[0] += weighted * cpu_s
+        sums_s[1] += weighted_batches * cpu_s
+        if refused:
+            products[2] += weighted * refused
+            products[4] += weighted_batches * refused
+            products[5] += weight * refused * refused
+            sums_s[2] += weight * refused * cpu_s
+
+
+@dataclass(frozen=True, slots=True)
+class EventLoopCounts:
+    """What the event loop did between two calls of `EventLoopMeter.take`.
+
+    Attributes
+    ----------
+    duration_s : float
+        Time between the calls.
+    requests, refused : int
+        Requests read, and those of them that were refused before they were parsed.
+    batches : int
+        Batches that ended.
+    busy_s : float
+        Wall time of the iterations that had work, without the batches that they computed.
+    cpu_s : float
+        CPU time of the loop's thread, batches included.
+    cpu_wait_s : float
+        Time for which the thread was ready to run, but had no CPU; 0 if that is not known.
+    longest_lag_s : float
+        The longest that the loop kept anything waiting: its longest iteration, or its latest
+        heartbeat.
+    iterations : IterationSums
+        Of the iterations that had work, without the batches that the thread computed itself.
+    """
+
+    duration_s: float
+    requests: int
+    refused: int
+    batches: int
+    busy_s: float
+    cpu_s: float
+    cpu_wait_s: float
+    longest_lag_s: float
+    iterations: IterationSums = field(default_factory=IterationSums)
+
+
+class EventLoopMeter:
     """Count and time the work of one event loop; every method runs on the loop's thread.
 
     Parameters
@@ -39,19 +112,15 @@ class FrontMeter:
         Runs a callback in the loop's next iteration, as `asyncio.AbstractEventLoop.call_soon`.
     call_later : callable
         Runs a callback after a delay in seconds, as `asyncio.AbstractEventLoop.call_later`.
-    clock, thread_clock, process_clock : callable
-        Wall time, CPU time of the calling thread, and CPU time of the process, in seconds.
+    clock, thread_clock : callable
+        Wall time, and CPU time of the calling thread, in seconds.
     cpu_wait_clock : callable
         For how long the calling thread has waited for a CPU, in seconds; None: not known.
 
     Attributes
     ----------
     requests, refused, batches : int
-        Since the start; as in `FrontCounts`.
-    request_s : float
-        Length of the last iteration that read requests, per request.
-    worked_s : float
-        Total length of the iterations that had work, since the start.
+        Since the start; as in `EventLoopCounts`.
     """
 
     def __init__(
@@ -61,43 +130,34 @@ class FrontMeter:
         *,
         clock: Callable[[], float] = time.monotonic,
         thread_clock: Callable[[], float] = time.thread_time,
-        process_clock: Callable[[], float] = time.process_time,
         cpu_wait_clock: Callable[[], float | None] = thread_cpu_wait_s,
     ) -> None:
-        self.requests = 0
-        self.refused = 0
-        self.batches = 0
-        self.request_s = self.worked_s = 0.0
+        self.requests = self.refused = self.batches = 0
         self._call_soon, self._call_later = call_soon, call_later
-        self._clock, self._thread_clock, self._process_clock = clock, thread_clock, process_clock
+        self._clock, self._thread_clock = clock, thread_clock
+        self._cpu_wait_clock = cpu_wait_clock
         # The marker: pending while the loop works.
         self._working = False
         self._counted = False
         self._iteration_began_s = self._iteration_began_cpu_s = 0.0
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._readable_since_s = -math.inf
-        # Requests before the present iteration, and those of the iteration before.
-        self._requests_before = self._last_requests = 0
-        # Refused requests and batches before the present iteration.
-        self._refused_before = self._batches_before = 0
-        #: When the first request of the latest iteration that had any was read.
-        self._first_read_s = 0.0
+        #: Length of the iteration before, without batches.
+        self._last_length_s = 0.0
+        # Before the present iteration.
+        self._requests_before = self._refused_before = self._batches_before = 0
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
-        self._beat_cpu_s = 0.0
         self._last_work_s = -math.inf
-        self._cpu_wait_clock = cpu_wait_clock
         # Since the last `take`.
-        self._busy_s = self._busy_cpu_s = self._longest_lag_s = 0.0
-        self._stalled_s = 0.0
+        self._busy_s = self._longest_lag_s = 0.0
         self._iterations = IterationSums()
         # CPU time of iterations without a request or batch, until one has a request.
         self._parts_cpu_s = 0.0
-        self._cpu_wait_taken_s = cpu_wait_clock()
-        self._taken = (clock(), thread_clock(), process_clock(), 0, 0, 0)
+        self._taken = self._totals()
 
     @classmethod
-    def on_loop(cls, loop: asyncio.AbstractEventLoop) -> "FrontMeter":
+    def on_loop(cls, loop: asyncio.AbstractEventLoop) -> "EventLoopMeter":
         """Return a meter for `loop`; call this on its thread."""
         return cls(loop.call_soon, loop.call_later)
 
@@ -114,12 +174,8 @@ class FrontMeter:
         float
             When it could first have been read, as `readable_since_s`.
         """
-        if self.requests == self._requests_before:
-            self._first_read_s = now_s
         self.requests += 1
-        since_s = self.readable_since_s(now_s)
-        self._note_work(now_s)
-        return since_s
+        return self.part_read(now_s)
 
     def part_read(self, now_s: float) -> float:
         """Note that more of a counted request is read; parameters and result as `request_read`."""
@@ -159,50 +215,40 @@ class FrontMeter:
         return since_s
 
     def time_left_s(self, now_s: float) -> float:
-        """Return how much longer the present iteration is likely to take.
+        """Return how much longer the present iteration is likely to take: as long as the last one.
 
-        Its answers leave when all that its poll returned has been read. This is when that is, if
-        there are as many requests as in the iteration before, and the rest cost what those before
-        the present one did. But one slow request says little of the others: they are not taken to
-        cost more than twice what those in the iteration before did. The batches that it ran before
-        it read do not count.
+        Its answers leave when all that its poll returned has been read. Batches do not count.
         """
-        handled = self.requests - self._requests_before - 1
-        if not self._working or not 0 < handled < self._last_requests:
+        if not self._working:
             return 0.0
-        each_s = max(0.0, now_s - self._first_read_s) / handled
-        each_s = min(each_s, _SLOWER_AT_MOST * self.request_s)
-        return each_s * (self._last_requests - handled)
+        passed_s = now_s - self._iteration_began_s - self._iteration_forward_s
+        return max(0.0, self._last_length_s - passed_s)
 
-    def take(self) -> FrontCounts:
-        """Return what the front did since the last call."""
-        now = (
-            *(self._clock(), self._thread_clock(), self._process_clock()),
+    def take(self) -> EventLoopCounts:
+        """Return what the loop did since the last call."""
+        before, self._taken = self._taken, self._totals()
+        duration_s, cpu_s, cpu_wait_s, requests, refused, batches = (
+            now - then for now, then in zip(self._taken, before, strict=True)
+        )
+        counts = EventLoopCounts(
+            duration_s,
+            int(requests),
+            int(refused),
+            int(batches),
+            self._busy_s,
+            cpu_s,
+            cpu_wait_s,
+            self._longest_lag_s,
+            self._iterations,
+        )
+        self._busy_s, self._longest_lag_s, self._iterations = 0.0, 0.0, IterationSums()
+        return counts
+
+    def _totals(self) -> tuple[float, ...]:
+        return (
+            *(self._clock(), self._thread_clock(), self._cpu_wait_clock() or 0.0),
             *(self.requests, self.refused, self.batches),
         )
-        duration_s, cpu_s, process_cpu_s, requests, refused, batches = (
-            after - before for after, before in zip(now, self._taken, strict=True)
-        )
-        before_s, self._cpu_wait_taken_s = self._cpu_wait_taken_s, self._cpu_wait_clock()
-        cpu_wait_s = None
-        if before_s is not None and self._cpu_wait_taken_s is not None:
-            cpu_wait_s = self._cpu_wait_taken_s - before_s
-        counts = FrontCounts(
-            duration_s=duration_s,
-            requests=int(requests),
-            refused=int(refused),
-            batches=int(batches),
-            busy_s=self._busy_s,
-            busy_cpu_s=self._busy_cpu_s,
-            other_cpu_s=max(0.0, process_cpu_s - cpu_s),
-            longest_lag_s=self._longest_lag_s,
-            cpu_wait_s=cpu_wait_s,
-            iterations=self._iterations,
-            stalled_s=self._stalled_s,
-        )
-        self._taken, self._iterations = now, IterationSums()
-        self._busy_s = self._busy_cpu_s = self._longest_lag_s = self._stalled_s = 0.0
-        return counts
 
     def _note_work(self, now_s: float) -> None:
         self._counted = True
@@ -210,14 +256,13 @@ class FrontMeter:
             self._working = True
             self._readable_since_s = self._iteration_began_s = now_s
             self._iteration_began_cpu_s = self._thread_clock()
+            self._last_length_s = 0.0
             self._call_soon(self._end_iteration)
         self._last_work_s = now_s
         if self._beat_due_s == math.inf:
             self._next_beat(now_s)
 
     def _end_iteration(self) -> None:
-        self._last_requests = self.requests - self._requests_before
-        self._requests_before = self.requests
         now_s, cpu_s = self._clock(), self._thread_clock()
         length_s = now_s - self._iteration_began_s
         if not self._counted and length_s <= _IDLE_ITERATION_S:
@@ -225,42 +270,41 @@ class FrontMeter:
             self._working = False
             return
         self._counted = False
-        self.worked_s += length_s
-        if self._last_requests:
-            self.request_s = length_s / self._last_requests
-        self._busy_s += max(0.0, length_s - self._iteration_forward_s)
-        length_cpu_s = cpu_s - self._iteration_began_cpu_s
-        front_cpu_s = max(0.0, length_cpu_s - self._iteration_forward_cpu_s)
-        self._busy_cpu_s += front_cpu_s
-        refused = self.refused - self._refused_before
-        answered, batches = self._last_requests - refused, self.batches - self._batches_before
-        self._refused_before, self._batches_before = self.refused, self.batches
-        if answered > 0 or refused:
-            cpu_of_requests_s = front_cpu_s + self._parts_cpu_s
-            self._iterations.add(max(0, answered), batches, refused, cpu_of_requests_s)
-            self._parts_cpu_s = 0.0
-        elif batches:
-            self._iterations.add(0, batches, 0, front_cpu_s)
-        else:
-            # It read or parsed a part of a large body: that is a cost of requests as well.
-            self._parts_cpu_s += front_cpu_s
+        self._last_length_s = max(0.0, length_s - self._iteration_forward_s)
+        self._busy_s += self._last_length_s
+        self._add_iteration(
+            max(0.0, cpu_s - self._iteration_began_cpu_s - self._iteration_forward_cpu_s)
+        )
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._longest_lag_s = max(self._longest_lag_s, length_s)
         self._readable_since_s = self._iteration_began_s
         self._iteration_began_s, self._iteration_began_cpu_s = now_s, cpu_s
         self._call_soon(self._end_iteration)
 
+    def _add_iteration(self, cpu_s: float) -> None:
+        requests, refused = self.requests - self._requests_before, self.refused
+        refused, batches = refused - self._refused_before, self.batches - self._batches_before
+        self._requests_before, self._refused_before = self.requests, self.refused
+        self._batches_before = self.batches
+        if requests > refused or refused:
+            self._iterations.add(
+                max(0, requests - refused), batches, refused, cpu_s + self._parts_cpu_s
+            )
+            self._parts_cpu_s = 0.0
+        elif batches:
+            self._iterations.add(0, batches, 0, cpu_s)
+        else:
+            # It read or parsed a part of a large body: that is a cost of requests as well.
+            self._parts_cpu_s += cpu_s
+
     def _beat(self) -> None:
         now_s = self._clock()
-        late_s = now_s - self._beat_due_s
-        self._longest_lag_s = max(self._longest_lag_s, late_s)
-        worked_s = self._thread_clock() - self._beat_cpu_s
-        self._stalled_s += max(0.0, late_s - _TIMER_SLACK_S - worked_s)
+        self._longest_lag_s = max(self._longest_lag_s, now_s - self._beat_due_s)
         if now_s - self._last_work_s > _BEAT_FOR_S:
             self._beat_due_s = math.inf
             return
         self._next_beat(now_s)
 
     def _next_beat(self, now_s: float) -> None:
-        self._beat_due_s, self._beat_cpu_s = now_s + HEARTBEAT_S, self._thread_clock()
+        self._beat_due_s = now_s + HEARTBEAT_S
         self._call_later(HEARTBEAT_S, self._beat)

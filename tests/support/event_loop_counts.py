@@ -1,12 +1,12 @@
-"""What a front did in a tick, made of equal iterations."""
+"""What an event loop did in a second, made of equal iterations."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from deployments.batcher.front_counts import FrontCounts, IterationSums
+from deployments.batcher.event_loop_meter import EventLoopCounts, IterationSums
 
 
-def front_counts(
+def event_loop_counts(
     requests: int,
     batches: int,
     refused: int = 0,
@@ -14,7 +14,7 @@ def front_counts(
     costs_s: Sequence[float] = (0.0, 0.0, 0.0),
     slowdown: float = 1.0,
     **others: Any,
-) -> FrontCounts:
+) -> EventLoopCounts:
     """Return a second with an iteration for each batch, over which the requests are spread.
 
     Parameters
@@ -24,9 +24,9 @@ def front_counts(
     costs_s : sequence of float
         CPU time of a request that is answered, of a batch, and of a refusal.
     slowdown : float
-        Wall time of the iterations over their CPU time.
+        Wall time of the iterations over their CPU time: the loop waits for a CPU.
     **others
-        Further attributes of `FrontCounts`.
+        Further attributes of `EventLoopCounts`.
     """
     answered = requests - refused
     parts = max(batches, 1)
@@ -43,9 +43,11 @@ def front_counts(
     given: dict[str, Any] = {
         "duration_s": 1.0,
         "busy_s": slowdown * cpu_s,
-        "busy_cpu_s": cpu_s,
-        "other_cpu_s": 0.0,
+        "cpu_s": cpu_s,
+        "cpu_wait_s": (slowdown - 1) * cpu_s,
         "longest_lag_s": 0.002,
+        "iterations": iterations,
     }
-    given["iterations"] = iterations
-    return FrontCounts(requests=requests, refused=refused, batches=batches, **{**given, **others})
+    return EventLoopCounts(
+        requests=requests, refused=refused, batches=batches, **{**given, **others}
+    )
