@@ -71,7 +71,7 @@ LOADS = (0.3, 0.6, 0.9)
 PERCENTILES = (50, 95, 99)
 SLA = {"response_time_ms": 50, "percentile": 99}
 OBJECTIVES = {
-    "greedy": {"objective": "weights", "latency_weight": 1, "energy_weight": 0},
+    "greedy": {"objective": "weights", "energy_weight": 0},
     "policy": {"objective": "sla"},
 }
 

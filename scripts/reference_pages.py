@@ -68,6 +68,7 @@ LIVE = (
     Section("user_config.access", live.AccessConfig),
     Section("user_config.access.tokens[]", live.TokenConfig),
     Section("user_config.tracing", live.TracingConfig),
+    Section("user_config.tracing.expert", live.ExpertTracingConfig),
     Section("user_config.models.NAME", live.HostedModelConfig),
 )
 PIPELINE = (
@@ -79,6 +80,7 @@ PIPELINE = (
     Section("steps[].stage.expert", step_config.ExpertStageConfig),
     Section("steps[].ensemble", step_config.EnsembleConfig, steps.Ensemble),
     Section("steps[].switch", step_config.SwitchConfig, steps.Switch),
+    Section("steps[].switch.expert", step_config.ExpertSwitchConfig),
     Section("steps[].each", step_config.EachConfig, steps.Each),
     Section("steps[].each.expert", step_config.ExpertEachConfig),
 )
@@ -136,7 +138,9 @@ def config_page() -> str:
             "[pipeline](pipelines.md). Below its `args`, each step has exactly one of the keys\n"
             "`stage`, `ensemble`, `switch` and `each`. Its `user_config` has, as above,\n"
             "`sla`, `access`, `tracing`, and of `limits`\n"
-            "`late`, `max_rows_per_request` and `max_body_bytes`.",
+            "`late`, `max_rows_per_request` and `max_body_bytes`. A stage with\n"
+            "`place: deployment` may have `ray_actor_options`, as Ray's\n"
+            "deployments have.",
             PIPELINE,
         ),
     ):

@@ -74,10 +74,12 @@ class ModelConfig(StrictModel):
 class ExpertStoreConfig(StrictModel):
     """Where the store's tiers are, and what leaves them first."""
 
+    #: Size of the tier of GPU memory, on nodes with a GPU; 0: none.
+    device_bytes: int = Field(default=0, ge=0)
     #: The GPU of the GPU memory's tier: its number on the node, or its UUID.
     device: str = "0"
     #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
-    disk: Path | None = None
+    disk: str | None = None
     #: Which model leaves a full tier first: the least recently used, the least commonly used, or
     #: the quickest to bring back.
     eviction: Literal["lru", "lcu", "reload-time"] = "lru"
@@ -97,8 +99,6 @@ class StoreConfig(StrictModel):
     host_bytes: int = Field(default=8_000_000_000, ge=1)
     #: Size of the disk tier.
     disk_bytes: int = Field(default=50_000_000_000, ge=0)
-    #: Size of the tier of GPU memory, on nodes with a GPU; 0: none.
-    device_bytes: int = Field(default=0, ge=0)
     #: What rarely needs a change.
     expert: ExpertStoreConfig = ExpertStoreConfig()
 
@@ -107,9 +107,9 @@ class StoreConfig(StrictModel):
         place = hashlib.sha256(self.remote.encode()).hexdigest()[:12]
         return ManagerSettings(
             remote=self.remote,
-            disk=self.expert.disk or Path.home() / f".cache/sojourn/store-{place}",
+            disk=Path(self.expert.disk or Path.home() / f".cache/sojourn/store-{place}"),
             host_bytes=self.host_bytes,
-            device_bytes=self.device_bytes,
+            device_bytes=self.expert.device_bytes,
             device=self.expert.device,
             disk_bytes=self.disk_bytes,
             socket=default_socket().with_name(f"store-{place}.sock"),
@@ -124,7 +124,7 @@ class ReplicaArgs(StrictModel):
     #: The deployment's own model, which stays loaded.
     model: ModelConfig
     #: Further models that the same replicas serve.
-    models: tuple[ModelConfig, ...] = ()
+    models: list[ModelConfig] = Field(default_factory=list)
     #: When the further models are loaded: as a replica starts, or as a request asks for one.
     load_models: Literal["at_start", "on_demand"] = "at_start"
     #: None: replicas start no manager, and use the one that the user started, if they need one.

@@ -65,16 +65,13 @@ class PolicyConfig(StrictModel):
 
     #: What the policy minimizes, as above.
     objective: Literal["auto", "sla", "weights"] = "auto"
-    #: With ``weights``: cost per ms of mean response time.
-    latency_weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    #: With ``weights``: cost per W of mean power.
+    #: With ``weights``: cost per W of mean power, where a ms of mean response time costs 1.
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _weights_weigh(self) -> Self:
-        weights = (self.latency_weight, self.energy_weight)
-        if weights != (1.0, 0.0) and self.objective != "weights":
-            raise ValueError("weights have no effect without `objective: weights`")
+        if self.energy_weight and self.objective != "weights":
+            raise ValueError("energy_weight has no effect without `objective: weights`")
         return self
 
 
@@ -88,6 +85,8 @@ class ExpertAutoscalerConfig(StrictModel):
     window_s: float = Field(default=10.0, ge=1, le=300)
     #: How the demand is forecast: ``auto`` compares all forecasts, a name restricts it to a kind.
     forecast: Literal["last", "linear", "auto", "peak", "holt", "recurring"] = "auto"
+    #: With ``min_replicas: 0``: the last replica goes after this long without a request, in s.
+    scale_to_zero_delay_s: float = Field(default=300.0, ge=0, le=1e6)
     #: Factor by which the rate may suddenly rise and still be absorbed without new replicas.
     burst_factor: float = Field(default=1.0, ge=1, le=1e3)
     #: With ``standbys: auto``: price of a standby, as a share of a replica's.
@@ -107,8 +106,6 @@ class AutoscalerConfig(StrictModel):
     #: How long fewer replicas must have been enough before some go, in s. None: as long as a
     #: replica takes to start, but at most 20 s.
     scale_down_delay_s: float | None = Field(default=None, ge=0, le=1e6)
-    #: With ``min_replicas: 0``: the last replica goes after this long without a request, in s.
-    scale_to_zero_delay_s: float = Field(default=300.0, ge=0, le=1e6)
     #: Standbys to keep beside the replicas that serve, or ``auto``: as many as pay.
     standbys: int | str = 0
     #: For experiments.
@@ -148,7 +145,6 @@ class AutoscalerConfig(StrictModel):
             compliant_minutes=self.compliant_minutes,
             risk=None if risk_percent is None else risk_percent / 100,
             scale_down_delay_s=self.scale_down_delay_s,
-            scale_to_zero_delay_s=self.scale_to_zero_delay_s,
             standbys=self.standbys,
             **expert,
         )
@@ -157,6 +153,9 @@ class AutoscalerConfig(StrictModel):
 class ExpertLimitsConfig(StrictModel):
     """Limits whose defaults follow from the model and the machine."""
 
+    #: Rows that may wait; a request does not count those of lower priorities. None: as many as the
+    #: device serves within the SLA.
+    max_queue_rows: int | None = Field(default=None, ge=1)
     #: Largest batch. Batches are never larger than the most efficient one that fits twice into the
     #: SLA's response time, unless `late` is "serve".
     batch_size_limit: int | None = Field(default=None, ge=1)
@@ -169,14 +168,13 @@ class ExpertLimitsConfig(StrictModel):
     receive_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     #: A request is given up after this time, whatever deadline it carries.
     max_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
+    #: Levels of priority: 1 is the highest, this one the lowest, which is the default.
+    priority_levels: int = Field(default=2, ge=1, le=100)
 
 
 class LimitsConfig(StrictModel):
     """What a replica accepts."""
 
-    #: Rows that may wait; a request does not count those of lower priorities. None: as many as the
-    #: device serves within the SLA.
-    max_queue_rows: int | None = Field(default=None, ge=1)
     #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
     #: "serve" it all the same.
     late: Literal["refuse", "serve"] = "refuse"
@@ -185,8 +183,6 @@ class LimitsConfig(StrictModel):
     #: Size of a body. None: what `max_rows_per_request` rows of the model's inputs take as JSON, at
     #: most 4 MiB.
     max_body_bytes: int | None = Field(default=None, ge=1)
-    #: Levels of priority: 1 is the highest, this one the lowest, which is the default.
-    priority_levels: int = Field(default=2, ge=1, le=100)
     #: What rarely needs a change.
     expert: ExpertLimitsConfig = ExpertLimitsConfig()
 
@@ -199,7 +195,7 @@ class TokenConfig(StrictModel):
     #: SHA-256 of the token.
     hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     #: What the token allows.
-    scopes: tuple[Scope, ...] = Field(default=("inference",), min_length=1)
+    scopes: list[Scope] = Field(default=["inference"], min_length=1)
     #: Requests per second to the service as a whole. None: no limit.
     requests_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Requests at once after a pause. None: those of one second, and at least 1.
@@ -221,13 +217,13 @@ class AccessConfig(StrictModel):
     """Access to the service: without `tokens` for everyone, with an empty list for nobody."""
 
     #: None: everything is open to everyone.
-    tokens: tuple[TokenConfig, ...] | None = None
+    tokens: list[TokenConfig] | None = None
     #: What needs no token all the same.
-    anonymous: tuple[Scope, ...] = ()
+    anonymous: list[Scope] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        tokens = self.tokens or ()
+        tokens = self.tokens or []
         for what in ("name", "hash"):
             values = [getattr(token, what) for token in tokens]
             repeated = next((value for value in values if values.count(value) > 1), None)
@@ -242,6 +238,13 @@ class AccessConfig(StrictModel):
         return self.tokens is not None and scope not in self.anonymous
 
 
+class ExpertTracingConfig(StrictModel):
+    """A bound on what tracing costs."""
+
+    #: Most requests traced per second, whatever clients decide.
+    max_per_s: float = Field(default=100.0, gt=0, allow_inf_nan=False)
+
+
 class TracingConfig(StrictModel):
     """Export spans of requests to an OpenTelemetry collector."""
 
@@ -249,8 +252,8 @@ class TracingConfig(StrictModel):
     sample_percent: float = Field(default=1.0, ge=0, le=100)
     #: Where spans go, by OTLP over HTTP.
     endpoint: str = Field(default="http://127.0.0.1:4318/v1/traces", pattern=r"^https?://")
-    #: Most requests traced per second, whatever clients decide.
-    max_per_s: float = Field(default=100.0, gt=0, allow_inf_nan=False)
+    #: What rarely needs a change.
+    expert: ExpertTracingConfig = ExpertTracingConfig()
 
 
 class HostedModelConfig(StrictModel):
@@ -298,8 +301,8 @@ class UserConfig(StrictModel):
         """Return how a replica on the device of `profile` batches."""
         settings = BatchingSettings(
             objective=self.policy.objective,
-            weights=Weights(self.policy.latency_weight, self.policy.energy_weight),
-            waiting_room=self.limits.max_queue_rows,
+            weights=Weights(energy_weight=self.policy.energy_weight),
+            waiting_room=self.limits.expert.max_queue_rows,
             batch_size_limit=self.limits.expert.batch_size_limit,
             serve_late=self.limits.late == "serve",
         )

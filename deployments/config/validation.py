@@ -2,10 +2,9 @@
 
 import difflib
 from collections.abc import Collection
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from policy.errors import InvalidInputError
@@ -24,19 +23,9 @@ class ConfigError(InvalidInputError):
 
 
 class StrictModel(BaseModel):
-    """A part of a configuration: unknown keys are errors, and it is immutable."""
+    """A part of a configuration: unknown keys are errors, and nothing is converted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse `true` for a number; pydantic takes it for 1."""
-        if isinstance(value, bool) and info.field_name is not None:
-            kinds = _kinds(cls.model_fields[info.field_name].annotation)
-            if kinds & {int, float} and not kinds & {bool, Any}:
-                raise ValueError("must be a number")
-        return value
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
@@ -101,14 +90,6 @@ def _known_keys(model: type[BaseModel], place: Place) -> set[str]:
         field = model.model_fields.get(str(name))
         model = (field and _model_within(field.annotation)) or model
     return set(model.model_fields)
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """Return the types in an annotation such as ``int | None``; none of those within a list."""
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return {kind for part in get_args(annotation) for kind in _kinds(part)}
-    return {annotation} if origin is None else set()
 
 
 def _model_within(annotation: Any) -> type[BaseModel] | None:

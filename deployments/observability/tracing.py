@@ -128,7 +128,7 @@ class Tracing:
         self._config, self._provider = config, provider
         if config is not None and provider is not None:
             self._tracer = provider.get_tracer("sojourn", self._version)
-            self._bucket = TokenBucket(config.max_per_s, max(1.0, config.max_per_s))
+            self._bucket = TokenBucket(config.expert.max_per_s, max(1.0, config.expert.max_per_s))
         self.on = provider is not None
 
     def close(self) -> None:

@@ -163,12 +163,12 @@ class InferenceService(BatchedService):
         else:
             self._begin(user_config)
         self.access.configure(user_config.access)
-        limits = user_config.limits
+        limits, levels = user_config.limits, user_config.limits.expert.priority_levels
         self.signature = Signature(
             self._model.inputs,
             self._model.outputs,
             limits.max_rows_per_request,
-            PriorityLevels(limits.priority_levels, limits.priority_levels),
+            PriorityLevels(levels, levels),
         )
         self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
         self.receive_timeout_s = limits.expert.receive_timeout_s

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ray._private.runtime_env.packaging import download_and_unpack_package
 
-from deployments.config.document import ApplicationEntry
+from deployments.config.serve_schema import ApplicationEntry
 from sojourn.cli import main
 from tests.support.readme import ROOT
 

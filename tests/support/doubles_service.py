@@ -58,7 +58,7 @@ USER_CONFIG: dict[str, Any] = {
     # A slow machine must not turn answers into refusals.
     "limits": {
         "late": "serve",
-        "max_queue_rows": 8,
+        "expert": {"max_queue_rows": 8},
         "max_rows_per_request": 6,
         "max_body_bytes": 2000,
     },

@@ -68,7 +68,10 @@ async def main(journals: Path, *, full: bool) -> None:
     service = InferenceService(config, Fragile(), profile, journals=journals)
     await service.configure(
         parse_user_config(
-            {"policy": {"objective": "weights"}, "limits": {"late": "serve", "max_queue_rows": 100}}
+            {
+                "policy": {"objective": "weights"},
+                "limits": {"late": "serve", "expert": {"max_queue_rows": 100}},
+            }
         )
     )
     if full:

@@ -20,7 +20,7 @@ PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 
 USER_CONFIG: dict[str, Any] = {
     "policy": {"objective": "weights"},
     "sla": {"response_time_ms": 50, "percentile": 95},
-    "limits": {"late": "serve", "max_queue_rows": 8},
+    "limits": {"late": "serve", "expert": {"max_queue_rows": 8}},
 }
 
 

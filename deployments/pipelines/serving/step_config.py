@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from deployments.config.document import ActorOptions
+from deployments.config.serve_schema import ActorOptions
 from deployments.config.validation import StrictModel
 from deployments.models.base import TensorSpec
 from deployments.pipelines.core.steps import (
@@ -34,12 +34,12 @@ class TensorConfig(StrictModel):
     #: A datatype of the Open Inference Protocol, such as FP32 or BYTES.
     datatype: str
     #: Shape of one row. Empty: a number, or a text.
-    shape: tuple[int, ...] = ()
+    shape: list[int] = Field(default_factory=list)
 
     @property
     def spec(self) -> TensorSpec:
         """The tensor as the HTTP interface takes it."""
-        spec = TensorSpec(self.name, self.datatype, self.shape)
+        spec = TensorSpec(self.name, self.datatype, tuple(self.shape))
         if spec.is_variable:
             raise InvalidInputError(
                 f"tensor {self.name}: a pipeline's tensors have fixed shapes, not {self.shape}"
@@ -57,6 +57,8 @@ class ExpertStageConfig(StrictModel):
     budget_ms: float | None = None
     #: A worker that takes longer than this for one batch is killed and replaced.
     hang_after_s: float = 30.0
+    #: A function that returns an item, for measuring the profile with `policy: auto`.
+    example: str | None = None
     #: Cost of one worker, for `sojourn pipeline plan`.
     cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
@@ -78,8 +80,6 @@ class StageConfig(StrictModel):
     #: A profile file or its content.
     profile: str | dict[str, Any] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
-    #: A function that returns an item, for measuring the profile with `policy: auto`.
-    example: str | None = None
     #: With `place: deployment`: the most replicas, if they follow the load; `workers` is the least.
     max_workers: int | None = Field(default=None, ge=1)
     #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
@@ -109,12 +109,10 @@ class StageConfig(StrictModel):
         InvalidInputError
             A value is out of its range, or the profile is invalid.
         """
-        values = self.model_dump(
-            exclude={"profile", "expert", "example", "max_workers", "ray_actor_options"}
-        )
-        values |= self.expert.model_dump(exclude={"cost"})
-        if self.example is not None:
-            values["example"] = import_function(self.example)()
+        values = self.model_dump(exclude={"profile", "expert", "max_workers", "ray_actor_options"})
+        values |= self.expert.model_dump(exclude={"cost", "example"})
+        if self.expert.example is not None:
+            values["example"] = import_function(self.expert.example)()
         if isinstance(self.profile, str):
             values["profile"] = Profile.load(self.profile)
         elif self.profile is not None:
@@ -133,14 +131,21 @@ class EnsembleConfig(StrictModel):
     join: str | None = None
 
 
+class ExpertSwitchConfig(StrictModel):
+    """How many of the items take which branch."""
+
+    #: For planning: the percentage of the items that takes each branch, above 0. By default all the
+    #: same.
+    percentages: dict[str | int | bool, float] | None = None
+
+
 class SwitchConfig(StrictModel):
     """Branches of which each item passes one."""
 
     choose: str
     branches: dict[str | int | bool, list["StepConfig"]]
-    #: For planning: the percentage of the items that takes each branch, above 0. By default all the
-    #: same.
-    percentages: dict[str | int | bool, float] | None = None
+    #: What rarely needs a change.
+    expert: ExpertSwitchConfig = ExpertSwitchConfig()
 
 
 class ExpertEachConfig(StrictModel):
@@ -207,7 +212,7 @@ class StepConfig(StrictModel):
             keyed = {
                 key: build_steps(steps, function) for key, steps in self.switch.branches.items()
             }
-            percentages = self.switch.percentages
+            percentages = self.switch.expert.percentages
             shares = percentages and {key: part / 100 for key, part in percentages.items()}
             return Switch(function(self.switch.choose), keyed, shares)
         assert self.each is not None

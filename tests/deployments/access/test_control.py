@@ -13,7 +13,7 @@ from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedErr
 
 
 def config(*tokens: dict[str, Any], **more: Any) -> AccessConfig:
-    return AccessConfig.model_validate({"tokens": tokens, **more})
+    return AccessConfig.model_validate({"tokens": [*tokens], **more})
 
 
 def token(name: str, **more: Any) -> dict[str, Any]:

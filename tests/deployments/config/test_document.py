@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from deployments.config import document as ours
+from deployments.config import serve_schema
 from deployments.config.document import AUTOSCALING_POLICY, load_service_config
 from policy.errors import InvalidInputError
 from tests.support.readme import ROOT
@@ -94,13 +95,13 @@ def test_the_shipped_configs_are_valid(path: Path) -> None:
 @pytest.mark.parametrize(
     ("our_model", "rays"),
     [
-        (ours.ServeDocument, schema.ServeDeploySchema),
-        (ours.HttpOptions, schema.HTTPOptionsSchema),
-        (ours.ApplicationEntry, schema.ServeApplicationSchema),
-        (ours.DeploymentEntry, schema.DeploymentSchema),
-        (ours.AutoscalingConfig, AutoscalingConfig),
-        (ours.AutoscalingPolicy, AutoscalingPolicy),
-        (ours.ActorOptions, schema.RayActorOptionsSchema),
+        (serve_schema.ServeDocument, schema.ServeDeploySchema),
+        (serve_schema.HttpOptions, schema.HTTPOptionsSchema),
+        (serve_schema.ApplicationEntry, schema.ServeApplicationSchema),
+        (serve_schema.DeploymentEntry, schema.DeploymentSchema),
+        (serve_schema.AutoscalingConfig, AutoscalingConfig),
+        (serve_schema.AutoscalingPolicy, AutoscalingPolicy),
+        (serve_schema.ActorOptions, schema.RayActorOptionsSchema),
     ],
 )
 def test_the_known_keys_are_those_of_ray_serve(our_model: Any, rays: Any) -> None:
@@ -259,10 +260,10 @@ def test_a_value_of_the_wrong_kind_is_told_in_one_line(
 ) -> None:
     def change(document: dict[str, Any]) -> None:
         places: dict[type[BaseModel], dict[str, Any]] = {
-            ours.HttpOptions: document["http_options"],
-            ours.ApplicationEntry: application(document),
-            ours.DeploymentEntry: replica(document),
-            ours.ActorOptions: replica(document)["ray_actor_options"],
+            serve_schema.HttpOptions: document["http_options"],
+            serve_schema.ApplicationEntry: application(document),
+            serve_schema.DeploymentEntry: replica(document),
+            serve_schema.ActorOptions: replica(document)["ray_actor_options"],
         }
         next(place for model, place in places.items() if key in model.model_fields)[key] = value
 

@@ -52,8 +52,7 @@ def test_the_manager_is_started_with_the_budgets_of_the_config() -> None:
         remote="s3://models",
         host_bytes=3,
         disk_bytes=2,
-        device_bytes=1,
-        expert={"device": "7", "eager": True},
+        expert={"device_bytes": 1, "device": "7", "eager": True},
     )
     settings = config.settings()
     assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)

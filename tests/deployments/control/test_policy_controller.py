@@ -73,7 +73,7 @@ async def test_a_shorter_queue_reduces_the_rate() -> None:
     sla = {"response_time_ms": 15, "percentile": 95}
     async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
         before = await solved(service)
-        small_room = {"sla": sla, "limits": {"max_queue_rows": 1}}
+        small_room = {"sla": sla, "limits": {"expert": {"max_queue_rows": 1}}}
         await service.configure(parse_user_config(small_room))
         assert (await solved(service)).sla_rate_per_s < before.sla_rate_per_s
 

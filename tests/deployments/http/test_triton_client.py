@@ -279,7 +279,7 @@ async def test_requests_of_different_lengths_and_bfloat16_are_answered(
     model: type[Reads], binary: bool
 ) -> None:
     served = model()
-    async with asking(served, {"max_queue_rows": 64, "max_body_bytes": 20_000}) as ask:
+    async with asking(served, {"max_body_bytes": 20_000, "expert": {"max_queue_rows": 64}}) as ask:
         lengths = [1, 5, 64, 5, 2]
         for length in lengths:
             rows = 3
@@ -306,7 +306,7 @@ async def test_requests_of_different_lengths_and_bfloat16_are_answered(
 
 
 async def test_the_metadata_tells_dimensions_of_any_length_and_their_bound() -> None:
-    async with asking(Reads(), {"priority_levels": 3}) as ask:
+    async with asking(Reads(), {"expert": {"priority_levels": 3}}) as ask:
         metadata = await ask("get_model_metadata", "reads")
         assert metadata["inputs"] == [
             {

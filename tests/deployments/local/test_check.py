@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from deployments.config.document import ActorOptions, ServiceConfig, load_service_config
+from deployments.config.document import ServiceConfig, load_service_config
 from deployments.config.replica_args import ModelConfig
+from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
 from deployments.local.check import check_model, check_service

@@ -54,7 +54,7 @@ def test_nothing_is_traced_unless_configured() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
 def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
-    tracing, _ = tracing_of(TracingConfig(sample_percent=100 * ratio, max_per_s=1e9))
+    tracing, _ = tracing_of(TracingConfig(sample_percent=100 * ratio, expert={"max_per_s": 1e9}))
     # 2,000 draws: the standard deviation of their share is 1%.
     assert begun(tracing, None, 2000) / 2000 == pytest.approx(ratio, abs=0.06)
     assert begun(tracing, SAMPLED, 100) == 100
@@ -83,7 +83,7 @@ def test_an_invalid_traceparent_counts_as_none(value: bytes) -> None:
 
 
 def test_clients_cannot_ask_for_more_traces_than_allowed() -> None:
-    tracing, _ = tracing_of(TracingConfig(sample_percent=0, max_per_s=5))
+    tracing, _ = tracing_of(TracingConfig(sample_percent=0, expert={"max_per_s": 5.0}))
     assert begun(tracing, SAMPLED, 100, 0.0) == 5
     assert begun(tracing, SAMPLED, 100, 1.0) == 5
 

@@ -24,7 +24,7 @@ NAME = "autoscaled"
 #: One replica serves 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
 RATE_PER_S = 80
 STRICT = {"response_time_ms": 200, "percentile": 99.99}
-TIMES = {"scale_down_delay_s": 5, "scale_to_zero_delay_s": 2, "expert": {"window_s": 6}}
+TIMES = {"scale_down_delay_s": 5, "expert": {"window_s": 6, "scale_to_zero_delay_s": 2}}
 
 
 def document_of(**changes: Any) -> dict[str, Any]:

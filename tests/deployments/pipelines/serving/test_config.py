@@ -48,7 +48,7 @@ def test_all_kinds_of_steps(load):
             "switch": {
                 "choose": "builtins:len",
                 "branches": {1: [], "a": []},
-                "percentages": {1: 20, "a": 80},
+                "expert": {"percentages": {1: 20, "a": 80}},
             }
         },
         {"each": {"branch": [named], "expert": {"expected_items": 4, "max_items": 9}}},
