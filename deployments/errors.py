@@ -220,24 +220,9 @@ class ReplicaDiedError(RequestError):
 
 
 class BusyError(RequestError):
-    """The replica has no room. Another replica may have some, and this one may later.
-
-    Parameters
-    ----------
-    message : str
-    rows : int
-        Rows of the request, as far as they are known.
-
-    Attributes
-    ----------
-    rows : int
-    """
+    """The replica has no room. Another replica may have some, and this one may later."""
 
     status = 503
-
-    def __init__(self, message: str, rows: int = 1) -> None:
-        super().__init__(message)
-        self.rows = rows
 
 
 class DeviceError(RequestError):

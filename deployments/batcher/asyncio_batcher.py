@@ -12,20 +12,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.crash_journal import CrashJournal
 from deployments.batcher.death_guard import DeathGuard
-from deployments.batcher.death_journal import DeathJournal
 from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace_batch
-from deployments.batcher.device import DeviceThread
+from deployments.batcher.device import DeviceThread, WakeTimer
 from deployments.batcher.loop_run import run_on_loop
 from deployments.batcher.model_errors import ModelErrors
-from deployments.batcher.model_runner import BatchRun, DeviceLostError, Failure, ModelRunner
+from deployments.batcher.model_runner import (
+    BatchRecord,
+    BatchRun,
+    DeviceLostError,
+    Failure,
+    ModelRunner,
+)
 from deployments.batcher.placement import BatchPlacement
+from deployments.batcher.queued_request import QueuedRequest, queued
+from deployments.batcher.rejections import RejectionHandler
 from deployments.batcher.row_counts import RowCounts
-from deployments.batcher.shapes import Tensors
-from deployments.batcher.submission import Outcome, Submission, submission_of
-from deployments.batcher.unserved import Unserved
-from deployments.batcher.wake_timer import WakeTimer
 from deployments.models.base import Model
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Batch, StartReason
@@ -54,9 +57,9 @@ class Batcher:
         Decides which batches the event loop runs itself; by default, none.
     prepare_thread : callable, optional
         Called in the device thread before its first batch.
-    journal : DeathJournal, optional
-        Tells the other replicas of this machine what was on the device if this process dies; it is
-        closed with the batcher.
+    journal : CrashJournal, optional
+        Where the other replicas of this machine read what was on the device if this process dies;
+        it is closed with the batcher.
 
     Attributes
     ----------
@@ -68,7 +71,7 @@ class Batcher:
         Batches started.
     rows : RowCounts
         What became of the rows that reached this batcher.
-    unserved : Unserved
+    rejections : RejectionHandler
         Answers and counts the requests that get no outputs.
     """
 
@@ -79,14 +82,14 @@ class Batcher:
         on_batch: Callable[[BatchRecord], None] = lambda record: None,
         placement: BatchPlacement | None = None,
         prepare_thread: Callable[[], None] = lambda: None,
-        journal: DeathJournal | None = None,
+        journal: CrashJournal | None = None,
     ) -> None:
         self.core = core
         self.placement = placement or BatchPlacement()
         self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.rows = RowCounts()
-        self.unserved = Unserved(core, self.rows)
+        self.rejections = RejectionHandler(core, self.rows)
         self._model = model
         self._on_batch = on_batch
         self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
@@ -102,38 +105,8 @@ class Batcher:
         self._runner = ModelRunner(model)
         self._device = DeviceThread(self._runner, self._finish, self.lose_device, prepare_thread)
 
-    def submit_nowait(
-        self,
-        inputs: Tensors,
-        rows: int,
-        arrival_s: float,
-        on_done: Callable[[Outcome], None],
-        deadline_s: float = math.inf,
-        priority: int = 0,
-    ) -> Submission:
-        """Queue a request, and have its outcome handed over when it is known.
-
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-            The model's inputs, each of shape ``(rows, ...)``.
-        rows : int
-            Number of rows.
-        arrival_s : float
-            When the request reached this process, by `time.monotonic`.
-        on_done : callable
-            Called once on the event loop, after this call has returned, with the outcome: the
-            outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if the
-            request is cancelled.
-        deadline_s : float
-            When its answer becomes useless, by the same clock.
-        priority : int
-            0 is the lowest; each step above it is worth a head start.
-
-        Returns
-        -------
-        Submission
-            Its `cancel` gives the request up.
+    def submit(self, request: QueuedRequest) -> None:
+        """Queue a request that has begun (`QueuedRequest.begin`).
 
         Raises
         ------
@@ -149,24 +122,22 @@ class Batcher:
         Other outcomes are a `CrowdedOutError`, if its batch failed and there is no room to retry
         it, and any `RequestError` of the model.
         """
-        submission = Submission(
-            inputs, rows, arrival_s, deadline_s, priority, on_done, self._give_up
-        )
-        submission.kind = self._runner.shapes.class_of(inputs)
-        self.rows.arrived(rows, arrival_s)
+        rows, now_s = request.rows, time.monotonic()
+        request.kind = self._runner.shapes.class_of(request.content)
+        request.on_cancel = self._give_up
+        self.rows.arrived(rows, request.arrival_s)
         if self._full_batch_is_due():
-            self.make_room(rows, time.monotonic(), arrival_s, priority)
-        refusal = self.core.arrive(time.monotonic(), submission)
+            self.make_room(rows, now_s, request.arrival_s, request.priority)
+        refusal = self.core.arrive(now_s, request)
         if refusal is not None:
-            raise self.unserved.refused(refusal, rows)
+            raise self.rejections.refused(refusal, rows)
         # A busy device cannot start a batch.
-        if not self.core.device_busy or self.core.displaced:
+        if not self.core.device_busy or self.core.preempted:
             self.advance()
-        if deadline_s < math.inf:
-            submission.deadline_timer = self._loop.call_later(
-                deadline_s - time.monotonic(), self._on_deadline, submission
+        if request.deadline_s < math.inf:
+            request.deadline_timer = self._loop.call_later(
+                request.deadline_s - time.monotonic(), self._on_deadline, request
             )
-        return submission
 
     def make_room(self, rows: int, now_s: float, arrival_s: float, priority: int = 0) -> bool:
         """Return whether `rows` more rows may wait; if not, see whether a full batch can start.
@@ -186,14 +157,14 @@ class Batcher:
         is_due = self._advance_soon is not None and not self._advancing
         return is_due and self.core.queue_length >= self.core.limits.rows_that_fill
 
-    def _give_up(self, submission: Submission) -> None:
-        self.rows.cancelled += submission.rows
-        self.core.cancel(submission)
+    def _give_up(self, request: QueuedRequest) -> None:
+        self.rows.cancelled += request.rows
+        self.core.cancel(request)
         self.advance()
 
-    def _on_deadline(self, submission: Submission) -> None:
-        submission.deadline_timer = None
-        self.unserved.too_late(submission)
+    def _on_deadline(self, request: QueuedRequest) -> None:
+        request.deadline_timer = None
+        self.rejections.too_late(request)
         self.advance()
 
     def expire(self, oldest_s: float) -> None:
@@ -204,7 +175,7 @@ class Batcher:
         running = self._batch.slices if self._batch is not None else ()
         for request in {*self.core.requests(), *(part.request for part in running)}:
             if request.arrival_s < oldest_s and not request.cancelled:
-                self.unserved.too_late(request, "the request was not answered in time")
+                self.rejections.too_late(request, "the request was not answered in time")
         self.advance()
 
     def refresh(self) -> None:
@@ -240,9 +211,9 @@ class Batcher:
             # Any of them may be the reason; the others are free to go elsewhere.
             for part in self._batch.slices:
                 error = self._deaths.device_lost(part.request, reason)
-                submission_of(part.request).finish(error)
+                queued(part.request).finish(error)
             self._batch = None
-        self.unserved.device_lost(reason, waiting)
+        self.rejections.device_lost(reason, waiting)
         self.advance()
 
     async def drain(self) -> None:
@@ -292,11 +263,11 @@ class Batcher:
         """Start a batch if the core has one; return whether this thread ran it."""
         batch = self._deaths.next_batch(time.monotonic())
         while self.core.deadline_missed:
-            self.unserved.too_late(self.core.deadline_missed.pop())
-        while self.core.displaced:
-            self.unserved.displaced(self.core.displaced.pop(), time.monotonic())
+            self.rejections.too_late(self.core.deadline_missed.pop())
+        while self.core.preempted:
+            self.rejections.preempted(self.core.preempted.pop(), time.monotonic())
         while self.core.crowded_out:
-            self.unserved.crowded_out(self.core.crowded_out.pop())
+            self.rejections.crowded_out(self.core.crowded_out.pop())
         if batch is None:
             return False
         self.starts[batch.reason] += 1

@@ -8,8 +8,8 @@ Requests are known by their inputs. So equal ones are cleared together, and of a
 idempotent, as many are answered 500 as were lost: those that come later are new.
 """
 
-from deployments.batcher.death_journal import MAX_DEATHS, DeathJournal
-from deployments.batcher.submission import Submission, submission_of
+from deployments.batcher.crash_journal import MAX_DEATHS, CrashJournal
+from deployments.batcher.queued_request import QueuedRequest, queued
 from deployments.errors import DeviceError, ReplicaDiedError, RequestError
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Batch, Request
@@ -22,14 +22,14 @@ class DeathGuard:
     ----------
     core : BatcherCore
         Takes back the batches that may not run as they are.
-    journal : DeathJournal or None
+    journal : CrashJournal or None
         None: this process knows only of its own device.
     idempotent : bool
         Whether a request may be computed again.
     """
 
     def __init__(
-        self, core: BatcherCore, journal: DeathJournal | None, *, idempotent: bool
+        self, core: BatcherCore, journal: CrashJournal | None, *, idempotent: bool
     ) -> None:
         self._core = core
         self._journal = journal
@@ -50,11 +50,11 @@ class DeathGuard:
             alone = []
             recalled = False
             for place, part in enumerate(batch.slices):
-                deaths = journal.deaths.get(submission_of(part.request).digest, 0)
+                deaths = journal.deaths.get(queued(part.request).digest, 0)
                 if deaths >= self._max_deaths:
-                    submission_of(part.request).finish(self._error(deaths))
+                    queued(part.request).finish(self._error(deaths))
                     if not self._idempotent:
-                        journal.answered_lost(submission_of(part.request).digest)
+                        journal.answered_lost(queued(part.request).digest)
                     self._core.cancel(part.request)
                     recalled = True
                 elif deaths:
@@ -64,7 +64,7 @@ class DeathGuard:
             self._core.recall(batch, alone)
             batch = self._core.next_batch(now_s)
         if batch is not None:
-            journal.begin([submission_of(part.request).digest for part in batch.slices])
+            journal.begin([queued(part.request).digest for part in batch.slices])
         return batch
 
     def batch_ended(self) -> None:
@@ -72,14 +72,14 @@ class DeathGuard:
         if self._journal is not None:
             self._journal.end()
 
-    def answered(self, submission: Submission) -> None:
+    def answered(self, submission: QueuedRequest) -> None:
         """Note that a request was computed: clear it, and its equals, of the death that it saw."""
         if self._journal is None or not self._journal.deaths:
             return
         digest = submission.digest
         if digest in self._journal.deaths:
             self._journal.clear(digest)
-            self._core.release(lambda other: submission_of(other).digest == digest)
+            self._core.release(lambda other: queued(other).digest == digest)
 
     def device_lost(self, request: Request, reason: str) -> RequestError:
         """Return the answer to a request of the batch on a device that is lost.
@@ -89,7 +89,7 @@ class DeathGuard:
         deaths = 1
         if self._journal is not None:
             self._journal.device_lost()
-            deaths += self._journal.deaths.get(submission_of(request).digest, 0)
+            deaths += self._journal.deaths.get(queued(request).digest, 0)
         return self._error(deaths) if deaths >= self._max_deaths else DeviceError(reason)
 
     def refresh(self) -> None:

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from deployments.batcher.model_runner import BatchRun, Failure
+from deployments.batcher.queued_request import QueuedRequest, queued
 from deployments.batcher.shapes import Tensors
-from deployments.batcher.submission import Submission, submission_of
 from deployments.observability.tracing import BatchTimes
 from policy.batcher.requests import Batch
 
 
 def deliver_outputs(
-    batch: Batch, outputs: Sequence[Tensors], on_answered: Callable[[Submission], None]
+    batch: Batch, outputs: Sequence[Tensors], on_answered: Callable[[QueuedRequest], None]
 ) -> int:
     """Hand over the outputs of a batch.
 
@@ -30,7 +30,7 @@ def deliver_outputs(
     """
     rows = 0
     for (request, start, stop), part in zip(batch.slices, outputs, strict=True):
-        submission = submission_of(request)
+        submission = queued(request)
         if not submission.done:
             rows += stop - start
             if submission.add_outputs(start, stop, part):
@@ -41,7 +41,7 @@ def deliver_outputs(
 def deliver_failure(batch: Batch, failure: Failure, failed: Collection[int]) -> None:
     """Tell the senders of the slices at the places `failed` why the model failed."""
     for place in failed:
-        culprit = submission_of(batch.slices[place].request)
+        culprit = queued(batch.slices[place].request)
         culprit.finish(failure.blamed.get(place, failure.error))
 
 
@@ -50,7 +50,7 @@ def trace_batch(batch: Batch, run: BatchRun, started_s: float) -> None:
     traces = [
         submission.trace
         for part in batch.slices
-        if (submission := submission_of(part.request)).trace is not None
+        if (submission := queued(part.request)).trace is not None
     ]
     if traces:
         failed = isinstance(run.outcome, Failure)

@@ -1,11 +1,53 @@
-"""What became of the rows that reached a batcher."""
+"""What became of the rows that reached a batcher, and when they arrived."""
 
 import math
 from dataclasses import dataclass, field
 
-from deployments.batcher.arrival_counts import ArrivalCounts
 from policy.batcher.requests import Refusal, Request
 from policy.burstiness import COUNT_WINDOW_S
+
+
+class ArrivalCounts:
+    """Rows that arrived in each window of a fixed length, O(1) per arrival.
+
+    Windows are aligned to the clock. The window of the first arrival is not reported, because
+    counting may have begun within it.
+
+    Parameters
+    ----------
+    window_s : float
+        Length of a window.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._window: int | None = None
+        self._rows = 0
+        self._whole = False
+        self._ended: list[int] = []
+
+    def count(self, now_s: float, rows: int = 1) -> None:
+        """Count an arrival of `rows` rows."""
+        self._advance(now_s)
+        self._rows += rows
+
+    def take(self, now_s: float) -> list[int]:
+        """Return the counts of the windows that ended since the last call, the oldest first."""
+        if self._window is not None:
+            self._advance(now_s)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _advance(self, now_s: float) -> None:
+        window = math.floor(now_s / self._window_s)
+        if self._window is None:
+            self._window = window
+        # Requests are timestamped before they are parsed, so they may be slightly out of order.
+        elif window > self._window:
+            if self._whole:
+                self._ended.append(self._rows)
+            self._ended.extend([0] * (window - self._window - 1))
+            self._window, self._rows, self._whole = window, 0, True
 
 
 @dataclass(slots=True)
@@ -41,7 +83,7 @@ class RowCounts:
         self.offered += rows
         self.arrivals.count(arrival_s, rows)
 
-    def turned_away(self, refusal: Refusal, rows: int) -> None:
+    def rejected(self, refusal: Refusal, rows: int) -> None:
         """Count rows that were never let in.
 
         Where no other replica could answer them in time, they are no sign of too few replicas, and

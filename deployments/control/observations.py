@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.event_loop_meter import EventLoopCounts, EventLoopMeter
+from deployments.batcher.model_runner import BatchRecord
 from policy.objective import ServiceLevelObjective
 
 FloatArray = NDArray[np.float64]

@@ -26,7 +26,8 @@ from deployments.hosting.wishes import ModelWishes
 from deployments.http.answers import Answer
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.http.request import AUTHORIZATION, read_body
+from deployments.http.request_body import read_body
+from deployments.http.request_head import AUTHORIZATION
 from deployments.modelstore.errors import StoreFullError, UnknownModelError
 from deployments.observability.request_info import RequestInfo
 from deployments.serving.service import InferenceService

@@ -5,7 +5,7 @@ The app needs no Ray. Put any `Service` behind it and run it with an ASGI server
 
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.service_interface import Service
+from deployments.http.service import Service
 from deployments.http.signature import Signature
 
 __all__ = ["InferenceApp", "InferenceRequest", "Service", "Signature"]

@@ -1,18 +1,34 @@
-"""Answers of the HTTP interface: what each error becomes, and how clients' texts are quoted."""
+"""Answers of the HTTP interface: encoded outputs, explained errors, counts, and lines of the log.
 
+Large answers are compressed for clients that ask for it. That costs 12 ms per MB of JSON numbers
+and halves them, so it pays on links of less than some 300 Mbit/s. A thread does it: zlib gives up
+the interpreter's lock.
+"""
+
+import logging
 import reprlib
+import zlib
 from typing import Any
 
+import numpy as np
 import orjson
 
 from deployments.errors import (
+    BadRequestError,
     ForbiddenError,
     MethodNotAllowedError,
+    ModelError,
     RateLimitedError,
     RequestError,
     UnauthorizedError,
 )
-from deployments.http.request import Headers
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.request_head import HEADER_LENGTH, Headers
+from deployments.http.service import Service
+from deployments.http.signature import Tensors
+from deployments.observability.inference_statistics import RequestTotals
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.request_log import RequestLog
 
 #: Status, body and header fields; the length of the body and the request id are added.
 Answer = tuple[int, bytes, Headers]
@@ -67,3 +83,185 @@ def check_method(method: str, *allowed: str) -> None:
 def quote(text: str) -> str:
     """Quote the client's text for an error message: shortened, and always valid Unicode."""
     return _quoting.repr(text)
+
+
+#: orjson writes NaN and infinity so.
+_NULL = b"null"
+
+
+def encode_response(
+    model_name: str, model_version: str, request: InferenceRequest, outputs: Tensors
+) -> tuple[bytes, int | None]:
+    """Encode the response to `request`.
+
+    Parameters
+    ----------
+    model_name, model_version : str
+    request : InferenceRequest
+    outputs : mapping of str to ndarray, each of shape (request.rows, *spec.shape)
+        The model's outputs, by name.
+
+    Returns
+    -------
+    body : bytes
+    header_length : int or None
+        Length of the JSON part in bytes. None if the whole body is JSON.
+
+    Raises
+    ------
+    BadRequestError
+        The request wants an output as JSON that JSON cannot hold.
+    ModelError
+        It wants one as JSON that has NaN or infinity, which the model does not declare.
+    """
+    entries: list[dict[str, Any]] = []
+    raw: list[memoryview | bytes] = []
+    for codec, binary in request.outputs:
+        spec = codec.spec
+        array = np.ascontiguousarray(outputs[spec.name], codec.dtype)
+        entry: dict[str, Any] = {
+            "name": spec.name,
+            "datatype": spec.datatype,
+            "shape": array.shape,
+        }
+        if binary:
+            data = codec.to_binary(array)
+            entry["parameters"] = {"binary_data_size": len(data)}
+            raw.append(data)
+        else:
+            entry["data"] = codec.to_json(array)
+        entries.append(entry)
+    content: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
+    if request.id is not None:
+        content["id"] = request.id
+    content["outputs"] = entries
+    header = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    if _NULL in header:
+        _check_finite(request, outputs)
+    return (b"".join((header, *raw)), len(header)) if raw else (header, None)
+
+
+def _check_finite(request: InferenceRequest, outputs: Tensors) -> None:
+    """Check the outputs that are wanted as JSON for what it has no numbers for."""
+    for codec, binary in request.outputs:
+        spec = codec.spec
+        array = np.asarray(outputs[spec.name])
+        if binary or array.dtype.kind != "f":
+            continue
+        if np.isfinite(codec.to_json(array.astype(codec.dtype))).all():
+            continue
+        problem = f"output {spec.name!r} has NaN or infinity, which JSON cannot hold"
+        if spec.allow_nan:
+            raise BadRequestError(f"{problem}; request it with binary_data true")
+        raise ModelError(f"{problem}, and its model does not say that it may")
+
+
+logger = logging.getLogger("sojourn.http")
+
+
+class Outcomes:
+    """Answers the requests to one model, on both ways through the HTTP interface.
+
+    Parameters
+    ----------
+    model : str
+        Its name, for the log.
+
+    Attributes
+    ----------
+    totals : RequestTotals
+        The requests that were answered, and those that failed.
+    """
+
+    def __init__(self, model: str) -> None:
+        self.totals = RequestTotals()
+        self._log = RequestLog(model)
+
+    def success(
+        self, request: InferenceRequest, outputs: Tensors, service: Service, arrival_s: float
+    ) -> Answer:
+        """Return the answer with the outputs that a service computed, and count the request.
+
+        Raises
+        ------
+        RequestError
+            The outputs cannot be encoded.
+        """
+        try:
+            body, length = encode_response(
+                service.model_name, service.model_version, request, outputs
+            )
+        except RequestError:
+            raise
+        except Exception:
+            logger.exception("failed to encode the model's outputs")
+            raise ModelError("the model returned outputs that cannot be encoded") from None
+        self.totals.answered(request.rows, arrival_s)
+        service.count_answered(request.rows, arrival_s)
+        if length is None:
+            return 200, body, [JSON]
+        return 200, body, [BINARY, (HEADER_LENGTH, b"%d" % length)]
+
+    def failure(self, error: Exception, info: RequestInfo, arrival_s: float) -> Answer:
+        """Log a request that failed, and return its answer; only a `RequestError` is explained.
+
+        Parameters
+        ----------
+        error : Exception
+        info : RequestInfo
+        arrival_s : float
+            When it arrived, by `time.monotonic`.
+        """
+        if not isinstance(error, RequestError):
+            logger.error("internal error while answering a request", exc_info=error)
+            error = ModelError("internal error while answering this request")
+        self.log_failure(error.status, str(error), info, arrival_s)
+        return error_answer(error)
+
+    def log_failure(
+        self, status: int, error: str, info: RequestInfo, arrival_s: float, *, likewise: int = 0
+    ) -> None:
+        """Log a request that was refused or failed; too many lines are left out.
+
+        So are those of `likewise` further requests.
+        """
+        self._log.failed(
+            status,
+            error,
+            info.request_id,
+            arrival_s,
+            token=info.token,
+            traceparent=info.traceparent,
+            likewise=likewise,
+        )
+
+
+#: Clients such as httpx ask with every request; a smaller answer is quick on any link.
+COMPRESSED_FROM_BYTES = 64 << 10
+#: What is compressed first, to see whether it pays, and the most that may be left of it.
+_SAMPLE_BYTES = 8 << 10
+_WORTHWHILE_SHARE = 0.8
+#: The fastest.
+_LEVEL = 1
+#: zlib's `wbits` of each coding that is offered, the preferred one first.
+_WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
+
+
+def pays(answer: Answer) -> bool:
+    """Return whether an answer is large enough to be compressed, if its client asks for it."""
+    return answer[0] == 200 and len(answer[1]) >= COMPRESSED_FROM_BYTES
+
+
+def compressed(answer: Answer, coding: bytes) -> Answer:
+    """Return an answer compressed, or as it is if it does not become much smaller."""
+    status, body, headers = answer
+    sample = _compress(body[:_SAMPLE_BYTES], coding)
+    if len(sample) > _WORTHWHILE_SHARE * _SAMPLE_BYTES:
+        return answer
+    fields = [(b"content-encoding", coding), (b"vary", b"accept-encoding")]
+    return status, _compress(body, coding), [*headers, *fields]
+
+
+def _compress(content: bytes, coding: bytes) -> bytes:
+    compressor = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[coding])
+    return compressor.compress(content) + compressor.flush()

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from starlette.types import Receive, Scope, Send
 
 from deployments.access.control import OPERATIONS, scope_of
+from deployments.batcher.rejections import TOO_LATE
 from deployments.console.planner import ModelPlanning, Planning
-from deployments.errors import BusyError, RequestError
+from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
 from deployments.haproxy.refusals import (
     ONLY_REPLICA_HEADER,
     Balancers,
@@ -22,30 +23,102 @@ from deployments.haproxy.refusals import (
     limit_header,
     status_on_wire,
 )
-from deployments.http.answers import Answer, check_method
-from deployments.http.asgi import lifespan, path_of
-from deployments.http.compression import accepted_coding, compressed, pays
+from deployments.http.answers import (
+    Answer,
+    Outcomes,
+    check_method,
+    compressed,
+    pays,
+)
 from deployments.http.console import EVENTS, Console
-from deployments.http.disconnects import DisconnectWatch
 from deployments.http.inference_protocol import parse_request, too_much_json
-from deployments.http.json_guard import MAX_JSON_BYTES, claimed_rows
-from deployments.http.outcomes import Outcomes
-from deployments.http.request import (
+from deployments.http.request_body import read_body
+from deployments.http.request_head import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
+    accepted_coding,
     check_single_valued,
-    read_body,
     read_content_length,
     read_header_length,
     read_priority,
     read_timeout_ms,
 )
 from deployments.http.resources import Resources
-from deployments.http.service_interface import Service
+from deployments.http.service import Service
+from deployments.http.signature import MAX_JSON_BYTES, claimed_rows
 from deployments.observability.request_ids import RequestIds
 from deployments.observability.request_info import TRACEPARENT, RequestInfo
+from policy.batcher.requests import Refusal
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, without the application's prefix and slashes at its end."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")).rstrip("/")
+
+
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Answer the events of a server that starts and stops, until it has stopped."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+#: A request gets a listener one to two periods after it was added.
+CHECK_PERIOD_S = 0.005
+
+_Requests = dict[asyncio.Task[Any], Receive]
+
+
+class DisconnectWatch:
+    """Cancels the tasks of requests whose clients disconnect.
+
+    ASGI reports a disconnect only to a pending `receive()`, so something must wait in it beside
+    each request. A task for that costs about as much as the rest of a quick request. The watch
+    therefore starts one only for a request that is older than a full period; a request that is
+    answered sooner costs two dictionary operations.
+    """
+
+    def __init__(self) -> None:
+        self._added_this_period: _Requests = {}
+        self._added_last_period: _Requests = {}
+        self._listeners: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, task: asyncio.Task[Any], receive: Receive) -> None:
+        """Cancel `task` when `receive` reports a disconnect, until the task is removed."""
+        self._added_this_period[task] = receive
+        if self._timer is None:
+            self._timer = task.get_loop().call_later(CHECK_PERIOD_S, self._end_period)
+
+    def remove(self, task: asyncio.Task[Any]) -> None:
+        """Stop watching the client of `task`."""
+        if (
+            self._added_this_period.pop(task, None) is None
+            and self._added_last_period.pop(task, None) is None
+        ):
+            self._listeners.pop(task).cancel()
+
+    def _end_period(self) -> None:
+        """Start a listener for each request added before this period."""
+        for task, receive in self._added_last_period.items():
+            self._listeners[task] = task.get_loop().create_task(
+                _cancel_on_disconnect(receive, task)
+            )
+        self._added_last_period, self._added_this_period = self._added_this_period, {}
+        self._timer = None
+        if self._added_last_period:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_PERIOD_S, self._end_period)
+
+
+async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
+    if (await receive())["type"] == "http.disconnect":
+        task.cancel()
+
 
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
@@ -157,6 +230,9 @@ class InferenceApp:
             return
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
+            if isinstance(error, UnauthorizedError):
+                # Nothing more of a stranger's body is read.
+                headers.append((b"connection", b"close"))
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
@@ -233,14 +309,15 @@ class InferenceApp:
             raise too_much_json()
         if length > LARGE_BODY_BYTES:
             # No need to read it if there is no room.
-            self._check_room(b"", arrival_s, priority)
+            self._admit(b"", arrival_s, priority)
         with self.service.bodies.reservation() as reservation:
             try:
                 body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
             except BusyError:
-                service.refuse(b"", arrival_s)
+                self._count_rejected(Refusal.FULL, 1, arrival_s)
                 raise
-            self._check_room(body, arrival_s, priority)
+            if length <= LARGE_BODY_BYTES:
+                self._admit(body, arrival_s, priority)
             request = parse_request(body, header_length, service.signature, timeout_ms, priority)
             if service.tracing.on:
                 info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
@@ -261,6 +338,15 @@ class InferenceApp:
                     service.tracing.end(info.trace, status, request.rows, info.token)
         return answer
 
-    def _check_room(self, body: bytes, arrival_s: float, priority: int) -> None:
-        if not self.service.has_room(body, arrival_s, priority):
-            raise BusyError(FULL, claimed_rows(body, self.service.signature.max_rows))
+    def _admit(self, body: bytes, arrival_s: float, priority: int) -> None:
+        """Raise unless one more row can be answered in time."""
+        service = self.service
+        refusal = service.admit(arrival_s, time.monotonic(), priority)
+        if refusal is not None:
+            rows = claimed_rows(body, service.signature.max_rows)
+            self._count_rejected(refusal, rows, arrival_s)
+            raise DeadlineError(TOO_LATE) if refusal is Refusal.EXPIRED else BusyError(FULL)
+
+    def _count_rejected(self, refusal: Refusal, rows: int, arrival_s: float) -> None:
+        self.service.event_loop_meter.request_refused()
+        self.service.count_rejected(refusal, [(arrival_s, rows)], time.monotonic())

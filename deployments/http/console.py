@@ -15,7 +15,8 @@ from deployments.console.planner import Planner, Planning
 from deployments.console.static_files import PAGE, static_file
 from deployments.errors import BadRequestError, BusyError, ModelError
 from deployments.http.answers import Answer, check_method, json_answer
-from deployments.http.request import Headers, read_body
+from deployments.http.request_body import read_body
+from deployments.http.request_head import Headers
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.console")

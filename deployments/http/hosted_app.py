@@ -1,22 +1,78 @@
-"""An app whose inference requests take the short way, and what their answers have in common."""
+"""An app whose inference requests take the fast path: its prepared answers, and its rejections."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from deployments.batcher.rejections import TOO_LATE
+from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.haproxy.refusals import limit_header, status_on_wire
-from deployments.http.answers import JSON, Answer, error_answer
-from deployments.http.app import InferenceApp
-from deployments.http.listeners import AcceptQueue
-from deployments.http.outcomes import Outcomes
-from deployments.http.request import Headers
-from deployments.http.request_head import RequestHeads
-from deployments.http.turned_away import ERRORS, TurnedAway
+from deployments.http.answers import JSON, Answer, Outcomes, error_answer
+from deployments.http.app import FULL, InferenceApp
+from deployments.http.arrival_times import AcceptQueue
+from deployments.http.request_head import HeaderCache, Headers
+from deployments.observability.request_info import RequestInfo
+from policy.batcher.requests import Refusal
+
+#: The errors of rejected requests, by whether they came too late for any replica.
+ERRORS: tuple[RequestError, RequestError] = (BusyError(FULL), DeadlineError(TOO_LATE))
+_REASONS = (Refusal.FULL, Refusal.EXPIRED)
+
+
+class RejectionCounter:
+    """Count and log the requests that one iteration of the event loop rejects unparsed.
+
+    Counting and logging each of them would cost as much as all else that a rejection takes.
+
+    Parameters
+    ----------
+    app : InferenceApp
+    loop : AbstractEventLoop
+    """
+
+    def __init__(self, app: InferenceApp, loop: asyncio.AbstractEventLoop) -> None:
+        self._app, self._loop = app, loop
+        self._scheduled = False
+        #: Arrival times and rows, by whether the requests came too late.
+        self._requests: tuple[list[tuple[float, int]], ...] = ([], [])
+        self._first: list[RequestInfo | None] = [None, None]
+
+    def add(
+        self, arrival_s: float, rows: int, info: Callable[[], RequestInfo], *, too_late: bool
+    ) -> None:
+        """Note a request; its `info` is asked for if a line in the log is to be about it."""
+        requests = self._requests[too_late]
+        if not requests:
+            self._first[too_late] = info()
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._count)
+        requests.append((arrival_s, rows))
+        # Now, as it is this iteration of the loop that the refusal costs.
+        self._app.service.event_loop_meter.request_refused()
+
+    def _count(self) -> None:
+        self._scheduled = False
+        app, now_s = self._app, time.monotonic()
+        for requests, info, error, reason in zip(
+            self._requests, self._first, ERRORS, _REASONS, strict=True
+        ):
+            if not requests:
+                continue
+            assert info is not None
+            arrival_s, count = requests[0][0], len(requests)
+            app.service.count_rejected(reason, requests, now_s)
+            app.service.answers[error.status] += count
+            app.outcomes.totals.failed(arrival_s, count)
+            app.outcomes.log_failure(error.status, str(error), info, arrival_s, likewise=count - 1)
+            requests.clear()
 
 
 class _Prepared:
-    """The parts that answers have in common: header lines, and refusals.
+    """The parts that answers have in common: header lines, and rejections.
 
     Parameters
     ----------
@@ -26,7 +82,7 @@ class _Prepared:
 
     Attributes
     ----------
-    refusals : list of list of (bytes, bytes)
+    rejections : list of list of (bytes, bytes)
         By whether the request came too late, and whether no other replica can be asked.
     """
 
@@ -34,7 +90,7 @@ class _Prepared:
         self._lines = _lines([*headers, limit_header(limit)])
         #: How most answers begin.
         self._start_of_json = self._start(200, [JSON])
-        self.refusals = [
+        self.rejections = [
             [self.encode(error_answer(error), only_replica=only) for only in (False, True)]
             for error in ERRORS
         ]
@@ -54,13 +110,13 @@ class _Prepared:
 
 @dataclass
 class HostedApp:
-    """An app whose inference requests take the short way.
+    """An app whose inference requests take the fast path.
 
     Parameters
     ----------
     app : InferenceApp
     loop : AbstractEventLoop
-        The event loop of the app's batcher; only connections on this loop take the short way.
+        The event loop of the app's batcher; only connections on this loop take the fast path.
     root_path : str
         The application's URL prefix.
     """
@@ -68,24 +124,24 @@ class HostedApp:
     app: InferenceApp
     loop: asyncio.AbstractEventLoop
     root_path: str = ""
-    heads: RequestHeads = field(init=False)
+    heads: HeaderCache = field(init=False)
     outcomes: Outcomes = field(init=False)
-    turned_away: TurnedAway = field(init=False)
+    rejections: RejectionCounter = field(init=False)
     accepts: AcceptQueue = field(default_factory=AcceptQueue, init=False)
     _default_headers: Headers | None = field(default=None, init=False)
     _parts: _Prepared = field(init=False)
 
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
-        self.heads = RequestHeads(path, self.app.unusual_fields)
+        self.heads = HeaderCache(path, self.app.unusual_fields)
         self.outcomes = self.app.outcomes
-        self.turned_away = TurnedAway(self.app, self.loop)
+        self.rejections = RejectionCounter(self.app, self.loop)
 
-    def refusal(
+    def rejection(
         self, headers: Headers, *, too_late: bool, only_replica: bool
     ) -> tuple[bytes, bytes]:
-        """Return the answer to requests that are turned away, before and after the request id."""
-        return self._prepared(headers).refusals[too_late][only_replica]
+        """Return the answer to rejected requests, before and after the request id."""
+        return self._prepared(headers).rejections[too_late][only_replica]
 
     def encode(
         self, answer: Answer, headers: Headers, *, only_replica: bool

@@ -7,20 +7,24 @@ raw little-endian bytes follow the JSON part of the body, and the HTTP header
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from numpy.typing import NDArray
 
+from deployments.batcher.queued_request import QueuedRequest
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.json_guard import CHECKED_FROM_BYTES, MAX_JSON_BYTES
-from deployments.http.parameters import (
+from deployments.http.signature import (
+    CHECKED_FROM_BYTES,
+    MAX_JSON_BYTES,
+    PRIORITY_HEADER,
+    RequestedOutput,
+    Signature,
+    Tensors,
     check_parameters,
     check_timeout_us,
     read_flag,
 )
-from deployments.http.request import PRIORITY_HEADER
-from deployments.http.signature import RequestedOutput, Signature, Tensors
 from deployments.http.tensors import TensorCodec, booleans_possible
 
 _EMPTY = memoryview(b"")
@@ -28,10 +32,10 @@ _ONLY_INT = frozenset({int})
 _ONLY_DICT = frozenset({dict})
 
 
-class InferenceRequest(NamedTuple):
-    """A checked inference request. A named tuple, because it is quick to make.
+class InferenceRequest(QueuedRequest):
+    """A checked inference request, from its parser to its answer.
 
-    Attributes
+    Parameters
     ----------
     inputs : mapping of str to ndarray, each of shape (rows, *spec.shape)
         One array per input of the model.
@@ -47,12 +51,21 @@ class InferenceRequest(NamedTuple):
         Steps above the lowest priority.
     """
 
-    inputs: Tensors
-    rows: int
-    outputs: tuple[RequestedOutput, ...]
-    id: str | None
-    deadline_ms: float | None = None
-    priority: int = 0
+    __slots__ = ("deadline_ms", "id", "outputs")
+
+    def __init__(
+        self,
+        inputs: Tensors,
+        rows: int,
+        outputs: tuple[RequestedOutput, ...],
+        id: str | None,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+    ) -> None:
+        QueuedRequest.__init__(self, inputs, rows, priority)
+        self.outputs = outputs
+        self.id = id
+        self.deadline_ms = deadline_ms
 
 
 def parse_request(

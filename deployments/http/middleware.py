@@ -1,4 +1,4 @@
-"""The fast path: ASGI middleware that answers the model's requests before Ray's own wrapper.
+"""The fast path: middleware and listeners for the HTTP servers that Ray starts.
 
 Ray Serve can put middleware around the HTTP server inside each replica; an environment variable
 names `middlewares` (see `deployments.haproxy.routing`). Ray's wrapper costs as much as the rest of
@@ -11,19 +11,88 @@ Ray calls `middlewares` before it starts the HTTP server, so that is also where 
 
 Ray runs the middleware in every HTTP server of the cluster, including the head's fallback proxy and
 the replicas of other applications. A process that hosts no app passes all requests on.
+
+Servers listen on a Unix socket as well, and accept many connections at once. libuv accepts one
+connection per listening socket and iteration. Where an iteration takes milliseconds, the last
+connection of a burst waits for as many of them as there are connections: HAProxy opens one for each
+request that it sends at a time. A socket that listens several times is accepted from as often.
 """
 
 import asyncio
+import logging
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
+import uvicorn
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
+from deployments.haproxy import replica_sockets
 from deployments.http.app import InferenceApp
-from deployments.http.listeners import listen_for_haproxy
+from deployments.http.arrival_times import ACCEPTED_AT_ONCE
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.http.request import REQUEST_ID
+from deployments.http.request_head import REQUEST_ID
+
+logger = logging.getLogger("sojourn.http")
+
+
+_startup_listening_once = uvicorn.Server.startup
+
+
+def listen_for_haproxy() -> None:
+    """Have this process's uvicorn servers listen on Unix sockets, too, and accept many at once.
+
+    Call this before a server starts. It holds for servers that are given their sockets.
+    """
+    # Ray makes the server of a replica itself, and offers no hook.
+    uvicorn.Server.startup = cast(Any, _startup)  # type: ignore[method-assign]
+
+
+async def _startup(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+    await _startup_listening_once(server, sockets and listening_often(sockets))
+    if sockets and server.started:
+        await _listen_on_unix_socket(server, sockets[0])
+
+
+async def _listen_on_unix_socket(server: uvicorn.Server, tcp: socket.socket) -> None:
+    """Have a server listen on the Unix socket that belongs to its TCP socket, if there is one.
+
+    It is closed with the others of the server.
+    """
+    config = server.config
+    if tcp.family != socket.AF_INET or config.is_ssl:
+        return
+    port = tcp.getsockname()[1]
+    listener = replica_sockets.open_socket(port)
+    if listener is None:
+        logger.warning("HAProxy reaches port %d over TCP: its Unix socket cannot be opened", port)
+        return
+
+    def create_protocol() -> asyncio.Protocol:
+        # As uvicorn does for its own sockets.
+        protocol: Any = config.http_protocol_class
+        return cast(
+            asyncio.Protocol,
+            protocol(
+                config=config, server_state=server.server_state, app_state=server.lifespan.state
+            ),
+        )
+
+    loop = asyncio.get_running_loop()
+    for one in listening_often([listener]):
+        server.servers.append(
+            await loop.create_unix_server(create_protocol, sock=one, backlog=config.backlog)
+        )
+
+
+def listening_often(sockets: Sequence[socket.socket]) -> list[socket.socket]:
+    """Return each socket together with duplicates, which the server closes with its own."""
+    return [
+        each for one in sockets for each in (one, *(one.dup() for _ in range(ACCEPTED_AT_ONCE - 1)))
+    ]
 
 
 @dataclass

@@ -1,39 +1,77 @@
-"""The replica's HTTP protocol: uvicorn's, with a short way for ordinary inference requests.
+"""The replica's HTTP protocol: uvicorn's, with a fast path and with limits.
 
 uvicorn makes a scope, a task and an event for each request, and passes events between them. An
 ordinary inference request (`deployments.http.request_head`) needs none of that: it is parsed where
 its last bytes are read, and a callback of its batch writes the answer. Everything else, and
-whatever follows it on the connection until it is answered, goes to uvicorn's own protocol and so to
-the ASGI app.
+whatever follows it on the connection until it is answered, goes to uvicorn's parser and so to the
+ASGI app. A connection has one request at a time on the fast path; pipelined requests wait until
+those before them are answered, and reading pauses meanwhile.
 
-Each connection has one request at a time in the batcher (`deployments.http.answering_protocol`).
+uvicorn waits for the rest of a request for ever, keeps heads of any size, and answers what is not
+HTTP in plain text. Here heads, trailers and bodies are limited in size and time, on both paths.
 """
 
+import asyncio
+import math
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, cast
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from deployments.access.control import INFERENCE
-from deployments.batcher.submission import Cancellable, Outcome
-from deployments.errors import RequestError
+from deployments.batcher.queued_request import Cancellable, Outcome
+from deployments.errors import (
+    BadRequestError,
+    HeadTooLargeError,
+    RequestError,
+    RequestTimeoutError,
+)
 from deployments.haproxy.refusals import host_of
-from deployments.http.answering_protocol import AnsweringProtocol
+from deployments.http.answers import Answer, compressed, pays
+from deployments.http.app import ARRIVAL
+from deployments.http.arrival_times import SocketWait
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_request
-from deployments.http.json_guard import MAX_JSON_BYTES, claimed_rows
-from deployments.http.request_head import END_OF_HEAD, RequestHead
-from deployments.http.service_interface import Service
+from deployments.http.request_head import (
+    END_OF_HEAD,
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    REQUEST_ID,
+    RequestHead,
+)
+from deployments.http.service import Service
+from deployments.http.signature import MAX_JSON_BYTES, claimed_rows
 from deployments.observability.request_info import RequestInfo
 from policy.batcher.requests import Refusal
 
 __all__ = ["HostedApp", "InferenceProtocol"]
 
+#: How long a request may take to arrive, from its first byte to its last, unless the app says.
+RECEIVE_TIMEOUT_S = 30.0
+#: How long a client may go on sending after the answer with which its connection ends.
+LINGER_S = 1.0
+_ID_LINE = REQUEST_ID + b": "
 
-class InferenceProtocol(AnsweringProtocol):
-    """uvicorn's HTTP protocol, with a short way to the hosted app."""
+
+class InferenceProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with a fast path to the hosted app, limits, and errors as JSON.
+
+    Each connection has two timers at most, and sets none while whole requests come in one piece.
+
+    Attributes
+    ----------
+    hosted : HostedApp or None
+        The app of this process; None: all requests go to uvicorn's parser.
+    """
+
+    hosted: ClassVar[HostedApp | None] = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # The request on the fast path: its head, until it is answered.
+        self._head: RequestHead | None = None
+        self._request_id = b""
         self._info = RequestInfo(b"")
         self._request: InferenceRequest | None = None
         #: The service that computes it; another version may take over meanwhile.
@@ -44,140 +82,127 @@ class InferenceProtocol(AnsweringProtocol):
         #: What was read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
-        #: Whether the request was refused before all of its body was read.
+        #: Whether the request was rejected before all of its body was read.
         self._skipping = False
-        # uvicorn's access log and its limit of connections belong to its own way.
-        self._short_way = not self.access_log and self.limit_concurrency is None
+        #: Bytes that the request has taken of the app's budget.
+        self._reserved = 0
+        #: What was read after an unanswered request.
+        self._held = b""
+        self._stopping = False
+        # uvicorn's access log and its limit of connections belong to its own path.
+        self._has_fast_path = not self.access_log and self.limit_concurrency is None
 
-    @property
-    def _is_busy(self) -> bool:
-        return self._head is not None or self._missing > 0
+        # uvicorn's parser: where it is in a message, and what it was fed since its last callback.
+        self._in_head = self._in_body = self._progress = False
+        self._unparsed_bytes = self._head_bytes = self._fields = 0
+        self._problem: RequestError | None = None
 
-    def count_answer(self, status: int) -> None:
-        """Count an answer that the app does not give."""
-        if self.hosted is not None:
-            self.hosted.app.service.answers[status] += 1
+        # Timers: when the request that is arriving began to, and when the connection became idle.
+        self._receiving_since_s: float | None = None
+        self._receive_timer: asyncio.TimerHandle | None = None
+        self._last_answer_s = 0.0
+        #: Whether the last answer was written, and what still comes is thrown away.
+        self._lingering = False
 
-    def reject(self, error: RequestError) -> None:
-        """Answer with an error, unless the request has its answer, and close the connection."""
-        if self._missing and self._head is None:
-            self.transport.close()  # it was refused before all of it was read
+        # Arrival times. No wait: the connection may have waited to be accepted with a request.
+        self._socket_wait: SocketWait | None = None
+        #: When the connection could first have been made, by how many are accepted at a time.
+        self._connected_since_s = -math.inf
+
+    # Connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Expect a first request as soon as a further one."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._last_answer_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._expect_request(self.timeout_keep_alive)
+        hosted = self.hosted
+        if hosted is not None and hosted.loop is self.loop:
+            readable_s = hosted.app.service.event_loop_meter.part_read(time.monotonic())
+            self._connected_since_s = hosted.accepts.accepted(readable_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the client's request, and stop the timers."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+            self._receive_timer = None
+        self._release()
+        self._head, self._held, self._missing = None, b"", 0
+        self._chunks.clear()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer to the request that was accepted."""
+        if self._head is None:
+            super().shutdown()
         else:
-            self._head = None
-            self._release()
-            self._chunks.clear()
-            super().reject(error)
+            self._stopping = True
 
     def data_received(self, data: bytes) -> None:
-        """Take what was read."""
+        """Read on the fast path if the request is ordinary, else with uvicorn's parser."""
         if self._lingering:
             return
         if self._missing:
             self._read_body(data)
         elif self._head is not None or self._held:
             self._hold(data)
-        else:
-            self._read(data)
+        elif not self._read_ordinary(data):
+            self._parse(data)
 
-    def _read(self, data: bytes) -> None:
-        """Take bytes from the start of a request, or from within one on uvicorn's way."""
+    # Fast path: reading
+
+    def _read_ordinary(self, data: bytes) -> bool:
+        """Read an ordinary request from its start; return False if this is none."""
         hosted = self.hosted
         if (
             hosted is None
             or self._in_head
             or self._in_body
             or hosted.loop is not self.loop
-            or not self._short_way
+            or not self._has_fast_path
             or (self.cycle is not None and not self.cycle.response_complete)
         ):
-            super().data_received(data)
-            return
+            return False
         end = data.find(END_OF_HEAD)
-        head, request_id, traceparent, sent_us = (
-            hosted.heads.find(data, end) if end >= 0 else (None, None, None, 0)
-        )
+        if end < 0:
+            return False
+        head, request_id, traceparent, sent_us = hosted.heads.find(data, end)
         service = hosted.app.service
-        start = end + len(END_OF_HEAD)
         if (
             head is None
             or head.body_length > service.max_body_bytes
             or (head.header_length is None and head.body_length > MAX_JSON_BYTES)
         ):
-            super().data_received(data)
-            return
+            return False
         if self.flow.write_paused:
             self._hold(data)
-            return
+            return True
         self._head = head
         self._request_id = request_id or hosted.app.request_ids.make()
         self._last_read_s = now_s = time.monotonic()
         readable_s = service.event_loop_meter.request_read(now_s)
         self._arrival_s = self._readable_since_s(now_s, readable_s, sent_us)
-        stop = start + head.body_length
         hosted.app.balancers.saw(host_of(self.client), now_s)
-        let_in = self._let_in(hosted, head, traceparent, data, start)
+        start = end + len(END_OF_HEAD)
+        stop = start + head.body_length
+        admitted = self._admit(hosted, head, traceparent, data, start)
         if len(data) < stop:
             self._missing = stop - len(data)
-            self.receiving()
-            if let_in:
+            self._receiving()
+            self._skipping = not admitted
+            if admitted:
                 self._chunks.append(data[start:])
-            else:
-                self._skipping = True
-            return
+            return True
         if len(data) > stop:
             self._hold(data[stop:])
-        if let_in:
-            self._handle(data[start:stop])
-
-    def _let_in(
-        self,
-        hosted: HostedApp,
-        head: RequestHead,
-        traceparent: bytes | None,
-        data: bytes,
-        start: int,
-    ) -> bool:
-        """Return whether there is room for the request, by its head alone; if not, refuse it."""
-        service, now_s = hosted.app.service, self._last_read_s
-        token = None
-        try:
-            token = service.access.admit(head.authorization, INFERENCE, now_s)
-            refusal = service.turns_away(self._arrival_s, now_s, head.priority)
-            if refusal is None:
-                self._info = RequestInfo(self._request_id, traceparent, token)
-                # Strangers, and whom there is no room for, take nothing of the budget for bodies.
-                if service.bodies.take(head.body_length):
-                    self._reserved = head.body_length
-                    return True
-                refusal = Refusal.FULL
-        except Exception as error:
-            self._info = RequestInfo(self._request_id, traceparent, token)
-            self._refuse(error)
-            return False
-        rows = claimed_rows(data, service.signature.max_rows, start)
-        self._turn_away(refusal, rows, lambda: RequestInfo(self._request_id, traceparent, token))
-        return False
-
-    def _turn_away(self, refusal: Refusal, rows: int, info: Callable[[], RequestInfo]) -> None:
-        """Answer a request that was refused without parsing it."""
-        hosted, head, too_late = self.hosted, self._head, refusal is Refusal.EXPIRED
-        assert hosted is not None
-        assert head is not None
-        hosted.turned_away.add(self._arrival_s, rows, info, too_late=too_late)
-        start, end = hosted.refusal(
-            self.server_state.default_headers,
-            too_late=too_late,
-            only_replica=head.only_replica,
-        )
-        self._write_soon(start, end)
-
-    def _write_soon(self, start: bytes, end: bytes) -> None:
-        """Write an answer at the end of the loop's iteration.
-
-        Its client could otherwise send the next request while the poll goes on, which returns only
-        when nothing more is to be read.
-        """
-        self.loop.call_soon(lambda: self.write(start, end))
+        if admitted:
+            self._submit(data[start:stop])
+        return True
 
     def _read_body(self, data: bytes) -> None:
         assert self.hosted is not None
@@ -193,69 +218,103 @@ class InferenceProtocol(AnsweringProtocol):
         self._missing -= len(data) - len(rest)
         if self._missing:
             return
-        self.received()
+        self._receiving_since_s = None
         if self._skipping:
-            self._skip_ended(rest)
+            self._skipping = False
+            if self._head is not None:  # its rejection is not written yet
+                if rest:
+                    self._hold(rest)
+                return
+            self._became_idle()
+            if rest:
+                self.data_received(rest)
             return
         body = b"".join(self._chunks)
         self._chunks.clear()
         if rest:
             self._hold(rest)
-        if self._check_room(body):
-            self._handle(body)
+        self._submit(body)
 
-    def _skip_ended(self, rest: bytes) -> None:
-        """Go on after the body of a request that was refused before all of it was read."""
-        self._skipping = False
-        if self._head is not None:
-            if rest:
-                self._hold(rest)
-            return
-        self._last_answer_s = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._expect_request(self.timeout_keep_alive)
-        if rest:
-            self._read(rest)
+    def _hold(self, data: bytes) -> None:
+        """Keep pipelined requests until the one before them is answered."""
+        self._held += data
+        self.flow.pause_reading()
 
-    def _handle(self, body: bytes) -> None:
-        """Answer the request, or queue it for the batcher."""
+    def _go_on(self) -> None:
+        held, self._held = self._held, b""
+        self.flow.resume_reading()
+        self.data_received(held)
+
+    def resume_writing(self) -> None:
+        """Go on with held requests once the client has read enough of its answers."""
+        super().resume_writing()
+        if self._held and self._head is None:
+            self._go_on()
+
+    # Fast path: admission
+
+    def _admit(
+        self,
+        hosted: HostedApp,
+        head: RequestHead,
+        traceparent: bytes | None,
+        data: bytes,
+        start: int,
+    ) -> bool:
+        """Return whether the request is admitted, by its head alone; if not, reject it."""
+        service, now_s = hosted.app.service, self._last_read_s
+        token = None
+        try:
+            token = service.access.admit(head.authorization, INFERENCE, now_s)
+            refusal = service.admit(self._arrival_s, now_s, head.priority)
+            if refusal is None:
+                self._info = RequestInfo(self._request_id, traceparent, token)
+                # Rejected requests reserve no memory for their bodies.
+                if service.bodies.take(head.body_length):
+                    self._reserved = head.body_length
+                    return True
+                refusal = Refusal.FULL
+        except Exception as error:
+            self._info = RequestInfo(self._request_id, traceparent, token)
+            self._fail(error)
+            return False
+        too_late = refusal is Refusal.EXPIRED
+        rows = claimed_rows(data, service.signature.max_rows, start)
+        hosted.rejections.add(
+            *(self._arrival_s, rows, lambda: RequestInfo(self._request_id, traceparent, token)),
+            too_late=too_late,
+        )
+        self._write_soon(
+            *hosted.rejection(
+                self.server_state.default_headers,
+                too_late=too_late,
+                only_replica=head.only_replica,
+            )
+        )
+        return False
+
+    def _submit(self, body: bytes) -> None:
+        """Parse the request, and queue it for the batcher."""
         hosted, head = self.hosted, self._head
         assert hosted is not None
         assert head is not None
-        signature = hosted.app.service.signature
+        service, info = hosted.app.service, self._info
         try:
-            self._submit(
-                parse_request(body, head.header_length, signature, head.timeout_ms, head.priority)
+            request = parse_request(
+                body, head.header_length, service.signature, head.timeout_ms, head.priority
             )
+            self._request, self._service = request, service
+            if service.tracing.on:
+                info.trace = service.tracing.begin(
+                    info.traceparent, info.request_id, self._arrival_s
+                )
+            self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
         except Exception as error:
-            self._refuse(error)
+            self._fail(error)
 
-    def _submit(self, request: InferenceRequest) -> None:
-        """Queue a request for the batcher."""
-        assert self.hosted is not None
-        service, info = self.hosted.app.service, self._info
-        self._request, self._service = request, service
-        if service.tracing.on:
-            info.trace = service.tracing.begin(info.traceparent, info.request_id, self._arrival_s)
-        self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
+    # Fast path: answers
 
-    def _check_room(self, body: bytes) -> bool:
-        """Return whether there still is room after the body was read in parts; if not, refuse."""
-        assert self.hosted is not None
-        assert self._head is not None
-        service = self.hosted.app.service
-        try:
-            refusal = service.turns_away(self._arrival_s, self._last_read_s, self._head.priority)
-        except Exception as error:
-            self._refuse(error)
-            return False
-        if refusal is None:
-            return True
-        rows = claimed_rows(body, service.signature.max_rows)
-        self._turn_away(refusal, rows, lambda: self._info)
-        return False
-
-    def _refuse(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Answer with an error."""
         assert self.hosted is not None
         self.hosted.outcomes.totals.failed(self._arrival_s)
@@ -278,21 +337,282 @@ class InferenceProtocol(AnsweringProtocol):
             answer = outcomes.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         self._request = self._call = None
-        self._send(answer)
+        coding = None if self._head is None else self._head.coding
+        if coding is not None and pays(answer):
+            compressing = self.loop.run_in_executor(None, compressed, answer, coding)
+            compressing.add_done_callback(self._compressed)
+        else:
+            self._write(*self._encoded(answer))
+
+    def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
+        if not compressing.cancelled():
+            self._write(*self._encoded(compressing.result()))
 
     def _end_trace(self, status: int) -> None:
-        """Make the spans of the request, if it is traced."""
         info = self._info
         if info.trace is not None:
             assert self._service is not None
             assert self._request is not None
             self._service.tracing.end(info.trace, status, self._request.rows, info.token)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the client's request."""
-        super().connection_lost(exc)
-        self._missing = 0
+    def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
+        """Count an answer, and return its bytes before and after the request id."""
+        hosted, head, headers = self.hosted, self._head, self.server_state.default_headers
+        assert hosted is not None
+        only_replica = head is not None and head.only_replica
+        return hosted.encode(answer, headers, only_replica=only_replica)
+
+    def _write_soon(self, start: bytes, end: bytes) -> None:
+        """Write an answer at the end of the loop's iteration.
+
+        Its client could otherwise send the next request while the poll goes on, which returns only
+        when nothing more is to be read.
+        """
+        self.loop.call_soon(lambda: self._write(start, end))
+
+    def _write(self, start: bytes, end: bytes) -> None:
+        """Write an answer, given before and after the request id, and go on with the next request.
+
+        Nothing is written if the client has left.
+        """
+        if self._head is None:
+            return
+        self._head = None
+        self._release()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        start = b"%b%b%b\r\n" % (start, _ID_LINE, self._request_id)
+        if self._stopping:
+            start += b"connection: close\r\n"
+        self.transport.write(start + end)
+        if self._stopping:
+            self.transport.close()
+            return
+        self._became_idle()
+        if self._held and not self.flow.write_paused:
+            self._go_on()
+
+    def _release(self) -> None:
+        """Return the request's part of the budget."""
+        reserved, self._reserved = self._reserved, 0
+        if reserved and self.hosted is not None:
+            self.hosted.app.service.bodies.release(reserved)
+
+    # uvicorn's parser, with limits
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, unless it has got nowhere with the bytes that it was fed before.
+
+        It keeps an unfinished field or trailer to itself.
+        """
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
+            self.reject(_head_too_large())
+            return
+        self._progress = False
+        super().data_received(data)
+        self._unparsed_bytes = 0 if self._progress else self._unparsed_bytes + len(data)
+        if self.timeout_keep_alive_task is None and not self._is_busy:
+            # It read nothing but empty lines.
+            self.timeout_keep_alive_handler()
+
+    def on_message_begin(self) -> None:
+        """Start to count the head, and note when it could have been read."""
+        self._in_head, self._in_body, self._progress = True, False, True
+        self._head_bytes = self._fields = 0
+        self._receiving()
+        super().on_message_begin()
+        hosted = self.hosted
+        if hosted is not None and hosted.loop is self.loop:
+            now_s = time.monotonic()
+            bound_s = hosted.app.service.event_loop_meter.request_read(now_s)
+            arrival_s = self._readable_since_s(now_s, bound_s)
+            self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        super().on_url(url)
+        self._check_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header field, or one of the trailer."""
+        self._fields += 1
+        self._check_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _check_head(self, more: int) -> None:
+        self._progress = True
+        self._head_bytes += more
+        if self._head_bytes > MAX_HEAD_BYTES or self._fields > MAX_FIELDS:
+            self._problem = _head_too_large()
+            raise self._problem  # the parser stops, and uvicorn calls `send_400_response`
+
+    def on_headers_complete(self) -> None:
+        """Go on with the body."""
+        self._in_head, self._in_body, self._progress = False, True, True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._progress = True
+        hosted = self.hosted
+        if hosted is not None and hosted.loop is self.loop:
+            hosted.app.service.event_loop_meter.part_read(time.monotonic())
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note that the request is there."""
+        self._in_body, self._progress = False, True
+        self._receiving_since_s = None
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Note when the connection became idle."""
+        self._last_answer_s = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser does not accept, and close the connection."""
+        problem, self._problem = self._problem, None
+        self.reject(problem or BadRequestError("the request is not valid HTTP/1.1"))
+
+    # Timers
+
+    @property
+    def receive_timeout_s(self) -> float:
+        """The longest that a request may take to arrive, in seconds."""
+        hosted = self.hosted
+        return RECEIVE_TIMEOUT_S if hosted is None else hosted.app.service.receive_timeout_s
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is being read or answered."""
+        return (
+            self._head is not None
+            or self._missing > 0
+            or self._in_head
+            or self._in_body
+            or (self.cycle is not None and not self.cycle.response_complete)
+        )
+
+    def _receiving(self) -> None:
+        """Note that a part of a request has been read."""
+        if self._receiving_since_s is None:
+            self._receiving_since_s = self.loop.time()
+            if self._receive_timer is None:
+                self._receive_timer = self.loop.call_later(
+                    self.receive_timeout_s, self._check_receiving
+                )
+
+    def _check_receiving(self) -> None:
+        self._receive_timer = None
+        if self._lingering:
+            self.transport.close()
+            return
+        since_s = self._receiving_since_s
+        if since_s is None or self.transport.is_closing():
+            return
+        left_s = since_s + self.receive_timeout_s - self.loop.time()
+        if left_s > 0:
+            self._receive_timer = self.loop.call_later(left_s, self._check_receiving)
+        else:
+            self.reject(
+                RequestTimeoutError(f"the request must arrive within {self.receive_timeout_s:g} s")
+            )
+
+    def reject(self, error: RequestError) -> None:
+        """Answer with an error unless an answer has begun, and close the connection.
+
+        It is closed once the client has closed it, or soon: closing it while the client still sends
+        would take the answer from it.
+        """
+        if self._missing and self._head is None:
+            self.transport.close()  # it was rejected before all of it was read
+            return
+        self._head, self._receiving_since_s = None, None
+        self._release()
         self._chunks.clear()
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        if self._lingering or self.transport.is_closing():
+            return
+        cycle = self.cycle
+        # A request may have been answered before its end.
+        is_before_this = cycle is not None and cycle.response_complete and not self._in_body
+        if cycle is None or is_before_this or not cycle.response_started:
+            if self.hosted is not None:
+                self.hosted.app.service.answers[error.status] += 1
+            body = orjson.dumps({"error": str(error)})
+            lines = [b"%b: %b\r\n" % field for field in self.server_state.default_headers]
+            self.transport.write(
+                b"".join(
+                    (
+                        STATUS_LINE[error.status],
+                        *lines,
+                        b"content-type: application/json\r\n",
+                        b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body),
+                    )
+                )
+            )
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # for the app, the client has left
+            cycle.message_event.set()
+        self.transport.write_eof()
+        self._lingering = True
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        self._receive_timer = self.loop.call_later(LINGER_S, self._check_receiving)
+
+    def _became_idle(self) -> None:
+        self._last_answer_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._expect_request(self.timeout_keep_alive)
+
+    def _expect_request(self, within_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            within_s, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it was idle for the keep-alive timeout."""
+        self.timeout_keep_alive_task = None
+        if self._is_busy:
+            return  # its answer, or the end of its body, sets the timer again
+        left_s = self._last_answer_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._expect_request(left_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    # Arrival times
+
+    def _readable_since_s(self, now_s: float, bound_s: float, sent_us: int = 0) -> float:
+        """Return the earliest time at which this data was readable.
+
+        Parameters
+        ----------
+        now_s : float
+        bound_s : float
+            The earliest time possible on a connection that was accepted before, by the meter.
+        sent_us : int
+            When HAProxy sent the request on, as for `SocketWait.waited_s`.
+        """
+        is_new = self._socket_wait is None
+        if self._socket_wait is None:
+            self._socket_wait = SocketWait(self.transport)
+        elif now_s - bound_s <= self._socket_wait.resolution_s:
+            return bound_s
+        waited_s = self._socket_wait.waited_s(sent_us)
+        if waited_s is None:
+            return bound_s
+        since_s = now_s - waited_s
+        if not is_new:
+            return max(bound_s, since_s)
+        if self._socket_wait.is_unix:
+            # HAProxy may have sent it to a replica before that died: that is not a wait here.
+            since_s = max(since_s, self._connected_since_s)
+        return min(bound_s, since_s)
+
+
+def _head_too_large() -> HeadTooLargeError:
+    return HeadTooLargeError(
+        f"the head of a request may have at most {MAX_HEAD_BYTES} bytes and {MAX_FIELDS} fields"
+    )

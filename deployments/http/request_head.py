@@ -1,12 +1,15 @@
-"""The head of an ordinary inference request, parsed once for all requests with the same head.
+"""The heads of requests: their fields, and those of ordinary inference requests, parsed once.
 
 Clients and balancers send the same head with every request, but for a request id, a `traceparent`,
-when HAProxy sent it on, and sometimes the length of the body. So the
-bytes of a head, without the first four, are the key of what they say. A head that was not seen
-before is parsed by llhttp, as uvicorn parses it.
+when HAProxy sent it on, and sometimes the length of the body. So the bytes of a head, without the
+first four, are the key of what they say. A head that was not seen before is parsed by llhttp, as
+uvicorn parses it.
 """
 
 import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import httptools
@@ -14,19 +17,38 @@ import httptools
 from deployments.errors import BadRequestError
 from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 from deployments.haproxy.replica_sockets import SENT_HEADER, sent_at_us
-from deployments.http.compression import accepted_coding
-from deployments.http.request import (
-    ACCEPT_ENCODING,
-    AUTHORIZATION,
-    MAX_REQUEST_ID_BYTES,
-    REQUEST_ID,
-    check_single_valued,
-    read_content_length,
-    read_header_length,
-    read_priority,
-    read_timeout_ms,
-)
+from deployments.http.signature import MAX_PRIORITY_LEVELS, PRIORITY_HEADER, check_timeout_ms
 from deployments.observability.request_info import TRACEPARENT
+
+HEADER_LENGTH = b"inference-header-content-length"
+REQUEST_ID = b"x-request-id"
+AUTHORIZATION = b"authorization"
+ACCEPT_ENCODING = b"accept-encoding"
+CONTENT_ENCODING = b"content-encoding"
+_CONTENT_LENGTH = b"content-length"
+_PRIORITY = b"x-request-priority"
+_TIMEOUT_MS = b"x-request-timeout-ms"
+#: The rest of a longer request id is cut off.
+MAX_REQUEST_ID_BYTES = 128
+#: The largest head of a request, and the most header fields.
+MAX_HEAD_BYTES = 64 << 10
+MAX_FIELDS = 256
+
+#: Fields that change how a request is handled, so two different values would be ambiguous.
+_SINGLE_VALUED = (
+    *(CONTENT_ENCODING, _CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS),
+    AUTHORIZATION,
+)
+#: An unsigned JSON number; float() accepts more than that.
+_NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
+_PRIORITY_NUMBER = re.compile(rb"0|[1-9]\d{0,2}")
+_MAX_LENGTH_DIGITS = 18
+
+#: How answers may be compressed, the preferred coding first.
+_CODINGS = (b"gzip", b"deflate")
+_PART = re.compile(rb"\s*([!#-~]+?)\s*(?:;\s*[qQ]\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?")
+
+Headers = list[tuple[bytes, bytes]]
 
 END_OF_HEAD = b"\r\n\r\n"
 #: As HAProxy writes them. Other spellings are parsed with the rest of the head.
@@ -52,7 +74,7 @@ class RequestHead(NamedTuple):
     body_length : int
         Length of the body in bytes.
     header_length : int or None
-        Length of the body's JSON part, as in `deployments.http.request.read_header_length`.
+        Length of the body's JSON part, as in `read_header_length`.
     timeout_ms : float or None
         The deadline, in ms after arrival.
     priority : int
@@ -77,7 +99,7 @@ class RequestHead(NamedTuple):
     only_replica: bool = False
 
 
-class RequestHeads:
+class HeaderCache:
     """The heads of ordinary inference requests to one path.
 
     A request is ordinary if it is a POST of HTTP/1.1 to exactly that path, on a connection that
@@ -122,6 +144,8 @@ class RequestHeads:
             return _NOT_ORDINARY
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
         key, sent = _cut(key, _SENT_LINE)
+        if sent is not None and not sent.isdigit():
+            return _NOT_ORDINARY
         sent_us = sent_at_us(sent) if sent else 0
         traceparent = None
         head = self._heads.get(key)  # if it is there, there is nothing else to cut off
@@ -200,6 +224,7 @@ def parse_head(
         or parser.get_method() != b"POST"
         or parser.get_http_version() != "1.1"
         or not parser.should_keep_alive()
+        or len(headers) > MAX_FIELDS
         or not unusual_fields.isdisjoint(fields)
         or sum(name == REQUEST_ID for name, _ in headers) > 1
     ):
@@ -222,3 +247,106 @@ def parse_head(
         )
     except BadRequestError:
         return None  # the app explains what is wrong
+
+
+def check_single_valued(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Reject repeated header fields whose values differ, where only one value can apply.
+
+    Raises
+    ------
+    BadRequestError
+        Such a field occurs with different values.
+    """
+    for name in _SINGLE_VALUED:
+        if len({value for field, value in headers if field == name}) > 1:
+            raise BadRequestError(
+                f"the header {name.decode()} is given more than once, with different values"
+            )
+
+
+def read_header_length(fields: Mapping[bytes, bytes]) -> int | None:
+    """Return the length of the body's JSON part in bytes, or None if the header is absent.
+
+    Raises
+    ------
+    BadRequestError
+        The header is not a whole number.
+    """
+    return _read_length(fields, HEADER_LENGTH)
+
+
+def read_content_length(fields: Mapping[bytes, bytes]) -> int | None:
+    """Return the length of the body in bytes, or None if the header is absent.
+
+    Raises
+    ------
+    BadRequestError
+        The header is not a whole number.
+    """
+    return _read_length(fields, _CONTENT_LENGTH)
+
+
+def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
+    """Return the deadline from the header, in ms after arrival, or None if it is absent.
+
+    Raises
+    ------
+    BadRequestError
+        The header is not a number, or is outside the allowed range.
+    """
+    value = fields.get(_TIMEOUT_MS)
+    if value is None:
+        return None
+    number = float(value) if _NUMBER.fullmatch(value) else value.decode("latin-1")
+    return check_timeout_ms(number, "the header X-Request-Timeout-Ms")
+
+
+def read_priority(fields: Mapping[bytes, bytes]) -> int:
+    """Return the priority from the header, or 0 if it is absent.
+
+    `PriorityLevels` tells whether the model has it.
+
+    Raises
+    ------
+    BadRequestError
+        The header is not a whole number from 0 to `MAX_PRIORITY_LEVELS`.
+    """
+    value = fields.get(_PRIORITY)
+    if value is None:
+        return 0
+    if _PRIORITY_NUMBER.fullmatch(value) and int(value) <= MAX_PRIORITY_LEVELS:
+        return int(value)
+    raise BadRequestError(
+        f"{PRIORITY_HEADER} must be a whole number from 0 to {MAX_PRIORITY_LEVELS}, "
+        f"not {reprlib.repr(value.decode('latin-1'))}"
+    )
+
+
+def _read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
+    """Return a header field that is a number of bytes, or None if it is absent."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    # int() also accepts signs and underscores, and takes quadratic time in the digits.
+    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
+        raise BadRequestError(f"the header {name.decode()} must be a whole number of bytes")
+    return int(value)
+
+
+@lru_cache(maxsize=256)
+def accepted_coding(value: bytes) -> bytes | None:
+    """Return the coding to use, by the header Accept-Encoding (RFC 9110, section 12.5.3).
+
+    None if the client accepts none of ours, or the header is malformed.
+    """
+    weights: dict[bytes, float] = {}
+    for part in value.lower().split(b","):
+        found = _PART.fullmatch(part)
+        if found is None:
+            return None
+        weights[found[1]] = float(found[2] or 1)
+    others = weights.get(b"*", 0.0)
+    weight, coding = max(
+        ((weights.get(name, others), name) for name in _CODINGS), key=lambda pair: pair[0]
+    )
+    return coding if weight > 0 and weight >= weights.get(b"identity", 0.0) else None

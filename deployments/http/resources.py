@@ -11,7 +11,7 @@ from typing import Any
 from deployments.errors import NotFoundError
 from deployments.http.answers import Answer, check_method, json_answer, quote
 from deployments.http.openapi import openapi_document, tensor_metadata
-from deployments.http.service_interface import Service
+from deployments.http.service import Service
 from deployments.models.base import TensorSpec
 from deployments.observability.inference_statistics import RequestTotals
 

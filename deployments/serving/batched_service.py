@@ -5,19 +5,17 @@ from collections.abc import Callable, Sequence
 
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.event_loop_meter import EventLoopMeter
-from deployments.batcher.submission import Outcome, outputs_of
-from deployments.errors import RequestError
-from deployments.http.base_service import BaseService
+from deployments.batcher.queued_request import Outcome, outputs_of
+from deployments.errors import DeviceError, RequestError
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.json_guard import claimed_rows
+from deployments.http.service import Service
 from deployments.http.signature import Signature, Tensors
 from deployments.observability.request_info import RequestInfo
-from deployments.serving.inference_call import InferenceCall
 from deployments.serving.request_counts import RequestCounts
 from policy.batcher.requests import Refusal
 
 
-class BatchedService(BaseService):
+class BatchedService(Service):
     """A service that answers requests by a batcher; its subclass makes that, and controls it.
 
     Parameters
@@ -49,8 +47,8 @@ class BatchedService(BaseService):
         self.configured = False
         self._max_timeout_ms = math.inf
 
-    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
-        """Return why one more row cannot be answered in time, without counting it.
+    def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
+        """Return why one more row cannot be answered in time; None if it can.
 
         Raises
         ------
@@ -63,14 +61,16 @@ class BatchedService(BaseService):
         if self.batcher.make_room(1, now_s + front_s, arrival_s, steps):
             return None
         if self.batcher.lost_reason is not None:
-            self.refuse(b"", arrival_s)
+            self.event_loop_meter.request_refused()
+            self.counts.rejected(Refusal.FULL, [(arrival_s, 1)], now_s)
+            raise DeviceError(self.batcher.lost_reason)
         return self.batcher.core.refusal(1, now_s, arrival_s)
 
-    def count_turned_away(
+    def count_rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that were turned away, given their arrival times and rows."""
-        self.counts.turned_away(refusal, requests, now_s)
+        """Count requests that were rejected unparsed, given their arrival times and rows."""
+        self.counts.rejected(refusal, requests, now_s)
 
     @property
     def concurrency(self) -> int | None:
@@ -80,18 +80,6 @@ class BatchedService(BaseService):
     def count_answered(self, rows: int, arrival_s: float) -> None:
         """Count a request whose outputs are encoded."""
         self.counts.answered(rows, arrival_s)
-
-    def refuse(self, body: bytes, arrival_s: float) -> None:
-        """Count the rows of a request that is refused before it is parsed.
-
-        Raises
-        ------
-        DeviceError
-            The device is lost.
-        DeadlineError
-            The request waited so long before it was read that no replica can answer it in time.
-        """
-        self.counts.refused_unread(claimed_rows(body, self.signature.max_rows), arrival_s)
 
     async def infer(
         self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
@@ -110,46 +98,16 @@ class BatchedService(BaseService):
         arrival_s: float,
         on_done: Callable[[Outcome], None],
         info: RequestInfo | None = None,
-    ) -> InferenceCall:
-        """Have a checked request answered.
-
-        Parameters
-        ----------
-        request : InferenceRequest
-        arrival_s : float
-            When it reached this process, by `time.monotonic`. Its deadline counts from here.
-        on_done : callable
-            Called once on the event loop, after this call has returned, with the outcome: the
-            model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
-            the request is cancelled.
-        info : RequestInfo, optional
-            Its id, and what takes the times of its batches.
-
-        Returns
-        -------
-        InferenceCall
-            Its `cancel` gives the request up.
-
-        Raises
-        ------
-        RequestError
-            The request is refused at once, as in `Batcher.submit_nowait`.
-        """
+    ) -> InferenceRequest:
+        """Have a checked request answered, as `Service.infer_nowait` does."""
         deadline_ms = request.deadline_ms
         deadline_ms = math.inf if deadline_ms is None else min(deadline_ms, self._max_timeout_ms)
-        call = InferenceCall(self.counts, request.rows, arrival_s, deadline_ms, on_done)
+        request.begin(arrival_s, on_done, arrival_s + 1e-3 * deadline_ms, self.counts)
+        if info is not None:
+            request.trace, request.request_id = info.trace, info.request_id
         try:
-            call.submission = self.batcher.submit_nowait(
-                request.inputs,
-                request.rows,
-                arrival_s,
-                call.finish,
-                arrival_s + 1e-3 * deadline_ms,
-                request.priority,
-            )
+            self.batcher.submit(request)
         except RequestError as error:
             self.counts.failed(error, request.rows, arrival_s, deadline_ms)
             raise
-        if info is not None:
-            call.submission.trace, call.submission.request_id = info.trace, info.request_id
-        return call
+        return request

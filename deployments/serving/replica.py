@@ -14,7 +14,7 @@ from autoscaler.history.source import store_history
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import history_key
 from autoscaler.standby_roles import roles_key
-from deployments.batcher.death_journal import journal_directory
+from deployments.batcher.crash_journal import journal_directory
 from deployments.config.document import DEPLOYMENT
 from deployments.config.replica_args import ModelConfig, StoreConfig
 from deployments.config.user_config import UserConfig, parse_user_config

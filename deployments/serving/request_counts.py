@@ -34,37 +34,21 @@ class RequestCounts:
     ) -> None:
         self.rows_refused_by_balancer = 0
         self._rows = batcher.rows
-        self._unserved = batcher.unserved
+        self._rejections = batcher.rejections
         self._observer = observer
         self._event_loop_meter = event_loop_meter
 
-    def turned_away(
+    def rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that were turned away, given their arrival times and rows.
+        """Count requests that were rejected unparsed, given their arrival times and rows.
 
-        Not by the front's meter, which counts each when it is read.
+        The event loop's meter counts each when it is read.
         """
-        self._unserved.turned_away(refusal, requests, now_s)
+        self._rejections.rejected(refusal, requests, now_s)
         if refusal is not Refusal.FULL:
             for arrival_s, rows in requests:
                 self._observer.deadline_missed(rows, now_s - arrival_s, math.inf)
-
-    def refused_unread(self, rows: int, arrival_s: float) -> None:
-        """Count a request that is refused before it is parsed.
-
-        Raises
-        ------
-        RequestError
-            As in `Unserved.refused_unread`; it is counted as well.
-        """
-        now_s = time.monotonic()
-        self._event_loop_meter.request_refused()
-        try:
-            self._unserved.refused_unread(rows, now_s, arrival_s)
-        except RequestError as error:
-            self.failed(error, rows, arrival_s)
-            raise
 
     def refused_by_balancer(self, requests: int) -> None:
         """Count requests that never came here, with as many rows as others have."""

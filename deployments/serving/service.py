@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.death_journal import DeathJournal
+from deployments.batcher.crash_journal import CrashJournal
 from deployments.batcher.event_loop_meter import EventLoopMeter
+from deployments.batcher.model_runner import BatchRecord
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController, check_feasible
 from deployments.haproxy.stats import ProxyReport
-from deployments.http.body_budget import default_limit_bytes
-from deployments.http.priorities import PriorityLevels
-from deployments.http.signature import Signature
+from deployments.http.request_body import default_limit_bytes
+from deployments.http.signature import PriorityLevels, Signature
 from deployments.models.base import Model
 from deployments.models.example_request import example_request
 from deployments.models.model_device import ModelDevice
@@ -55,7 +54,7 @@ class InferenceService(BatchedService):
         What warming the model up has found.
     journals : Path, optional
         Directory in which the replicas of this model on this machine tell each other what they
-        were computing when they died (`deployments.batcher.death_journal`); by default, they do
+        were computing when they died (`deployments.batcher.crash_journal`); by default, they do
         not.
     start : ServiceStart, optional
         What the start takes.
@@ -203,11 +202,11 @@ class InferenceService(BatchedService):
         self.observer.batch_ended(record)
         self.batch_totals.add(record.size, record.duration_s)
 
-    def _open_journal(self) -> DeathJournal | None:
+    def _open_journal(self) -> CrashJournal | None:
         if self._journals is None:
             return None
         try:
-            return DeathJournal(self._journals)
+            return CrashJournal(self._journals)
         except OSError as error:
             logger.warning("a request that kills a replica can kill more: %s", error)
             return None

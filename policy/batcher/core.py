@@ -33,7 +33,7 @@ from policy.batcher.arrival_rate import ArrivalRate, horizon_s
 from policy.batcher.failed_batches import FailedBatches
 from policy.batcher.kinds import latest_start_s
 from policy.batcher.limits import Limits
-from policy.batcher.overtaking import overtaken
+from policy.batcher.preemption import preempted
 from policy.batcher.request_queue import RequestQueue
 from policy.batcher.requests import (
     Batch,
@@ -51,7 +51,7 @@ class BatcherCore:
 
     After every event (`arrive`, `device_free`, `device_failed`, `cancel`, `drain`, `use`, or
     `wake_at_s` has passed) the caller asks `next_batch`, and answers the requests in
-    `deadline_missed`, `displaced` and `crowded_out`.
+    `deadline_missed`, `preempted` and `crowded_out`.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ class BatcherCore:
     deadline_missed : list of Request
         Requests dropped because their own deadline, or that of the limits, cannot be met; the
         caller empties the list.
-    displaced : list of Request
-        Requests given up because others, which overtook them, leave them no time; the caller
+    preempted : list of Request
+        Requests given up because others of higher priority leave them no time; the caller
         empties the list.
     crowded_out : list of Request
         Suspected requests given up because there is no room for more, the oldest first; the caller
@@ -94,7 +94,7 @@ class BatcherCore:
         self.use(table, limits)
         self.wake_at_s: float | None = None
         self.deadline_missed: list[Request] = []
-        self.displaced: list[Request] = []
+        self.preempted: list[Request] = []
         self.crowded_out: list[Request] = []
         self.wait_factor = 1.0
         self._queue = RequestQueue()
@@ -199,16 +199,16 @@ class BatcherCore:
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
         if priority and self._queue.rows_from(priority) < self._queue.rows:
-            self._displace(now_s)
+            self._preempt(now_s)
         return None
 
-    def _displace(self, now_s: float) -> None:
-        """Give up what was overtaken and is too late now: another replica may still answer it."""
+    def _preempt(self, now_s: float) -> None:
+        """Give up the requests that are too late now: another replica may still answer them."""
         if self.limits.answer_within_ms == math.inf:
             return
         tested, free_s = self._bisection.rows, self._busy_until_s
-        for request in overtaken(self._queue, tested, self._admission, free_s, now_s):
-            self.displaced.append(request)
+        for request in preempted(self._queue, tested, self._admission, free_s, now_s):
+            self.preempted.append(request)
             self.cancel(request)
             self._admission.count_refused(request.rows, self.arrival_rate.weight)
 

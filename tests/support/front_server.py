@@ -19,7 +19,7 @@ from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.haproxy.stats import HaproxyStats
 from deployments.http.app import InferenceApp
-from deployments.http.listeners import listen_for_haproxy
+from deployments.http.middleware import listen_for_haproxy
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service_loading import load_service
 

@@ -7,9 +7,9 @@ from pathlib import Path
 PEER = """
 import os, sys
 from pathlib import Path
-from deployments.batcher.death_journal import DeathJournal
+from deployments.batcher.crash_journal import CrashJournal
 
-journal = DeathJournal(Path(sys.argv[1]))
+journal = CrashJournal(Path(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:
     word, *digests = line.split()

@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 from deployments.console.planner import Planning
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
-from deployments.http.request import ACCEPT_ENCODING
+from deployments.http.request_head import ACCEPT_ENCODING
 from deployments.pipelines.serving.metrics import measured_ms, metrics_text
 from deployments.pipelines.serving.service import PipelineService, StageTimes, stage_times
 

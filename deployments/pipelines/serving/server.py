@@ -9,6 +9,7 @@ from types import FrameType
 
 import uvicorn
 
+from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import PipelineFile
 from deployments.pipelines.serving.service import PipelineService
@@ -27,13 +28,15 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
     service = PipelineService(config.pipeline, config.user_config)
     await service.start()
     app = PipelineApp(service, importlib.metadata.version("sojourn"))
+    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
     try:
         server = _Server(
             uvicorn.Config(
                 app,
                 host=config.http_host,
                 port=config.http_port,
-                http="httptools",
+                http=InferenceProtocol,
+                ws="none",
                 lifespan="off",
                 log_level="error",
                 access_log=False,
@@ -43,6 +46,7 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
         )
         await server.serve()
     finally:
+        InferenceProtocol.hosted = None
         app.console.close()
         await service.close()
 

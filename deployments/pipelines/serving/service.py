@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deployments.batcher.event_loop_meter import EventLoopMeter
-from deployments.batcher.submission import Cancellable, Outcome
+from deployments.batcher.queued_request import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError
-from deployments.http.base_service import BaseService
-from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.protocol import RECEIVE_TIMEOUT_S
+from deployments.http.service import Service
 from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
 from deployments.observability.request_info import RequestInfo
@@ -39,7 +39,7 @@ StageTimes = list[dict[str, Any]]
 stage_times: ContextVar[StageTimes | None] = ContextVar("stage_times", default=None)
 
 
-class PipelineService(BaseService):
+class PipelineService(Service):
     """A pipeline behind an HTTP interface.
 
     An item is a mapping from the names of the inputs to their values in one row. The result of the
@@ -93,19 +93,11 @@ class PipelineService(BaseService):
         self._started = False
         self.autoscaler: PipelineAutoscaler | None = None
         self._scaling: asyncio.Task[None] | None = None
-        self._event_loop_meter: EventLoopMeter | None = None
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
         self.configured = False
         self._sla_known = user_config is not None
         self._apply(user_config or PipelineUserConfig())
-
-    @property
-    def event_loop_meter(self) -> EventLoopMeter:
-        """Counts the requests, and measures how long the event loop took to read them."""
-        if self._event_loop_meter is None:
-            self._event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
-        return self._event_loop_meter
 
     async def configure(self, user_config: PipelineUserConfig) -> None:
         """Apply a configuration; it holds for the requests to come.
@@ -150,6 +142,7 @@ class PipelineService(BaseService):
         InvalidInputError, InfeasibleError
             With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
         """
+        self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
         scaler = None
         if self._sla_known:
             scaler = await self._make_scaler(self.user_config.sla.objective)
@@ -186,7 +179,7 @@ class PipelineService(BaseService):
             and all(stage.workers > 0 for stage in self.pipeline.core.stages)
         )
 
-    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
+    def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return FULL if no more rows can wait; it is not counted.
 
         Whether a request can be answered in time is decided when it is submitted.
@@ -194,10 +187,10 @@ class PipelineService(BaseService):
         core = self.pipeline.core
         return Refusal.FULL if len(core.open) >= core.max_pending else None
 
-    def count_turned_away(
+    def count_rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that were turned away."""
+        """Count requests that were rejected unparsed."""
         self._count_refused(sum([rows for _, rows in requests]))
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
@@ -208,12 +201,6 @@ class PipelineService(BaseService):
         core = self.pipeline.core
         core.offered += rows
         core.refused += rows
-
-    def refuse(self, body: bytes, arrival_s: float) -> None:
-        """Count a request that is refused because the bodies of others take too much memory."""
-        core = self.pipeline.core
-        core.offered += 1
-        core.refused += 1
 
     def infer_nowait(
         self,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from deployments.batcher.arrival_counts import ArrivalCounts
+from deployments.batcher.row_counts import ArrivalCounts
 
 
 def test_counts_are_those_of_a_histogram_from_the_second_window_on() -> None:

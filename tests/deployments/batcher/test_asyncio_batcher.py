@@ -14,10 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
-from deployments.batcher.batch_record import BatchRecord
-from deployments.batcher.model_runner import PROBE_AFTER
+from deployments.batcher.model_runner import PROBE_AFTER, BatchRecord
 from deployments.batcher.placement import IN_A_ROW, BatchPlacement
-from deployments.batcher.submission import Outcome
+from deployments.batcher.queued_request import Outcome
 from deployments.errors import (
     BadRequestError,
     BusyError,
@@ -33,7 +32,7 @@ from policy.batcher.limits import Limits
 from policy.batcher.requests import StartReason
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy
-from tests.support.batcher_requests import submit
+from tests.support.batcher_requests import submit, submit_nowait
 from tests.support.device_thread import end_device_thread
 from tests.support.waiting import LIMIT_S
 
@@ -182,7 +181,7 @@ async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(
 async def test_a_callback_gets_the_outputs_after_the_call_has_returned(on_loop: bool) -> None:
     answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     async with running(Squares(), on_loop=on_loop) as batcher:
-        batcher.submit_nowait({"x": np.array([3.0])}, 1, time.monotonic(), answered.set_result)
+        submit_nowait(batcher, {"x": np.array([3.0])}, 1, time.monotonic(), answered.set_result)
         assert not answered.done()
         assert (await answered)["y"].tolist() == [9]
 
@@ -195,7 +194,7 @@ async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(
         raise ZeroDivisionError
 
     async with running(Squares(), control_limit=2, on_loop=on_loop) as batcher:
-        batcher.submit_nowait({"x": np.array([3.0])}, 1, time.monotonic(), fail)
+        submit_nowait(batcher, {"x": np.array([3.0])}, 1, time.monotonic(), fail)
         assert (await ask(batcher, 4))["y"].tolist() == [16]
     assert "failed to hand an outcome" in caplog.text
 
@@ -205,12 +204,12 @@ async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
     outcomes: list[Outcome] = []
     model.gate.clear()
     async with running(model) as batcher:
-        on_device = batcher.submit_nowait(
-            {"x": np.array([3.0])}, 1, time.monotonic(), outcomes.append
+        on_device = submit_nowait(
+            batcher, {"x": np.array([3.0])}, 1, time.monotonic(), outcomes.append
         )
         await until_busy(batcher)
-        waiting = batcher.submit_nowait(
-            {"x": np.array([4.0])}, 1, time.monotonic(), outcomes.append
+        waiting = submit_nowait(
+            batcher, {"x": np.array([4.0])}, 1, time.monotonic(), outcomes.append
         )
         on_device.cancel()
         waiting.cancel()

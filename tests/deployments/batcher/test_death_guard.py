@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import Batcher
-from deployments.batcher.death_journal import DeathJournal, digest_of
+from deployments.batcher.crash_journal import CrashJournal, digest_of
 from deployments.batcher.placement import BatchPlacement
 from deployments.errors import DeviceError, ReplicaDiedError
 from deployments.models.base import Model, TensorSpec
@@ -65,7 +65,7 @@ async def replica(model: Squares, directory: Path) -> AsyncIterator[Batcher]:
     placement = BatchPlacement()
     if model.gate.is_set():
         placement.use([0.0] * BATCH, limit_ms=1e6, now_s=time.monotonic())
-    batcher = Batcher(model, core, placement=placement, journal=DeathJournal(directory))
+    batcher = Batcher(model, core, placement=placement, journal=CrashJournal(directory))
     try:
         yield batcher
     finally:

@@ -21,7 +21,7 @@ def test_rows_that_another_replica_may_take_are_refused_and_the_others_too_late(
     refusal: Refusal, refused: int, deadline_missed: int, expired: int
 ) -> None:
     counts = RowCounts()
-    counts.turned_away(refusal, 3)
+    counts.rejected(refusal, 3)
     assert (counts.refused, counts.deadline_missed, counts.expired) == (
         refused,
         deadline_missed,

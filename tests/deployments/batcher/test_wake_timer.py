@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from deployments.batcher.wake_timer import WakeTimer
+from deployments.batcher.device import WakeTimer
 from tests.support.waiting import until
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.model_runner import BatchRecord
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import (
     PROXY_DELAY_TICKS,

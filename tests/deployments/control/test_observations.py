@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.batcher.batch_record import BatchRecord
 from deployments.batcher.event_loop_meter import EventLoopMeter
+from deployments.batcher.model_runner import BatchRecord
 from deployments.control.observations import BATCHES_SHOWN, ProxyDelay, ReplicaObserver
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective

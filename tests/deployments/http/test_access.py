@@ -138,3 +138,16 @@ async def test_a_revoked_token_ends_on_an_open_connection(http: type[asyncio.Pro
         assert (await client.post(INFER, **request)).status_code == 401
         await service.configure(parse_user_config(USER_CONFIG))
         assert (await client.post(INFER, **request)).status_code == 200
+
+
+@WAYS
+async def test_a_stranger_whose_chunks_never_end_is_answered_and_left(
+    http: type[asyncio.Protocol],
+) -> None:
+    async with closed_service(http) as (_, client):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n"
+        writer.write(head.encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
+        await reader.read()  # until the end of the connection
+        writer.close()

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
-from deployments.http.answers import JSON
+from deployments.http.answers import COMPRESSED_FROM_BYTES, JSON, compressed
 from deployments.http.app import InferenceApp
-from deployments.http.compression import COMPRESSED_FROM_BYTES, accepted_coding, compressed
 from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.request_head import accepted_coding
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG, listening

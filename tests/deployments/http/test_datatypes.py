@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError
-from deployments.http.datatypes import LARGEST_BF16, codec_of
+from deployments.http.tensors import LARGEST_BF16, codec_of
 from deployments.models.base import TensorSpec
 
 ANY = codec_of(TensorSpec("x", "BF16", allow_nan=True))

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from deployments.http import disconnects
-from deployments.http.disconnects import DisconnectWatch
+from deployments.http import app
+from deployments.http.app import DisconnectWatch
 
 
 class Client:
@@ -26,7 +26,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _check_at_every_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnects, "CHECK_PERIOD_S", 0)
+    monkeypatch.setattr(app, "CHECK_PERIOD_S", 0)
 
 
 async def turns(count: int = 10) -> None:

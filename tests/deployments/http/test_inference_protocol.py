@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as npst
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import InferenceRequest, parse_request
-from deployments.http.priorities import PriorityLevels
-from deployments.http.signature import Signature
+from deployments.http.signature import PriorityLevels, Signature
 from deployments.models.base import TensorSpec
 
 SIGNATURE = Signature(

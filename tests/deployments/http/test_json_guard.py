@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import parse_request
-from deployments.http.json_guard import (
+from deployments.http.request_body import MAX_UNPACKING_RATIO, read_body
+from deployments.http.signature import (
     CHECKED_FROM_BYTES,
     JsonGuard,
+    Signature,
     body_limit_bytes,
     claimed_rows,
 )
-from deployments.http.request import MAX_UNPACKING_RATIO, read_body
-from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 
 DIGITS = (TensorSpec("pixels", "FP32", (64,)),)

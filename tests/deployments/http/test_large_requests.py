@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.http.json_guard import MAX_JSON_BYTES
 from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.signature import MAX_JSON_BYTES
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from tests.support.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log

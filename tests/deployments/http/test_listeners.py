@@ -9,7 +9,8 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from deployments.haproxy.replica_sockets import is_served, open_socket
-from deployments.http.listeners import ACCEPTED_AT_ONCE, AcceptQueue, listen_for_haproxy
+from deployments.http.arrival_times import ACCEPTED_AT_ONCE, AcceptQueue
+from deployments.http.middleware import listen_for_haproxy
 
 CONNECTIONS = 3 * ACCEPTED_AT_ONCE
 

@@ -11,10 +11,9 @@ import orjson
 import pytest
 
 from deployments.errors import BadRequestError, ModelError
-from deployments.http.answers import BINARY, JSON
+from deployments.http.answers import BINARY, JSON, Outcomes
 from deployments.http.inference_protocol import InferenceRequest, parse_request
-from deployments.http.outcomes import Outcomes
-from deployments.http.service_interface import Service
+from deployments.http.service import Service
 from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 from deployments.observability.inference_statistics import BatchTotals

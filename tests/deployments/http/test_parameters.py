@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deployments.errors import BadRequestError
-from deployments.http.parameters import (
+from deployments.http.signature import (
     MAX_TIMEOUT_MS,
     MAX_TIMEOUT_US,
     check_timeout_ms,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.errors import BadRequestError
-from deployments.http.priorities import MAX_PRIORITY_LEVELS, PriorityLevels
+from deployments.http.signature import MAX_PRIORITY_LEVELS, PriorityLevels
 
 LEVELS = st.integers(1, MAX_PRIORITY_LEVELS).flatmap(
     lambda levels: st.builds(PriorityLevels, st.just(levels), st.integers(1, levels))

@@ -22,9 +22,8 @@ from uvicorn.server import ServerState
 
 from deployments.haproxy.refusals import FINAL_STATUS, LIMIT_HEADER, ONLY_REPLICA_HEADER
 from deployments.http.app import InferenceApp
-from deployments.http.guarded_protocol import RECEIVE_TIMEOUT_S
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import RECEIVE_TIMEOUT_S, HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import Refusal
 from tests.support.doubles_service import Doubles, body, listening, make_service
@@ -217,7 +216,7 @@ async def test_internal_errors_count_as_failed_requests(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     async with serving() as served:
-        monkeypatch.setattr(served.service, "turns_away", lambda *_: 1 / 0)
+        monkeypatch.setattr(served.service, "admit", lambda *_: 1 / 0)
         ((head, _),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
         assert head.startswith(b"HTTP/1.1 500")
         hosted = InferenceProtocol.hosted
@@ -340,7 +339,7 @@ async def test_an_internal_error_reveals_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as served:
-        monkeypatch.setattr(served.service, "turns_away", lambda *_: 1 / 0)
+        monkeypatch.setattr(served.service, "admit", lambda *_: 1 / 0)
         ((head, content),) = await exchange(served.port, [post(body((1, 2)))], 1)
     assert head.startswith(b"HTTP/1.1 500")
     assert json.loads(content) == {"error": "internal error while answering this request"}
@@ -448,6 +447,19 @@ async def test_an_idle_connection_is_closed_after_the_keep_alive_timeout(
     transport.close.assert_called_once()
 
 
+async def test_empty_lines_do_not_keep_a_connection_open(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, loop = connected
+    for _ in range(2):
+        protocol.data_received(b"\r\n")
+        loop.pass_time(2)
+    transport.close.assert_not_called()
+    protocol.data_received(b"\r\n")
+    loop.pass_time(2)
+    transport.close.assert_called()
+
+
 async def test_a_connection_with_half_a_request_is_not_idle(
     connected: tuple[InferenceProtocol, mock.Mock, Loop],
 ) -> None:
@@ -495,10 +507,9 @@ async def test_the_senders_own_pauses_do_not_count_as_waiting(
 
     monkeypatch.setattr("deployments.http.protocol.time", mock.Mock(monotonic=monotonic))
     monkeypatch.setattr(meter, "readable_since_s", lambda now_s: present[0][1])
-    monkeypatch.setattr(protocol, "_check_room", lambda body: True)
-    monkeypatch.setattr(protocol, "_let_in", lambda *_: True)
+    monkeypatch.setattr(protocol, "_admit", lambda *_: True)
     seen: list[float] = []
-    monkeypatch.setattr(protocol, "_handle", lambda body: seen.append(protocol._arrival_s))
+    monkeypatch.setattr(protocol, "_submit", lambda body: seen.append(protocol._arrival_s))
     request = post(body((1, 2)))
     for piece in (request[:-9], request[-9:-5], request[-5:]):
         protocol.data_received(piece)
@@ -526,15 +537,15 @@ async def test_a_request_arrives_when_it_could_first_have_been_read(
         with busy, waiting:
             await exchange(served.port, [post(body((1, 2)))], 1)
             busy.sendall(post(body((1, 2)), path=path))
-            turns_away = served.service.turns_away
+            admit = served.service.admit
 
             def slowly(*args: Any) -> Refusal | None:
-                monkeypatch.setattr(served.service, "turns_away", turns_away)
+                monkeypatch.setattr(served.service, "admit", admit)
                 waiting.sendall(post(body((3, 4)), path=path))
                 time.sleep(0.03)
-                return turns_away(*args)
+                return admit(*args)
 
-            monkeypatch.setattr(served.service, "turns_away", slowly)
+            monkeypatch.setattr(served.service, "admit", slowly)
             while len(arrivals) < 3:
                 await asyncio.sleep(0)
         assert arrivals[2] >= 0.03

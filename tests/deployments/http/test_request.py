@@ -16,9 +16,9 @@ from deployments.errors import (
     TooLargeError,
     UnsupportedEncodingError,
 )
-from deployments.http.request import (
+from deployments.http.request_body import read_body
+from deployments.http.request_head import (
     check_single_valued,
-    read_body,
     read_header_length,
     read_priority,
     read_timeout_ms,

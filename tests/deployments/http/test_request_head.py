@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.http.request_head import END_OF_HEAD, RequestHead, RequestHeads
+from deployments.http.request_head import END_OF_HEAD, HeaderCache, RequestHead
 
 PATH = b"/v2/models/m/infer"
 LINES = ["Host: x", "Content-Length: 7", "Content-Type: application/json"]
@@ -15,9 +15,9 @@ def head_of(*lines: str, start: str = "POST /v2/models/m/infer HTTP/1.1") -> byt
 
 
 def find(
-    data: bytes, heads: RequestHeads | None = None
+    data: bytes, heads: HeaderCache | None = None
 ) -> tuple[RequestHead | None, bytes | None, bytes | None, int]:
-    return (heads or RequestHeads(PATH)).find(data, data.index(END_OF_HEAD))
+    return (heads or HeaderCache(PATH)).find(data, data.index(END_OF_HEAD))
 
 
 def test_reads_what_the_batcher_needs() -> None:
@@ -32,7 +32,7 @@ def test_reads_what_the_batcher_needs() -> None:
 @pytest.mark.parametrize("place", range(5))
 def test_what_haproxy_says_is_read_beside_the_head(place: int) -> None:
     """It changes with each request, so a head is not parsed anew for it."""
-    heads = RequestHeads(PATH)
+    heads = HeaderCache(PATH)
     found = []
     for number in (0, 7, 12_345):
         lines = [*LINES, "x-request-id: a"]
@@ -45,7 +45,7 @@ def test_what_haproxy_says_is_read_beside_the_head(place: int) -> None:
 
 def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind() -> None:
     """Without the first of them, it is what the head of a request with only one is."""
-    heads = RequestHeads(PATH)
+    heads = HeaderCache(PATH)
     line = "traceparent: 00-ab"
     for lines in ([line, line], [line]):
         head, _, traceparent, _ = find(head_of(*LINES, *lines), heads)
@@ -57,7 +57,7 @@ def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind() -> None
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("name", ["x-request-id", "X-Request-ID", "X-REQUEST-ID"])
 def test_finds_the_request_id_wherever_and_however_it_is_written(place: int, name: str) -> None:
-    heads = RequestHeads(PATH)
+    heads = HeaderCache(PATH)
     for number in (b"1", b"2"):
         lines = [*LINES[:place], f"{name}: id-{number.decode()}", *LINES[place:]]
         head, request_id, *_ = find(head_of(*lines), heads)
@@ -69,7 +69,7 @@ def test_finds_the_request_id_wherever_and_however_it_is_written(place: int, nam
 @pytest.mark.parametrize("place", range(5))
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent"])
 def test_finds_the_trace_beside_the_id(place: int, name: str) -> None:
-    heads = RequestHeads(PATH)
+    heads = HeaderCache(PATH)
     for number in ("1", "2"):
         lines = [*LINES, "x-request-id: a"]
         lines.insert(place, f"{name}: 00-{number}")
@@ -132,7 +132,7 @@ def test_leaves_other_methods_paths_and_versions_to_uvicorn(start: str) -> None:
 
 
 def test_many_different_heads_are_all_answered_right() -> None:
-    heads = RequestHeads(PATH)
+    heads = HeaderCache(PATH)
     for _ in range(2):
         for length in range(1100):
             head, *_ = find(head_of("Host: x", f"Content-Length: {length}"), heads)

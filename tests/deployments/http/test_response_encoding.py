@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from deployments.errors import BadRequestError, ModelError
+from deployments.http.answers import encode_response
 from deployments.http.inference_protocol import InferenceRequest, parse_request
-from deployments.http.response_encoding import encode_response
 from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 

@@ -17,12 +17,11 @@ from uvicorn.server import ServerState
 
 from deployments.access.control import AccessControl
 from deployments.batcher.event_loop_meter import EventLoopMeter
-from deployments.batcher.submission import Outcome
+from deployments.batcher.queued_request import Outcome
 from deployments.http.app import InferenceApp
-from deployments.http.body_budget import BodyBudget
-from deployments.http.guarded_protocol import LINGER_S
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import LINGER_S, HostedApp, InferenceProtocol
+from deployments.http.request_body import BodyBudget
 from deployments.http.signature import Signature
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
@@ -55,19 +54,14 @@ class StubService:
         self.batch_totals = BatchTotals()
         self.event_loop_meter = EventLoopMeter(lambda _: None, lambda *_: None)
 
-    def has_room(self, body: bytes, arrival_s: float, priority: int = 0) -> bool:
-        return not self._full
-
-    def turns_away(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
+    def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         return Refusal.FULL if self._full else None
 
-    def count_turned_away(
+    def count_rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None: ...
 
     def count_answered(self, rows: int, arrival_s: float) -> None: ...
-
-    def refuse(self, body: bytes, arrival_s: float) -> None: ...
 
     def infer_nowait(
         self,

@@ -9,9 +9,8 @@ from unittest import mock
 import pytest
 
 from deployments.http.app import InferenceApp
+from deployments.http.arrival_times import RESOLUTION_S, SocketWait
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.http.socket_wait import RESOLUTION_S, SocketWait
-from deployments.http.timed_protocol import TimedProtocol
 from tests.support.doubles_service import listening, make_service
 from tests.support.waiting import LIMIT_S
 
@@ -105,7 +104,7 @@ def test_a_request_over_a_unix_socket_arrived_when_haproxy_sent_it(
     sent_us = 0 if sent_s is None else round(1e6 * (of_day_s - sent_s))
     with one, other, mock.patch.object(time, "time", return_value=of_day_s):
         found = [
-            now_s - TimedProtocol._readable_since_s(connection, now_s, now_s - 0.1, sent_us)
+            now_s - InferenceProtocol._readable_since_s(connection, now_s, now_s - 0.1, sent_us)
             for _ in range(2)
         ]
     assert found == pytest.approx(expected_s)
@@ -128,7 +127,7 @@ def test_haproxy_is_asked_for_short_waits_too(sent_s: float | None, expected_s: 
     connection = mock.Mock(transport=transport, _socket_wait=SocketWait(transport))
     sent_us = 0 if sent_s is None else round(1e6 * (of_day_s - sent_s))
     with one, other, mock.patch.object(time, "time", return_value=of_day_s):
-        since_s = TimedProtocol._readable_since_s(connection, now_s, now_s - 0.002, sent_us)
+        since_s = InferenceProtocol._readable_since_s(connection, now_s, now_s - 0.002, sent_us)
     assert now_s - since_s == pytest.approx(expected_s)
 
 

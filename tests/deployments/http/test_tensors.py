@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from deployments.errors import BadRequestError
-from deployments.http.datatypes import codec_of
-from deployments.http.tensors import booleans_possible
+from deployments.http.tensors import booleans_possible, codec_of
 from deployments.models.base import TensorSpec
 
 NUMBERS = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")

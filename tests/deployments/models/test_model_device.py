@@ -45,7 +45,7 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
             with pytest.raises(DeviceError, match="does not answer"):
                 await task
         with pytest.raises(DeviceError, match="does not answer"):
-            service.has_room(b"", time.monotonic())
+            service.admit(time.monotonic(), time.monotonic())
         await end_device_thread(service.batcher)
         assert not service.ready, "a replica that hung is replaced even if its batch ends"
 

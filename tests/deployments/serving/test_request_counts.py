@@ -9,10 +9,11 @@ import orjson
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.batcher.submission import Outcome
+from deployments.batcher.queued_request import Outcome
 from deployments.control.model_corrections import WaitCorrection
-from deployments.errors import DeadlineError
+from deployments.errors import BusyError, DeadlineError
 from deployments.haproxy.stats import ProxyReport
+from deployments.http.app import InferenceApp
 from policy.profile import Profile
 from tests.support.emulated_service import (
     REFUSES,
@@ -82,8 +83,10 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
     async with emulated_service(PROFILE) as service:
         monkeypatch.setattr(service.batcher.core, "has_room", lambda *_, priority: False)
+        app = InferenceApp(service, "1")
         for _ in range(10):
-            assert not service.has_room(body, time.monotonic())
+            with pytest.raises(BusyError):
+                app._admit(body, time.monotonic(), 0)
         report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
     assert (report.offered_total, report.refused_total) == (640, 640)
 
@@ -113,9 +116,10 @@ async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_par
         PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
     ) as service:
         now_s = time.monotonic()
-        assert service.has_room(b"", now_s - 10)
+        app = InferenceApp(service, "1")
+        app._admit(b"", now_s - 10, 0)
         with pytest.raises(DeadlineError, match="within the SLA's response time"):
-            service.has_room(b"", now_s - 30)
+            app._admit(b"", now_s - 30, 0)
         rows, stats = service.explain()["rows"], service.autoscaling_stats()
         assert (rows["offered"], rows["refused"], rows["expired"], rows["late"]) == (1, 0, 1, 1)
         assert stats["answered_total"] == stats["late_total"] == 1

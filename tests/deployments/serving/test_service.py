@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deployments.batcher.batch_record import BatchRecord
+from deployments.batcher.model_runner import BatchRecord
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.control import policy_solver

@@ -71,7 +71,7 @@ async def test_all_rows_of_a_refused_request_are_load(client, service):
     assert answer.status_code == 503
     core = service.pipeline.core
     assert (core.offered, core.admitted, core.refused) == (40, 2, 38)
-    service.count_turned_away(Refusal.FULL, [(0.0, 7), (0.1, 3)], 1.0)
+    service.count_rejected(Refusal.FULL, [(0.0, 7), (0.1, 3)], 1.0)
     assert (core.offered, core.refused) == (50, 48)
 
 

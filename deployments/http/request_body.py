@@ -1,42 +1,19 @@
-"""Read an ASGI request: its header fields, and its body, bounded and decompressed."""
+"""Bodies of requests: read, decompressed, and bounded in memory."""
 
 import asyncio
-import re
-import reprlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+import psutil
 from starlette.types import Receive
 
-from deployments.errors import BadRequestError, TooLargeError, UnsupportedEncodingError
-from deployments.http.parameters import check_timeout_ms
-from deployments.http.priorities import MAX_PRIORITY_LEVELS
+from deployments.errors import BadRequestError, BusyError, TooLargeError, UnsupportedEncodingError
+from deployments.http.request_head import CONTENT_ENCODING, read_content_length
 
-HEADER_LENGTH = b"inference-header-content-length"
-REQUEST_ID = b"x-request-id"
-AUTHORIZATION = b"authorization"
-ACCEPT_ENCODING = b"accept-encoding"
-#: The rest of a longer request id is cut off.
-MAX_REQUEST_ID_BYTES = 128
-_CONTENT_LENGTH = b"content-length"
-_CONTENT_ENCODING = b"content-encoding"
-_PRIORITY = b"x-request-priority"
-#: As messages name that field.
-PRIORITY_HEADER = "the header X-Request-Priority"
-_TIMEOUT_MS = b"x-request-timeout-ms"
-
-#: Fields that change how a request is handled, so two different values would be ambiguous.
-_SINGLE_VALUED = (
-    *(_CONTENT_ENCODING, _CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS),
-    AUTHORIZATION,
-)
-#: An unsigned JSON number; float() accepts more than that.
-_NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
-_PRIORITY_NUMBER = re.compile(rb"0|[1-9]\d{0,2}")
-_MAX_LENGTH_DIGITS = 18
 #: zlib's `wbits` of each coding: a gzip header, or zlib's own header, which "deflate" means.
 _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
-
 #: A body may unpack to so many times its size, or to so many bytes if that is more.
 MAX_UNPACKING_RATIO = 100
 _FREE_UNPACKED_BYTES = 1 << 20
@@ -44,81 +21,84 @@ _FREE_UNPACKED_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 #: A larger body is decompressed by a thread.
 _IN_THREAD_FROM_BYTES = 64 << 10
+#: The default limit: this share of the memory that the process may use, within bounds.
+_SHARE_OF_MEMORY = 1 / 32
+_LEAST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+NO_MEMORY = "this replica holds too many large requests; try again later"
 
-Headers = list[tuple[bytes, bytes]]
+
+def default_limit_bytes() -> int:
+    """Return a limit that follows from the memory of this container or machine."""
+    total_bytes = psutil.virtual_memory().total
+    with suppress(OSError, ValueError):  # no container, or "max"
+        total_bytes = min(total_bytes, int(_CGROUP_LIMIT.read_text()))
+    return min(max(_LEAST_BYTES, int(_SHARE_OF_MEMORY * total_bytes)), _MOST_BYTES)
 
 
-def check_single_valued(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Reject repeated header fields whose values differ, where only one value can apply.
+class Reservation:
+    """The part of a budget that one request has taken."""
 
-    Raises
-    ------
-    BadRequestError
-        Such a field occurs with different values.
+    def __init__(self, budget: "BodyBudget") -> None:
+        self._budget = budget
+        self.taken_bytes = 0
+
+    def grow_to(self, total_bytes: int) -> None:
+        """Take as much as makes `total_bytes` in all.
+
+        Raises
+        ------
+        BusyError
+            There is too little left.
+        """
+        more_bytes = total_bytes - self.taken_bytes
+        if more_bytes > 0:
+            if not self._budget.take(more_bytes):
+                raise BusyError(NO_MEMORY)
+            self.taken_bytes = total_bytes
+
+
+class BodyBudget:
+    """Bytes of bodies that are being read, or wait for their answer.
+
+    Parameters
+    ----------
+    limit_bytes : int, optional
+        At most so many, but for a single body, which is always let in; by default,
+        `default_limit_bytes`.
+
+    Attributes
+    ----------
+    limit_bytes : int
+    used_bytes : int
     """
-    for name in _SINGLE_VALUED:
-        if len({value for field, value in headers if field == name}) > 1:
-            raise BadRequestError(
-                f"the header {name.decode()} is given more than once, with different values"
-            )
 
+    __slots__ = ("limit_bytes", "used_bytes")
 
-def read_header_length(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the length of the body's JSON part in bytes, or None if the header is absent.
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
+        self.used_bytes = 0
 
-    Raises
-    ------
-    BadRequestError
-        The header is not a whole number.
-    """
-    return _read_length(fields, HEADER_LENGTH)
+    def take(self, more_bytes: int) -> bool:
+        """Reserve room for a body, or for more of one; return False if there is too little."""
+        used_bytes = self.used_bytes + more_bytes
+        if used_bytes > self.limit_bytes and self.used_bytes:
+            return False
+        self.used_bytes = used_bytes
+        return True
 
+    @contextmanager
+    def reservation(self) -> Iterator[Reservation]:
+        """Yield a reservation that ends with the context."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            self.release(reservation.taken_bytes)
 
-def read_content_length(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the length of the body in bytes, or None if the header is absent.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a whole number.
-    """
-    return _read_length(fields, _CONTENT_LENGTH)
-
-
-def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
-    """Return the deadline from the header, in ms after arrival, or None if it is absent.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a number, or is outside the allowed range.
-    """
-    value = fields.get(_TIMEOUT_MS)
-    if value is None:
-        return None
-    number = float(value) if _NUMBER.fullmatch(value) else value.decode("latin-1")
-    return check_timeout_ms(number, "the header X-Request-Timeout-Ms")
-
-
-def read_priority(fields: Mapping[bytes, bytes]) -> int:
-    """Return the priority from the header, or 0 if it is absent.
-
-    `deployments.http.priorities.PriorityLevels` tells whether the model has it.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a whole number from 0 to `MAX_PRIORITY_LEVELS`.
-    """
-    value = fields.get(_PRIORITY)
-    if value is None:
-        return 0
-    if _PRIORITY_NUMBER.fullmatch(value) and int(value) <= MAX_PRIORITY_LEVELS:
-        return int(value)
-    raise BadRequestError(
-        f"{PRIORITY_HEADER} must be a whole number from 0 to {MAX_PRIORITY_LEVELS}, "
-        f"not {reprlib.repr(value.decode('latin-1'))}"
-    )
+    def release(self, fewer_bytes: int) -> None:
+        """Free the room of a request that is answered or given up."""
+        self.used_bytes -= fewer_bytes
 
 
 async def read_body(
@@ -143,7 +123,7 @@ async def read_body(
         The body contradicts its header fields, unpacks to far more than its size, or the client
         disconnected before its end.
     """
-    coding = fields.get(_CONTENT_ENCODING, b"").strip().lower()
+    coding = fields.get(CONTENT_ENCODING, b"").strip().lower()
     compressed = coding not in (b"", b"identity")
     if compressed and coding not in _WINDOW_BITS:
         raise UnsupportedEncodingError("Content-Encoding must be gzip, deflate or identity")
@@ -211,14 +191,3 @@ def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> bytes:
     if decompressor.unused_data:
         raise BadRequestError(f"the body is not valid {name}: unexpected bytes follow its end")
     return b"".join(parts)
-
-
-def _read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
-    """Return a header field that is a number of bytes, or None if it is absent."""
-    value = fields.get(name)
-    if value is None:
-        return None
-    # int() also accepts signs and underscores, and takes quadratic time in the digits.
-    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
-        raise BadRequestError(f"the header {name.decode()} must be a whole number of bytes")
-    return int(value)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deployments.batcher.death_journal import (
+from deployments.batcher.crash_journal import (
     KEEP_S,
-    DeathJournal,
+    CrashJournal,
     digest_of,
     journal_directory,
 )
@@ -20,8 +20,8 @@ from tests.support.journal_peer import Peer
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[DeathJournal]:
-    journal = DeathJournal(directory)
+def opened(directory: Path) -> Iterator[CrashJournal]:
+    journal = CrashJournal(directory)
     try:
         yield journal
     finally:
@@ -129,7 +129,7 @@ def test_a_journal_for_which_there_is_no_memory_is_an_error_and_leaves_no_file(
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
-        DeathJournal(directory)
+        CrashJournal(directory)
     assert list(directory.iterdir()) == []
 
 
@@ -197,7 +197,7 @@ def test_a_directory_open_to_others_is_refused(directory: Path) -> None:
     directory.mkdir()
     directory.chmod(0o777)
     with pytest.raises(PermissionError, match="this user alone can write to"):
-        DeathJournal(directory)
+        CrashJournal(directory)
 
 
 def test_each_owner_has_a_directory_of_its_own() -> None:

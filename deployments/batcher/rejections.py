@@ -1,14 +1,14 @@
-"""Requests that the batcher gives no outputs: what their senders are told, and what they count as.
+"""Requests that get no outputs: their errors, and how they are counted.
 
-They are refused before or after they are parsed, or let in and given up: for their deadline, for
+They are refused before or after they are parsed, or admitted and given up: for their deadline, for
 want of room after their batch failed, or because the device is lost.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 
+from deployments.batcher.queued_request import queued
 from deployments.batcher.row_counts import RowCounts
-from deployments.batcher.submission import submission_of
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Refusal, Request
@@ -16,7 +16,7 @@ from policy.batcher.requests import Refusal, Request
 TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
-class Unserved:
+class RejectionHandler:
     """Answers and counts the requests that get no outputs.
 
     Parameters
@@ -37,42 +37,26 @@ class Unserved:
         if self._lost_reason is not None:
             self._rows.refused += rows
             return DeviceError(self._lost_reason)
-        self._rows.turned_away(refusal, rows)
+        self._rows.rejected(refusal, rows)
         if refusal is Refusal.HOPELESS:
             return DeadlineError("the request's deadline is shorter than its own processing time")
         if refusal is Refusal.EXPIRED:
             return DeadlineError(TOO_LATE)
         if refusal is Refusal.DEADLINE:
-            return BusyError("this replica cannot answer before the request's deadline", rows)
-        queued = self._core.queue_length
-        return BusyError(f"this replica is full: {queued} rows are waiting; try again later", rows)
+            return BusyError("this replica cannot answer before the request's deadline")
+        waiting = self._core.queue_length
+        return BusyError(f"this replica is full: {waiting} rows are waiting; try again later")
 
-    def refused_unread(self, rows: int, now_s: float, arrival_s: float) -> None:
-        """Count a request for which there was no room, so that it was not parsed.
-
-        Raises
-        ------
-        DeviceError
-            The device is lost.
-        DeadlineError
-            No replica can answer the request in time any more.
-        """
-        self._rows.arrived(rows, arrival_s)
-        refusal = self._core.refuse(rows, now_s, arrival_s)
-        if refusal is not Refusal.FULL or self._lost_reason is not None:
-            raise self.refused(refusal, rows)
-        self._rows.refused += rows
-
-    def turned_away(
+    def rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that `BatcherCore.refusal` kept out, by their arrival times and rows."""
+        """Count requests that were rejected unparsed, by their arrival times and rows."""
         total = 0
         for arrival_s, rows in requests:
             self._rows.arrived(rows, arrival_s)
             total += rows
         self._core.count_refused(refusal, total, now_s)
-        self._rows.turned_away(refusal, total)
+        self._rows.rejected(refusal, total)
 
     def too_late(self, request: Request, message: str | None = None) -> None:
         """Answer `request` with a `DeadlineError`: its deadline passed or cannot be met.
@@ -80,33 +64,33 @@ class Unserved:
         The status is 504, and not the 503 of a refusal: HAProxy would try another replica, too
         late.
         """
-        submission = submission_of(request)
-        if submission.done:
+        one = queued(request)
+        if one.done:
             return
         self._core.cancel(request)
         self._rows.dropped(request)
         if request.deadline_s < math.inf:
             message = message or "the request's deadline cannot be met"
-        submission.finish(DeadlineError(message or TOO_LATE))
+        one.finish(DeadlineError(message or TOO_LATE))
 
-    def displaced(self, request: Request, now_s: float) -> None:
-        """Answer a request that others have overtaken: by a refusal, if there is time elsewhere."""
-        submission = submission_of(request)
-        if submission.done:
+    def preempted(self, request: Request, now_s: float) -> None:
+        """Answer a preempted request: by a refusal, if another replica may have time."""
+        one = queued(request)
+        if one.done:
             return
         if self._core.refusal(request.rows, now_s, request.arrival_s) is Refusal.EXPIRED:
             self.too_late(request)
             return
         self._rows.refused += request.rows
         message = "requests of higher priority take this replica's time"
-        submission.finish(BusyError(message, request.rows))
+        one.finish(BusyError(message))
 
     def crowded_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""
-        submission = submission_of(request)
-        if not submission.done:
+        one = queued(request)
+        if not one.done:
             self._rows.refused += request.rows
-            submission.finish(
+            one.finish(
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
 
@@ -114,4 +98,4 @@ class Unserved:
         """Answer the requests that wait, and all that come from now on, with a `DeviceError`."""
         self._lost_reason = reason
         for request in waiting:
-            submission_of(request).finish(DeviceError(reason))
+            queued(request).finish(DeviceError(reason))

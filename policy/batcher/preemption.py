@@ -11,7 +11,7 @@ from policy.batcher.requests import Request
 _NO_KIND = object()
 
 
-def overtaken(
+def preempted(
     queue: RequestQueue,
     tested: int,
     admission: Admission,

@@ -8,11 +8,14 @@ is on the same machine (`deployments.haproxy.replica_sockets`), to the microseco
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
 import sys
 import time
 
+#: Connections that are accepted in one iteration, each of which may bring a request.
+ACCEPTED_AT_ONCE = 32
 #: The kernel tells the time in ticks of 1 to 10 ms, so shorter waits are left to the bound.
 RESOLUTION_S = 0.005
 
@@ -71,3 +74,30 @@ class SocketWait:
             return 1e-3 * float(_LAST_DATA_RECEIVED.unpack(info)[0])
         except (OSError, struct.error):
             return None
+
+
+class AcceptQueue:
+    """Connections that wait to be accepted, and since when the next one may have waited.
+
+    While an iteration of the event loop accepts as many as it can, others may wait.
+    """
+
+    def __init__(self) -> None:
+        self._iteration_s = self._since_s = -math.inf
+        self._accepted = 0
+
+    def accepted(self, readable_s: float) -> float:
+        """Count a connection, and return since when it may have waited.
+
+        Parameters
+        ----------
+        readable_s : float
+            What is noticed in this iteration of the event loop happened since then: the same for
+            all connections of one iteration.
+        """
+        if readable_s != self._iteration_s:
+            if self._accepted < ACCEPTED_AT_ONCE:
+                self._since_s = readable_s
+            self._iteration_s, self._accepted = readable_s, 0
+        self._accepted += 1
+        return self._since_s

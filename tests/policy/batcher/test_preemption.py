@@ -41,8 +41,8 @@ def test_a_high_priority_takes_the_place_of_the_last_low_one() -> None:
     assert not core.has_room(1, 0.0)
     assert core.has_room(1, 0.0, priority=1)
     assert core.arrive(0.0, Request(0.0, 1, "high", priority=1)) is None
-    assert [request.content for request in core.displaced] == ["low"]
-    assert core.displaced[0].cancelled
+    assert [request.content for request in core.preempted] == ["low"]
+    assert core.preempted[0].cancelled
     assert core.queue_length == waiting
     assert core.refusal(1, 0.0, 0.0) is Refusal.FULL
     core.device_free()
@@ -55,11 +55,11 @@ def test_what_has_begun_or_never_fits_is_not_displaced() -> None:
     core.next_batch(0.0)
     assert core.arrive(0.0, Request(0.0, 60, "long")) is None
     assert core.arrive(0.0, Request(0.0, 1, "high", priority=1)) is None
-    assert core.displaced == []
+    assert core.preempted == []
     core.device_free()
     assert contents(core.next_batch(0.021)) == ["high", "long"]
     assert core.arrive(0.03, Request(0.03, 16, "high", priority=1)) is None
-    assert core.displaced == []
+    assert core.preempted == []
 
 
 @pytest.mark.parametrize("kinds", [[None], ["a", "b"]])
@@ -83,11 +83,11 @@ def test_no_request_is_let_in_and_then_answered_too_late_for_others_to_try(
             kind = kinds[int(random.integers(len(kinds)))]
             request = Request(arrivals_s.pop(0), 1, priority=priority, kind=kind)
             refused[priority] += core.arrive(now_s, request) is not None
-        for request in core.displaced:
+        for request in core.preempted:
             assert request.priority == 0
             assert core.refusal(1, now_s, request.arrival_s) is Refusal.FULL
-        displaced += len(core.displaced)
-        core.displaced.clear()
+        displaced += len(core.preempted)
+        core.preempted.clear()
         if batch := core.next_batch(now_s):
             free_s = now_s + 1e-3 * LATENCY_MS[batch.size - 1]
         assert core.deadline_missed == []

@@ -8,14 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-import orjson
 import pytest
 
-from deployments.errors import DeadlineError, RequestError
 from deployments.http.answers import error_answer
 from deployments.http.app import InferenceApp
+from deployments.http.hosted_app import ERRORS
 from deployments.http.protocol import HostedApp
-from deployments.http.turned_away import ERRORS
 from deployments.observability.request_info import RequestInfo
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import Refusal, Request
@@ -74,15 +72,13 @@ async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> 
             one.batcher.core.drain()
             each.batcher.core.drain()
         for rows in ROWS:
-            body = orjson.dumps({"inputs": [{"name": "x", "shape": [rows, 1]}]})
-            try:
-                assert not one.has_room(body, arrival_s)
-                error: RequestError = ERRORS[0]
-            except DeadlineError as raised:
-                error = raised
-            one.answers[error.status] += 1
+            refusal = one.admit(arrival_s, now_s)
+            assert refusal is not None
+            one.event_loop_meter.request_refused()
+            one.count_rejected(refusal, [(arrival_s, rows)], now_s)
+            one.answers[ERRORS[too_late].status] += 1
             alone.outcomes.totals.failed(arrival_s)
-            hosted.turned_away.add(arrival_s, rows, lambda: info("a"), too_late=too_late)
+            hosted.rejections.add(arrival_s, rows, lambda: info("a"), too_late=too_late)
         assert counts_of(each, hosted)["rows"]["offered"] == 0
         loop.end_iteration()
         counts = counts_of(each, hosted)
@@ -103,7 +99,7 @@ async def test_one_line_in_the_log_names_the_first_and_counts_the_others(
         hosted = hosted_on(service, loop)
         for names in ("abc", "de"):
             for name in names:
-                hosted.turned_away.add(time.monotonic(), 1, partial(info, name), too_late=False)
+                hosted.rejections.add(time.monotonic(), 1, partial(info, name), too_late=False)
             loop.end_iteration()
     lines = [json.loads(record.message) for record in caplog.records]
     assert [(line["request_id"], line.get("left_out")) for line in lines] == [("a", None), ("d", 2)]
@@ -117,26 +113,26 @@ async def test_the_prepared_answer_is_the_encoded_one(
 ) -> None:
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         hosted, headers = hosted_on(service, Loop()), [(b"server", b"uvicorn")]
-        prepared = hosted.refusal(headers, too_late=too_late, only_replica=only_replica)
+        prepared = hosted.rejection(headers, too_late=too_late, only_replica=only_replica)
         answer = error_answer(ERRORS[too_late])
         assert prepared == hosted.encode(answer, headers, only_replica=only_replica)
 
 
-async def test_who_is_turned_away_is_what_has_no_room() -> None:
+async def test_a_rejection_counts_nothing_by_itself() -> None:
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         now_s = time.monotonic()
-        assert service.turns_away(now_s - 10, now_s) is None
-        refusal = service.turns_away(now_s - 30, now_s)
+        assert service.admit(now_s - 10, now_s) is None
+        refusal = service.admit(now_s - 30, now_s)
         assert refusal is not None
         assert refusal.value == "expired"
         assert service.explain()["rows"]["offered"] == 0, "asking counts nothing"
         service.batcher.core.drain()
-        refusal = service.turns_away(now_s, now_s)
+        refusal = service.admit(now_s, now_s)
         assert refusal is not None
         assert refusal.value == "full"
 
 
-async def test_whom_a_low_priority_has_no_room_for_a_high_one_may_have() -> None:
+async def test_a_high_priority_may_have_room_where_a_low_one_has_none() -> None:
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         core, now_s = service.batcher.core, time.monotonic()
         core.arrive(now_s, Request(now_s, 1))
@@ -144,19 +140,19 @@ async def test_whom_a_low_priority_has_no_room_for_a_high_one_may_have() -> None
         while core.arrive(now_s, Request(now_s, 64)) is None:
             pass
         core.arrive(now_s, Request(now_s, core.limits.waiting_room - core.queue_length))
-        assert service.turns_away(now_s, now_s) is Refusal.FULL
-        assert service.turns_away(now_s, now_s, 2) is Refusal.FULL
-        assert service.turns_away(now_s, now_s, 99) is Refusal.FULL, "it will be answered 400"
-        assert service.turns_away(now_s, now_s, 1) is None
+        assert service.admit(now_s, now_s) is Refusal.FULL
+        assert service.admit(now_s, now_s, 2) is Refusal.FULL
+        assert service.admit(now_s, now_s, 99) is Refusal.FULL, "it will be answered 400"
+        assert service.admit(now_s, now_s, 1) is None
         core.device_lost()
 
 
-async def test_the_front_counts_a_refusal_in_the_iteration_that_read_the_request() -> None:
+async def test_the_event_loop_counts_a_rejection_in_the_iteration_that_read_it() -> None:
     """The rest is counted in the next one, where its cost would be taken for a request's."""
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         loop = Loop()
         hosted = hosted_on(service, loop)
-        hosted.turned_away.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
+        hosted.rejections.add(time.monotonic(), 1, lambda: info("a"), too_late=False)
         assert service.event_loop_meter.refused == 1
         assert service.explain()["rows"]["refused"] == 0
         loop.end_iteration()

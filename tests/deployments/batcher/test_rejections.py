@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from deployments.batcher.queued_request import Outcome, QueuedRequest
+from deployments.batcher.rejections import TOO_LATE, RejectionHandler
 from deployments.batcher.row_counts import RowCounts
-from deployments.batcher.submission import Outcome, Submission
-from deployments.batcher.unserved import TOO_LATE, Unserved
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Refusal
@@ -19,13 +19,14 @@ class Sender:
 
     def __init__(self, core: BatcherCore, deadline_s: float = math.inf) -> None:
         self.outcomes: list[Outcome] = []
-        self.request = Submission({}, 2, 0.0, deadline_s, 0, self.outcomes.append, lambda _: None)
+        self.request = QueuedRequest({}, 2)
+        self.request.begin(0.0, self.outcomes.append, deadline_s)
         assert core.arrive(0.0, self.request) is None
 
 
-def unserved(core: BatcherCore | None = None) -> tuple[Unserved, BatcherCore, RowCounts]:
+def handler(core: BatcherCore | None = None) -> tuple[RejectionHandler, BatcherCore, RowCounts]:
     core, rows = core or make_core(control_limit=4), RowCounts()
-    return Unserved(core, rows), core, rows
+    return RejectionHandler(core, rows), core, rows
 
 
 @pytest.mark.parametrize(
@@ -40,17 +41,16 @@ def unserved(core: BatcherCore | None = None) -> tuple[Unserved, BatcherCore, Ro
 def test_a_refusal_says_whether_another_replica_may_help(
     refusal: Refusal, error: type[RequestError], says: str, counter: str
 ) -> None:
-    requests, _, rows = unserved()
+    requests, _, rows = handler()
     answer = requests.refused(refusal, 3)
     assert type(answer) is error
     assert says in str(answer)
     assert getattr(rows, counter) == 3
 
 
-def test_what_is_refused_unread_counts_as_offered_load() -> None:
-    requests, core, rows = unserved(make_core(waiting_room=0))
-    requests.refused_unread(2, 10.0, 10.0)
-    requests.turned_away(Refusal.FULL, [(10.0, 1), (10.1, 4)], 10.2)
+def test_what_is_rejected_unparsed_counts_as_offered_load() -> None:
+    requests, core, rows = handler(make_core(waiting_room=0))
+    requests.rejected(Refusal.FULL, [(10.0, 1), (10.1, 6)], 10.2)
     assert (rows.offered, rows.refused) == (7, 7)
     assert core.arrival_rate.per_s(10.2) > 0
 
@@ -62,7 +62,7 @@ def test_what_is_refused_unread_counts_as_offered_load() -> None:
 def test_a_request_that_is_too_late_is_told_once_and_leaves_the_queue(
     deadline_s: float, counter: str, says: str
 ) -> None:
-    requests, core, rows = unserved()
+    requests, core, rows = handler()
     sender = Sender(core, deadline_s)
     requests.too_late(sender.request)
     requests.too_late(sender.request)
@@ -75,22 +75,22 @@ def test_a_request_that_is_too_late_is_told_once_and_leaves_the_queue(
 @pytest.mark.parametrize(
     ("now_s", "error", "counter"), [(0.05, BusyError, "refused"), (0.5, DeadlineError, "expired")]
 )
-def test_a_request_that_others_overtake_is_tried_elsewhere_if_there_is_time(
+def test_a_preempted_request_is_tried_elsewhere_if_there_is_time(
     now_s: float, error: type[RequestError], counter: str
 ) -> None:
     core = make_core(control_limit=4)
     core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
-    requests, _, rows = unserved(core)
+    requests, _, rows = handler(core)
     sender = Sender(core)
-    requests.displaced(sender.request, now_s)
-    requests.displaced(sender.request, now_s)
+    requests.preempted(sender.request, now_s)
+    requests.preempted(sender.request, now_s)
     (outcome,) = sender.outcomes
     assert type(outcome) is error
     assert getattr(rows, counter) == 2
 
 
 def test_a_request_that_is_crowded_out_may_be_tried_elsewhere() -> None:
-    requests, core, rows = unserved()
+    requests, core, rows = handler()
     sender = Sender(core)
     requests.crowded_out(sender.request)
     requests.crowded_out(sender.request)
@@ -99,13 +99,11 @@ def test_a_request_that_is_crowded_out_may_be_tried_elsewhere() -> None:
     assert rows.refused == 2
 
 
-def test_those_who_wait_for_a_lost_device_and_those_who_come_hear_why() -> None:
-    requests, core, rows = unserved()
+def test_requests_of_a_lost_device_get_the_reason_and_so_do_later_ones() -> None:
+    requests, core, rows = handler()
     sender = Sender(core)
     requests.device_lost("it hangs", core.device_lost())
     assert [str(outcome) for outcome in sender.outcomes] == ["it hangs"]
     # Whatever the core says: no row may count as too late for a device that is no more.
     assert isinstance(requests.refused(Refusal.EXPIRED, 1), DeviceError)
-    with pytest.raises(DeviceError, match="it hangs"):
-        requests.refused_unread(1, 10.0, 10.0)
-    assert (rows.refused, rows.expired) == (2, 0)
+    assert (rows.refused, rows.expired) == (1, 0)

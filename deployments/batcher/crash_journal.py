@@ -92,7 +92,7 @@ class _Peer:
 _OWN: set[Path] = set()
 
 
-class DeathJournal:
+class CrashJournal:
     """The journal of this process, and its view of those of its peers.
 
     Parameters

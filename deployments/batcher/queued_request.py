@@ -1,14 +1,15 @@
-"""A request in the live batcher: its outputs so far, and whom to tell."""
+"""A request in the live batcher: its outputs so far, and its callback."""
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from deployments.batcher.death_journal import digest_of
+from deployments.batcher.crash_journal import digest_of
 from deployments.batcher.shapes import Tensors
 from deployments.errors import ModelError, RequestError
 from deployments.observability.tracing import RequestTrace
@@ -20,57 +21,87 @@ logger = logging.getLogger("sojourn.batcher")
 Outcome = Tensors | RequestError
 
 
-class Submission(Request):
-    """A request whose `content` is the model's inputs, with the way back to its sender.
+class RequestObserver(Protocol):
+    """Counts the requests that get no outputs."""
+
+    def failed(
+        self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
+    ) -> None:
+        """Count a request that is answered with an error."""
+
+    def client_left(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose client did not wait for the answer."""
+
+
+class QueuedRequest(Request):
+    """A queued request, its outputs and its callback; its `content` is the model's inputs.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
         The model's inputs, each of shape ``(rows, ...)``.
     rows : int
-    arrival_s, deadline_s : float
     priority : int
         As in `Request`.
-    on_done : callable
-        Called once with the outcome, unless the request is given up.
-    on_cancel : callable
-        Called with this object when the sender gives the request up.
 
     Attributes
     ----------
     deadline_timer : asyncio.TimerHandle or None
         Runs at the request's own deadline.
+    on_cancel : callable or None
+        Called with this object when its sender gives it up.
     trace : RequestTrace or None
         Takes the times of its batches, if the request is traced.
     """
 
     __slots__ = (
-        *("_digest", "_on_cancel", "_on_done", "_parts", "_rows_done"),
-        *("deadline_timer", "trace"),
+        *("_digest", "_observer", "_on_done", "_parts", "_rows_done"),
+        *("deadline_timer", "on_cancel", "trace"),
     )
 
-    def __init__(
-        self,
-        inputs: Tensors,
-        rows: int,
-        arrival_s: float,
-        deadline_s: float,
-        priority: int,
-        on_done: Callable[[Outcome], None],
-        on_cancel: Callable[["Submission"], None],
-    ) -> None:
-        Request.__init__(self, arrival_s, rows, inputs, deadline_s, priority)
+    def __init__(self, inputs: Tensors, rows: int, priority: int = 0) -> None:
+        Request.__init__(self, 0.0, rows, inputs, math.inf, priority)
         self.deadline_timer: asyncio.TimerHandle | None = None
         self.trace: RequestTrace | None = None
-        self._on_done: Callable[[Outcome], None] | None = on_done
-        self._on_cancel = on_cancel
+        self._on_done: Callable[[Outcome], None] | None = None
+        self.on_cancel: Callable[[QueuedRequest], None] | None = None
+        self._observer: RequestObserver | None = None
         self._parts: dict[int, Tensors] | None = None
         self._rows_done = 0
         self._digest: int | None = None
 
+    def begin(
+        self,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        deadline_s: float = math.inf,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        """Set what is not known when a request is parsed.
+
+        Parameters
+        ----------
+        arrival_s : float
+            When it reached this process, by `time.monotonic`.
+        on_done : callable
+            Called once with the outcome, unless the request is given up.
+        deadline_s : float
+            When its answer becomes useless, by the same clock.
+        observer : RequestObserver, optional
+            Counts it if it gets no outputs.
+        """
+        self.arrival_s, self.deadline_s = arrival_s, deadline_s
+        self._on_done, self._observer = on_done, observer
+
+    @property
+    def inputs(self) -> Tensors:
+        """The model's inputs, each of shape ``(rows, ...)``."""
+        inputs: Tensors = self.content
+        return inputs
+
     @property
     def digest(self) -> int:
-        """The checksum of its inputs; see `deployments.batcher.death_journal.digest_of`."""
+        """The checksum of its inputs; see `deployments.batcher.crash_journal.digest_of`."""
         if self._digest is None:
             self._digest = digest_of(self.content)
         return self._digest
@@ -81,18 +112,28 @@ class Submission(Request):
         return self._on_done is None
 
     def cancel(self) -> None:
-        """Give the request up: it leaves the queue, and its sender is told of no outcome."""
-        if self._on_done is not None:
-            self._on_done = None
-            self._stop_timer()
-            self._on_cancel(self)
+        """Give the request up: it leaves the queue, and its sender gets no outcome."""
+        if self._on_done is None:
+            return
+        self._on_done = None
+        self._stop_timer()
+        if self.on_cancel is not None:
+            self.on_cancel(self)
+        if self._observer is not None:
+            self._observer.client_left(self.rows, self.arrival_s)
 
     def finish(self, outcome: Outcome) -> None:
-        """Tell the sender the outcome, unless it has one or gave the request up."""
+        """Pass the outcome to the sender, unless it has one or gave the request up.
+
+        An error is counted. Outputs are, once they are encoded.
+        """
         on_done, self._on_done = self._on_done, None
         if on_done is None:
             return
         self._stop_timer()
+        if self._observer is not None and isinstance(outcome, RequestError):
+            deadline_ms = 1e3 * (self.deadline_s - self.arrival_s)
+            self._observer.failed(outcome, self.rows, self.arrival_s, deadline_ms)
         try:
             on_done(outcome)
         except Exception:
@@ -100,7 +141,7 @@ class Submission(Request):
             logger.exception("failed to hand an outcome to the sender of its request")
 
     def add_outputs(self, start: int, stop: int, outputs: Tensors) -> bool:
-        """Add the outputs of rows ``start`` to ``stop - 1``; tell the sender once all are there.
+        """Add the outputs of rows ``start`` to ``stop - 1``; finish once all are there.
 
         Returns
         -------
@@ -173,7 +214,7 @@ def _resolve(future: "asyncio.Future[Tensors]", outcome: Outcome) -> None:
         future.set_result(outcome)
 
 
-def submission_of(request: Request) -> Submission:
+def queued(request: Request) -> QueuedRequest:
     """Return a request of the core as what it is in the live batcher."""
-    assert isinstance(request, Submission)
+    assert isinstance(request, QueuedRequest)
     return request

@@ -1,0 +1,176 @@
+"""A service, as the HTTP interface needs it: one model or pipeline behind its batcher."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from deployments.access.control import AccessControl
+from deployments.batcher.event_loop_meter import EventLoopMeter
+from deployments.batcher.queued_request import Cancellable, Outcome
+from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.request_body import BodyBudget
+from deployments.http.signature import Signature, Tensors
+from deployments.observability.inference_statistics import BatchTotals
+from deployments.observability.request_info import RequestInfo
+from deployments.observability.tracing import Tracing
+from policy.batcher.requests import Refusal
+
+
+class Service(ABC):
+    """What the HTTP interface needs of a service, whatever computes the answers.
+
+    Parameters
+    ----------
+    name, version : str
+        The model's, in paths and answers.
+
+    Attributes
+    ----------
+    model_name, model_version : str
+        As above.
+    replica : str or None
+        The id of the Ray replica that it is in, the label `replica` of its metrics; the adapter
+        sets it.
+    config_error : str or None
+        Why the latest configuration was rejected; the adapter that reads configurations sets it.
+    answers : Counter of int
+        Answers by HTTP status; the HTTP interface counts them.
+    batch_totals : BatchTotals
+        The batches that the model computed.
+    draining : bool
+        Whether this replica is about to stop.
+    bodies : BodyBudget
+        Bounds the memory that the bodies of unanswered requests take.
+    access : AccessControl
+        Who may use the service.
+    tracing : Tracing
+        Which requests are traced.
+    platform : str
+        As Triton names the backend.
+    signature : Signature
+        What requests may say.
+    max_body_bytes : int
+        The largest body.
+    receive_timeout_s : float
+        How long a request may take to arrive.
+    event_loop_meter : EventLoopMeter
+        Counts requests, and knows since when they could have been read.
+    """
+
+    platform: str
+    signature: Signature
+    max_body_bytes: int
+    receive_timeout_s: float
+    event_loop_meter: EventLoopMeter
+
+    def __init__(self, name: str, version: str) -> None:
+        self.model_name = name
+        self.model_version = version
+        self.replica: str | None = None
+        self.config_error: str | None = None
+        self.answers: Counter[int] = Counter()
+        self.batch_totals = BatchTotals()
+        self.draining = False
+        self.bodies = BodyBudget()
+        self.access = AccessControl()
+        self.tracing = Tracing(name, version)
+
+    def begin_drain(self) -> None:
+        """Report from now on that the service is not ready; requests are still answered."""
+        self.draining = True
+
+    @property
+    def concurrency(self) -> int | None:
+        """Requests that the balancer should send at a time; None: as many as come."""
+        return None
+
+    @abstractmethod
+    def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
+        """Return why one more row is refused before its request is parsed; None if it is not.
+
+        It is not counted: `count_rejected` does that.
+
+        Parameters
+        ----------
+        arrival_s : float
+            When the request reached this process, by `time.monotonic`.
+        now_s : float
+        priority : int
+            As its head gives it, by `PriorityLevels`; 0 if that names none.
+
+        Returns
+        -------
+        Refusal or None
+            FULL or EXPIRED.
+
+        Raises
+        ------
+        RequestError
+            It is refused for another reason. The request is counted.
+        """
+
+    @abstractmethod
+    def count_rejected(
+        self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
+    ) -> None:
+        """Count requests that were rejected unparsed, given their arrival times and rows."""
+
+    @abstractmethod
+    def count_answered(self, rows: int, arrival_s: float) -> None:
+        """Count a request whose outputs are encoded: `infer_nowait` does not know of that."""
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether the model can answer requests."""
+
+    @abstractmethod
+    def infer_nowait(
+        self,
+        request: InferenceRequest,
+        arrival_s: float,
+        on_done: Callable[[Outcome], None],
+        info: RequestInfo | None = None,
+    ) -> Cancellable:
+        """Have a checked request answered.
+
+        Parameters
+        ----------
+        request : InferenceRequest
+        arrival_s : float
+            When it could first have been read, by `time.monotonic`. Its deadline counts from here.
+        on_done : callable
+            Called once on the event loop, after this call has returned, with the outcome: the
+            model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
+            the request is cancelled.
+        info : RequestInfo, optional
+            Its id, and what takes the times of its batches.
+
+        Returns
+        -------
+        Cancellable
+            Its `cancel` gives the request up.
+
+        Raises
+        ------
+        RequestError
+            The request is refused at once.
+        """
+
+    @abstractmethod
+    async def infer(
+        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
+    ) -> Tensors:
+        """Answer a checked request; cancelling the call gives it up.
+
+        Parameters and errors are those of `infer_nowait` and of its outcome.
+        """
+
+    @abstractmethod
+    def explain(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/policy``."""
+
+    @abstractmethod
+    def example_request(self) -> Mapping[str, Any]:
+        """Return a valid request of one row, for ``GET /sojourn/example``."""
