@@ -31,12 +31,11 @@ import click
 
 from benchmarks.arguments import json_option, quick_option
 from benchmarks.peers.closed_loop import check_wrk, closed_loop
-from benchmarks.peers.environments import UnavailableError
 from benchmarks.peers.goodput import best_rate_per_s, goodput, possible_rate_per_s
 from benchmarks.peers.models import HOSTED
 from benchmarks.peers.protocols import Workload, example_rows
 from benchmarks.peers.results import GOODPUT_MODELS, Results, print_results
-from benchmarks.peers.servers import SERVERS, Server, serving
+from benchmarks.peers.servers import SERVERS, Server, UnavailableError, serving
 from deployments.errors import StartError
 from sojourn.output import print_json, say
 

@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from benchmarks.peers.machine import machine_use
-from benchmarks.peers.models import DEVICE_PROFILE, HOSTED
+from benchmarks.peers.models import DEVICE_PROFILE, HOSTED, PERCENTILE
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
-from benchmarks.peers.sojourn_config import PERCENTILE
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 from policy.objective import ServiceLevelObjective

@@ -24,6 +24,8 @@ DEVICE_PROFILE = {
     "max_batch_size": MAX_BATCH_SIZE,
     "latency_ms": {"per_request": 0.5, "fixed": 50.0},
 }
+#: Of every SLA of the comparison.
+PERCENTILE = 99.0
 #: Names the model for servers whose worker processes get no arguments.
 MODEL_VARIABLE = "SOJOURN_BENCHMARK_MODEL"
 
@@ -127,3 +129,45 @@ def unstack(outputs: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     columns = {name: array.tolist() for name, array in outputs.items()}
     size = len(next(iter(columns.values())))
     return [{name: column[i] for name, column in columns.items()} for i in range(size)]
+
+
+def user_config(name: str) -> dict[str, Any]:
+    """Return how a model is batched.
+
+    The emulated device aims at its SLA. The other models are measured for throughput, so they
+    answer at once and refuse nobody.
+    """
+    sla = {"response_time_ms": HOSTED[name].response_time_ms, "percentile": PERCENTILE}
+    if name == "emulated":
+        return {"sla": sla}
+    return {"sla": sla, "policy": {"objective": "weights"}, "limits": {"late": "serve"}}
+
+
+def sojourn_document(name: str, replicas: int = 1) -> dict[str, Any]:
+    """Return the config of a model with a fixed number of replicas."""
+    hosted = HOSTED[name]
+    model = {
+        "name": name,
+        "import_path": hosted.import_path,
+        "options": dict(hosted.options),
+        "device": "cpu",
+        "max_batch_size": MAX_BATCH_SIZE,
+    }
+    replica = {
+        "name": "Replica",
+        "num_replicas": replicas,
+        "ray_actor_options": {"num_cpus": 1},
+        "user_config": user_config(name),
+    }
+    application = {
+        "name": name,
+        "route_prefix": "/",
+        "import_path": "deployments.application:build",
+        "args": {"model": model},
+        "deployments": [replica],
+    }
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "127.0.0.1", "port": 8200},
+        "applications": [application],
+    }

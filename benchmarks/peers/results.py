@@ -8,8 +8,7 @@ from typing import Any
 
 from benchmarks.peers.closed_loop import ClosedLoop
 from benchmarks.peers.goodput import RESPONSE_TIME_MS, Probe, best_rate_per_s
-from benchmarks.peers.models import HOSTED
-from benchmarks.peers.sojourn_config import PERCENTILE
+from benchmarks.peers.models import HOSTED, PERCENTILE
 
 #: The real models whose goodput is measured; it is always measured on the emulated device.
 GOODPUT_MODELS = ("mlp", "minilm")

@@ -9,8 +9,7 @@ import sys
 import uvicorn
 import uvloop
 
-from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE
-from benchmarks.peers.sojourn_config import user_config
+from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, user_config
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
