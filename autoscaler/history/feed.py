@@ -1,4 +1,4 @@
-"""Bring a history to a deployment's autoscaler, beside its decisions.
+"""Bring a history to a deployment's autoscaler, while it decides.
 
 Replicas report the code of the history in their config, and store it in the cluster. It is read
 in a worker process (`autoscaler.history.learning_worker`), once the replicas have reported the load
@@ -20,7 +20,7 @@ logger = logging.getLogger("ray.serve")
 
 #: Pauses before a server that does not answer is asked again: the first, and the longest.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 15.0, 600.0
-#: Replicas tell their rates soon, unless no rate keeps the SLA; the risk is then not learned.
+#: Replicas report their rates soon, unless no rate keeps the SLA; the risk is then not learned.
 RATES_WITHIN_S = 60.0
 _WATCHED = "the service has been watched for a day, and knows its recent past better"
 

@@ -1,7 +1,7 @@
 """The CPU quota of this process's control group, as containers have it, and when it is used up.
 
 The kernel stops all processes of a group that has used up its quota, until the next period. So a
-process that computes beside a replica stops the replica, whatever its priority.
+worker that computes stops the replica, whatever its priority.
 """
 
 from dataclasses import dataclass

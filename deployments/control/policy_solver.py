@@ -199,7 +199,7 @@ async def _store(cache: SolveCache, name: str, content: Any) -> None:
 
 
 class PolicySolver:
-    """Solve the latest request beside the traffic; keep the last solution until then.
+    """Solve the latest request in a worker process; keep the last solution until then.
 
     A solver that dies or hangs is started again, after pauses that double. One that finds no
     solution would find none again, so nothing more is tried until something else is asked for.

@@ -1,8 +1,8 @@
 """Solutions kept on disk, so that the next replica with the same model and SLA need not solve.
 
-A file's name says what was solved *and* what computed it: the sources of the mathematics and the
-versions of its libraries. So changed code never finds what older code computed. The folder is the
-user's own; the files used longest ago leave it first.
+A file's name has a hash of what was solved *and* of the code: the sources of the mathematics and
+the versions of its libraries. So changed code never finds what older code computed. The folder is
+the user's own; the files used longest ago leave it first.
 """
 
 import contextlib

@@ -83,7 +83,7 @@ class AdminRelay:
         self._listener.setblocking(False)
 
     def open(self) -> None:
-        """Let the socket appear at its path."""
+        """Publish the socket at its path."""
         self._unopened.rename(self._path)
 
     def fileno(self) -> int:
@@ -96,7 +96,7 @@ class AdminRelay:
         return self._path.exists() and self._path.stat().st_ino == self._inode
 
     def move(self, path: Path) -> None:
-        """Let the socket disappear from its path, and appear at another."""
+        """Move the socket to another path."""
         self._path = self._path.rename(path)
 
     def answer_next(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 RAYS_HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 #: The HAProxy to supervise, instead of the one that Ray would run.
 HAPROXY = "SOJOURN_HAPROXY"
-#: Where the service is to listen, instead of where Serve was told; Ray's pages then stay closed.
+#: The address of the service, instead of Serve's own; Ray's pages then stay closed.
 HTTP_HOST = "SOJOURN_HTTP_HOST"
 #: How long Serve's proxy may hold requests without a replica, by backend: ``name=ms,name=ms``.
 HELD_MS = "SOJOURN_HELD_MS"

@@ -32,7 +32,7 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
     ----------
     address : Address
     shared : bool
-        Let others listen on it as well (``SO_REUSEPORT``).
+        Whether others may listen on it as well (``SO_REUSEPORT``).
 
     Raises
     ------

@@ -16,15 +16,14 @@ lines. The supervisor hands HAProxy a changed copy:
 - It refuses requests while every replica has as many as it can answer in time, and does not ask
   the only replica again what it has just refused (`deployments.haproxy.refusals`).
 - Buffers are kept for the next request.
-- It logs no requests unless the operator says where to: by default Ray has it send one datagram per
-  request to a port on which hardly anything ever listens.
+- It logs no requests unless the operator names a target: Ray's default is one datagram per request
+  to a port on which hardly anything ever listens.
 - It serves no more clients at a time than it may open files for: it would not start.
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
-  another, clients are told to try again (503, not 500), also while Ray has not said yet which
-  applications there are (503, not 404).
+  another, clients get 503 and not 500, also while HAProxy has no routes yet (503, not 404).
 - Serve's own proxy holds requests until there is a replica. Where there always should be one, it
-  holds them for a limited time (`deployments.haproxy.command.HELD_MS`); then clients are told to
-  try again. If the proxy is down, too, a server of HAProxy's own does that (`REFUSALS`).
+  holds them for a limited time (`deployments.haproxy.command.HELD_MS`); then clients get 503. If
+  the proxy is down, too, a server of HAProxy's own refuses (`REFUSALS`).
 """
 
 import ipaddress
@@ -60,7 +59,7 @@ _LOG_AS_IT_COMES, _LOG = "log 127.0.0.1:514 local0 info\n", "log 127.0.0.1:514 l
 _ERRORS_AS_THEY_COME, _ERRORS = "error-limit 3", "error-limit 1"
 
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
-#: What clients are told if there is no replica, or none can be reached.
+#: The answer if there is no replica, or none can be reached.
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
@@ -207,7 +206,7 @@ def amend(
     max_clients : int
         How many clients HAProxy may serve at a time, whatever Ray wrote.
     over_unix : collection of int
-        Of `config.local_ports`, those that are reached over their Unix sockets.
+        The ports of replicas on this node that are reached over their Unix sockets.
 
     Returns
     -------

@@ -7,8 +7,8 @@ other systems than Linux all, are reached over TCP.
 The sockets have abstract names, which vanish with their process. Ray gives each replica of a node a
 port of its own, so the port names it.
 
-The kernel tells how long data has waited in a TCP socket, but not in a Unix socket. So HAProxy says
-in a header when it sent a request on; on one machine both ends have the same clock.
+The kernel measures how long data has waited in a TCP socket, but not in a Unix socket. So HAProxy
+sets a header with the time at which it sent a request on; both ends have the same clock.
 """
 
 import os

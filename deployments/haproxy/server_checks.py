@@ -1,4 +1,4 @@
-"""Replicas that fail HAProxy's checks: which are left out, and whose requests are sent on.
+"""Leave out replicas that fail HAProxy's checks, and send their requests to others.
 
 A replica that does not answer may have stopped, or its machine may be short of CPUs. HAProxy judges
 each replica alone; on a busy machine it would leave out all of them. So its own limit is far away
@@ -35,7 +35,7 @@ class StatisticsError(ValueError):
 
 @dataclass(frozen=True)
 class Server:
-    """What HAProxy tells of one server.
+    """One server, as HAProxy reports it.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ def _server(row: dict[str, str]) -> Server:
 
 @dataclass
 class ServerChecks:
-    """Follows the servers, and says what HAProxy is to be told."""
+    """Follow the servers, and decide which commands HAProxy gets."""
 
     _silent_since_s: dict[str, float] = field(default_factory=dict)
 

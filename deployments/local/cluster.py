@@ -38,7 +38,7 @@ _FAILURE_POLL_S = 1.0
 
 
 def main() -> int:
-    """Serve what standard input says, until it ends."""
+    """Serve the applications that standard input names, until it ends."""
     # What Ray prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

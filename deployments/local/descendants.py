@@ -52,7 +52,7 @@ def end_descendants(but: Set[psutil.Process] = frozenset()) -> set[psutil.Proces
     Returns
     -------
     set of psutil.Process
-        Those that could not be ended.
+        Processes that could not be ended.
     """
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     # A process may start another one until it has ended itself, so look again.
@@ -67,7 +67,7 @@ def end_descendants(but: Set[psutil.Process] = frozenset()) -> set[psutil.Proces
 
 
 def _ended(process: psutil.Process) -> bool:
-    """Return whether a process is gone, or a zombie; let the kernel forget a zombie of ours."""
+    """Return whether a process is gone, or a zombie; reap a zombie of ours."""
     with suppress(psutil.Error):
         if process.status() != psutil.STATUS_ZOMBIE:
             return False

@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def check_machine(host: str, port: int) -> None:
-    """Raise `StartError` if nothing can be served here: one line says why, and what to do.
+    """Raise a `StartError` of one line if nothing can be served on this machine.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ class _Cluster:
         raise StartError(f"Ray ended{self._last_words()}")
 
     def stop(self) -> None:
-        """Let Ray finish what it has, and wait for it; what is left is for the caller to kill."""
+        """Wait until Ray has finished its requests; the caller kills the remaining processes."""
         self._report("stopping")
         if self._process is None or not self._ready:
             return  # nothing has been accepted yet

@@ -278,7 +278,6 @@ class Replicas:
         self.asked = 0
         #: Whether HAProxy said that there is no other replica.
         self.told: list[bool] = []
-        self.dying = False
         self._servers = [
             ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) for _ in range(count)
         ]
@@ -312,10 +311,6 @@ class Replicas:
             def do_GET(self) -> None:
                 if self.path == "/infer":
                     replicas.asked += 1
-                    if replicas.dying:
-                        replicas.stop_servers()
-                        self.close_connection = True
-                        return
                     only = refusals.ONLY_REPLICA_HEADER.decode() in self.headers
                     replicas.told.append(only)
                     self.send_response(refusals.status_on_wire(503, only_replica=only))
@@ -328,11 +323,6 @@ class Replicas:
                 pass
 
         return Handler
-
-    def stop_servers(self) -> None:
-        """Close the ports, as if the processes had died."""
-        for server in self._servers:
-            server.socket.close()
 
     def close(self) -> None:
         self._process.kill()
@@ -378,17 +368,3 @@ def test_requests_are_logged_only_where_the_operator_says_to(
                 lines.append(log.recv(65536).decode())
     logged = [path for path in ("/infer", "/v2") for line in lines if f" {path} " in line]
     assert logged == (["/infer", "/v2"] if asked_for else [])
-
-
-@pytest.mark.slow
-def test_what_the_only_replica_held_when_it_died_is_refused_and_not_lost(tmp_path: Path) -> None:
-    replicas = Replicas(tmp_path, 1)
-    try:
-        with httpx.Client(timeout=LIMIT_S) as client:
-            assert client.get(replicas.url).status_code == 503
-            replicas.dying = True
-            answer = client.get(replicas.url)
-    finally:
-        replicas.close()
-    assert answer.status_code == 503
-    assert answer.content == UNAVAILABLE.partition(b"\r\n\r\n")[2]

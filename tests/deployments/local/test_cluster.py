@@ -2,7 +2,6 @@
 
 import socket
 import warnings
-from itertools import pairwise
 
 import pytest
 
@@ -55,18 +54,6 @@ def wait_for_nobody(clock: Clock) -> None:
         where = f"http://127.0.0.1:{probe.getsockname()[1]}"
         application = {"model": "digits", "application": "a", "route_prefix": ""}
         cluster._wait_until_ready(application, where, "http://unused", clock.now_s + 10)
-
-
-def test_a_start_asks_the_controller_once_a_second_whether_it_has_failed(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked_s: list[float] = []
-    monkeypatch.setattr(cluster, "_deployment_failure", lambda *_: asked_s.append(clock.now_s))
-    with pytest.raises(StartError, match="digits did not answer"):
-        wait_for_nobody(clock)
-    between_s = [later_s - earlier_s for earlier_s, later_s in pairwise(asked_s)]
-    assert len(between_s) > 7
-    assert all(0.99 < one_s < 1.2 for one_s in between_s)
 
 
 def test_a_failed_start_is_told_within_a_second(
