@@ -9,6 +9,7 @@ import ctypes
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import traceback
 from importlib import import_module
@@ -50,6 +51,54 @@ def result(answer: tuple[str, Any]) -> Any:
     if kind == "returned":
         return content
     raise content if kind == "raised" else WorkerError(content)
+
+
+def run(
+    function: str,
+    *arguments: Any,
+    time_limit_s: float,
+    name: str = "the worker",
+    folder: str | None = None,
+) -> Any:
+    """Return the result of a function (``module:name``) in a worker of its own. Blocks.
+
+    Parameters
+    ----------
+    function : str
+    *arguments
+        Its arguments, which can be pickled.
+    time_limit_s : float
+        The worker is killed after this time.
+    name : str
+        For errors.
+    folder : str, optional
+        The worker's working directory.
+
+    Raises
+    ------
+    SojournError
+        The function raised it.
+    WorkerError
+        The worker did not start, died, took too long or failed.
+    """
+    try:
+        done = subprocess.run(
+            command(),
+            input=question(function, *arguments),
+            capture_output=True,
+            timeout=time_limit_s,
+            cwd=folder,
+        )
+    except subprocess.TimeoutExpired:
+        raise WorkerError(f"{name} took longer than {time_limit_s:g} s") from None
+    except OSError as error:
+        raise WorkerError(f"{name} did not start: {error}") from error
+    if not done.stdout:
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise WorkerError(
+            f"{name} ended with status {done.returncode}; its last line: {last_line!r}"
+        )
+    return result(pickle.loads(done.stdout))
 
 
 def _answer(function: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, Any]:

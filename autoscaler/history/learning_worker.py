@@ -3,8 +3,6 @@
 Four weeks take up to a minute of processor time, which Serve's controller does not have.
 """
 
-import pickle
-import subprocess
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from dataclasses import dataclass
 from autoscaler import worker
 from autoscaler.history.learning import FleetSetting, Learned, learn
 from autoscaler.history.source import unpack
-from autoscaler.worker import WorkerError
 from policy.errors import InvalidInputError
 
 #: A process that takes longer hangs.
@@ -46,26 +43,14 @@ def learn_in_worker(packed: bytes, question: Question) -> "Future[Learned]":
 
     def ask() -> None:
         try:
-            answer.set_result(_ask(packed, question))
+            function = f"{__name__}:{learn_from.__name__}"
+            learned = worker.run(function, packed, question, time_limit_s=_TIMEOUT_S)
+            answer.set_result(learned)
         except BaseException as error:
             answer.set_exception(error)
 
     threading.Thread(target=ask, name="sojourn-history", daemon=True).start()
     return answer
-
-
-def _ask(packed: bytes, question: Question) -> Learned:
-    asked = worker.question("autoscaler.history.learning_worker:learn_from", packed, question)
-    try:
-        done = subprocess.run(
-            worker.command(), input=asked, stdout=subprocess.PIPE, timeout=_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise WorkerError(f"the process that learns from it failed ({error})") from error
-    if not done.stdout:
-        raise WorkerError(f"the process that learns from it ended with {done.returncode}")
-    learned: Learned = worker.result(pickle.loads(done.stdout))
-    return learned
 
 
 def learn_from(packed: bytes, question: Question) -> Learned:

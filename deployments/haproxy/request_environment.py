@@ -5,21 +5,20 @@ buffer for every request, however small: 22 µs of CPU per request with buffers 
 with 608 KiB. So the buffer is as large as the model's requests need, and no larger.
 
 The model's signature is read from its source, without running it: most models import torch, which
-takes seconds. If the source computes it, a child process imports the model.
+takes seconds. If the source computes it, a worker process imports the model.
 """
 
 import ast
 import importlib.util
-import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from autoscaler import worker
 from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
 from deployments.haproxy.open_files import max_connections
@@ -37,7 +36,7 @@ _REST_BYTES = 16 << 10
 #: Memory that HAProxy may use for the buffers of clients that send slowly; each holds one.
 _BUFFER_MEMORY_BYTES = 1 << 30
 _MIN_CONNECTIONS = 256
-_CHILD_TIMEOUT_S = 60.0
+_IMPORT_TIMEOUT_S = 60.0
 #: How many times the longest time for an answer Serve's proxy may hold a request without a replica.
 #: While Ray deploys, requests take longer, and a late answer is better than none.
 HELD_FACTOR = 3.0
@@ -123,14 +122,18 @@ def _declared_traits(import_path: str) -> RequestTraits | None:
 
 
 def _imported_traits(config: ModelConfig) -> RequestTraits:
-    command = [sys.executable, "-m", __name__, config.model_dump_json(include={"import_path"})]
     try:
-        child = subprocess.run(
-            command, capture_output=True, check=True, text=True, timeout=_CHILD_TIMEOUT_S
+        traits: RequestTraits = worker.run(
+            f"{__name__}:traits_at", config.import_path, time_limit_s=_IMPORT_TIMEOUT_S
         )
-        return RequestTraits(**json.loads(child.stdout.splitlines()[-1]))
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError):
+        return traits
+    except SojournError:
         return RequestTraits()
+
+
+def traits_at(import_path: str) -> RequestTraits:
+    """Import a model, and return its traits."""
+    return traits_of(find_model_class(import_path))
 
 
 def request_environment(
@@ -196,8 +199,3 @@ def _needed_bytes(service: ServiceConfig, traits: RequestTraits) -> int:
     if wanted is None:
         return max(MIN_BUFFER_BYTES, min(traits.row_bytes + _REST_BYTES, _MAX_BUFFER_BYTES))
     return wanted + _REST_BYTES
-
-
-if __name__ == "__main__":
-    found = traits_of(find_model_class(json.loads(sys.argv[1])["import_path"]))
-    sys.stdout.write(json.dumps(asdict(found)))

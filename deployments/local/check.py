@@ -1,21 +1,17 @@
 """Check what a config file promises before anything starts: the model, the SLA, the machine.
 
 The model is imported in a process of its own, because a user's module may do anything when it is
-imported. ``python -m deployments.local.check`` is that process: it reads one JSON object from
-standard input and writes one to standard output.
+imported.
 """
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.request import url2pathname
 from zipfile import BadZipFile, ZipFile
 
+from autoscaler import worker
 from deployments.config.declared import declared_models
 from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
@@ -25,7 +21,7 @@ from deployments.models.loading import check_weights, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
 
-#: Importing a model takes a few seconds with a large library; a module that hangs is told of.
+#: Importing a model takes a few seconds with a large library; a module may hang.
 TIMEOUT_S = 120.0
 _FILE = "file://"
 
@@ -68,36 +64,23 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
         if history is not None:
             history.check(directory or ".")
         for model in models.values():
-            _check_in_child(model, config.user_config.for_model(model.name), directory)
+            _check_in_worker(model, config.user_config.for_model(model.name), directory)
     return room
 
 
-def _check_in_child(model: ModelConfig, user_config: UserConfig, directory: str | None) -> None:
-    question = {"model": model.model_dump(), "user_config": user_config.model_dump()}
+def _check_in_worker(model: ModelConfig, user_config: UserConfig, folder: str | None) -> None:
     try:
-        child = subprocess.run(
-            [sys.executable, "-m", "deployments.local.check"],
-            input=json.dumps(question),
-            capture_output=True,
-            text=True,
-            cwd=directory,
-            timeout=TIMEOUT_S,
+        worker.run(
+            "deployments.local.check:check_model",
+            *(model, user_config),
+            time_limit_s=TIMEOUT_S,
+            name=f"model {model.import_path}: its import",
+            folder=folder,
         )
-    except subprocess.TimeoutExpired:
-        raise StartError(
-            f"model {model.import_path}: its import did not end in {TIMEOUT_S:.0f} s"
-        ) from None
-    if child.returncode:
-        last_line = child.stderr.strip().rpartition("\n")[2]
-        raise StartError(
-            f"model {model.import_path}: its import ended the process with status "
-            f"{child.returncode}; its last line: {last_line!r}"
-        )
-    answer = json.loads(child.stdout)
-    if "out_of_reach" in answer:
-        raise InfeasibleError(f"user_config.sla: {answer['out_of_reach']}")
-    if "error" in answer:
-        raise StartError(answer["error"])
+    except InfeasibleError as error:
+        raise InfeasibleError(f"user_config.sla: {error}") from None
+    except SojournError as error:
+        raise StartError(str(error)) from None
 
 
 @contextmanager
@@ -143,23 +126,3 @@ def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
         return
     service = user_config.service_model(profile)
     solve_load_lateness_curve(service.profile, service.sla, service.limits.waiting_room)
-
-
-def _main() -> None:
-    question = json.load(sys.stdin)
-    answer: dict[str, Any] = {}
-    with redirect_stdout(sys.stderr):
-        try:
-            check_model(
-                ModelConfig.model_validate(question["model"]),
-                UserConfig.model_validate(question["user_config"]),
-            )
-        except InfeasibleError as error:
-            answer["out_of_reach"] = str(error)
-        except SojournError as error:
-            answer["error"] = str(error)
-    json.dump(answer, sys.stdout)
-
-
-if __name__ == "__main__":
-    _main()

@@ -96,7 +96,7 @@ def test_the_model_is_imported_in_a_process_of_its_own(
     (tmp_path / "loud.py").write_text("print('hello')\nraise SystemExit(3)\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(StartError, match="ended the process with status 3; its last line: 'hello'"):
+    with pytest.raises(StartError, match="its import ended with status 3; its last line: 'hello'"):
         check_service(with_model(import_path="loud:Model"))
     with pytest.raises(StartError, match="import failed: ZeroDivisionError"):
         check_service(with_model(import_path="broken:Model"))
