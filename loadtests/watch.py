@@ -40,11 +40,10 @@ class Sample:
 
 def sample(at_s: float, policy: Mapping[str, Any], autoscaler: Mapping[str, Any]) -> Sample:
     """Return what ``GET /sojourn/policy``, of one model, and ``GET /sojourn/autoscaler`` said."""
-    predicted_ms = policy.get("predicted_ms") or {}
     newest = autoscaler.get("newest") or {}
     return Sample(
         at_s,
-        predicted_ms if policy.get("prediction_holds", True) else {},
+        policy.get("predicted_ms") or {},
         replicas_in(autoscaler) if newest else None,
         newest.get("demand_per_s"),
         newest.get("reason"),

@@ -223,10 +223,8 @@ class PolicyController:
             "bottleneck": limiting,
             "event_loop": self.event_loop.report(),
             "measured_ms": self.percentiles.measured_ms,
-            "predicted_ms": self.percentiles.predicted_ms,
-            "measured_over_predicted": self.percentiles.measured_over_predicted,
             # The model knows event loop and device, not what else uses their cores.
-            "prediction_holds": limiting != "neither" and self.percentiles.holds,
+            "predicted_ms": {} if limiting == "neither" else self.percentiles.predicted_ms,
             "profile_revisions": corrections.profile_revisions,
             "profile": corrections.profile.to_dict(),
         }

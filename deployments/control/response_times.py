@@ -15,7 +15,6 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
 from policy.front import FrontCosts
 from policy.profile import Profile
-from policy.response_time.distribution import ResponseTimeDistribution
 from policy.response_time.evaluation import evaluate
 
 FloatArray = NDArray[np.float64]
@@ -30,11 +29,6 @@ PREDICT_EVERY = 5
 REST_FACTOR = 100
 #: Policies that are no control limits take up to a second to evaluate where batches are larger.
 MAX_TABLE_BATCH = 64
-#: Ticks after which a comparison of measured with predicted percentiles counts for 1/e, and least
-#: number of answers of a tick that is compared.
-_COMPARISON_TICKS, _MIN_COMPARED = 10, 100
-#: A prediction holds while what is measured is within this factor of it.
-HOLDS_WITHIN = 1.25
 #: Fraction of the capacity above which nothing is predicted: it would take long and say little.
 MAX_INTENSITY = 0.97
 
@@ -49,16 +43,11 @@ class ResponseTimePercentiles:
     predicted_ms : dict of str to float
         At the arrival rate observed at the last prediction, under the policy then in force; empty
         if they cannot be predicted. With the delay in HAProxy that was observed then.
-    measured_over_predicted : dict of str to float
-        How many times what was predicted has been measured, over the last ticks; empty if nothing
-        was predicted.
     """
 
     def __init__(self) -> None:
         self.measured_ms: dict[str, float] = {}
         self.predicted_ms: dict[str, float] = {}
-        self.measured_over_predicted: dict[str, float] = {}
-        self._predictable = True
         self._ticks = 0
         self._predict_at = PREDICT_EVERY
 
@@ -84,73 +73,39 @@ class ResponseTimePercentiles:
         if len(response_times_s):
             quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
-            if len(response_times_s) >= _MIN_COMPARED:
-                self._compare()
         self._ticks += 1
         if self._ticks >= self._predict_at:
-            took_s = await self._predict(profile(), core, proxy_delay_ms)
+            values_ms, took_s = await _predict(profile(), core)
+            self.predicted_ms = _by_percentile([ms + proxy_delay_ms for ms in values_ms])
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
-    @property
-    def holds(self) -> bool:
-        """Whether what is measured is near what is predicted; no, if nothing can be predicted."""
-        return self._predictable and all(
-            1 / HOLDS_WITHIN <= ratio <= HOLDS_WITHIN
-            for ratio in self.measured_over_predicted.values()
-        )
 
-    def _compare(self) -> None:
-        """Compare what was measured in a tick with the prediction in force."""
-        keep = math.exp(-1 / _COMPARISON_TICKS)
-        before, self.measured_over_predicted = self.measured_over_predicted, {}
-        for percentile, ms in self.predicted_ms.items():
-            ratio = self.measured_ms[percentile] / ms
-            known = before.get(percentile, ratio)
-            self.measured_over_predicted[percentile] = known**keep * ratio ** (1 - keep)
-
-    async def _predict(self, profile: Profile, core: BatcherCore, proxy_delay_ms: float) -> float:
-        """Predict percentiles if that is possible; return the CPU time that it took, in seconds."""
-        now_s = time.monotonic()
-        rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
-        limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
-        if not rate_per_s > 0:
-            self._put(predictable=True)  # there is nothing to predict
-            return 0.0
-        if policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH:
-            self._put(predictable=False)
-            return 0.0
-        longest_wait_ms = core.longest_wait_ms(policy)
-        if longest_wait_ms < (policy.max_wait_ms or math.inf):
-            policy = replace(policy, max_wait_ms=longest_wait_ms)
-        try:
-            values_ms, took_s = await asyncio.to_thread(
-                _percentiles_ms, profile, policy, rate_per_s
-            )
-        except SojournError as error:
-            logger.info("no prediction: %s", error)
-            self._put(predictable=False)
-            return 0.0
-        if values_ms is None:
-            self._put(predictable=False)
-        else:
-            self._put([ms + proxy_delay_ms for ms in values_ms], predictable=True)
-        return took_s
-
-    def _put(self, values_ms: list[float] | None = None, *, predictable: bool) -> None:
-        """Put a prediction in force, or that there is none."""
-        self.predicted_ms = {} if values_ms is None else _by_percentile(values_ms)
-        self._predictable = predictable
+async def _predict(profile: Profile, core: BatcherCore) -> tuple[list[float], float]:
+    """Return percentiles, none if that is not possible, and the CPU time that they took in s."""
+    now_s = time.monotonic()
+    rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
+    limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
+    takes_long = policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH
+    if takes_long or not 0 < rate_per_s < MAX_INTENSITY * profile.capacity_per_s:
+        return [], 0.0
+    longest_wait_ms = core.longest_wait_ms(policy)
+    if longest_wait_ms < (policy.max_wait_ms or math.inf):
+        policy = replace(policy, max_wait_ms=longest_wait_ms)
+    try:
+        return await asyncio.to_thread(_percentiles_ms, profile, policy, rate_per_s)
+    except SojournError as error:
+        logger.info("no prediction: %s", error)
+        return [], 0.0
 
 
 def _percentiles_ms(
     profile: Profile, policy: BatchingPolicy, rate_per_s: float
-) -> tuple[list[float] | None, float]:
+) -> tuple[list[float], float]:
     """Return the percentiles, and the CPU time that they took in seconds."""
     began_s = time.thread_time()
-    if rate_per_s >= MAX_INTENSITY * profile.capacity_per_s:
-        return None, time.thread_time() - began_s
     predicted = evaluate(profile, policy, rate_per_s).response_times
-    return _quantiles_ms(predicted), time.thread_time() - began_s
+    values_ms = [predicted.quantile(percentile / 100) for percentile in PERCENTILES]
+    return values_ms, time.thread_time() - began_s
 
 
 def load_evaluation() -> None:
@@ -163,9 +118,5 @@ def load_evaluation() -> None:
     evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1.0)
 
 
-def _quantiles_ms(distribution: ResponseTimeDistribution) -> list[float]:
-    return [distribution.quantile(percentile / 100) for percentile in PERCENTILES]
-
-
 def _by_percentile(values_ms: Sequence[float]) -> dict[str, float]:
-    return {f"{p:g}": ms for p, ms in zip(PERCENTILES, values_ms, strict=True)}
+    return {f"{p:g}": ms for p, ms in zip(PERCENTILES, values_ms, strict=False)}

@@ -11,13 +11,13 @@ from tests.support.emulated_service import emulated_service
 from tests.support.profiles import PADDED
 from tests.support.waiting import LIMIT_S
 
-POLICY = {"predicted_ms": {"99": 80.0}, "prediction_holds": True}
+POLICY = {"predicted_ms": {"99": 80.0}}
 DECISION = {"replicas": 3, "target_replicas": 2, "demand_per_s": 120.0, "reason": "more load"}
 
 
-def test_a_sample_has_the_prediction_if_it_holds() -> None:
+def test_a_sample_has_the_prediction() -> None:
     assert sample(1.0, POLICY, {}).predicted_ms == {"99": 80.0}
-    assert sample(1.0, {**POLICY, "prediction_holds": False}, {}).predicted_ms == {}
+    assert sample(1.0, {}, {}).predicted_ms == {}
 
 
 def test_a_sample_has_the_replicas_that_were_ordered() -> None:

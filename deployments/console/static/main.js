@@ -192,13 +192,6 @@ function replicaWords({ replicas, required_replicas: required, target_replicas: 
   return required === null ? "none required yet" : `${required} required`;
 }
 
-function whyNotPredicted(report) {
-  if (report.bottleneck === "neither") return "Other processes take the cores, so predictions do not hold.";
-  if (!Object.keys(report.measured_over_predicted).length) return "Response times cannot be predicted at this load.";
-  const ratios = Object.values(report.measured_over_predicted).map((ratio) => ratio.toFixed(1));
-  return `Predictions do not hold: response times are ${ratios.join(", ")} times those predicted (percentiles ${Object.keys(report.measured_over_predicted).join(", ")}).`;
-}
-
 function hero(report, now, isKept) {
   const element = byId("hero");
   element.dataset.kept = isKept === null ? "" : isKept ? "yes" : "no";
@@ -208,7 +201,7 @@ function hero(report, now, isKept) {
   const notes = [];
   if (report.config_error) notes.push(`The config in force is not the newest: ${report.config_error}.`);
   if (report.table === "solving") notes.push("A new policy is being solved.");
-  if (!report.prediction_holds) notes.push(whyNotPredicted(report));
+  if (report.bottleneck === "neither") notes.push("Other processes take the cores, so response times cannot be predicted.");
   if (report.wait_factor < 0.99) notes.push(`Waits are shortened to ${percent(report.wait_factor, 0)}, because more was late than predicted.`);
   if (report.model_errors?.requests) notes.push(`The model has failed on ${number(report.model_errors.requests)} requests.`);
   if (report.cpus_note) notes.push(`${report.cpus_note}.`);
@@ -267,7 +260,7 @@ function renderPipeline(report, kept) {
   const target = report.sla.percentile / 100;
   // Late ones are given up, and not completed.
   const share = answered.value + late > 0 ? answered.value / (answered.value + late) : null;
-  hero({ ...report, prediction_holds: true, wait_factor: 1 }, { share, seconds: answered.seconds }, share === null ? null : share >= target);
+  hero({ ...report, wait_factor: 1 }, { share, seconds: answered.seconds }, share === null ? null : share >= target);
   const offered = rates(kept, (one) => one.pipeline.requests.offered);
   const line = (get) => kept.map(({ timeS, report: one }) => [timeS, get(one)]);
   const key = closest(pipeline.measured_ms, report.sla.percentile) ?? "99";

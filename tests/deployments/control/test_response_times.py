@@ -71,45 +71,6 @@ async def test_predicts_a_policy_that_is_no_control_limit(monkeypatch: pytest.Mo
     assert predictions_ms == pytest.approx(expected_ms, rel=1e-6)
 
 
-async def test_a_prediction_holds_while_what_is_measured_is_near_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    core = core_at(100.0, LIMIT_2, monkeypatch)
-    percentiles = ResponseTimePercentiles()
-    for _ in range(PREDICT_EVERY):
-        await percentiles.tick([], lambda: PROFILE, core)
-    assert percentiles.holds
-    assert percentiles.measured_over_predicted == {}
-    bounded = BatchingPolicy.from_control_limit(2, 4, max_wait_ms=20.0)
-    predicted = evaluate(PROFILE, bounded, 100.0).response_times
-    ranks = (np.arange(200) + 0.5) / 200
-    as_predicted_s = [1e-3 * predicted.quantile(float(rank)) for rank in ranks]
-    await percentiles.tick(as_predicted_s, lambda: PROFILE, core)
-    assert percentiles.measured_over_predicted["99"] == pytest.approx(1.0, rel=0.15)
-    assert percentiles.holds
-    twice_as_long_s = [2 * time_s for time_s in as_predicted_s]
-    for _ in range(3):
-        await percentiles.tick(twice_as_long_s, lambda: PROFILE, core)
-    assert 1.1 < percentiles.measured_over_predicted["99"] < 1.5, "one bad tick decides nothing"
-    for _ in range(40):
-        await percentiles.tick(twice_as_long_s, lambda: PROFILE, core)
-    assert percentiles.measured_over_predicted["99"] == pytest.approx(2.0, rel=0.15)
-    assert not percentiles.holds
-
-
-async def test_no_prediction_holds_where_nothing_can_be_predicted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = []
-    for rate_per_s in (0.0, 100.0, PROFILE.capacity_per_s):
-        core, percentiles = core_at(rate_per_s, LIMIT_2, monkeypatch), ResponseTimePercentiles()
-        before = percentiles.holds
-        for _ in range(PREDICT_EVERY):
-            await percentiles.tick([0.01] * 200, lambda: PROFILE, core)
-        held.append((before, percentiles.holds, bool(percentiles.predicted_ms)))
-    assert held == [(True, True, False), (True, True, True), (True, False, False)]
-
-
 async def test_predicts_nothing_that_would_take_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_times, "evaluate", None)
     core = core_at(100.0, table_policy(MAX_TABLE_BATCH + 1), monkeypatch)
