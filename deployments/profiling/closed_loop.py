@@ -1,4 +1,4 @@
-"""Clients in a closed loop, for `front_costs`, as a process of their own: only the front is timed.
+"""Clients in a closed loop, for `event_loop_costs`, as a process of their own.
 
 ``python closed_loop.py PORT CONNECTIONS < REQUEST`` keeps one request of the given bytes in flight
 on each connection until it is ended.

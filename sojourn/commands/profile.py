@@ -65,8 +65,8 @@ _CPUS_OF_BOTH = 2
     help="CPUs, and so threads, that the model may use: num_cpus of the config.",
 )
 @click.option(
-    "--front/--no-front",
-    "with_front",
+    "--event-loop/--no-event-loop",
+    "with_event_loop",
     default=True,
     show_default=True,
     help="Measure what requests cost the event loop, which takes about four seconds.",
@@ -81,7 +81,7 @@ def command(
     options: Sequence[str],
     repeats: int,
     cpus: float,
-    with_front: bool,
+    with_event_loop: bool,
     as_json: bool,
 ) -> None:
     """Measure a model's time and energy on a device, per batch size.
@@ -119,14 +119,13 @@ def command(
             progress=lambda share_done: bar.update(task, completed=share_done),
         )
     profile = replace(profile, cpus=cpus)
-    if with_front:
-        from deployments.profiling import front_costs  # the server's libraries take a second
+    if with_event_loop:
+        # The server's libraries take a second.
+        from deployments.profiling.event_loop_costs import measure_event_loop, runs_on_the_cpu
 
-        shares_cpu = (
-            device == "cpu" and cpus < _CPUS_OF_BOTH and front_costs.runs_on_the_cpu(model, 1)
-        )
-        front = front_costs.measure_front(model, profile, shares_cpu=shares_cpu)
-        profile = replace(profile, front=front)
+        shares_cpu = device == "cpu" and cpus < _CPUS_OF_BOTH and runs_on_the_cpu(model, 1)
+        costs = measure_event_loop(model, profile, shares_cpu=shares_cpu)
+        profile = replace(profile, front=costs)
     try:
         profile.save(out)
     except OSError as error:

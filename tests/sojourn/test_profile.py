@@ -16,7 +16,7 @@ EMULATED = [
 ]
 
 
-DEVICE_ONLY = ["--no-front"]
+DEVICE_ONLY = ["--no-event-loop"]
 
 
 @pytest.fixture

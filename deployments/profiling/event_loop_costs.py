@@ -2,8 +2,7 @@
 
 The real HTTP app, batcher and protocol serve a model that takes no time, over the loopback
 interface. Clients in a process of their own keep the loop busy. The policy starts batches of one
-size at a time; the CPU time of the loop's thread, fitted to the requests and batches that it
-handled, gives the cost of each.
+size at a time. Meter and fit are those of a replica that serves.
 """
 
 import asyncio
@@ -13,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ import orjson
 import uvicorn
 import uvloop
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
+from deployments.control.event_loop_fit import EventLoopFit
 from deployments.errors import StartError
 from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
@@ -46,8 +45,8 @@ _TRIED_BATCHES, _BUSY_SHARE = 10, 0.5
 _NAME = "profiled"
 
 
-def measure_front(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontCosts:
-    """Measure the front's costs for requests of one row of a model; takes about three seconds.
+def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontCosts:
+    """Measure the event loop's costs for requests of one row of a model, in about four seconds.
 
     Parameters
     ----------
@@ -61,39 +60,30 @@ def measure_front(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontC
     Returns
     -------
     FrontCosts
-        In CPU time; the median of several rounds.
+        In CPU time.
 
     Raises
     ------
     StartError
         The requests were not answered.
     """
-    sizes = [size for size in _BATCH_SIZES if size <= profile.max_batch_size]
     found: list[FrontCosts | BaseException] = []
 
     def measure() -> None:
         try:
-            rows = uvloop.run(_measure(model, profile, sizes))
-            found.append(fit_costs(rows, shares_cpu=shares_cpu))
+            costs = uvloop.run(_measure(model, profile))
+            request_ms, batch_ms = round(costs.request_ms, 6), round(costs.batch_ms, 6)
+            found.append(FrontCosts(request_ms, batch_ms, shares_cpu))
         except BaseException as error:
             found.append(error)
 
     # The loop gets a thread of its own, whose CPU time is the loop's alone.
-    thread = threading.Thread(target=measure, name="profiled-front")
+    thread = threading.Thread(target=measure, name="profiled-event-loop")
     thread.start()
     thread.join()
     if isinstance(found[0], BaseException):
         raise found[0]
     return found[0]
-
-
-@dataclass(frozen=True)
-class LoopWork:
-    """What the loop did in an interval: its CPU time, and what it handled."""
-
-    cpu_ms: float
-    requests: int
-    batches: int
 
 
 def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
@@ -107,25 +97,6 @@ def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
         shares.append((time.process_time() - cpu_s) / (time.perf_counter() - wall_s))
     # Another process may take the CPU from some of the batches, but cannot lend them any.
     return max(shares) > _BUSY_SHARE
-
-
-def fit_costs(rows: Sequence[LoopWork], *, shares_cpu: bool) -> FrontCosts:
-    """Fit the CPU time to requests and batches, minimizing the squared relative errors.
-
-    Of the intervals with batches of one size, the one of median cost counts: others were disturbed.
-    """
-    by_size: dict[int, list[LoopWork]] = {}
-    for row in rows:
-        by_size.setdefault(round(row.requests / max(row.batches, 1)), []).append(row)
-    rows = [sorted(same, key=_ms_per_request)[len(same) // 2] for same in by_size.values()]
-    cpu_ms = np.array([row.cpu_ms for row in rows])
-    work = np.array([[row.requests, row.batches] for row in rows])
-    (request_ms, batch_ms), _ = nnls(work / cpu_ms[:, None], np.ones(len(rows)))
-    return FrontCosts(round(float(request_ms), 6), round(float(batch_ms), 6), shares_cpu)
-
-
-def _ms_per_request(work: LoopWork) -> float:
-    return work.cpu_ms / max(work.requests, 1)
 
 
 class _InstantModel(Model):
@@ -157,58 +128,11 @@ class _OneSize:
         return self._policy
 
 
-@dataclass(frozen=True)
-class InstantService:
-    """A served model that takes no time.
-
-    Attributes
-    ----------
-    service : InferenceService
-    port : int
-    request : bytes
-        Its example over HTTP.
-    """
-
-    service: InferenceService
-    port: int
-    request: bytes
-
-    def start_batches_of(self, size: int) -> None:
-        """Have batches of one size from now on."""
-        core = self.service.batcher.core
-        core.use(_OneSize(size), core.limits)
-
-    @contextlib.asynccontextmanager
-    async def clients(self, port: int | None = None) -> AsyncIterator[None]:
-        """Keep the loop busy with requests to `port`, by default its own, while this lasts.
-
-        Raises
-        ------
-        StartError
-            The requests are not answered.
-        """
-        with _clients(self.port if port is None else port, self.request):
-            await _first_answer(self.service)
-            yield
-
-
-@contextlib.asynccontextmanager
-async def serve_instantly(
-    model: Model, profile: Profile, max_batch_size: int
-) -> AsyncIterator[InstantService]:
-    """Serve what a model answers to its example, at once, as a replica serves it.
-
-    Parameters
-    ----------
-    model : Model
-        A loaded model. It runs once.
-    profile : Profile
-        The model's.
-    max_batch_size : int
-    """
-    instant = _InstantModel(model, max_batch_size)
-    config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max_batch_size)
-    service = InferenceService(config, instant, profile.up_to(max_batch_size))
+async def _measure(model: Model, profile: Profile) -> FrontCosts:
+    sizes = [size for size in _BATCH_SIZES if size <= profile.max_batch_size]
+    instant = _InstantModel(model, max(sizes))
+    config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max(sizes))
+    service = InferenceService(config, instant, profile.up_to(max(sizes)))
     await service.configure(
         parse_user_config(
             {
@@ -220,23 +144,24 @@ async def serve_instantly(
     )
     request = _post_request(orjson.dumps(example_request(instant)))
     before = FastPath.hosted  # of this process, if it is a replica
+    fit = EventLoopFit()
     try:
         async with _listening(InferenceApp(service, "0")) as port:
-            yield InstantService(service, port, request)
+            with _clients(port, request):
+                await _first_answer(service)
+                for size in _ROUNDS * sizes:
+                    core = service.batcher.core
+                    core.use(_OneSize(size), core.limits)
+                    await asyncio.sleep(_WARM_UP_S)
+                    service.event_loop_meter.take()
+                    await asyncio.sleep(_ROUND_S)
+                    # CPU time: the clients compete for the cores.
+                    counts = replace(service.event_loop_meter.take(), cpu_wait_s=0.0)
+                    fit.observe(counts, shares_cpu=False)
     finally:
         FastPath.hosted = before
         await service.close()
-
-
-async def _measure(model: Model, profile: Profile, sizes: Sequence[int]) -> list[LoopWork]:
-    rows: list[LoopWork] = []
-    async with serve_instantly(model, profile, max(sizes)) as served, served.clients():
-        for _ in range(_ROUNDS):
-            for size in sizes:
-                served.start_batches_of(size)
-                await asyncio.sleep(_WARM_UP_S)
-                rows.append(await _work_during(served.service, _ROUND_S))
-    return rows
+    return fit.measured()
 
 
 async def _first_answer(service: InferenceService) -> None:
@@ -246,18 +171,7 @@ async def _first_answer(service: InferenceService) -> None:
         if service.answers or time.monotonic() > until_s:
             status = next(iter(service.answers), "none")
             if status != 200:
-                raise StartError(f"front: the model's example over HTTP was answered {status}")
-
-
-async def _work_during(service: InferenceService, seconds: float) -> LoopWork:
-    def now() -> tuple[float, int, int]:
-        batcher = service.batcher
-        return 1e3 * time.thread_time(), service.answers[200], sum(batcher.starts.values())
-
-    cpu_ms, requests, batches = now()
-    await asyncio.sleep(seconds)
-    cpu_now_ms, requests_now, batches_now = now()
-    return LoopWork(cpu_now_ms - cpu_ms, requests_now - requests, batches_now - batches)
+                raise StartError(f"event loop: the model's example over HTTP was answered {status}")
 
 
 def _post_request(body: bytes) -> bytes:
