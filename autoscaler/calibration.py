@@ -47,7 +47,7 @@ class WindowCalibration:
 
     Parameters
     ----------
-    complying_share : float
+    compliant_share : float
         Share of the windows that should comply, in (0, 1).
 
     Attributes
@@ -56,9 +56,9 @@ class WindowCalibration:
         Windows judged so far, and those of them that were missed.
     """
 
-    def __init__(self, complying_share: float) -> None:
+    def __init__(self, compliant_share: float = 0.99) -> None:
         self.judged = self.missed = 0
-        self._allowed = 1.0 - complying_share
+        self._allowed = 1.0 - compliant_share
         self._log_risk = _bounded(math.log(self._allowed))
         # (time, requests per second within the SLA) of each change in what was ordered; NaN if the
         # order was limited.
@@ -68,12 +68,12 @@ class WindowCalibration:
         self._judged_until_s = -math.inf
 
     @property
-    def complying_share(self) -> float:
+    def compliant_share(self) -> float:
         """The share of the windows that should comply; the risk changes in proportion with it."""
         return 1.0 - self._allowed
 
-    @complying_share.setter
-    def complying_share(self, share: float) -> None:
+    @compliant_share.setter
+    def compliant_share(self, share: float) -> None:
         before, self._allowed = self._allowed, 1.0 - share
         if self._allowed != before:
             self._log_risk = _bounded(self._log_risk + math.log(self._allowed / before))

@@ -1,55 +1,119 @@
 """The autoscaler: reports in, a number of replicas out. It uses neither Ray nor a clock.
 
-Each decision forecasts the demand until a replica ordered now could serve, and computes the least
-replicas that keep the SLA at that demand (`autoscaler.fleet_monitor`). If that is more than there
-are, the replicas are ordered at once. If it is fewer, replicas go only if fewer would have been
-enough for a while, and if noise will not call for them again (`autoscaler.scale_in`). Without fresh
+`Autoscaler.decide` is a chain of steps: update (what the reports show) → demand (forecast until a
+replica ordered now could serve) → size (the least replicas that keep the SLA at that demand) → hold
+(scale up at once, down only after fewer have been enough for a while) → reason. Without fresh
 reports nothing changes.
 
 A decision is a level and not a step: replicas that are still starting are part of it. So the same
 demand is never ordered twice, however long starts take and however often they fail.
+
+With standbys the chain runs twice: for the replicas, which need only cover the demand until a
+standby could serve, and for replicas and standbys together, which cover it until a new replica
+could (`autoscaler.standbys`).
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from autoscaler.calibration import WindowCalibration
 from autoscaler.decision import Decision, FleetState
-from autoscaler.decision_words import (
-    bottleneck_remark,
-    correction_remark,
-    origin_in_words,
-    report_remark,
-    stuck_remark,
-)
-from autoscaler.fleet_monitor import FleetMonitor
-from autoscaler.fleet_status import FleetStatus, UnknownStatus
+from autoscaler.forecasting.demand import DemandForecast, DemandForecaster
+from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history.learning import FleetSetting, Learned
+from autoscaler.observe.fleet_monitor import (
+    SLOW_INTERVAL_S,
+    FleetMonitor,
+    FleetStatus,
+    UnknownStatus,
+)
+from autoscaler.pending_replicas import PendingReplicas, ScaleFromZero
 from autoscaler.reports import ReplicaReport
-from autoscaler.scale_in import ScaleInGuard, acquaintance_s, measured_delay_s
-from autoscaler.settings import AutoscalerSettings
-from autoscaler.sizing.live import LiveSizing
-from autoscaler.stuck_orders import StuckOrders
-from autoscaler.waking import FirstReplicaWait
+from autoscaler.scale_down import (
+    ScaleDownStabilizer,
+    default_scale_down_delay_s,
+    first_fleet_kept_s,
+)
+from autoscaler.settings import AUTO, AutoscalerSettings
+from autoscaler.sizing.fleet_sizing import FleetSizing
+from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
+from autoscaler.standbys import PROMOTION_S, STANDBY_PRICE, TwoTierStarts, standby_risk
 from policy.errors import InvalidInputError
 
-_STATE_VERSION = 6
+_STATE_VERSION = 7
+
+
+class _Tier:
+    """What is learned for one horizon: the forecast, its risk, and when replicas may go.
+
+    Attributes
+    ----------
+    first_fleet : int
+        Replicas at the first decision with a known demand; 0 before it.
+    """
+
+    def __init__(self, history: LoadHistory, method: str = "") -> None:
+        self.forecaster = DemandForecaster(history, method)
+        self.calibration = WindowCalibration()
+        self.stabilizer = ScaleDownStabilizer()
+        self.first_fleet = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.forecaster.method,
+            "calibration": self.calibration.state_dict(),
+            "stabilizer": self.stabilizer.state_dict(),
+            "first_fleet": self.first_fleet,
+        }
+
+    @classmethod
+    def from_state(cls, history: LoadHistory, state: Mapping[str, Any]) -> "_Tier":
+        tier = cls(history, str(state["method"]))
+        tier.calibration.load_state(state["calibration"])
+        tier.stabilizer = ScaleDownStabilizer.from_state(state["stabilizer"])
+        tier.first_fleet = int(state["first_fleet"])
+        return tier
+
+
+@dataclass(frozen=True)
+class _Demand:
+    """The rate to size for."""
+
+    per_s: float
+    forecast: DemandForecast
+    origin: str
 
 
 class Autoscaler:
-    """Decide how many replicas one deployment needs.
+    """Decide how many replicas and standbys one deployment needs.
 
     Parameters
     ----------
     settings : AutoscalerSettings, optional
         In force until replicas report others.
+    starts : TwoTierStarts, optional
+        How long starts take, and the price of standbys, which are then kept if they pay, whatever
+        the settings say. None: starts take as long as observed.
+
+    Attributes
+    ----------
+    may_have_standbys : bool
+        Whether the settings that ask for standbys are followed.
     """
 
-    def __init__(self, settings: AutoscalerSettings | None = None) -> None:
+    def __init__(
+        self, settings: AutoscalerSettings | None = None, starts: TwoTierStarts | None = None
+    ) -> None:
+        self.may_have_standbys = True
+        self._starts = starts
         self._monitor = FleetMonitor(settings or AutoscalerSettings())
-        self._guard = ScaleInGuard()
-        self._waking = FirstReplicaWait()
-        self._stuck = StuckOrders()
+        self._scale_from_zero = ScaleFromZero()
+        self._pending = PendingReplicas()
+        self._replicas = _Tier(self._monitor.history)
+        #: For replicas and standbys together; None without standbys.
+        self._total: _Tier | None = None
 
     @property
     def settings(self) -> AutoscalerSettings:
@@ -59,16 +123,12 @@ class Autoscaler:
     @property
     def risk(self) -> float:
         """The risk that forecasts are asked for: as set, or else as calibrated."""
-        return self._monitor.risk
+        return self._risk_of(self._replicas)
 
     @property
     def horizon_s(self) -> float:
-        """How far forecasts look ahead: the time that a start takes."""
-        return self._monitor.start_times.horizon_s
-
-    def assume_start_time(self, start_time_s: float | None) -> None:
-        """Size for starts of this length, whatever is observed; None: for those observed."""
-        self._monitor.start_times.fix(start_time_s)
+        """How far the forecast for replicas looks ahead: the time until one of them serves."""
+        return self._promotion_s if self._total is not None else self._start_time_s
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
         """Take in reports, in any order; late and repeated ones are ignored.
@@ -83,195 +143,334 @@ class Autoscaler:
         self._monitor.observe(reports, now_s)
 
     def decide(self, now_s: float, fleet: FleetState) -> Decision:
-        """Decide how many replicas there should be.
+        """Decide how many replicas and standbys there should be.
 
         Parameters
         ----------
         now_s : float
             On the clock of the reports' ``time_s``.
         fleet : FleetState
-
-        Returns
-        -------
-        Decision
         """
-        start_times, ready = self._monitor.start_times, fleet.ready_replicas
-        if ready is not None:
-            carrying = fleet.carrying_replicas
-            start_times.track(now_s, fleet.current_replicas, ready)
-            self._monitor.expect(now_s, ready if carrying is None else carrying)
-        self._stuck.observe(now_s, fleet)
+        self._update(now_s, fleet)
         decision = self._decide(now_s, fleet)
-        if ready is not None:
-            start_times.track(now_s, decision.replicas, ready)
+        if fleet.ready_replicas is not None:
+            ordered = decision.replicas + decision.standbys
+            self._monitor.start_times.track(now_s, ordered, fleet.total_ready)
         return decision
 
-    def note_limited(self, now_s: float) -> None:
-        """Note that fewer replicas were ordered than were decided on, as within a budget."""
-        self._monitor.calibration.note_order(now_s, math.nan)
-
-    def fleet_setting(self) -> FleetSetting | None:
-        """Return what a replay of the past must know of the fleet; None until it is known."""
-        return self._monitor.fleet_setting(self._scale_down_delay_s())
-
-    def watched_s(self, now_s: float) -> float:
-        """Return for how long the load has been watched, restarts included, in s."""
-        known_s = self._known_s(now_s)
-        return known_s if math.isfinite(known_s) else 0.0
-
-    def forecasts_from_s(self, now_s: float) -> float:
-        """Return since when the forecasts know the load; a history must end by then."""
-        return self._monitor.forecasts_from_s(now_s)
-
-    def learn(self, learned: Learned) -> None:
-        """Take over what a history has taught, as if the load had been watched all along.
-
-        Raises
-        ------
-        InvalidInputError
-            It has another form, or ends after `forecasts_from_s`. The autoscaler is then unchanged.
-        """
-        self._monitor.learn(learned)
+    def _update(self, now_s: float, fleet: FleetState) -> None:
+        """Learn from the reports and from the fleet."""
+        if fleet.ready_replicas is not None:
+            self._monitor.start_times.track(now_s, fleet.total_ordered, fleet.total_ready)
+            self._pending.observe(now_s, fleet.total_ordered, fleet.total_ready)
+        self._monitor.update(now_s, fleet.ready_replicas)
+        self._scale_from_zero.observe(now_s, fleet, self._monitor.load)
+        if not self._standbys_wanted:
+            self._total = None
+        elif self._total is None:
+            # It begins with all that is known of the load.
+            state = self._replicas.state_dict()
+            self._total = _Tier.from_state(self._monitor.history, state)
 
     def _decide(self, now_s: float, fleet: FleetState) -> Decision:
-        self._waking.observe(now_s, fleet, self._monitor.load)
         if fleet.current_replicas == 0 and fleet.min_replicas == 0 and fleet.waiting <= 0:
-            return Decision(
-                0, "stay at 0: no request waits", horizon_s=self._monitor.start_times.horizon_s
-            )
-        current = min(max(fleet.current_replicas, fleet.least), fleet.most)
+            return Decision(0, "stay at 0: no request waits", horizon_s=self.horizon_s)
         status = self._monitor.status(now_s)
-        stuck = self._stuck.count(now_s, self._monitor.start_times.horizon_s)
         if isinstance(status, UnknownStatus):
-            if status.is_stale:
-                self._guard.interrupt()
-            rate_per_s = self._waking.rate_per_s(now_s, fleet.waiting)
-            replicas, reason = current, f"hold {current}: {status.reason}"
-            if rate_per_s is not None:
-                replicas, reason = self._wake(rate_per_s, current, fleet)
-            reason += stuck_remark(stuck, fleet)
-            return self._decision(replicas, reason, stuck_replicas=stuck)
-        settings, sizing = self._monitor.settings, self._monitor.sizing(fleet.least, fleet.most)
-        requirement = sizing.required(status.demand_per_s)
-        required = requirement.replicas
-        self._guard.observe(now_s, status.demand_per_s, self._scale_down_delay_s())
-        self._guard.first_fleet = self._guard.first_fleet or current
-        # Replicas that serve are assumed to carry their share of the load, even before their first
-        # report.
-        serving = current if fleet.ready_replicas is None else fleet.ready_replicas
-        serving = serving if fleet.carrying_replicas is None else fleet.carrying_replicas
-        serving_per_known = max(1.0, serving / status.carrying_replicas)
-        all_report = serving_per_known == 1 and not status.silent_replicas
-        idle_s = self._waking.idle_s(now_s, self._monitor.load)
-        if required > current:
-            replicas, reason = required, f"scale out {current} -> {required}"
-        elif fleet.min_replicas == 0 and all_report and idle_s > self._idle_limit_s():
-            replicas, reason = 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
-        elif required == current:
-            replicas, reason = current, f"keep {current}"
-        else:
-            replicas, reason = self._scale_in(now_s, current, status, sizing, serving_per_known)
-        if (rate_per_s := sizing.fleet_rate_per_s()) is not None:
+            return self._decide_without_status(now_s, fleet, status)
+        decision = self._scale(
+            self._replicas, now_s, fleet, fleet.current_replicas, status, self.horizon_s, self.risk
+        )
+        if self._total is None or not decision.replicas:
+            return decision
+        is_auto = self._standbys_wanted == AUTO
+        total_risk = (
+            standby_risk(self.risk, self._standby_price) if is_auto else self._risk_of(self._total)
+        )
+        total = self._scale(
+            self._total,
+            now_s,
+            replace(fleet, min_replicas=max(1, fleet.min_replicas)),
+            fleet.total_ordered,
+            status,
+            self._start_time_s,
+            total_risk,
+        )
+        return self._with_standbys(now_s, decision, total, fleet.most)
+
+    def _decide_without_status(
+        self, now_s: float, fleet: FleetState, status: UnknownStatus
+    ) -> Decision:
+        """Keep what there is; order replicas for requests that wait while nothing serves."""
+        if status.is_stale:
+            for tier in (self._replicas, self._total):
+                if tier is not None:
+                    tier.stabilizer.interrupt()
+        current = _bounded(fleet.current_replicas, fleet)
+        replicas, reason = current, f"hold {current}: {status.reason}"
+        rate_per_s = self._scale_from_zero.rate_per_s(now_s, fleet.waiting)
+        if rate_per_s is not None:
+            required = fleet.least
+            if self._monitor.knows_replicas:
+                required = self._sizing(fleet).required(rate_per_s).replicas
+            replicas = max(current, required)
+            reason = f"order {replicas}: {fleet.waiting:g} requests wait and nothing serves"
+        pending = self._pending.late(now_s, self._start_time_s)
+        return self._decision(replicas, reason + _pending_remark(pending, fleet), pending)
+
+    def _scale(
+        self,
+        tier: _Tier,
+        now_s: float,
+        fleet: FleetState,
+        current: int,
+        status: FleetStatus,
+        horizon_s: float,
+        risk: float,
+    ) -> Decision:
+        """Return the decision for one horizon: demand → size → hold → reason."""
+        current = _bounded(current, fleet)
+        demand = self._demand(tier, now_s, status, horizon_s, risk)
+        sizing = self._sizing(fleet)
+        requirement = sizing.required(demand.per_s)
+        replicas, reason = self._hold(
+            tier, now_s, fleet, current, status, demand, sizing, horizon_s
+        )
+        if (rate_per_s := sizing.fleet_rate_per_s(self.settings.retries)) is not None:
             capacity_per_s = math.nan if requirement.is_limited else replicas * rate_per_s
-            self._monitor.calibration.note_order(now_s, capacity_per_s)
+            tier.calibration.note_order(now_s, capacity_per_s)
+        pending = self._pending.late(now_s, self._start_time_s)
+        remarks = (
+            requirement.remark or _correction_remark(self._monitor.sla_correction.correction),
+            _bottleneck_remark(status.bottleneck),
+            _report_remark(status),
+            _pending_remark(pending, fleet),
+        )
         return self._decision(
             replicas,
-            f"{reason}; offered {status.offered_per_s:.4g}/s, demand {status.demand_per_s:.4g}/s "
-            f"{origin_in_words(status, self._monitor.risk, settings)}, which needs {required}"
-            f"{requirement.remark or correction_remark(self._monitor.sla_correction.correction)}"
-            f"{bottleneck_remark(status.bottleneck)}{report_remark(status)}"
-            f"{stuck_remark(stuck, fleet)}",
+            f"{reason}; offered {status.offered_per_s:.4g}/s, demand {demand.per_s:.4g}/s "
+            f"{demand.origin}, which needs {requirement.replicas}{''.join(remarks)}",
+            pending,
             arrival_rate_per_s=status.offered_per_s,
-            forecast_per_s=status.forecast.expected_per_s,
-            required_replicas=required,
-            predicted_service_level=sizing.service_level(
-                status.demand_per_s, max(1, replicas - stuck)
-            ),
-            stuck_replicas=stuck,
+            forecast_per_s=demand.forecast.expected_per_s,
+            required_replicas=requirement.replicas,
+            predicted_service_level=sizing.service_level(demand.per_s, max(1, replicas - pending)),
             backlog=status.backlog,
-            demand_per_s=status.demand_per_s,
-            method=status.forecast.method,
-            margin=status.forecast.margin,
-            risk=self._monitor.risk,
+            demand_per_s=demand.per_s,
+            method=demand.forecast.method,
+            margin=demand.forecast.margin,
+            risk=risk,
             sla_rate_per_s=sizing.sla_rate_per_s(),
             silent_replicas=status.silent_replicas,
             report_interval_s=status.report_interval_s,
             bottleneck=status.bottleneck,
         )
 
-    def _scale_in(
+    def _demand(
+        self, tier: _Tier, now_s: float, status: FleetStatus, horizon_s: float, risk: float
+    ) -> _Demand:
+        """Return the forecast with the burst factor, or what an overload needs if that is more."""
+        settings, history = self.settings, self._monitor.history
+        assert history.end_s is not None
+        tier.calibration.compliant_share = settings.compliant_share
+        tier.calibration.judge(
+            history.end_s, horizon_s, self._monitor.late_share_allowed, history.rates_of_minute
+        )
+        forecast = tier.forecaster.forecast(now_s, horizon_s, risk)
+        assert forecast is not None
+        forecast_per_s = settings.burst_factor * forecast.demand_per_s
+        if status.overload.rate_per_s > forecast_per_s:
+            origin = f"ahead of the forecast, because {status.overload.reason}"
+            return _Demand(status.overload.rate_per_s, forecast, origin)
+        adapted = ""
+        if settings.risk is None:
+            adapted = f" (adapted so that {settings.compliant_minutes:g}% of the minutes comply)"
+        return _Demand(
+            forecast_per_s, forecast, f"by {forecast.method} at a risk of {risk:.2g}{adapted}"
+        )
+
+    def _hold(
         self,
+        tier: _Tier,
         now_s: float,
+        fleet: FleetState,
         current: int,
         status: FleetStatus,
-        sizing: LiveSizing,
-        serving_per_known: float,
+        demand: _Demand,
+        sizing: FleetSizing,
+        horizon_s: float,
     ) -> tuple[int, str]:
-        """Return how many of the `current` replicas to keep if fewer are required now, and why."""
-        scale_down_delay_s = self._scale_down_delay_s()
+        """Return the replicas to have, and why: more at once, fewer only after a delay."""
+        required = sizing.required(demand.per_s).replicas
+        delay_s = self._scale_down_delay_s(horizon_s)
+        tier.stabilizer.observe(now_s, demand.per_s, delay_s)
+        tier.first_fleet = tier.first_fleet or current
+        if required > current:
+            return required, f"scale out {current} -> {required}"
+        # Replicas that serve are assumed to carry their share of the load, even before their first
+        # report.
+        serving = fleet.current_replicas if fleet.ready_replicas is None else fleet.ready_replicas
+        serving_per_known = max(1.0, serving / status.carrying_replicas)
+        all_report = serving_per_known == 1 and not status.silent_replicas
+        idle_s = self._scale_from_zero.idle_s(now_s, self._monitor.load)
+        # The next request would wait for a start: stopping saves less than that if it comes soon.
+        if (
+            fleet.min_replicas == 0
+            and all_report
+            and idle_s > max(self.settings.scale_to_zero_delay_s, self._start_time_s)
+        ):
+            return 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
+        if required == current:
+            return current, f"keep {current}"
         if status.silent_replicas > status.replicas:
             return current, f"keep {current}: most replicas do not report"
-        if self._guard.watched_s(now_s) < scale_down_delay_s:
-            return current, f"keep {current}: watched for less than {scale_down_delay_s:g} s"
-        cautious_per_s = serving_per_known * self._guard.cautious_demand_per_s(
-            status.demand_per_s, status.offered_per_s, self._monitor.settings.window_s
+        if tier.stabilizer.watched_s(now_s) < delay_s:
+            return current, f"keep {current}: watched for less than {delay_s:g} s"
+        stable_per_s = serving_per_known * tier.stabilizer.stable_demand_per_s(
+            demand.per_s, status.offered_per_s, self.settings.window_s
         )
-        replicas = min(current, sizing.required(cautious_per_s).replicas)
+        replicas = min(current, sizing.required(stable_per_s).replicas)
         if replicas == current:
             return current, (
-                f"keep {current}: the cautious demand of the last {scale_down_delay_s:g} s, "
-                f"{cautious_per_s:.4g}/s, needs them"
+                f"keep {current}: the highest demand of the last {delay_s:g} s, "
+                f"{stable_per_s:.4g}/s, needs them"
             )
-        known_s, needed_s = (
-            self._known_s(now_s),
-            acquaintance_s(self._monitor.start_times.horizon_s),
-        )
-        if known_s < needed_s and replicas < self._guard.first_fleet:
-            replicas = min(current, self._guard.first_fleet)
+        known_s, kept_s = self.watched_s(now_s), first_fleet_kept_s(self._start_time_s)
+        if known_s < kept_s and replicas < tier.first_fleet:
+            replicas = min(current, tier.first_fleet)
             if replicas == current:
                 return current, (
                     f"keep {current}: the load has been known for {known_s:.0f} s, less than "
-                    f"{needed_s:.0f} s"
+                    f"{kept_s:.0f} s"
                 )
         return replicas, (
-            f"scale in {current} -> {replicas}: enough for {cautious_per_s:.4g}/s, the cautious "
-            f"demand of the last {scale_down_delay_s:g} s"
+            f"scale in {current} -> {replicas}: enough for {stable_per_s:.4g}/s, the highest "
+            f"demand of the last {delay_s:g} s"
         )
 
-    def _decision(self, replicas: int, reason: str, **known: Any) -> Decision:
+    def _with_standbys(
+        self, now_s: float, decision: Decision, total: Decision, most: int
+    ) -> Decision:
+        """Divide what is required in total into replicas and standbys."""
+        replicas, wanted, remark = decision.replicas, self._standbys_wanted, ""
+        if isinstance(wanted, int):
+            replicas = max(replicas, total.replicas - wanted)
+            standbys = min(wanted, most - replicas)
+            if standbys < wanted:
+                remark = f" (max_replicas leaves no room for {wanted})"
+            if replicas > decision.replicas:
+                # What they can take is more than the forecast of the replicas asked for.
+                self.note_limited(now_s)
+        else:
+            standbys = max(0, total.replicas - replicas)
+        return replace(
+            decision,
+            replicas=replicas,
+            standbys=standbys,
+            reason=f"{replicas} serving, {standbys} on standby{remark}; replicas: "
+            f"{decision.reason}; with standbys: {total.reason}",
+        )
+
+    def _decision(self, replicas: int, reason: str, pending: int, **known: Any) -> Decision:
         return Decision(
             replicas,
             reason,
-            horizon_s=self._monitor.start_times.horizon_s,
-            scale_down_delay_s=self._scale_down_delay_s(),
+            horizon_s=self.horizon_s,
+            stuck_replicas=pending,
+            scale_down_delay_s=self._scale_down_delay_s(self.horizon_s),
             correction=self._monitor.sla_correction.correction,
             model_error=self._monitor.sla_correction.error,
             **known,
         )
 
-    def _scale_down_delay_s(self) -> float:
-        settings = self._monitor.settings
-        if settings.scale_down_delay_s is not None:
-            return settings.scale_down_delay_s
-        return measured_delay_s(self._monitor.start_times.horizon_s, settings.window_s)
+    def _sizing(self, fleet: FleetState) -> FleetSizing:
+        return self._monitor.sizing(fleet.least, fleet.most)
 
-    def _wake(self, rate_per_s: float, current: int, fleet: FleetState) -> tuple[int, str]:
-        """Return how many replicas requests need that wait while nothing serves, and why."""
-        required = fleet.least
-        if self._monitor.median_replicas:
-            sizing = self._monitor.sizing(fleet.least, fleet.most)
-            required = sizing.required(rate_per_s).replicas
-        replicas = max(current, required)
-        return replicas, f"order {replicas}: {fleet.waiting:g} requests wait and nothing serves"
+    def _risk_of(self, tier: _Tier) -> float:
+        return tier.calibration.risk if self.settings.risk is None else self.settings.risk
 
-    def _known_s(self, now_s: float) -> float:
-        return now_s - self._monitor.load.first_s
+    @property
+    def _start_time_s(self) -> float:
+        """The time until a replica ordered now serves, if no standby takes its place."""
+        return self._monitor.start_times.horizon_s if self._starts is None else self._starts.cold_s
 
-    def _idle_limit_s(self) -> float:
-        # The next request would wait for a start: stopping saves less than that if it comes soon.
-        return max(
-            self._monitor.settings.scale_to_zero_delay_s, self._monitor.start_times.horizon_s
+    @property
+    def _promotion_s(self) -> float:
+        """The time until a standby serves."""
+        standby_s = PROMOTION_S if self._starts is None else self._starts.standby_s
+        return min(standby_s, self._start_time_s)
+
+    @property
+    def _standby_price(self) -> float:
+        return STANDBY_PRICE if self._starts is None else self._starts.standby_price
+
+    @property
+    def _standbys_wanted(self) -> int | str:
+        """The number of standbys to keep, or `AUTO`; 0 where none pays."""
+        if not self.may_have_standbys:
+            return 0
+        wanted = self.settings.standbys if self._starts is None else AUTO
+        if wanted != AUTO:
+            return wanted
+        starts = TwoTierStarts(self._promotion_s, self._start_time_s, self._standby_price)
+        return AUTO if starts.pay else 0
+
+    def _scale_down_delay_s(self, horizon_s: float) -> float:
+        if self.settings.scale_down_delay_s is not None:
+            return self.settings.scale_down_delay_s
+        return default_scale_down_delay_s(horizon_s, self.settings.window_s)
+
+    def note_limited(self, now_s: float) -> None:
+        """Note that fewer replicas were ordered than were decided on, as within a budget."""
+        self._replicas.calibration.note_order(now_s, math.nan)
+
+    def fleet_setting(self) -> FleetSetting | None:
+        """Return what a replay of the past must know of the fleet; None until it is known."""
+        if not self._monitor.knows_replicas:
+            return None
+        sizing = self._monitor.sizing()
+        return FleetSetting(
+            self._monitor.late_share_allowed,
+            self.settings.compliant_share,
+            self.horizon_s,
+            self._scale_down_delay_s(self.horizon_s),
+            sizing.sla_rate_per_s() or 0.0,
+            sizing.fleet_rate_per_s(self.settings.retries) or 0.0,
         )
+
+    def watched_s(self, now_s: float) -> float:
+        """Return for how long the load has been watched, restarts included, in s."""
+        known_s = now_s - self._monitor.load.first_s
+        return known_s if math.isfinite(known_s) else 0.0
+
+    def forecasts_from_s(self, now_s: float) -> float:
+        """Return since when the load is known by the second; a history must end by then."""
+        begin_s = self._monitor.history.begin_s
+        return now_s if begin_s is None else float(begin_s)
+
+    def learn(self, learned: Learned) -> None:
+        """Take over what a history has taught, and go on with what was seen since.
+
+        Raises
+        ------
+        InvalidInputError
+            It has another form. The autoscaler is then unchanged.
+        """
+        seen = self._monitor.history
+        history = LoadHistory(learned.setting.late_share_allowed)
+        calibration = WindowCalibration()
+        try:
+            history.load_state(learned.load)
+            calibration.load_state(learned.calibration)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInputError(f"history: not usable ({error!r})") from error
+        if seen.end_s is not None:
+            history.observe(seen.end_s, seen.known_rates())
+        self._monitor.history = history
+        self._replicas.forecaster = DemandForecaster(history, learned.method)
+        if calibration.judged > self._replicas.calibration.judged:
+            self._replicas.calibration = calibration
+        self._total = None  # it begins anew, with what was learned
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy all that was learned, and return a function that packs it for `load_state`.
@@ -279,8 +478,14 @@ class Autoscaler:
         The copy takes a fraction of a millisecond. Packing takes longer, and any thread may do it.
         The latest reports are left out, because new ones come every second.
         """
-        fleet, scale_in = self._monitor.snapshot(), self._guard.state_dict()
-        return lambda: {"version": _STATE_VERSION, "fleet": fleet(), "scale_in": scale_in}
+        monitor, replicas = self._monitor.snapshot(), self._replicas.state_dict()
+        total = None if self._total is None else self._total.state_dict()
+        return lambda: {
+            "version": _STATE_VERSION,
+            "monitor": monitor(),
+            "replicas": replicas,
+            "total": total,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that was learned as plain numbers, text, lists and dicts, ready for JSON."""
@@ -297,8 +502,54 @@ class Autoscaler:
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
             raise InvalidInputError(f"state: must have version {_STATE_VERSION}")
         try:
-            monitor = FleetMonitor.from_state(state["fleet"])
-            guard = ScaleInGuard.from_state(state["scale_in"])
+            monitor = FleetMonitor.from_state(state["monitor"])
+            replicas = _Tier.from_state(monitor.history, state["replicas"])
+            total = state["total"] and _Tier.from_state(monitor.history, state["total"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
-        self._monitor, self._guard = monitor, guard
+        self._monitor, self._replicas, self._total = monitor, replicas, total
+
+
+def _bounded(replicas: int, fleet: FleetState) -> int:
+    return min(max(replicas, fleet.least), fleet.most)
+
+
+def _correction_remark(correction: float) -> str:
+    if correction > MIN_CORRECTION:
+        return ""
+    return (
+        "; devices are slower than their profile, and the correction is at its minimum of "
+        f"{correction:g}"
+    )
+
+
+def _bottleneck_remark(bottleneck: str | None) -> str:
+    if bottleneck == "neither":
+        return (
+            "; bottleneck: neither event loop nor device; other processes use the replicas' "
+            "cores, or HAProxy is too busy (another replica on the same machine does not help)"
+        )
+    return "" if bottleneck is None else f"; bottleneck: {bottleneck}"
+
+
+def _report_remark(status: FleetStatus) -> str:
+    remark = ""
+    if status.silent_replicas:
+        remark = (
+            f"; replicas that serve without reporting: {status.silent_replicas}, with the mean "
+            "load of the others"
+        )
+    if status.report_interval_s >= SLOW_INTERVAL_S:
+        remark += (
+            f"; reports come only every {status.report_interval_s:.0f} s, set metrics_interval_s: 1"
+        )
+    return remark
+
+
+def _pending_remark(pending: int, fleet: FleetState) -> str:
+    if not pending:
+        return ""
+    return (
+        f"; only {fleet.total_ready} of {fleet.total_ordered} serve: {pending} do not start "
+        "(is there room for them on the cluster?)"
+    )

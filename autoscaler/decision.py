@@ -1,6 +1,9 @@
-"""What the autoscaler decides on, and a decision with its reason."""
+"""What the autoscaler decides on, a decision with its reason, and the log of decisions."""
 
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from policy.errors import InvalidInputError
 
@@ -14,14 +17,16 @@ class FleetState:
     current_replicas : int
         Replicas ordered so far, started or not: the last decision, unless somebody changed it.
     min_replicas, max_replicas : int
-        Bounds. If `min_replicas` is 0, the last replica goes after no request has come for
-        `AutoscalerSettings.scale_to_zero_delay_s`.
+        Bounds of replicas and standbys together. If `min_replicas` is 0, the last replica goes
+        after no request has come for `AutoscalerSettings.scale_to_zero_delay_s`.
     ready_replicas : int or None
         Replicas that serve, whether they report or not. None: unknown.
     waiting : float
         Requests that wait outside for a first replica.
-    carrying_replicas : int or None
-        Those of `ready_replicas` that take requests. None: all.
+    current_standbys : int
+        Standbys ordered so far, whether they are up or not.
+    ready_standbys : int
+        Standbys that are up.
 
     Raises
     ------
@@ -34,7 +39,8 @@ class FleetState:
     max_replicas: int
     ready_replicas: int | None = None
     waiting: float = 0.0
-    carrying_replicas: int | None = None
+    current_standbys: int = 0
+    ready_standbys: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_replicas <= self.max_replicas:
@@ -53,6 +59,16 @@ class FleetState:
         """The upper bound of a fleet that serves."""
         return max(1, self.max_replicas)
 
+    @property
+    def total_ordered(self) -> int:
+        """Replicas and standbys ordered so far."""
+        return self.current_replicas + self.current_standbys
+
+    @property
+    def total_ready(self) -> int:
+        """Replicas and standbys that are up."""
+        return (self.ready_replicas or 0) + self.ready_standbys
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -68,7 +84,7 @@ class Decision:
     forecast_per_s : float or None
         Requests per second expected until a replica ordered now has started.
     required_replicas : int or None
-        Replicas that the demand requires now, before the scale-in hold.
+        Replicas that the demand requires now, before the scale-down delay.
     predicted_service_level : float or None
         Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`, less
         those that are stuck.
@@ -78,7 +94,7 @@ class Decision:
         How far the forecast looks ahead: the time that a replica takes to start.
     demand_per_s : float or None
         Requests per second that were sized for: the forecast with its margin and the burst factor,
-        or what is measured now to be needed (`autoscaler.fast_loop`).
+        or what is measured now to be needed (`autoscaler.observe.overload`).
     method : str
         Name of the forecast in use.
     margin : float
@@ -128,3 +144,71 @@ class Decision:
     stuck_replicas: int = 0
     standbys: int = 0
     bottleneck: str | None = None
+
+
+#: The number of entries that are kept.
+DECISIONS_KEPT = 100
+#: A decision for the same number of replicas is recorded again after this long.
+RECORD_AGAIN_AFTER_S = 60.0
+
+Entry = Mapping[str, Any]
+
+
+class DecisionLog:
+    """The newest decision, and the latest recorded ones.
+
+    A decision is recorded if its number of replicas or of standbys differs from that of the last
+    recorded one, or if that one is a minute old.
+
+    Parameters
+    ----------
+    entries : iterable of mapping, optional
+        Entries of an earlier log, oldest first; incomplete ones are dropped.
+    """
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        usable = (entry for entry in entries if {"time_s", "replicas"} <= entry.keys())
+        self._recorded: deque[Entry] = deque(usable, maxlen=DECISIONS_KEPT)
+        self._newest: Entry | None = self._recorded[-1] if self._recorded else None
+
+    @property
+    def newest(self) -> Entry | None:
+        """The decision in force, recorded or not; None before the first."""
+        return self._newest
+
+    @property
+    def recorded(self) -> list[Entry]:
+        """The recorded decisions, oldest first, as plain dicts ready for JSON."""
+        return list(self._recorded)
+
+    def add(self, time_s: float, target_replicas: int, decision: Decision) -> bool:
+        """Add a decision.
+
+        Parameters
+        ----------
+        time_s : float
+            When it was made.
+        target_replicas : int
+            Replicas that were ordered until then, without standbys.
+        decision : Decision
+
+        Returns
+        -------
+        bool
+            Whether it was recorded.
+        """
+        # Its fields are plain values, so `asdict`, which copies deeply, would only take longer.
+        entry = {"time_s": time_s, "target_replicas": target_replicas, **vars(decision)}
+        self._newest = entry
+        if self._recorded:
+            last = self._recorded[-1]
+            # If the clock was set back, the last one counts as old, too.
+            is_recent = 0 <= time_s - last["time_s"] < RECORD_AGAIN_AFTER_S
+            is_repeated = (
+                last["replicas"] == decision.replicas
+                and last.get("standbys", 0) == decision.standbys
+            )
+            if is_recent and is_repeated:
+                return False
+        self._recorded.append(entry)
+        return True

@@ -17,7 +17,6 @@ from typing import Any
 
 from ray.serve.config import AutoscalingContext
 
-from autoscaler.clocks import SteadyClock
 from autoscaler.decision import Decision, FleetState
 from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
@@ -34,6 +33,30 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 
 #: Reports come once a second, so more frequent decisions would see nothing new.
 DECISION_PERIOD_S = 0.5
+
+
+class SteadyClock:
+    """The wall clock, but for its steps back: then it goes on as if there had been none.
+
+    Seconds that were counted already cannot come again, and the forecasts go by the time of day.
+    """
+
+    def __init__(self) -> None:
+        self._last_s = self._last_monotonic_s = float("-inf")
+
+    def now_s(self, wall_s: float, monotonic_s: float) -> float:
+        """Return the time.
+
+        Parameters
+        ----------
+        wall_s, monotonic_s : float
+            By `time.time` and `time.monotonic`.
+        """
+        passed_s = monotonic_s - self._last_monotonic_s
+        is_first = self._last_s == float("-inf")
+        self._last_s = wall_s if is_first else max(wall_s, self._last_s + passed_s)
+        self._last_monotonic_s = monotonic_s
+        return self._last_s
 
 
 class SojournAutoscalingPolicy:

@@ -62,13 +62,13 @@ class ReplicaReport:
         Rows answered since the replica started, and how many of them were answered later than the
         SLA's response time allows.
     counted_s : float
-        For how long the counters have counted, by a clock that nobody can set; 0 if unknown.
+        For how long the counters have counted, by a clock that nobody can set.
     refused_by_balancer_total : float
-        Those of the refused rows that the balancer was told not to try elsewhere.
+        Rows of `refused_total` that HAProxy itself refused, at its concurrency limit.
     bottleneck_code : float
         Place of its bottleneck in `BOTTLENECKS`, from 1; 0 if unknown.
     standby : float
-        1 if it stands by (`autoscaler.standby_roles`), else 0.
+        1 if it stands by (`autoscaler.standbys`), else 0.
 
     Raises
     ------
@@ -238,7 +238,7 @@ _REPORT_FLOATS = tuple(
     if value.name not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels")
 )
 _OPTIONAL = (
-    *("start_time_s", "sla_rate_per_s", "answered_total", "late_total", "counted_s"),
+    *("start_time_s", "sla_rate_per_s", "answered_total", "late_total"),
     *("bottleneck_code", "refused_by_balancer_total", "standby"),
 )
 _DEFAULTS = {

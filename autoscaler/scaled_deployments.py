@@ -14,11 +14,8 @@ application deletes its history after an hour, when another deployment is regist
 no process knows any more disappears with the cluster.
 """
 
-import functools
-import importlib
 import logging
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -26,13 +23,12 @@ from typing import Any
 
 import orjson
 
-from autoscaler.decision import Decision, FleetState
-from autoscaler.decision_log import DecisionLog
-from autoscaler.fleet_status import SLOW_INTERVAL_S
+from autoscaler.controller import Autoscaler
+from autoscaler.decision import Decision, DecisionLog, FleetState
 from autoscaler.history.feed import HistoryFeed
+from autoscaler.observe.fleet_monitor import SLOW_INTERVAL_S
 from autoscaler.reports import ReplicaReport
-from autoscaler.standby_roles import RolesPublisher
-from autoscaler.standbys import StandbyAutoscaler
+from autoscaler.standbys import RolesPublisher
 from autoscaler.store import Store
 from policy.errors import InvalidInputError
 
@@ -75,7 +71,7 @@ class ScaledDeployment:
 
     Attributes
     ----------
-    autoscaler : StandbyAutoscaler
+    autoscaler : Autoscaler
     log : DecisionLog
     roles : RolesPublisher
         Which replicas stand by.
@@ -89,7 +85,7 @@ class ScaledDeployment:
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
         self.application, self.deployment = application, deployment
-        self.autoscaler = StandbyAutoscaler()
+        self.autoscaler = Autoscaler()
         self.log = DecisionLog()
         self.roles = RolesPublisher(application, deployment, store)
         self.dry_run = False
@@ -151,12 +147,16 @@ class ScaledDeployment:
             return Decision(current, f"hold {current}: the history is being read")
         self.autoscaler.observe(reports, now_s)
         ordered, ready = self._standbys(fleet), self.roles.standbys_of(running)
-        serving = fleet
-        if ordered:
-            serving = replace(serving, current_replicas=fleet.current_replicas - ordered)
-        if ready and fleet.ready_replicas is not None:
-            serving = replace(serving, ready_replicas=fleet.ready_replicas - ready)
-        decision = self.autoscaler.decide(now_s, serving, ordered, ready)
+        decision = self.autoscaler.decide(
+            now_s,
+            replace(
+                fleet,
+                current_replicas=fleet.current_replicas - ordered,
+                ready_replicas=fleet.ready_replicas and fleet.ready_replicas - ready,
+                current_standbys=ordered,
+                ready_standbys=ready,
+            ),
+        )
         self._decided = decision.replicas
         self._log_trouble(decision)
         if remark := self._history.follow(now_s, history, self.autoscaler):
@@ -300,22 +300,11 @@ def scaled_deployment(
             application, deployment, store
         )
         found.last_asked_s = now_s
-        _import_beside()
         for key, entry in list(_deployments.items()):
             if now_s - entry.last_asked_s > FORGOTTEN_AFTER_S:
                 entry.delete()
                 del _deployments[key]
     return found
-
-
-@functools.cache
-def _import_beside() -> None:
-    """Import in a thread what the first choice of a forecast, half an hour later, needs.
-
-    It takes most of a second (`autoscaler.forecasting.point_forecasts`), for which that decision
-    would keep Serve's controller.
-    """
-    threading.Thread(target=importlib.import_module, args=("scipy.signal",), daemon=True).start()
 
 
 def _parse_dict(content: bytes | None) -> Mapping[str, Any]:

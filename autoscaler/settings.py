@@ -5,14 +5,11 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from autoscaler.forecasting.demand import POOLS
 from policy.errors import InvalidInputError
 from policy.try_delays import TryDelays
 
 #: Prefix of a setting's name among the floats of a report.
 PREFIX = "settings_"
-#: The values of the setting `forecast`. A report carries the index: append only.
-FORECASTS = tuple(POOLS)
 #: The value of `standbys` with which the autoscaler decides on their number.
 AUTO = "auto"
 # How None, or `AUTO`, is encoded as a float.
@@ -32,8 +29,6 @@ class AutoscalerSettings:
         adapted while running until `compliant_minutes` is met.
     window_s : float
         Length of the window over which the offered rate is averaged, in s.
-    forecast : str
-        One of `FORECASTS`.
     scale_down_delay_s : float or None
         How long fewer replicas must have been enough before some go, in s. None: as long as a
         replica takes to start, but at most two windows.
@@ -45,23 +40,19 @@ class AutoscalerSettings:
         Retries after which the balancer gives up.
     standbys : int or str
         Standbys to keep beside the replicas that serve, or `AUTO`: as many as pay.
-    standby_price : float
-        Price of a standby as a share of a replica's.
     """
 
     compliant_minutes: float = 99.0
     risk: float | None = None
     window_s: float = 10.0
-    forecast: str = "auto"
     scale_down_delay_s: float | None = None
     scale_to_zero_delay_s: float = 300.0
     burst_factor: float = 1.0
     retries: int = 5
     standbys: int | str = 0
-    standby_price: float = 0.3
 
     @property
-    def complying_share(self) -> float:
+    def compliant_share(self) -> float:
         """`compliant_minutes` as a fraction."""
         return self.compliant_minutes / 100
 
@@ -73,7 +64,6 @@ class AutoscalerSettings:
     def to_floats(self) -> dict[str, float]:
         """Return the settings as floats, each name prefixed with ``settings_``."""
         values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-        values["forecast"] = FORECASTS.index(self.forecast)
         return {
             PREFIX + name: _NONE if value in (None, AUTO) else float(value)
             for name, value in values.items()
@@ -100,11 +90,7 @@ def _decoded(name: str, value: float) -> float | str | None:
     optional = {"risk": None, "scale_down_delay_s": None, "standbys": AUTO}
     if value == _NONE and name in optional:
         return optional[name]
-    whole = name in ("forecast", "retries", "standbys")
+    whole = name in ("retries", "standbys")
     if not 0 <= value <= 1e6 or (whole and value != int(value)):
         raise InvalidInputError(f"{name}: cannot be {value} in a report")
-    if name == "forecast":
-        if value >= len(FORECASTS):
-            raise InvalidInputError(f"forecast: must be below {len(FORECASTS)}, not {value:g}")
-        return FORECASTS[int(value)]
     return int(value) if whole else value

@@ -3,8 +3,7 @@
 
 from collections.abc import Iterable
 
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from autoscaler.instrument import Instrument
+from autoscaler.metrics import DECISION_INSTRUMENTS, Instrument
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 

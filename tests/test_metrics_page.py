@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from autoscaler.instrument import Instrument
+from autoscaler.metrics import DECISION_INSTRUMENTS, Instrument
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.readme import ROOT

@@ -15,13 +15,14 @@ so the one with the lowest mean demand is the cheapest.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.forecasting.load_history import STEP_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import PointForecast, trailing_max
-from autoscaler.forecasting.recurring import JumpCalendar, Recurrence
+from autoscaler.forecasting.recurring import Recurrence, expected_peaks, jump_heights
 
 FloatArray = NDArray[np.float64]
 
@@ -70,14 +71,12 @@ class Backtest:
     Parameters
     ----------
     history : LoadHistory
-    calendar : JumpCalendar
-        The jumps of the same load.
     steps_ahead : int
         The horizon, in steps.
     """
 
-    def __init__(self, history: LoadHistory, calendar: JumpCalendar, steps_ahead: int) -> None:
-        self._history, self._calendar = history, calendar
+    def __init__(self, history: LoadHistory, steps_ahead: int) -> None:
+        self._history = history
         self._rates, self._required = history.rates.values, history.required_rates.values
         self._ahead = steps_ahead
         size = self._rates.size
@@ -93,6 +92,10 @@ class Backtest:
         self._cap = demand_cap_per_s(self._required)
         self._points: dict[str, FloatArray] = {}
         self._floors: dict[Recurrence | None, FloatArray] = {None: self._now}
+
+    @cached_property
+    def _jumps(self) -> FloatArray:
+        return jump_heights(self._history)
 
     @property
     def steps(self) -> int:
@@ -129,10 +132,6 @@ class Backtest:
         demand = np.maximum(np.minimum(margin * point, self._cap), floor)
         return Score(candidate, margin, float(demand.mean()) if demand.size else math.inf)
 
-    def scores(self, candidates: Sequence[Candidate], risk: float) -> list[Score]:
-        """Score several candidates, in their order."""
-        return [self.score(candidate, risk) for candidate in candidates]
-
     def _point_forecasts(self, point: PointForecast) -> FloatArray:
         if point.name not in self._points:
             # In service a forecast sees half an hour, so it gets no more here.
@@ -145,8 +144,7 @@ class Backtest:
     def _floors_with(self, recurrence: Recurrence | None) -> FloatArray:
         if recurrence not in self._floors:
             assert recurrence is not None
-            peaks = self._calendar.expected_peaks(self._history, recurrence, self._ahead)
-            peaks = peaks[self._first : self._last]
+            peaks = expected_peaks(self._jumps, recurrence, self._ahead)[self._first : self._last]
             self._floors[recurrence] = np.maximum(self._now, peaks[self._used])
         return self._floors[recurrence]
 

@@ -2,18 +2,16 @@
 
 A replica ordered now serves after the horizon. Until then, the current ones must cover the highest
 required rate (`autoscaler.forecasting.load_history` defines it). How high that may be is learned
-from the service's own past: each forecast of a pool is back-tested with the margin that it needs,
+from the service's own past: each candidate forecast is back-tested with the margin that it needs,
 and the cheapest one is used (`autoscaler.forecasting.backtest`). Only the current forecast is
 computed every second. Margins are measured every minute, and the forecast is chosen every ten.
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from autoscaler.forecasting.backtest import (
     HEADROOM,
@@ -24,17 +22,19 @@ from autoscaler.forecasting.backtest import (
     demand_cap_per_s,
     min_forecast_per_s,
 )
-from autoscaler.forecasting.load_history import STEP_S, WINDOW_S, LoadHistory
-from autoscaler.forecasting.point_forecasts import HOLT, LAST, LINEAR, PEAKS, PointForecast
-from autoscaler.forecasting.recurring import RECURRENCES, JumpCalendar
+from autoscaler.forecasting.load_history import STEP_S, LoadHistory
+from autoscaler.forecasting.point_forecasts import LAST, LINEAR, PEAKS
+from autoscaler.forecasting.recurring import RECURRENCES, expected_peaks, jump_heights
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 
-#: The share of a minute's requests that the required rate leaves unserved, for a forecaster by
-#: itself. The autoscaler passes all that the SLA allows, 1% at 99%. Half of it costs more
-#: and misses fewer minutes, as a lower risk does.
-DEFAULT_UNSERVED_SHARE = 0.005
+#: The candidates; the first is preferred.
+CANDIDATES = tuple(
+    Candidate(point, recurrence)
+    for recurrence in (None, *RECURRENCES)
+    for point in (LAST, *PEAKS, LINEAR)
+)
 _CALIBRATE_EVERY_S = 60
 _CHOOSE_EVERY_S = 600
 _CHOOSE_AFTER_STEPS = 1800 // STEP_S
@@ -48,23 +48,30 @@ _PRIOR_HORIZONS = 5
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
 _MAX_UNKNOWN_STEPS = 30
-_STATE_VERSION = 5
 
 
-def _pool(points: tuple[PointForecast, ...], recurring: bool) -> tuple[Candidate, ...]:
-    recurrences = (None, *RECURRENCES) if recurring else (None,)
-    return tuple(Candidate(point, recurrence) for recurrence in recurrences for point in points)
+@dataclass(frozen=True)
+class DemandForecast:
+    """A forecast until the horizon.
 
+    Attributes
+    ----------
+    expected_per_s : float
+        The point forecast, in requests per second.
+    demand_per_s : float
+        The rate to size for, in requests per second; at least the required rate of the last minute.
+    method : str
+        Name of the forecast in use.
+    """
 
-#: The candidates behind each value of the setting `forecast`; the first of a pool is preferred.
-POOLS: Mapping[str, tuple[Candidate, ...]] = {
-    "last": _pool((LAST,), recurring=False),
-    "linear": _pool((LINEAR,), recurring=False),
-    "auto": _pool((LAST, *PEAKS, LINEAR, HOLT), recurring=True),
-    "peak": _pool(PEAKS, recurring=False),
-    "holt": _pool((HOLT,), recurring=False),
-    "recurring": _pool((LAST, *PEAKS), recurring=True)[1 + len(PEAKS) :],
-}
+    expected_per_s: float
+    demand_per_s: float
+    method: str
+
+    @property
+    def margin(self) -> float:
+        """demand_per_s / expected_per_s; 1 if nothing is expected."""
+        return self.demand_per_s / self.expected_per_s if self.expected_per_s else 1.0
 
 
 @dataclass(frozen=True)
@@ -90,137 +97,40 @@ class _Present:
     recurring_per_s: float
 
 
-@dataclass(frozen=True)
-class DemandForecast:
-    """A forecast until the horizon.
-
-    Attributes
-    ----------
-    expected_per_s : float
-        The point forecast, in requests per second.
-    demand_per_s : float
-        The rate to size for, in requests per second; at least the required rate of the last minute.
-    method : str
-        Name of the forecast in use.
-    margin : float
-        demand_per_s / expected_per_s; 1 if nothing is expected.
-    """
-
-    expected_per_s: float
-    demand_per_s: float
-    method: str
-    margin: float
-
-
 class DemandForecaster:
-    """Forecast the highest rate required until a horizon, from the load offered so far.
+    """Forecast the highest rate required until a horizon.
 
     Parameters
     ----------
-    forecast : str
-        The pool to choose from: a key of `POOLS`.
-    unserved_share : float
-        Fraction of a minute's requests that may go unserved, in [0, 1); 0 requires the highest
-        second.
+    history : LoadHistory
+        The load offered so far; the owner keeps it up to date.
+    method : str
+        Name of the candidate to begin with.
 
-    Raises
-    ------
-    InvalidInputError
-        There is no such pool, or the share is out of range.
+    Attributes
+    ----------
+    history : LoadHistory
     """
 
-    def __init__(
-        self, forecast: str = "auto", unserved_share: float = DEFAULT_UNSERVED_SHARE
-    ) -> None:
-        if forecast not in POOLS:
-            raise InvalidInputError(
-                f"forecast: must be one of {', '.join(POOLS)}, not {forecast!r}"
-            )
-        if not 0 <= unserved_share < 1:
-            raise InvalidInputError(f"unserved_share: must be in [0, 1), not {unserved_share!r}")
-        self._pool = POOLS[forecast]
-        self._history = LoadHistory(unserved_share)
-        self._score = Score(self._pool[0], 1.0, math.nan)
+    def __init__(self, history: LoadHistory, method: str = "") -> None:
+        self.history = history
+        first = next((one for one in CANDIDATES if one.name == method), CANDIDATES[0])
+        self._score = Score(first, 1.0, math.nan)
         self._fitted_for: tuple[int, float] | None = None
         self._calibrated = self._chosen = -math.inf
         self._prior_weight = 1.0
         self._prior_burst = _PRIOR_BURST
-        self._calendar = JumpCalendar()
-        self._newest = _Present(0.0, 0.0, 0.0, 0.0, 0.0)
-        #: The second, horizon and candidate that `_newest` is for.
-        self._present_for: tuple[int, int, Candidate] | None = None
-        #: The peak expected by the calendar, and the step, horizon and candidate it is for.
-        self._expected_peak: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
-
-    def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
-        """Add the rates of the newest whole seconds.
-
-        Seconds that are known already are ignored. Missing seconds are a gap, from which nothing is
-        learned.
-
-        Parameters
-        ----------
-        time_s : float
-            End of the last of the seconds.
-        rates_per_s : array_like of float, shape (seconds,)
-            Oldest first.
-
-        Raises
-        ------
-        InvalidInputError
-            A rate is negative or not finite.
-        """
-        rates = np.asarray(rates_per_s, dtype=np.float64)
-        # The calendar must see each step before the history forgets it.
-        parts = max(1, math.ceil(rates.size / 86_400)) if rates.ndim == 1 else 1
-        left = rates.size
-        for part in np.array_split(rates, parts) if parts > 1 else (rates,):
-            left -= part.size
-            self._history.observe(time_s - left, part)
-            self._calendar.advance(self._history)
+        #: The forecasts now, and the second, horizon and candidate that they are for.
+        self._present: tuple[tuple[int, int, Candidate] | None, _Present | None] = (None, None)
+        #: The peak that recurs, and the step, horizon and candidate that it is for.
+        self._recurring: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
 
     @property
-    def end_s(self) -> int | None:
-        """Until when the load is known; None before the first rates."""
-        return self._history.end_s
+    def method(self) -> str:
+        """Name of the forecast in use."""
+        return self._score.candidate.name
 
-    @property
-    def begin_s(self) -> int | None:
-        """Since when the load is known, at most two days ago; None before the first rates."""
-        return self._history.begin_s
-
-    def go_on_with(self, newer: "DemandForecaster") -> None:
-        """Take over what another forecaster has seen since, as if this one had seen it.
-
-        This one's load must end before the other's first ten seconds begin.
-        """
-        self._history.append(newer._history)
-        self._calendar.advance(self._history)
-        self._forget_present()
-
-    def rates_of_window(self, window_end_s: int) -> FloatArray | None:
-        """Return the rates of the minute that ended then, in requests per second; None if unknown.
-
-        Parameters
-        ----------
-        window_end_s : int
-            At most half an hour ago.
-
-        Returns
-        -------
-        ndarray of float, shape (60,)
-            By the second, oldest first.
-        """
-        if self._history.end_s is None:
-            return None
-        rates, known = self._history.second_rates.values, self._history.second_known.values
-        until = rates.size - (self._history.end_s - window_end_s)
-        begin = until - WINDOW_S
-        if begin < 0 or until > rates.size or not known[begin:until].all():
-            return None
-        return rates[begin:until]
-
-    def forecast(self, now_s: float, horizon_s: float, risk: float = 0.01) -> DemandForecast | None:
+    def forecast(self, now_s: float, horizon_s: float, risk: float) -> DemandForecast | None:
         """Forecast the demand until a horizon.
 
         Parameters
@@ -247,35 +157,31 @@ class DemandForecaster:
             raise InvalidInputError(f"risk: must be above 0 and below 1, not {risk!r}")
         if not 0 <= horizon_s < math.inf:
             raise InvalidInputError(f"horizon_s: must be at least 0 and finite, not {horizon_s!r}")
-        end_s = self._history.end_s
+        end_s = self.history.end_s
         if end_s is None:
             return None
         # In whole steps, so that the usual lag of a second or two has no effect.
         unknown_steps = math.floor(max(0.0, now_s - end_s) / STEP_S)
         steps_ahead = max(1, math.ceil(horizon_s / STEP_S)) + min(unknown_steps, _MAX_UNKNOWN_STEPS)
         self._fit(end_s, steps_ahead, risk)
-        now = self._present(end_s, steps_ahead)
+        now = self._forecast_now(end_s, steps_ahead)
         # While the past is short, expect a burst on top of the highest rate of late.
         prior = (1 + self._prior_burst) * now.highest_per_s
         calibrated = min(self._score.margin * now.point_per_s, now.cap_per_s)
         demand = max(
             calibrated + self._prior_weight * max(0.0, prior - calibrated),
             now.recurring_per_s,
-            self._history.required_rate_per_s,
+            self.history.required_rate_per_s,
         )
-        expected, name = now.expected_per_s, self._score.candidate.name
-        return DemandForecast(expected, demand, name, demand / expected if expected else 1.0)
+        return DemandForecast(now.expected_per_s, demand, self.method)
 
-    def _present(self, end_s: int, steps_ahead: int) -> _Present:
-        """Return what the candidate in use makes of the newest second, computed once for it."""
-        candidate = self._score.candidate
-        wanted_for = (end_s, steps_ahead, candidate)
-        if self._present_for != wanted_for:
-            self._present_for = wanted_for
-            history = self._history
+    def _forecast_now(self, end_s: int, steps_ahead: int) -> _Present:
+        candidate, history = self._score.candidate, self.history
+        key = (end_s, steps_ahead, candidate)
+        if self._present[0] != key or self._present[1] is None:
             rates, required_rates = history.blocks()
             expected = float(candidate.point.values(rates, required_rates, steps_ahead)[-1])
-            self._newest = _Present(
+            present = _Present(
                 expected_per_s=expected,
                 point_per_s=max(expected, min_forecast_per_s(history.rates.values)),
                 highest_per_s=float(required_rates[-_PRIOR_STEPS:].max()),
@@ -283,9 +189,21 @@ class DemandForecaster:
                     demand_cap_per_s(history.required_rates.values),
                     (1 + HEADROOM) * float(required_rates.max()),
                 ),
-                recurring_per_s=self._expected_peak_per_s(steps_ahead),
+                recurring_per_s=self._recurring_peak(end_s // STEP_S, steps_ahead),
             )
-        return self._newest
+            self._present = (key, present)
+            return present
+        return self._present[1]
+
+    def _recurring_peak(self, step: int, steps_ahead: int) -> float:
+        candidate = self._score.candidate
+        if candidate.recurrence is None:
+            return 0.0
+        key = (step, steps_ahead, candidate)
+        if self._recurring[0] != key:
+            peaks = expected_peaks(jump_heights(self.history), candidate.recurrence, steps_ahead)
+            self._recurring = (key, float(peaks[-1]) if peaks.size else 0.0)
+        return self._recurring[1]
 
     def _fit(self, end_s: int, steps_ahead: int, risk: float) -> None:
         """Measure the margin and choose the forecast again, if they are due."""
@@ -294,7 +212,7 @@ class DemandForecaster:
         if not changed and end_s - self._calibrated < _CALIBRATE_EVERY_S:
             return
         self._fitted_for, self._calibrated = (steps_ahead, risk), end_s
-        backtest = Backtest(self._history, self._calendar, steps_ahead)
+        backtest = Backtest(self.history, steps_ahead)
         # Measuring the quantile takes about 1 / risk independent horizons.
         horizons = backtest.steps / steps_ahead
         self._prior_weight = 1.0 / max(1.0, risk * horizons) ** 2
@@ -302,59 +220,9 @@ class DemandForecaster:
         self._prior_burst = min(max(seen, HEADROOM), _PRIOR_BURST)
         current = self._score.candidate
         self._score = backtest.score(current, risk)
-        if backtest.steps < _CHOOSE_AFTER_STEPS or len(self._pool) == 1:
+        if backtest.steps < _CHOOSE_AFTER_STEPS:
             return
         if math.isinf(self._score.cost_per_s) or end_s - self._chosen >= _CHOOSE_EVERY_S:
             self._chosen = end_s
-            self._score = choose_cheapest(backtest.scores(self._pool, risk), current, _MIN_GAIN)
-
-    def _expected_peak_per_s(self, steps_ahead: int) -> float:
-        candidate, end_s = self._score.candidate, self._history.end_s
-        if candidate.recurrence is None or end_s is None:
-            return 0.0
-        wanted_for = (end_s // STEP_S, steps_ahead, candidate)
-        if self._expected_peak[0] != wanted_for:
-            peak = self._calendar.expected_peak(self._history, candidate.recurrence, steps_ahead)
-            self._expected_peak = (wanted_for, peak)
-        return self._expected_peak[1]
-
-    def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Copy all that was learned, and return a function that packs it for `load_state`."""
-        method, history = self._score.candidate.name, self._history.snapshot()
-        calendar = self._calendar.snapshot()
-        return lambda: {
-            "version": _STATE_VERSION,
-            "method": method,
-            "history": history(),
-            "calendar": calendar(),
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that was learned as plain numbers, text and dicts."""
-        return self.snapshot()()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises
-        ------
-        InvalidInputError
-            The state has another version or form. The forecaster is then unchanged.
-        """
-        if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
-            raise InvalidInputError(f"forecast state: must have version {_STATE_VERSION}")
-        try:
-            calendar = JumpCalendar.from_state(state["calendar"])
-            self._history.load_state(state["history"])
-            method = str(state["method"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidInputError(f"forecast state: not usable ({error!r})") from error
-        self._calendar = calendar
-        candidate = next((one for one in self._pool if one.name == method), self._pool[0])
-        self._score = Score(candidate, 1.0, math.nan)
-        self._fitted_for, self._chosen = None, -math.inf
-        self._forget_present()
-
-    def _forget_present(self) -> None:
-        """Compute anew what depends on the past, which has changed."""
-        self._present_for, self._expected_peak = None, (None, 0.0)
+            scores = [backtest.score(one, risk) for one in CANDIDATES]
+            self._score = choose_cheapest(scores, current, _MIN_GAIN)

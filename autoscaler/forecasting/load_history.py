@@ -54,7 +54,7 @@ class RequiredRate:
     """
 
     def __init__(self, unserved_share: float, window_s: int = WINDOW_S) -> None:
-        self._unserved_share = unserved_share
+        self.unserved_share = unserved_share
         self._rates: deque[float] = deque(maxlen=window_s)
         self._sorted: list[float] = []
 
@@ -70,7 +70,7 @@ class RequiredRate:
             del ordered[bisect_left(ordered, self._rates[0])]
         self._rates.append(rate_per_s)
         insort(ordered, rate_per_s)
-        allowed = self._unserved_share * sum(ordered)
+        allowed = self.unserved_share * sum(ordered)
         # Lower c from the highest second, until what it cuts off uses up the share.
         for above in range(1, len(ordered)):
             cut = (ordered[-above] - ordered[-above - 1]) * above
@@ -93,7 +93,7 @@ class LoadHistory:
     Parameters
     ----------
     unserved_share : float
-        Fraction of a minute's requests that may go unserved; see `RequiredRate`.
+        Fraction of a minute's requests that may go unserved, in [0, 1); see `RequiredRate`.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class LoadHistory:
         The same by steps: the mean rate, the highest required rate, and whether all is known.
     """
 
-    def __init__(self, unserved_share: float) -> None:
+    def __init__(self, unserved_share: float = 0.01) -> None:
         self._window = RequiredRate(unserved_share)
         self.second_rates = RecentValues(RECENT_S)
         self.second_required_rates = RecentValues(RECENT_S)
@@ -115,17 +115,26 @@ class LoadHistory:
         self._end: int | None = None
 
     @property
+    def unserved_share(self) -> float:
+        """Fraction of a minute's requests that may go unserved; a change acts from now on."""
+        return self._window.unserved_share
+
+    @unserved_share.setter
+    def unserved_share(self, share: float) -> None:
+        if share != self._window.unserved_share:
+            before, self._window = self._window, RequiredRate(share)
+            for rate in before.rates:
+                self._window.push(rate)
+
+    @property
     def end_s(self) -> int | None:
         """The end of the newest second; None before the first."""
         return self._end
 
     @property
     def begin_s(self) -> int | None:
-        """The beginning of the oldest step or second that is kept; None before the first."""
-        if self._end is None:
-            return None
-        steps, seconds = self.rates.values.size, self.second_rates.values.size
-        return min(self._end - seconds, (self._end // STEP_S - steps) * STEP_S)
+        """The beginning of the oldest second that is kept by the second; None before the first."""
+        return None if self._end is None else self._end - self.second_rates.values.size
 
     @property
     def required_rate_per_s(self) -> float:
@@ -166,6 +175,28 @@ class LoadHistory:
             self._fill(start)
         for rate in rates.tolist():
             self._append(rate, self._window.push(rate), 1.0)
+
+    def rates_of_minute(self, end_s: int) -> FloatArray | None:
+        """Return the rates of the minute that ended at a time; None if they are not all known.
+
+        Returns
+        -------
+        ndarray of float, shape (60,)
+            In requests per second, by the second.
+        """
+        if self._end is None:
+            return None
+        rates, known = self.second_rates.values, self.second_known.values
+        until = rates.size - (self._end - end_s)
+        begin = until - WINDOW_S
+        if begin < 0 or until > rates.size or not known[begin:until].all():
+            return None
+        return rates[begin:until]
+
+    def known_rates(self) -> FloatArray:
+        """Return the newest rates by the second, as far back as all are known."""
+        unknown = np.flatnonzero(self.second_known.values == 0)
+        return self.second_rates.values[unknown[-1] + 1 if unknown.size else 0 :]
 
     def blocks(self) -> tuple[FloatArray, FloatArray]:
         """Return the last half hour by steps of `STEP_S` that end with the newest second.
@@ -220,34 +251,6 @@ class LoadHistory:
         while self._end < until:
             self._append(rate, required, 0.0)
 
-    def append(self, newer: "LoadHistory") -> None:
-        """Go on with what another history has seen since, as if this one had seen it.
-
-        The time between them is a gap.
-
-        Raises
-        ------
-        InvalidInputError
-            This one ends after the other's first step begins.
-        """
-        if newer.end_s is None or newer.begin_s is None:
-            return
-        if self._end is not None:
-            if self._end > newer.begin_s:
-                raise InvalidInputError("load history: the newer one must begin after the older")
-            self._fill(newer.begin_s)
-            # The first step may have begun before the first second that was seen.
-            missing = newer.end_s - newer.second_rates.values.size - newer.begin_s
-            if missing < STEP_S:
-                for by_second in (self.second_rates, self.second_required_rates, self.second_known):
-                    by_second.extend(0.0, missing)
-        for name, values in self._series():
-            values.replace(np.concatenate((values.values, getattr(newer, name).values)))
-        self._window.clear()
-        for rate in newer._window.rates:
-            self._window.push(rate)
-        self._end = newer.end_s
-
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy the history at once, and return a function that packs the copy for `load_state`.
 
@@ -261,6 +264,10 @@ class LoadHistory:
             "window": window,
             "series": {name: pack_values(values) for name, values in copies.items()},
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the history as plain text and numbers."""
+        return self.snapshot()()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what the function of a `snapshot` returned.

@@ -18,8 +18,6 @@ FloatArray = NDArray[np.float64]
 
 #: Length of the mean that serves as the last value: a minute.
 _LAST_STEPS = 6
-_LEVEL_WEIGHT = 0.3
-_TREND_WEIGHT = 0.05
 
 
 @dataclass(frozen=True)
@@ -87,49 +85,6 @@ def linear_trend(rates: FloatArray, required_rates: FloatArray, steps_ahead: int
     return np.where(certain > 0, np.maximum(last, ahead), last)
 
 
-def holt(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
-    """Smooth level and trend exponentially, and extrapolate them to the horizon (Holt's method)."""
-    if rates.size < 2:
-        return rates.copy()
-    level, trend = holt_level_and_trend(rates, _LEVEL_WEIGHT, _TREND_WEIGHT)
-    ahead: FloatArray = level + np.maximum(trend, 0.0) * steps_ahead
-    return np.maximum(ahead, 0.0)
-
-
-def holt_level_and_trend(
-    series: FloatArray, level_weight: float, trend_weight: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return Holt's exponentially smoothed level and trend of a series at each of its steps.
-
-    With weights a (level) and b (trend), l = a·x + (1-a)(l' + t') and t = b·(l-l') + (1-b)·t',
-    where ' marks the previous step; they begin with the first value and with 0. Both are linear in
-    x, so each is a second-order filter of it.
-
-    Parameters
-    ----------
-    series : FloatArray, shape (steps,)
-        At least one value.
-    level_weight, trend_weight : float
-        Weights of the newest value, between 0 and 1.
-
-    Returns
-    -------
-    level, trend : FloatArray, shape (steps,)
-        The trend is per step.
-    """
-    # Here, because importing it takes most of a second, and whoever reads a config imports this.
-    from scipy.signal import lfilter
-
-    a, b = level_weight, trend_weight
-    # Eliminate t: (1 - (2-a-ab)z + (1-a)z²)·l = (a - a(1-b)z)·x, and t = b(1-z)/(1-(1-b)z)·l.
-    denominator = np.array([1.0, -(2 - a - a * b), 1 - a])
-    start = float(series[0])
-    shifted = series - start  # so that the filters start at rest
-    level = lfilter(np.array([a, -a * (1 - b)]), denominator, shifted)
-    trend = lfilter(np.array([a * b, -a * b]), denominator, shifted)
-    return start + level, trend
-
-
 def _peak_of(minutes: int) -> PointForecast:
     steps = minutes * 60 // STEP_S
 
@@ -141,6 +96,5 @@ def _peak_of(minutes: int) -> PointForecast:
 
 LAST = PointForecast("last", last_value)
 LINEAR = PointForecast("linear", linear_trend)
-HOLT = PointForecast("holt", holt)
 #: The highest required rate of the last minutes, at most as many as the history by the second.
 PEAKS = tuple(_peak_of(minutes) for minutes in (1, 2, 5, 15, 30))

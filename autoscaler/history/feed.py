@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from autoscaler.controller import Autoscaler
 from autoscaler.history.learning import DAY_S, Learned
 from autoscaler.history.learning_worker import Question, learn_in_worker
-from autoscaler.standbys import StandbyAutoscaler
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
@@ -62,9 +61,7 @@ class HistoryFeed:
         self._wait_until_s = 0.0
         self._trouble = ""
 
-    def follow(
-        self, now_s: float, code: int | None, autoscaler: Autoscaler | StandbyAutoscaler
-    ) -> str:
+    def follow(self, now_s: float, code: int | None, autoscaler: Autoscaler) -> str:
         """Do what can be done at once, and return a remark for the decision's reason.
 
         Parameters
@@ -72,7 +69,7 @@ class HistoryFeed:
         now_s : float
         code : int or None
             Of the history in the config; 0 if it has none, None if that is not known now.
-        autoscaler : Autoscaler or StandbyAutoscaler
+        autoscaler : Autoscaler
             It learns from the history as soon as the worker has.
         """
         if code is None:
@@ -96,13 +93,13 @@ class HistoryFeed:
             return self._trouble
         return self._trouble or "; its history is being read"
 
-    def _knows_enough(self, now_s: float, autoscaler: Autoscaler | StandbyAutoscaler) -> bool:
+    def _knows_enough(self, now_s: float, autoscaler: Autoscaler) -> bool:
         setting = autoscaler.fleet_setting()
         if setting is None:
             return False
         return setting.knows_rates or autoscaler.watched_s(now_s) > RATES_WITHIN_S
 
-    def _learn(self, now_s: float, autoscaler: Autoscaler | StandbyAutoscaler) -> None:
+    def _learn(self, now_s: float, autoscaler: Autoscaler) -> None:
         """Begin to learn, when what is stored has arrived."""
         assert self._loading is not None
         setting = autoscaler.fleet_setting()
@@ -115,7 +112,7 @@ class HistoryFeed:
         question = Question(setting, now_s, autoscaler.forecasts_from_s(now_s))
         self._learning = self._learner(packed, question)
 
-    def _take(self, now_s: float, autoscaler: Autoscaler | StandbyAutoscaler) -> None:
+    def _take(self, now_s: float, autoscaler: Autoscaler) -> None:
         """Hand over what was learned, when it has arrived."""
         assert self._learning is not None
         if not self._learning.done():

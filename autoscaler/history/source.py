@@ -3,7 +3,7 @@
 In the config, `history` is the name of a file, or one of
 
     {file: week.csv.gz, ends: now}
-    {prometheus: "http://prometheus:9090", query: "sum(rate(requests_total[1m]))", days: 14}
+    {prometheus: "http://prometheus:9090", query: "sum(rate(requests_total[1m]))"}
 """
 
 import gzip
@@ -40,8 +40,6 @@ class HistorySource:
         URL of the server.
     query : str
         PromQL for requests per second, over the minute before each point.
-    days : int
-        How many days to ask for.
 
     Raises
     ------
@@ -53,13 +51,12 @@ class HistorySource:
     ends: str = ""
     prometheus: str = ""
     query: str = ""
-    days: int = KEPT_DAYS
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(self.prometheus):
             raise InvalidInputError("history: must have either `file` or `prometheus`")
-        if self.file and (self.query or self.days != KEPT_DAYS):
-            raise InvalidInputError("history: `query` and `days` belong to `prometheus`")
+        if self.file and self.query:
+            raise InvalidInputError("history: `query` belongs to `prometheus`")
         if self.prometheus:
             if self.ends:
                 raise InvalidInputError("history: `ends` belongs to `file`")
@@ -70,10 +67,6 @@ class HistorySource:
                     f"history: prometheus must be a URL of http or https, not {self.prometheus!r}"
                 )
             object.__setattr__(self, "prometheus", self.prometheus.rstrip("/"))
-        if isinstance(self.days, bool) or not 1 <= self.days <= KEPT_DAYS:
-            raise InvalidInputError(
-                f"history: days must be a whole number from 1 to {KEPT_DAYS}, not {self.days!r}"
-            )
         if self.ends not in ("", NOW) and unix_time_s(self.ends) is None:
             raise InvalidInputError(
                 f"history: ends must be `now` or like 2026-11-22T10:00:00Z, not {self.ends!r}"
@@ -98,11 +91,9 @@ class HistorySource:
         for name, value in content.items():
             if name not in fields:
                 raise InvalidInputError(f"history: {name} must be one of {', '.join(fields)}")
-            wanted = int if name == "days" else str
-            if not isinstance(value, wanted):
+            if not isinstance(value, str):
                 # YAML reads a time without quotes as a datetime, which `serve deploy` cannot send.
-                kind = "a whole number" if wanted is int else "text, in quotes"
-                raise InvalidInputError(f"history: {name} must be {kind}, not {value!r}")
+                raise InvalidInputError(f"history: {name} must be text, in quotes, not {value!r}")
         return cls(**content)
 
     def check(self, directory: str | Path = ".") -> None:
@@ -150,7 +141,7 @@ class HistorySource:
         """
         if self.prometheus:
             return query_range(
-                self.prometheus, self.query, int(now_s) - self.days * DAY_S, int(now_s)
+                self.prometheus, self.query, int(now_s) - KEPT_DAYS * DAY_S, int(now_s)
             )
         trace = read_trace(content, self._name)
         if self.ends:

@@ -10,7 +10,7 @@ from typing import Any
 from ray.util.metrics import Gauge
 
 from autoscaler.decision import Decision
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
+from autoscaler.metrics import DECISION_INSTRUMENTS
 
 #: The metrics that have had a value, by application, deployment and field.
 _shown: set[tuple[str, str, str]] = set()

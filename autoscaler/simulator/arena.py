@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.observe.start_times import DEFAULT_S
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.bound import bound_replica_seconds
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
@@ -24,7 +25,6 @@ from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
-from autoscaler.start_times import DEFAULT_S
 from policy.errors import InvalidInputError
 
 #: No fleet may grow to more than this multiple of the oracle's largest.

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autoscaler.observe.retries import given_up_share, offered_requests, retries_among
 from autoscaler.reports import ReplicaReport
-from autoscaler.retries import given_up_share, offered_requests, retries_among
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
@@ -60,16 +60,16 @@ class _Block:
     """The sums of what all replicas counted in a block of `BLOCK_S` seconds."""
 
     begin_s: float = -math.inf
-    tries: float = 0.0
+    attempts: float = 0.0
     refused: float = 0.0
-    refused_finally: float = 0.0
+    by_balancer: float = 0.0
     late: float = 0.0
     replica_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """A block, converted from tries to requests: a request refused by one replica tries others.
+    """A block, converted from attempts to requests: other replicas are tried after a refusal.
 
     Attributes
     ----------
@@ -78,9 +78,9 @@ class _Measured:
     rate_per_s : float
         Requests per second and replica.
     missed : float
-        Requests that were late or refused at their first try: comparable with one replica's model.
+        Requests late or refused at their first attempt: comparable with one replica's model.
     lost : float
-        Requests that were late or refused at every try: comparable with the SLA.
+        Requests late or refused at every attempt: comparable with the SLA.
     """
 
     requests: float
@@ -91,11 +91,10 @@ class _Measured:
     @classmethod
     def from_block(cls, block: _Block, retries: int) -> "_Measured":
         retries = int(retries_among(block.replica_s / BLOCK_S, retries))
-        tried_again = block.refused - block.refused_finally
-        requests = float(offered_requests(block.tries, tried_again, retries))
-        refused_share = block.refused / block.tries if block.tries else 0.0
-        counted = block.tries, block.refused, block.refused_finally
-        given_up = requests * float(given_up_share(*counted, retries))
+        counts = (block.attempts, block.refused, block.by_balancer)
+        requests = float(offered_requests(*counts, retries))
+        refused_share = block.refused / block.attempts if block.attempts else 0.0
+        given_up = requests * float(given_up_share(*counts, retries))
         return cls(
             requests,
             requests / block.replica_s if block.replica_s else math.inf,
@@ -136,17 +135,16 @@ class SlaRateCorrection:
 
     def count_between(self, before: ReplicaReport, now: ReplicaReport) -> None:
         """Add what a replica counted between two of its reports."""
-        tries = now.offered_total - before.offered_total
+        attempts = now.offered_total - before.offered_total
         refused = now.refused_total - before.refused_total
         late = now.late_total - before.late_total
-        if tries < 0 or refused < 0 or late < 0:  # the replica restarted
+        if attempts < 0 or refused < 0 or late < 0:  # the replica restarted
             return
         block = self._block
-        block.tries += tries
+        block.attempts += attempts
         block.refused += refused
-        finally_refused = now.refused_by_balancer_total - before.refused_by_balancer_total
-        if finally_refused > 0:
-            block.refused_finally += finally_refused
+        by_balancer = now.refused_by_balancer_total - before.refused_by_balancer_total
+        block.by_balancer += max(0.0, by_balancer)
         block.late += late
         block.replica_s += now.time_s - before.time_s
 

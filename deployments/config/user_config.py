@@ -83,14 +83,10 @@ class ExpertAutoscalerConfig(StrictModel):
     risk_percent: float | None = Field(default=None, ge=1e-4, le=50)
     #: Length of the window over which the offered rate is averaged, in s.
     window_s: float = Field(default=10.0, ge=1, le=300)
-    #: How the demand is forecast: ``auto`` compares all forecasts, a name restricts it to a kind.
-    forecast: Literal["last", "linear", "auto", "peak", "holt", "recurring"] = "auto"
     #: With ``min_replicas: 0``: the last replica goes after this long without a request, in s.
     scale_to_zero_delay_s: float = Field(default=300.0, ge=0, le=1e6)
     #: Factor by which the rate may suddenly rise and still be absorbed without new replicas.
     burst_factor: float = Field(default=1.0, ge=1, le=1e3)
-    #: With ``standbys: auto``: price of a standby, as a share of a replica's.
-    standby_price: float = Field(default=0.3, ge=1e-3, le=1)
 
 
 class AutoscalerConfig(StrictModel):
@@ -99,7 +95,7 @@ class AutoscalerConfig(StrictModel):
     #: Log decisions without changing the number of replicas.
     dry_run: bool = False
     #: Where the load of past days is to be read from: a file, ``{file, ends}``, or
-    #: ``{prometheus, query, days}``.
+    #: ``{prometheus, query}``.
     history: str | dict[str, Any] | None = None
     #: Percent of the minutes that should comply with the SLA. It trades cost against compliance.
     compliant_minutes: float = Field(default=99.0, ge=50, le=99.99)

@@ -1,6 +1,6 @@
 """A replica's own part: whether it serves or stands by.
 
-The autoscaler publishes who stands by (`autoscaler.standby_roles`). A replica that is told nothing
+The autoscaler publishes who stands by (`autoscaler.standbys`). A replica that is told nothing
 serves; so does one that can no longer find out. A standby fails the load balancer's checks and so
 gets no requests. The few that still reach it, before the balancer knows or by handle, it answers
 like any replica: nobody else could answer those by handle, and so none is lost.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autoscaler.standby_roles import StandbyRoles
+from autoscaler.standbys import StandbyRoles
 from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 
 logger = logging.getLogger("sojourn.service")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.instrument import Instrument
+from autoscaler.metrics import Instrument
 from autoscaler.reports import BOTTLENECKS
 from deployments.control.observations import Observations
 from deployments.serving.service import InferenceService

@@ -13,7 +13,7 @@ from ray import serve
 from autoscaler.history.source import store_history
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import history_key
-from autoscaler.standby_roles import roles_key
+from autoscaler.standbys import roles_key
 from deployments.batcher.crash_journal import journal_directory
 from deployments.config.document import DEPLOYMENT
 from deployments.config.replica_args import ModelConfig, StoreConfig

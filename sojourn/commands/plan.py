@@ -9,6 +9,7 @@ import click
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import FullBatchEstimator
 from autoscaler.sizing.planner import Plan, Planner, Prices
+from autoscaler.standbys import STANDBY_PRICE
 from deployments.config.document import load_service_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -125,7 +126,7 @@ def command(
         settings = config.user_config.autoscaler.settings()
         # With "auto", how many pay depends on how the load varies.
         if isinstance(settings.standbys, int):
-            standbys, standby_price = settings.standbys, settings.standby_price * replica_price
+            standbys, standby_price = settings.standbys, STANDBY_PRICE * replica_price
     planner = Planner(profile, objective, _estimator(profile, delays, estimator))
     prices = (
         None

@@ -167,10 +167,10 @@ def test_another_promise_changes_the_risk_in_proportion(misses, before, after):
     calibration = WindowCalibration(before)
     run(calibration, [2.0 if missed else 0.5 for missed in misses], lambda risk: 1.0)
     risk = calibration.risk
-    calibration.complying_share = after
+    calibration.compliant_share = after
     expected = risk * (1 - after) / (1 - before)
     assert calibration.risk == pytest.approx(min(max(expected, MIN_RISK), MAX_RISK))
-    calibration.complying_share = after
+    calibration.compliant_share = after
     assert calibration.risk == pytest.approx(min(max(expected, MIN_RISK), MAX_RISK))
 
 

@@ -7,7 +7,7 @@ import pytest
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import FleetState
 from autoscaler.reports import bottleneck_to_floats
-from autoscaler.scale_in import acquaintance_s
+from autoscaler.scale_down import first_fleet_kept_s
 from policy.errors import InvalidInputError
 from policy.front import FrontCosts
 from policy.load_lateness import solve_load_lateness_curve
@@ -86,7 +86,7 @@ def test_scales_in_only_after_the_hold():
 @pytest.mark.parametrize("first_fleet", [1, 3, 6])
 def test_a_stranger_lets_none_of_the_first_fleet_go_before_the_load_is_known(first_fleet):
     fleet = Fleet(first_fleet)
-    fleet.run(acquaintance_s(fleet.start_time_s) - 5, 0.2 * PER_REPLICA)
+    fleet.run(first_fleet_kept_s(fleet.start_time_s) - 5, 0.2 * PER_REPLICA)
     assert min(fleet.history) == first_fleet
     fleet.run(30, 0.2 * PER_REPLICA)
     assert fleet.history[-1] == 1
@@ -134,11 +134,11 @@ def test_a_forecast_that_misses_lowers_the_risk():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("replicas_worth", "scale_down_delay_s"), [(0.9, None), (1.0, 60.0), (3.0, None), (9.97, 60.0)]
+    ("replicas_worth", "delay_s"), [(0.9, None), (1.0, 60.0), (3.0, None), (9.97, 60.0)]
 )
-def test_a_constant_load_causes_no_oscillation_in_an_hour(replicas_worth, scale_down_delay_s):
+def test_a_constant_load_causes_no_oscillation_in_an_hour(replicas_worth, delay_s):
     """Not even if the load lies right between two numbers of replicas."""
-    settings = replace(SETTINGS, scale_down_delay_s=scale_down_delay_s)
+    settings = replace(SETTINGS, scale_down_delay_s=delay_s)
     fleet = Fleet(max(1, round(replicas_worth)), seed=3, settings=settings)
     fleet.run(3600, replicas_worth * PER_REPLICA)
     # In the first minutes it learns how noisy the load is.
@@ -298,6 +298,7 @@ def test_retried_requests_count_once():
                     template,
                     replica_id=name,
                     time_s=START_S + second,
+                    counted_s=second + 1.0,
                     offered_total=tries,
                     refused_total=tries / 2,
                 )
@@ -444,8 +445,7 @@ def test_the_forecast_may_leave_all_that_the_sla_allows_unserved():
     """Not half of it, as was once documented."""
     fleet = Fleet(1)
     fleet.run(30, 0.5 * PER_REPLICA)
-    _, unserved_share = fleet.autoscaler.state_dict()["fleet"]["forecasts_for"]
-    assert unserved_share == pytest.approx(0.01)
+    assert fleet.autoscaler._monitor.history.unserved_share == pytest.approx(0.01)
 
 
 def test_a_restored_autoscaler_decides_alike():
@@ -478,7 +478,7 @@ def test_a_restored_autoscaler_decides_alike():
     )
 
 
-@pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 4, "fleet": 3}, "nonsense"])
+@pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 7, "monitor": 3}, "nonsense"])
 def test_unusable_state_is_refused_and_changes_nothing(state):
     fleet = Fleet(1)
     fleet.run(60, 3.5 * PER_REPLICA)

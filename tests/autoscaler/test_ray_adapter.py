@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoscaler import scaled_deployments
-from autoscaler.standby_roles import StandbyRoles, roles_key
+from autoscaler.standbys import StandbyRoles, roles_key
 from tests.support.stores import Store
 
 with warnings.catch_warnings():
@@ -261,3 +261,12 @@ def test_a_new_controller_keeps_who_serves(
     fleet.policy = SojournAutoscalingPolicy()
     fleet.run(3, 20, settings_standbys=1)
     assert (fleet.roles, fleet.target) == (before, target)
+
+
+def test_a_steady_clock_follows_the_wall_clock_but_never_back() -> None:
+    clock = ray_adapter.SteadyClock()
+    # It gains a second, is set back by an hour, and forward again by two.
+    walls = [5000.0, 5001.0, 5003.0, 1404.0, 1405.5, 8607.0]
+    ticks = [10.0, 11.0, 12.0, 13.0, 14.5, 16.0]
+    found = [clock.now_s(*each) for each in zip(walls, ticks, strict=True)]
+    assert found == [5000.0, 5001.0, 5003.0, 5004.0, 5005.5, 8607.0]

@@ -18,6 +18,7 @@ VALUES = {
     "start_time_s": 7.0,
     "sla_response_time_ms": 100.0,
     "sla_percentile": 99.0,
+    "counted_s": 3.0,
 }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.settings import AUTO, FORECASTS, AutoscalerSettings
+from autoscaler.settings import AUTO, AutoscalerSettings
 from policy.errors import InvalidInputError
 
 from_0 = st.floats(0, 1e6)
@@ -16,13 +16,11 @@ from_0 = st.floats(0, 1e6)
         compliant_minutes=st.floats(50, 99.99),
         risk=st.none() | st.floats(1e-6, 0.5),
         window_s=st.floats(1, 300),
-        forecast=st.sampled_from(FORECASTS),
         scale_down_delay_s=st.none() | from_0,
         scale_to_zero_delay_s=from_0,
         burst_factor=st.floats(1, 1e3),
         retries=st.integers(0, 100),
         standbys=st.just(AUTO) | st.integers(0, 1000),
-        standby_price=st.floats(1e-3, 1),
     )
 )
 def test_settings_survive_as_floats(settings):
@@ -40,8 +38,6 @@ def test_missing_settings_keep_their_defaults():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("forecast", 99.0),
-        ("forecast", -1.0),
         ("retries", math.nan),
         ("standbys", 0.5),
         ("standbys", -2.0),

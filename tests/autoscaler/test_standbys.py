@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,15 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.standbys import (
     PROMOTION_S,
-    StandbyAutoscaler,
+    PUBLISH_AGAIN_AFTER_S,
+    RolesPublisher,
+    StandbyRoles,
     TwoTierStarts,
+    roles_key,
     standby_risk,
 )
 from policy.errors import InvalidInputError
+from tests.support.stores import Store
 
 SHARES = st.floats(0.001, 0.5)
 
@@ -61,6 +66,7 @@ def counted(replica: int, now_s: float, offered: float, **more: object) -> Repli
         sla_response_time_ms=50.0,
         sla_percentile=99.0,
         start_time_s=10.0,
+        counted_s=now_s,
         **more,
     )
 
@@ -68,13 +74,13 @@ def counted(replica: int, now_s: float, offered: float, **more: object) -> Repli
 def decided(starts: TwoTierStarts, **more: object) -> list[tuple[int, int]]:
     """Return replicas and standbys, second by second, under a load that steps up now and then."""
     settings = AutoscalerSettings(window_s=5, scale_down_delay_s=20, risk=0.02)
-    autoscaler = StandbyAutoscaler(starts, settings)
+    autoscaler = Autoscaler(settings, starts)
     replicas, standbys, totals, found = 4, 0, 0.0, []
     for second in range(1, 900):
         totals += 9000.0 if second % 300 > 240 else 4500.0
         mean_per_s = totals / second / 4
         autoscaler.observe([report(n, second, mean_per_s, **more) for n in range(4)], second)
-        decision = autoscaler.decide(second, FleetState(replicas, 1, 100, 4), standbys)
+        decision = autoscaler.decide(second, FleetState(replicas, 1, 100, 4, 0.0, standbys))
         replicas, standbys = decision.replicas, decision.standbys
         found.append((replicas, standbys))
     return found
@@ -97,18 +103,9 @@ def test_without_a_gain_there_are_no_standbys() -> None:
 
 
 def test_settings_in_reports_reach_both_tiers() -> None:
-    autoscaler = StandbyAutoscaler(TwoTierStarts(5.0, 60.0, 0.3))
+    autoscaler = Autoscaler(starts=TwoTierStarts(5.0, 60.0, 0.3))
     autoscaler.observe([report(0, 1.0, 10.0, settings=AutoscalerSettings(risk=0.2))], 1.0)
     assert autoscaler.settings.risk == 0.2
-
-
-def test_an_assumed_start_time_outlives_a_restart() -> None:
-    autoscaler = Autoscaler()
-    autoscaler.assume_start_time(123.0)
-    restarted = Autoscaler()
-    restarted.load_state(autoscaler.state_dict())
-    decision = restarted.decide(1.0, FleetState(1, 1, 9))
-    assert decision.horizon_s == 123.0
 
 
 @pytest.mark.parametrize(
@@ -123,11 +120,11 @@ def test_starts_out_of_range_are_rejected(standby_s: float, cold_s: float, price
 class Live:
     """A fleet that follows its decisions at once, second by second, with standbys by settings.
 
-    The load is shared by the replicas that serve, the first ones; each can take about 900/s.
+    The load is shared by the replicas that serve, the first ones; each is given up to 2,370/s.
     """
 
     def __init__(self, most: int = 100, start_s: float = 10.0, **settings: object) -> None:
-        self.autoscaler = StandbyAutoscaler()
+        self.autoscaler = Autoscaler()
         self.settings = AutoscalerSettings(window_s=5, scale_down_delay_s=10, **settings)
         self.second, self.serving, self.standbys = 0, 1, 0
         self.offered = [0.0] * 100
@@ -147,8 +144,11 @@ class Live:
                 for number in range(self.serving + self.standbys)
             ]
             self.autoscaler.observe(reports, self.second)
-            fleet = FleetState(self.serving, least, self.most, self.serving)
-            decision = self.autoscaler.decide(self.second, fleet, self.standbys, self.standbys)
+            bounds = (least, self.most)
+            fleet = FleetState(
+                self.serving, *bounds, self.serving, 0.0, self.standbys, self.standbys
+            )
+            decision = self.autoscaler.decide(self.second, fleet)
             self.serving, self.standbys = decision.replicas, decision.standbys
         return decision
 
@@ -157,7 +157,7 @@ def test_a_number_of_standbys_is_kept_beside_what_serves() -> None:
     fleet = Live(standbys=2)
     decision = fleet.run(30, 500)
     assert (decision.replicas, decision.standbys) == (1, 2)
-    assert decision.reason.startswith("1 serves, 2 stand by; ")
+    assert decision.reason.startswith("1 serving, 2 on standby; ")
     assert (decision.silent_replicas, decision.stuck_replicas) == (0, 0)
     assert decision.arrival_rate_per_s == pytest.approx(500, rel=0.05)
     more = fleet.run(5, 3000)
@@ -185,25 +185,21 @@ def test_standbys_are_not_taken_for_replicas_that_serve_in_silence() -> None:
 def test_what_a_promoted_standby_counts_did_not_come_while_it_stood_by() -> None:
     fleet = Live(standbys=1)
     fleet.run(60, 500)
-    assert fleet.run(20, 1500).replicas == 2
-    rates = fleet.autoscaler.decide(fleet.second, FleetState(2, 1, 9, 2), 1, 1)
-    assert rates.arrival_rate_per_s == pytest.approx(1500, rel=0.05)
+    assert fleet.run(20, 3000).replicas == 2
+    rates = fleet.autoscaler.decide(fleet.second, FleetState(2, 1, 9, 2, 0.0, 1, 1))
+    assert rates.arrival_rate_per_s == pytest.approx(3000, rel=0.05)
 
 
 @pytest.mark.slow
-def test_by_price_a_reserve_covers_what_a_cold_start_would_be_late_for() -> None:
-    cheap = Live(standbys="auto", standby_price=0.05, start_s=300.0, risk=0.02)
+def test_an_automatic_reserve_covers_what_a_cold_start_would_be_late_for() -> None:
+    reserve = Live(standbys="auto", start_s=300.0, risk=0.02)
     cold = Live(start_s=300.0, risk=0.02)
     for _ in range(4):
-        for fleet in (cheap, cold):
-            fleet.run(200, 4500)
-            fleet.run(60, 9000)
-    assert cheap.standbys > 0
-    assert cheap.serving < cold.serving
-
-
-def test_at_the_price_of_a_replica_no_standby_is_kept() -> None:
-    assert Live(standbys="auto", standby_price=1.0).run(30, 2000).standbys == 0
+        for fleet in (reserve, cold):
+            fleet.run(200, 12_000)
+            fleet.run(60, 24_000)
+    assert reserve.standbys > 0
+    assert reserve.serving < cold.serving
 
 
 def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again() -> None:
@@ -213,7 +209,7 @@ def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again()
     fleet.settings = AutoscalerSettings(window_s=5, scale_down_delay_s=10)
     decision = fleet.run(5, 500)
     assert (decision.standbys, decision.horizon_s) == (0, 10.0)
-    assert "all" not in fleet.autoscaler.state_dict()
+    assert fleet.autoscaler.state_dict()["total"] is None
 
 
 def test_standbys_are_not_kept_where_they_may_not_be() -> None:
@@ -232,7 +228,7 @@ def test_an_idle_fleet_at_zero_has_no_standbys() -> None:
 def test_a_new_controller_goes_on_with_both_tiers() -> None:
     fleet = Live(standbys=2)
     before = fleet.run(60, 2500)
-    restarted = StandbyAutoscaler()
+    restarted = Autoscaler()
     restarted.load_state(fleet.autoscaler.state_dict())
     assert restarted.settings == fleet.settings
     fleet.autoscaler = restarted
@@ -246,5 +242,179 @@ def test_a_state_of_another_form_changes_nothing() -> None:
     fleet.run(20, 500)
     state = fleet.autoscaler.state_dict()
     with pytest.raises(InvalidInputError):
-        fleet.autoscaler.load_state({**state, "all": {}})
+        fleet.autoscaler.load_state({**state, "total": {"first_fleet": 1}})
     assert fleet.autoscaler.state_dict().keys() == state.keys()
+
+
+NAMES = [f"r{number}" for number in range(6)]
+#: What may happen before a decision: these replicas run, so many are to serve and to stand by.
+STEPS = st.lists(
+    st.tuples(st.lists(st.sampled_from(NAMES), unique=True), st.integers(0, 6), st.integers(0, 3)),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_as_many_serve_as_decided_or_as_run_and_one_at_least(
+    steps: list[tuple[list[str], int, int]],
+) -> None:
+    roles = StandbyRoles()
+    for running, replicas, standbys in steps:
+        before, roles = roles, roles.divided(running, replicas, standbys)
+        serving = [one for one in running if not roles.stands_by(one)]
+        assert len(serving) == min(len(running), max(1, replicas))
+        assert sorted(roles.serving + roles.standbys) == sorted(running)
+        # None is promoted while another is demoted.
+        promoted = {one for one in serving if before.stands_by(one)}
+        demoted = {one for one in roles.standbys if not before.stands_by(one)}
+        assert not (promoted and demoted)
+        assert roles.divided(running, replicas, standbys) == roles
+
+
+@given(STEPS, st.integers(0, 6))
+def test_a_newcomer_stands_by_only_if_enough_serve(
+    steps: list[tuple[list[str], int, int]], replicas: int
+) -> None:
+    roles = StandbyRoles()
+    for running, replicas, standbys in steps:
+        roles = roles.divided(running, replicas, standbys)
+        assert not roles.stands_by("newcomer") or (standbys and len(roles.serving) >= replicas)
+
+
+def test_the_oldest_go_on_serving() -> None:
+    roles = StandbyRoles().divided(["a", "b", "c"], 3, 0).divided(["a", "b", "c"], 1, 2)
+    assert roles.serving == ("a",)
+    assert roles.divided(["b", "c"], 1, 2).serving == ("b",)
+
+
+@given(st.integers(0, 1 << 60), st.integers(0, 9), st.lists(st.sampled_from(NAMES)), st.booleans())
+def test_published_roles_are_read_back(
+    number: int, ordered: int, names: list[str], stand_by: bool
+) -> None:
+    roles = StandbyRoles(
+        number, ordered, tuple(names), tuple(reversed(names)), newcomers_stand_by=stand_by
+    )
+    assert StandbyRoles.from_bytes(roles.to_bytes()) == roles
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"7", b'{"number": 1}'])
+def test_roles_that_cannot_be_read_are_none(content: bytes | None) -> None:
+    assert StandbyRoles.from_bytes(content) is None
+
+
+def published(store: Store) -> StandbyRoles | None:
+    return StandbyRoles.from_bytes(store.kept.get(roles_key("shop", "Model")))
+
+
+def publisher(store: Store) -> RolesPublisher:
+    made = RolesPublisher("shop", "Model", store)
+    store.answer()
+    assert made.is_loaded()
+    return made
+
+
+def reports_of(now_s: float, **standby: bool) -> Sequence[ReplicaReport]:
+    values = dict.fromkeys(
+        ("offered_total", "refused_total", "completed_total", "queue_length"), 0.0
+    )
+    values |= {"full_batch_size": 1.0, "full_batch_ms": 1.0}
+    values |= {"sla_response_time_ms": 100.0, "sla_percentile": 99.0, "counted_s": now_s}
+    return [
+        ReplicaReport.from_floats(name, now_s, {**values, "standby": float(stands_by)})
+        for name, stands_by in standby.items()
+    ]
+
+
+def test_nothing_is_published_before_the_first_standby() -> None:
+    store = Store()
+    roles = publisher(store)
+    roles.publish(1.0, ["a"], 1, 0)
+    assert published(store) is None
+    roles.publish(2.0, ["a"], 1, 1)
+    assert published(store) == roles.roles
+    assert roles.roles.stands_by("b")
+
+
+def test_the_end_of_standbys_is_published() -> None:
+    store = Store()
+    roles = publisher(store)
+    roles.publish(1.0, ["a", "b"], 1, 1)
+    assert roles.standbys_of(["a", "b"]) == 1
+    roles.publish(2.0, ["a", "b"], 1, 0)
+    assert not published(store).newcomers_stand_by
+    roles.publish(3.0, ["a"], 1, 0)
+    assert published(store).standbys == ()
+
+
+def test_only_a_change_is_published() -> None:
+    store = Store()
+    roles = publisher(store)
+    for second in range(9):
+        roles.publish(float(second), ["a", "b"], 1, 1)
+    assert store.saves == 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_new_controller_counts_on(is_kept: bool) -> None:
+    """Also if it cannot read what was published, by a clock that goes on."""
+    store = Store()
+    first = publisher(store)
+    first.publish(1000.0, ["a", "b"], 1, 1)
+    first.publish(1001.0, ["a", "b"], 2, 0)
+    number = first.roles.number
+    if not is_kept:
+        store.kept.clear()
+    second = publisher(store)
+    assert second.roles == (first.roles if is_kept else StandbyRoles())
+    second.publish(1002.0, ["a", "b"], 1, 1)
+    assert second.roles.number > number
+
+
+def test_a_publication_outlives_a_clock_set_back() -> None:
+    roles = publisher(Store())
+    roles.publish(2000.0, ["a", "b"], 1, 1)
+    number = roles.roles.number
+    roles.publish(1000.0, ["a", "b"], 2, 0)
+    assert roles.roles.number > number
+
+
+@pytest.mark.parametrize(
+    ("reported", "is_published_again"),
+    [
+        ({"a": False, "b": True}, False),
+        ({"a": False, "b": False}, True),
+        ({"a": True, "b": True}, True),
+        # One hangs, or has just died, and the standby has stepped in.
+        ({"b": False}, False),
+        ({}, False),
+    ],
+)
+def test_roles_that_are_not_followed_are_published_again(
+    reported: dict[str, bool], is_published_again: bool
+) -> None:
+    store = Store()
+    roles = publisher(store)
+    roles.publish(1000.0, ["a", "b"], 1, 1)
+    number = roles.roles.number
+    soon_s = 1000.0 + PUBLISH_AGAIN_AFTER_S - 1
+    roles.publish(soon_s, ["a", "b"], 1, 1, reports_of(soon_s, **reported))
+    assert roles.roles.number == number
+    late_s = 1000.0 + PUBLISH_AGAIN_AFTER_S + 1
+    roles.publish(late_s, ["a", "b"], 1, 1, reports_of(1000.0, **reported))
+    assert roles.roles.number == number
+    roles.publish(late_s, ["a", "b"], 1, 1, reports_of(late_s, **reported))
+    assert (roles.roles.number > number) == is_published_again
+    assert published(store) == roles.roles
+
+
+def test_a_slow_store_is_waited_for() -> None:
+    roles = RolesPublisher("shop", "Model", Store(slow=True))
+    assert not roles.is_loaded()
+
+
+def test_what_was_published_can_be_deleted() -> None:
+    store = Store()
+    roles = publisher(store)
+    roles.publish(1.0, ["a", "b"], 1, 1)
+    roles.delete()
+    assert published(store) is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
+from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.dashboards import BOARDS, QUERIES, PanelQuery, panels

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
+from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.manager.prometheus import exposition
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS

@@ -3,8 +3,7 @@ from typing import Any
 
 import orjson
 
-from autoscaler.decision import Decision
-from autoscaler.decision_log import DecisionLog
+from autoscaler.decision import Decision, DecisionLog
 from loadtests import watch
 from loadtests.watch import Sample, ServiceWatch, sample
 from tests.support.emulated_service import emulated_service

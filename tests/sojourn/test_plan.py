@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.sizing.rand import response_time_cdf
+from autoscaler.standbys import STANDBY_PRICE
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -241,11 +242,11 @@ def test_other_cpus_than_those_of_the_measurement_are_told_of(capsys, tmp_path):
 def test_the_standbys_of_a_config_cost_their_share(capsys, tmp_path):
     config = tmp_path / "standbys.yaml"
     text = (PROFILE.parents[1] / "emulated-p4.yaml").read_text()
-    autoscaler = "autoscaler:\n            standbys: 2\n            standby_price: 0.25"
+    autoscaler = "autoscaler:\n            standbys: 2"
     config.write_text(text.replace("autoscaler:", autoscaler))
     prices = ("--energy-price=0.3", "--replica-price=10", "--estimator=rand")
     alone, besides = plan(capsys, *prices), plan(capsys, *prices, f"--config={config}")
     assert (alone["standbys"], besides["standbys"]) == (0, 2)
-    assert besides["cost_per_h"] == pytest.approx(alone["cost_per_h"] + 2 * 0.25 * 10)
+    assert besides["cost_per_h"] == pytest.approx(alone["cost_per_h"] + 2 * STANDBY_PRICE * 10)
     assert main([*arguments(), "--estimator=rand", f"--config={config}"]) == 0
     assert "standbys besides, by the config: 2" in capsys.readouterr().out

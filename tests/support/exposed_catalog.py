@@ -15,8 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
-from autoscaler.instrument import Instrument
+from autoscaler.metrics import DECISION_INSTRUMENTS, Instrument
 from autoscaler.reports import BOTTLENECKS
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.manager.prometheus import exposition

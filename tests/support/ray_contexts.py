@@ -21,6 +21,7 @@ class Offered:
     def __init__(self) -> None:
         self._totals: defaultdict[ReplicaID, float] = defaultdict(float)
         self._counted_until_s: dict[str, float] = {}
+        self._since_s: dict[ReplicaID, float] = {}
 
     def add(self, name: str, now_s: float, rate_per_s: float, replicas: list[ReplicaID]) -> None:
         passed_s = now_s - self._counted_until_s.setdefault(name, now_s)
@@ -30,6 +31,9 @@ class Offered:
 
     def total(self, replica: ReplicaID) -> float:
         return self._totals[replica]
+
+    def counted_s(self, replica: ReplicaID, now_s: float) -> float:
+        return now_s - self._since_s.setdefault(replica, now_s - 1)
 
 
 def context(
@@ -83,6 +87,10 @@ def context(
         raw_metrics={
             "offered_total": {
                 replica: [TimeStampedValue(now_s, offered.total(replica))] for replica in replicas
+            },
+            "counted_s": {
+                replica: [TimeStampedValue(now_s, offered.counted_s(replica, now_s))]
+                for replica in replicas
             },
             **{
                 metric: {replica: [TimeStampedValue(now_s, value)] for replica in replicas}

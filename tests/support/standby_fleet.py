@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from autoscaler.standby_roles import RolesPublisher, roles_key
+from autoscaler.standbys import RolesPublisher, roles_key
 from deployments.control.standby_role import StandbyRole, StepInApp
 from tests.support.haproxy_configs import ray_config
 from tests.support.ports import free_port

@@ -12,7 +12,7 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.faults import EPOCH_S, ReportFaults
 from autoscaler.simulator.scaling import FleetView
-from autoscaler.standbys import StandbyAutoscaler, TwoTierStarts
+from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 
 #: Delay of the reports in whole seconds. Measured through Ray, it is one to two seconds.
@@ -68,8 +68,7 @@ class SojournAutoscaler:
                 "sojourn: two of faults, standbys and a history cannot be simulated together"
             )
         self.name = name
-        self.autoscaler = Autoscaler(settings)
-        self._two_tiers = None if starts is None else StandbyAutoscaler(starts, settings)
+        self.autoscaler = Autoscaler(settings, starts)
         self.decision: Decision | None = None
         self._bounds = (min_replicas, max_replicas)
         self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
@@ -108,15 +107,12 @@ class SojournAutoscaler:
             max_replicas=max_replicas,
             ready_replicas=view.ready,
             waiting=view.ongoing if view.ready == 0 else 0.0,
+            current_standbys=view.standbys,
         )
-        decider = self._two_tiers or self.autoscaler
         if len(self._delayed) == self._delayed.maxlen:
-            decider.observe(self._delayed[0], now_s)
-        if self._two_tiers is not None:
-            self.decision = self._two_tiers.decide(now_s, fleet, view.standbys)
-        else:
-            self._learn(now_s)
-            self.decision = self.autoscaler.decide(now_s, fleet)
+            self.autoscaler.observe(self._delayed[0], now_s)
+        self._learn(now_s)
+        self.decision = self.autoscaler.decide(now_s, fleet)
         return self.decision.replicas
 
     def _learn(self, now_s: float) -> None:

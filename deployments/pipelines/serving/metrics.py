@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from autoscaler.instrument import Instrument
+from autoscaler.metrics import Instrument
 from deployments.control.response_times import PERCENTILES
 from deployments.pipelines.core.pipeline_core import PipelineCore
 

@@ -108,3 +108,34 @@ def test_the_state_survives_json(seconds, start):
 def test_invalid_rates_are_refused(time_s, rates):
     with pytest.raises(InvalidInputError):
         LoadHistory(0.01).observe(time_s, rates)
+
+
+def test_another_share_acts_on_the_last_minute_at_once():
+    history, other = LoadHistory(0.0), LoadHistory(0.1)
+    seconds = np.random.default_rng(2).poisson(50, 100).astype(float)
+    for one in (history, other):
+        one.observe(1000.0, seconds)
+    history.unserved_share = 0.1
+    for one in (history, other):
+        one.observe(1001.0, [55.0])
+    assert history.required_rate_per_s == other.required_rate_per_s
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("end"),
+        lambda state: state.update(end="now"),
+        lambda state: state["series"].update(rates=[1.0, "no base64 \x00"]),
+        lambda state: state["series"].pop("required_rates"),
+    ],
+)
+def test_an_unusable_state_changes_nothing(change):
+    history = LoadHistory()
+    history.observe(3000.0, np.full(3000, 50.0))
+    before = history.state_dict()
+    state = LoadHistory().state_dict()
+    change(state)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        history.load_state(state)
+    assert history.state_dict() == before

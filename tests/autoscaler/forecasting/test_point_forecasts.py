@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.forecasting.point_forecasts import (
-    HOLT,
     LAST,
     LINEAR,
     PEAKS,
@@ -26,7 +25,7 @@ def test_trailing_statistics_cover_the_last_steps(values, steps):
     )
 
 
-@pytest.mark.parametrize("point", [LAST, LINEAR, HOLT, *PEAKS], ids=lambda point: point.name)
+@pytest.mark.parametrize("point", [LAST, LINEAR, *PEAKS], ids=lambda point: point.name)
 @LAWS
 @given(values=series, ahead=st.integers(1, 30), data=st.data())
 def test_no_forecast_looks_into_the_future(point, values, ahead, data):
@@ -64,18 +63,6 @@ def test_noise_is_not_a_trend(ahead):
     line = LINEAR.values(rates, rates, ahead)[100:]
     assert line.mean() < 1.01 * 200
     assert line.max() < 1.25 * 200
-
-
-def test_holt_follows_its_recursion():
-    """Hyndman & Athanasopoulos, Forecasting: Principles and Practice, eq. 8.2, weights .3, .05."""
-    rates = np.random.default_rng(2).poisson(100, 200) + np.linspace(0, 80, 200)
-    level, trend, expected = rates[0], 0.0, [rates[0]]
-    for rate in rates[1:]:
-        before = level
-        level = 0.3 * rate + 0.7 * (level + trend)
-        trend = 0.05 * (level - before) + 0.95 * trend
-        expected.append(level + max(trend, 0.0) * 6)
-    np.testing.assert_allclose(HOLT.values(rates, rates, 6), expected)
 
 
 def test_peaks_are_maxima_of_the_required_rate():

@@ -17,7 +17,7 @@ from policy.errors import InvalidInputError
 
 CODE = 7
 NOW_S = 1_700_000_000.0
-SETTING = FleetSetting("auto", 0.01, 0.99, 60.0, 20.0, 20.0, 22.0)
+SETTING = FleetSetting(0.01, 0.99, 60.0, 20.0, 20.0, 22.0)
 
 
 class WatchedFleet(Autoscaler):
@@ -165,10 +165,10 @@ def test_what_cannot_be_used_is_told_and_left(
 def test_a_history_that_does_not_fit_changes_nothing(
     feed: HistoryFeed, beside: Beside, fleet: WatchedFleet
 ) -> None:
-    fleet._monitor._forecaster.observe(NOW_S, np.ones(100))
+    fleet._monitor.history.observe(NOW_S, np.ones(100))
     before = fleet.state_dict()
     asked(feed, beside, fleet)
-    beside.answers[0].set_result(learned(NOW_S + 99))
+    beside.answers[0].set_result(replace(learned(), load={}))
     assert feed.follow(NOW_S + 2, CODE, fleet).startswith("; its history is not used: ")
     assert fleet.state_dict() == before
 

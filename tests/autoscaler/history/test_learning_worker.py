@@ -12,7 +12,7 @@ from autoscaler.worker import WorkerError
 from policy.errors import InvalidInputError
 
 END_S = 1_700_000_000
-SETTING = FleetSetting("auto", 0.01, 0.99, 60.0, 20.0, 20.0, 22.0)
+SETTING = FleetSetting(0.01, 0.99, 60.0, 20.0, 20.0, 22.0)
 COUNTS = np.random.default_rng(0).poisson(20, 900)
 
 

@@ -22,16 +22,12 @@ def write(folder: Path, content: bytes = SECONDS, name: str = "week.csv") -> str
         (7, "must be the name of a file, or have `file` or `prometheus`"),
         ({}, "must have either `file` or `prometheus`"),
         ({"file": "a.csv", "prometheus": "http://p"}, "must have either"),
-        ({"fil": "a.csv"}, "fil must be one of file, ends, prometheus, query, days"),
-        ({"file": "a.csv", "days": 3}, "belong to `prometheus`"),
+        ({"fil": "a.csv"}, "fil must be one of file, ends, prometheus, query"),
+        ({"file": "a.csv", "query": "x"}, "belongs to `prometheus`"),
         ({"file": "a.csv", "ends": "noon"}, "ends must be `now` or like 2026-11-22T10:00:00Z"),
         ({"file": "a.csv", "ends": 5}, "ends must be text, in quotes, not 5"),
         ({"prometheus": "http://p"}, "needs a `query`"),
         ({"prometheus": "p:9090", "query": "x"}, "must be a URL of http or https, not 'p:9090'"),
-        ({"prometheus": "http://p", "query": "x", "days": 29}, "days must be .* from 1 to 28"),
-        ({"prometheus": "http://p", "query": "x", "days": 0}, "days must be .* from 1 to 28"),
-        ({"prometheus": "http://p", "query": "x", "days": 1.5}, "days must be a whole number"),
-        ({"prometheus": "http://p", "query": "x", "days": True}, "days must be a whole number"),
         ({"prometheus": "http://p", "query": "x", "ends": "now"}, "`ends` belongs to `file`"),
     ],
 )
@@ -84,7 +80,7 @@ def test_what_is_packed_is_unpacked(tmp_path: Path, name: str) -> None:
     assert packed == source.pack()
     assert float(packed.code) == packed.code >= 1
     assert packed.code != HistorySource(source.file, "2026-11-22T10:00:00Z").pack().code
-    asked = HistorySource(prometheus="http://p/", query="x", days=3)
+    asked = HistorySource(prometheus="http://p/", query="x")
     assert unpack(asked.pack().content) == (asked, b"")
     assert asked.prometheus == "http://p"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.standby_roles import StandbyRoles
+from autoscaler.standbys import StandbyRoles
 from deployments.control.standby_role import (
     SERVING_PERIOD_S,
     STANDBY_PERIOD_S,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from autoscaler.decision_instruments import DECISION_INSTRUMENTS
+from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from tests.support.dashboards import QUERIES, PanelQuery
 from tests.support.prometheus import Prometheus

@@ -27,6 +27,7 @@ def report(replica: int, now_s: float, rate_per_s: float) -> ReplicaReport:
         sla_response_time_ms=50.0,
         sla_percentile=99.0,
         start_time_s=10.0,
+        counted_s=now_s,
         sla_rate_per_s=2000.0,
         late_shares=tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES),
         **FULL_BATCH,

@@ -4,8 +4,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decision import Decision
-from autoscaler.decision_log import DECISIONS_KEPT, RECORD_AGAIN_AFTER_S, DecisionLog
+from autoscaler.decision import DECISIONS_KEPT, RECORD_AGAIN_AFTER_S, Decision, DecisionLog
 
 
 def test_a_decision_is_recorded_if_its_number_changes_or_a_minute_has_passed() -> None:

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.fleet_monitor import FleetMonitor
-from autoscaler.fleet_status import FleetStatus
+from autoscaler.observe.fleet_monitor import FleetMonitor, FleetStatus
 from autoscaler.settings import AutoscalerSettings
 from tests.support.reporting_fleet import PER_REPLICA, START_S, Fleet
 
@@ -33,7 +32,7 @@ def reports(second):
 
 
 def status(monitor, second):
-    monitor.expect(START_S + second, 5)
+    monitor.update(START_S + second, 5)
     found = monitor.status(START_S + second)
     assert isinstance(found, FleetStatus)
     return found
@@ -44,19 +43,37 @@ def test_a_monitor_that_is_asked_between_reports_says_the_same():
     for second in range(1, 90):
         for monitor in (often, seldom):
             monitor.observe(reports(second), START_S + second + 0.5)
-            monitor.expect(START_S + second + 0.5, 5)
+            monitor.update(START_S + second + 0.5, 5)
         if second < 20:
             continue
         said = status(often, second + 0.5)
         assert status(often, second + 0.5) == said
         if second % 10 == 9:
             assert status(seldom, second + 0.5) == said
-            assert often.median_replicas == seldom.median_replicas
-        later = status(often, second + 0.9)
-        assert later.backlog == said.backlog
-        assert later.forecast == said.forecast
+        assert status(often, second + 0.9).backlog == said.backlog
         # They count as silent ten seconds after their last report.
         assert (said.silent_replicas > 0) == (second in SILENT and second + 1 - SILENT.start >= 10)
+
+
+def test_a_status_query_changes_nothing():
+    monitor = FleetMonitor(AutoscalerSettings())
+    for second in range(1, 40):
+        monitor.observe(reports(second), START_S + second + 0.5)
+    monitor.update(START_S + 39.5, 5)
+    before = monitor.snapshot()()
+    for later_s in (39.5, 45.0, 80.0, 10_000.0):
+        monitor.status(START_S + later_s)
+    assert monitor.snapshot()() == before
+
+
+def test_queues_within_what_is_normal_do_not_make_up_for_longer_ones():
+    monitor = FleetMonitor(AutoscalerSettings())
+    for second in range(1, 20):
+        queues = zip(reports(second), (0.0, 0.0, 100.0, 0.0, 10.0), strict=True)
+        monitor.observe(
+            [replace(one, queue_length=queue) for one, queue in queues], START_S + second + 0.5
+        )
+    assert status(monitor, 19.5).backlog == 100 - 2 * TEMPLATE.full_batch_size
 
 
 def test_a_replica_that_is_forgotten_is_seen_anew():

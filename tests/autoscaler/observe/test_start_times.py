@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.start_times import DEFAULT_S, StartTimes
+from autoscaler.observe.start_times import DEFAULT_S, StartTimes
 
 
 def reported(times_s):
@@ -186,15 +186,6 @@ def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     start(starts, 5, 1000.0, 1900.0, ordered=5, process_s=890.0)
     assert observed(starts) == [10.0, 10.0, 10.0, 30.0]
     assert starts.horizon_s == 10.0
-
-
-def test_an_assumed_start_time_hides_what_is_observed_until_it_is_given_up():
-    starts = StartTimes()
-    starts.observe("r", 40.0)
-    starts.fix(3.0)
-    assert starts.horizon_s == 3.0
-    starts.fix(None)
-    assert starts.horizon_s == 40.0
 
 
 def measured_s(seed, bunch, gap_s, wait_s, orders=600):

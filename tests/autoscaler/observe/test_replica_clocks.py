@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from autoscaler.clocks import MAX_LAG_S, ReplicaClocks, SteadyClock
+from autoscaler.observe.replica_clocks import MAX_LAG_S, ReplicaClocks
 from tests.support.reporting_fleet import Fleet
 
 TEMPLATE = Fleet().report_of("r0")
@@ -34,12 +34,3 @@ def test_a_report_read_twice_is_placed_once():
     clocks = ReplicaClocks()
     first = clocks.place(report(1000.0, 5.0), 1001.0)
     assert clocks.place(report(1000.0, 5.0), 1009.0) == first
-
-
-def test_a_steady_clock_follows_the_wall_clock_but_never_back():
-    clock = SteadyClock()
-    # It gains a second, is set back by an hour, and forward again by two.
-    walls = [5000.0, 5001.0, 5003.0, 1404.0, 1405.5, 8607.0]
-    ticks = [10.0, 11.0, 12.0, 13.0, 14.5, 16.0]
-    found = [clock.now_s(*each) for each in zip(walls, ticks, strict=True)]
-    assert found == [5000.0, 5001.0, 5003.0, 5004.0, 5005.5, 8607.0]

@@ -49,12 +49,7 @@ class StartTimes:
         self._became_ready_s: deque[float] = deque()
         # (replica, created, serving since) of replicas that reported for the first time.
         self._first_reports: deque[tuple[str, float, float]] = deque()
-        self._measured_s: float | None = DEFAULT_S
-        self._fixed_s: float | None = None
-
-    def fix(self, start_time_s: float | None) -> None:
-        """Let starts take this long, whatever is observed; None: as long as observed."""
-        self._fixed_s = start_time_s
+        self._horizon_s: float | None = DEFAULT_S
 
     def track(self, now_s: float, ordered: int, ready: int) -> None:
         """Note how many replicas are ordered, and how many of them serve.
@@ -95,7 +90,7 @@ class StartTimes:
             oldest = next(iter(self._reported_s))
             del self._reported_s[oldest]
             self._waits_s.pop(oldest, None)
-        self._measured_s = None
+        self._horizon_s = None
 
     def _match(self, now_s: float) -> None:
         """Find the orders that the replicas with a first report have filled."""
@@ -118,7 +113,7 @@ class StartTimes:
             wait_s = max(0.0, created_s - orders_s[0])
             if replica_id in self._reported_s:
                 self._waits_s[replica_id] = self._plausible(replica_id, wait_s)
-                self._measured_s = None
+                self._horizon_s = None
         self._fill_one_of(before or len(orders_s))
 
     def _fill_one_of(self, count: int) -> None:
@@ -130,7 +125,7 @@ class StartTimes:
 
     def _plausible(self, replica_id: str, wait_s: float) -> float:
         """Limit a wait so that the start takes no longer than one that did not fail."""
-        limit_s = _FAILED_FACTOR * self.measured_s
+        limit_s = _FAILED_FACTOR * self.horizon_s
         if len(self._waits_s) < 3:
             # An order may wait for hours for a free machine.
             limit_s = max(_MAX_FIRST_S, limit_s)
@@ -138,29 +133,23 @@ class StartTimes:
 
     @property
     def horizon_s(self) -> float:
-        """The median of the start times, in s, or the one that was fixed."""
-        return self.measured_s if self._fixed_s is None else self._fixed_s
-
-    @property
-    def measured_s(self) -> float:
         """The median of the start times measured, in s; a default until the first is known.
 
         Of an even number it is the upper one, so that of two starts the slower counts.
         """
-        if self._measured_s is None:
+        if self._horizon_s is None:
             typical_s = statistics.median(self._waits_s.values()) if self._waits_s else 0.0
-            self._measured_s = statistics.median_high(
+            self._horizon_s = statistics.median_high(
                 reported_s + self._waits_s.get(replica_id, typical_s)
                 for replica_id, reported_s in self._reported_s.items()
             )
-        return self._measured_s
+        return self._horizon_s
 
     def state_dict(self) -> dict[str, Any]:
         """Return by replica the start times reported, and the waits before as far as certain."""
         return {
             "reported_s": dict(self._reported_s),
             "waits_s": dict(self._waits_s),
-            "fixed_s": self._fixed_s,
         }
 
     @classmethod
@@ -178,6 +167,4 @@ class StartTimes:
         for replica_id, wait_s in state.get("waits_s", {}).items():
             if replica_id in restored._reported_s:
                 restored._waits_s[replica_id] = float(wait_s)
-        fixed_s = state.get("fixed_s")
-        restored._fixed_s = None if fixed_s is None else float(fixed_s)
         return restored

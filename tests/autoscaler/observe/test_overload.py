@@ -3,15 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.fast_loop import MAX_OVER_OFFERED, MeasuredNeed, measured_need
-from autoscaler.offered_load import RecentTries
+from autoscaler.observe.offered_load import RecentAttempts
+from autoscaler.observe.overload import MAX_OVER_OFFERED, OverloadNeed, overload_need
 from tests.support.reporting_fleet import PER_REPLICA, PROFILE, Fleet
 
 RETRIES = 5
 LAWS = settings(derandomize=True, max_examples=100)
 
 
-def tries(offered, capacity, seconds=5):
+def attempts_of(offered, capacity, seconds=5):
     """Return what is seen of replicas that accept up to `capacity` and refuse the rest.
 
     A refused request is tried again until the retries run out: with p the share of the tries that
@@ -22,64 +22,47 @@ def tries(offered, capacity, seconds=5):
     attempts = min(offered, capacity) / (1 - p)
     ones = np.ones(seconds)
     counted = offered * ones, attempts * ones, p * attempts * ones
-    return RecentTries(*counted, finals=0 * ones, replicas=2 * ones)
-
-
-def final_tries(offered, capacity, seconds=5):
-    """Return the same of replicas and balancers all of whose refusals are final."""
-    ones = np.ones(seconds)
-    refused = max(0.0, offered - capacity) * ones
-    return RecentTries(offered * ones, offered * ones, refused, refused, 2 * ones)
+    return RecentAttempts(*counted, by_balancer=0 * ones, replicas=2 * ones)
 
 
 def need(seen, capacity_per_s=100.0, backlog=0.0):
-    return measured_need(seen, capacity_per_s, 0.01, RETRIES, backlog, 10.0)
+    return overload_need(seen, capacity_per_s, 0.01, RETRIES, backlog)
 
 
 @LAWS
 @given(st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.floats(0.1, 1e4), st.floats(0.0, 1e6))
 def test_never_above_what_was_offered_and_a_half(offered, capacity, model_per_s, backlog):
-    found = need(tries(offered, capacity), model_per_s, backlog)
+    found = need(attempts_of(offered, capacity), model_per_s, backlog)
     assert 0 <= found.rate_per_s <= MAX_OVER_OFFERED * offered * (1 + 1e-9)
 
 
 @LAWS
 @given(st.floats(1.0, 1e5), st.floats(1.0, 10.0), st.floats(0.1, 1e4))
 def test_a_fleet_that_accepts_all_needs_nothing_beyond_the_forecast(offered, reserve, model_per_s):
-    assert need(tries(offered, reserve * offered), model_per_s) == MeasuredNeed()
+    assert need(attempts_of(offered, reserve * offered), model_per_s) == OverloadNeed()
 
 
 def test_a_right_model_adds_nothing_to_what_is_offered():
     """Two replicas of 100/s each."""
-    assert need(tries(500.0, 200.0)).rate_per_s == pytest.approx(500.0)
+    assert need(attempts_of(500.0, 200.0)).rate_per_s == pytest.approx(500.0)
 
 
 def test_replicas_that_accept_less_than_they_are_sized_for_count_for_less():
     """They accept 80/s each where the model says 100/s: sized for 625/s, it gets 500/s."""
-    found = need(tries(500.0, 160.0))
+    found = need(attempts_of(500.0, 160.0))
     assert found.rate_per_s == pytest.approx(625.0)
     assert found.reason == "0.68 of the requests are given up"
 
 
-def test_final_refusals_are_given_up():
-    """A third of 1,500/s was taken for 0.1%, as if six tries in a row had to fail."""
-    found = need(final_tries(1500.0, 1000.0), capacity_per_s=500.0)
-    assert found.rate_per_s == pytest.approx(1500.0)
-    assert found.reason == "0.33 of the requests are given up"
-    slow = need(final_tries(500.0, 160.0))
-    assert slow.rate_per_s == pytest.approx(625.0)
-    assert need(final_tries(1000.0, 970.0)) == MeasuredNeed()
-
-
 def test_a_capacity_needs_three_full_seconds():
-    assert need(tries(500.0, 160.0, seconds=3)).rate_per_s == pytest.approx(500.0)
-    assert need(tries(500.0, 160.0, seconds=4)).rate_per_s == pytest.approx(625.0)
+    assert need(attempts_of(500.0, 160.0, seconds=3)).rate_per_s == pytest.approx(500.0)
+    assert need(attempts_of(500.0, 160.0, seconds=4)).rate_per_s == pytest.approx(625.0)
 
 
 @pytest.mark.parametrize("begun", [2, 3, 4])
 def test_replicas_that_have_just_begun_to_serve_are_not_slow(begun):
     """Two full replicas accept 200/s; then six more serve, which are not full at once."""
-    seen = tries(500.0, 200.0)
+    seen = attempts_of(500.0, 200.0)
     seen.replicas[begun:] = 8.0
     if begun < 4:
         seen.refusals[begun + 1 :] = 0.0
@@ -88,14 +71,14 @@ def test_replicas_that_have_just_begun_to_serve_are_not_slow(begun):
 
 
 def test_a_backlog_is_drained_within_the_bound():
-    seen = tries(100.0, 200.0)
+    seen = attempts_of(100.0, 200.0)
     assert need(seen, backlog=200.0).rate_per_s == pytest.approx(120.0)
     assert need(seen, backlog=20_000.0).rate_per_s == pytest.approx(150.0)
 
 
 def test_without_tries_nothing_is_needed():
     nothing = np.zeros(5)
-    assert need(RecentTries(*[nothing] * 5)).rate_per_s == 0.0
+    assert need(RecentAttempts(*[nothing] * 5)).rate_per_s == 0.0
 
 
 @pytest.mark.slow
@@ -120,5 +103,5 @@ def test_devices_that_become_slower_than_the_model_says_get_replicas_at_once(sta
 
 def test_small_errors_are_left_to_the_correction():
     """It could not learn from what is made good at once."""
-    assert need(tries(500.0, 480.0)) == MeasuredNeed()
-    assert need(tries(500.0, 470.0)).rate_per_s > 0
+    assert need(attempts_of(500.0, 480.0)) == OverloadNeed()
+    assert need(attempts_of(500.0, 470.0)).rate_per_s > 0

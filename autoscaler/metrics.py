@@ -1,6 +1,31 @@
 """The metrics of the autoscaler: one for each number of a decision that is worth watching."""
 
-from autoscaler.instrument import Instrument
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """The name, kind and labels of a metric, for any exporter.
+
+    Attributes
+    ----------
+    name : str
+        In Prometheus's style: base unit at the end, ``_total`` for counters.
+    kind : {"counter", "gauge", "histogram"}
+    description : str
+        One sentence.
+    labels : tuple of str
+    buckets : tuple of float
+        Upper bounds, of a histogram.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    description: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
 
 LABELS = ("application", "deployment")
 

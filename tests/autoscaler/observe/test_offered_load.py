@@ -3,23 +3,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.offered_load import OfferedLoad
+from autoscaler.observe.offered_load import OfferedLoad
 from autoscaler.reports import ReplicaReport
 from policy.errors import InvalidInputError
 
 START_S = 1_700_000_000.0
 
 
-def report(replica, time_s, offered, refused=0.0, finally_refused=0.0):
+def report(replica, time_s, offered, refused=0.0, counted_s=None):
     return ReplicaReport(
         replica_id=replica,
         time_s=START_S + time_s,
         offered_total=offered,
         refused_total=refused,
-        refused_by_balancer_total=finally_refused,
+        counted_s=1000.0 + time_s if counted_s is None else counted_s,
         completed_total=offered - refused,
         queue_length=0.0,
         full_batch_size=32.0,
@@ -40,26 +40,6 @@ def steady(load, replicas, per_s, begin_s, end_s, offset_s=0.0, offered=0.0):
         for number, replica in enumerate(replicas):
             count = offered + per_s * (second - begin_s)
             load.observe(report(replica, second + number * offset_s, count))
-
-
-def test_final_refusals_are_requests_and_not_tries_of_others():
-    """Two replicas refuse half of what they are asked, and nothing is tried again."""
-    load = OfferedLoad()
-    for second in range(31):
-        for replica in "ab":
-            load.observe(report(replica, second, 100.0 * second, 50.0 * second, 50.0 * second))
-    assert rate(load, 30.0) == pytest.approx(200.0)
-    restored = OfferedLoad.from_state(json.loads(json.dumps(load.state_dict())))
-    assert rate(restored, 30.0) == pytest.approx(200.0)
-
-
-def test_a_state_saved_before_there_were_final_refusals_is_read():
-    load = OfferedLoad()
-    steady(load, "ab", 20.0, 0, 30)
-    state = load.state_dict()
-    del state["finals"]
-    state["counters"] = {name: seen[:4] for name, seen in state["counters"].items()}
-    assert rate(OfferedLoad.from_state(state), 30.0) == pytest.approx(40.0)
 
 
 def test_there_is_no_rate_until_half_a_window_has_passed():
@@ -121,7 +101,8 @@ def test_late_reports_are_waited_for():
 def test_restarted_counter_gives_no_negative_rate():
     load = OfferedLoad()
     steady(load, "a", 20.0, 0, 20)
-    steady(load, "a", 20.0, 21, 40, offered=20.0)
+    for second in range(21, 41):
+        load.observe(report("a", second, 20.0 * (second - 20), counted_s=second - 20.0))
     assert rate(load, 22.0) == pytest.approx(20.0)
     history = load.history(START_S + 40, 10.0, 5)
     assert history is not None
@@ -144,7 +125,7 @@ def test_new_replica_is_counted_from_its_start():
     for second in range(21, 31):
         load.observe(report("a", second, 800 + 20.0 * (second - 20)))
         if second >= 22:
-            load.observe(report("b", second, 20.0 * (second - 20)))
+            load.observe(report("b", second, 20.0 * (second - 20), counted_s=second - 20.0))
     assert rate(load, 30.0) == pytest.approx(40.0)
 
 
@@ -213,7 +194,7 @@ def test_a_state_without_reports_survives_json():
     assert rate(restored, 30.0) == pytest.approx(20.0)
 
 
-@pytest.mark.parametrize("broken", [{}, {"head": "x"}, {"attempts": [1.0]}, {"counters": 3}])
+@pytest.mark.parametrize("broken", [{}, {"head": "x"}, {"seconds": [[1.0]]}, {"counters": 3}])
 def test_broken_state_is_refused(broken):
     state = {**OfferedLoad().state_dict(), **broken} if broken else {}
     with pytest.raises(InvalidInputError, match="offered load state"):
@@ -221,12 +202,12 @@ def test_broken_state_is_refused(broken):
 
 
 def test_after_a_gap_no_old_counts_come_back():
-    """The ring buffer must clear the entries that it skips."""
+    """The seconds that are skipped had no counts."""
     load = OfferedLoad()
     steady(load, "a", 100.0, 0, 100)
     later = report("a", 2000.0, 10_000.0)
     load.observe(later)
-    load.observe(replace(later, time_s=START_S + 2010.0))
+    load.observe(replace(later, time_s=START_S + 2010.0, counted_s=3010.0))
     history = load.history(START_S + 2010, 10.0, 5)
     assert history is not None
     assert not history.rates_per_s.any()
@@ -271,3 +252,61 @@ def test_replicas_that_have_not_reported_since_are_forgotten_once():
     assert load.forget_before(START_S + 25) == []
     restored = OfferedLoad.from_state(load.state_dict())
     assert restored.forget_before(START_S + 31) == ["old"]
+
+
+SPANS = st.lists(
+    st.tuples(st.floats(0.0, 500.0), st.floats(0.01, 90.0), st.integers(0, 10_000)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@pytest.mark.slow
+@settings(derandomize=True, max_examples=60)
+@given(SPANS)
+def test_each_second_gets_its_share_of_every_span(spans):
+    """The oracle integrates the rate of each replica's first report over the second."""
+    load = OfferedLoad()
+    load.observe(report("first", 0, 0.0, counted_s=1.0))
+    load.observe(report("last", 595, 0.0, counted_s=1.0))
+    expected = np.zeros(595)
+    for number, (since_s, length_s, count) in enumerate(spans):
+        until_s = since_s + length_s
+        load.observe(report(f"r{number}", until_s, count, count / 2, counted_s=length_s))
+        for second in range(595):
+            covered_s = min(until_s, second + 1) - max(since_s, second)
+            expected[second] += count * max(0.0, covered_s) / length_s
+    history = load.history(START_S + 595, 10.0, 0)
+    assert history is not None
+    assert history.rates_per_s == pytest.approx(expected, abs=1e-2)
+
+
+def test_a_silent_replica_has_the_share_of_the_others():
+    load = OfferedLoad()
+    for second in range(60):
+        for replica in "ab":
+            load.observe(report(replica, second, 40.0 * second))
+        load.expect(START_S + second, 3)
+    assert rate(load, 59.0) == pytest.approx(120.0)
+
+
+def test_a_standby_takes_no_share_of_the_load():
+    load = OfferedLoad()
+    for second in range(60):
+        load.observe(report("a", second, 40.0 * second))
+        load.observe(replace(report("b", second, 0.0), standby=1.0))
+        load.expect(START_S + second, 1)
+    history = load.history(START_S + 59, 10.0, 5)
+    assert history is not None
+    assert history.recent.replicas == pytest.approx(np.ones(5))
+
+
+def test_a_replica_that_has_gone_is_not_missed_in_its_last_seconds():
+    load = OfferedLoad()
+    for second in range(60):
+        for replica in "ab" if second < 56 else "a":
+            load.observe(report(replica, second, 40.0 * second))
+        load.expect(START_S + second, 2 if second < 58 else 1)
+    history = load.history(START_S + 59, 10.0, 5)
+    assert history is not None
+    assert history.rates_per_s[-4:] == pytest.approx(np.full(4, 40.0))

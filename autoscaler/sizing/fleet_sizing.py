@@ -4,17 +4,17 @@ Unlike the search for a plan, it always has an answer, even if no number of repl
 SLA.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoscaler.reports import ReplicaReport
-from autoscaler.sizing.estimators import FullBatchEstimator
-from autoscaler.sizing.search import least_replicas
-from policy.errors import InfeasibleError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
-from policy.try_delays import TryDelays
+
+#: Without a load-lateness curve, the share of the capacity in full batches that replicas are given.
+_UTILIZATION = 0.8
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,20 @@ class MedianReplica:
     def capacity_per_s(self) -> float:
         """What the device serves in full batches, in requests per second."""
         return 1e3 * self.batch_size / self.batch_ms
+
+    def replicas_needed(self, demand_per_s: float, correction: float) -> int:
+        """Return the least replicas that a demand requires, at least 1."""
+        if self.curve is not None:
+            return self.curve.replicas_needed(demand_per_s / correction)
+        return max(1, math.ceil(demand_per_s / (_UTILIZATION * self.capacity_per_s)))
+
+    def service_level(self, demand_per_s: float, replicas: int, correction: float) -> float:
+        """Predict the fraction of requests in time."""
+        if self.curve is not None:
+            return self.curve.service_level(demand_per_s / replicas / correction)
+        if self.out_of_reach or demand_per_s <= 0:
+            return 0.0 if self.out_of_reach else 1.0
+        return min(1.0, replicas * self.capacity_per_s / demand_per_s)
 
 
 def median_replicas(reports: Iterable[ReplicaReport]) -> tuple[MedianReplica, ...]:
@@ -98,17 +112,16 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class LiveSizing:
+class FleetSizing:
     """The replicas that a demand requires, and the service level that a number of them reaches.
 
-    The replicas' own load-lateness curves are used if they are known. Until then, it is Theorem 2
-    of RAND over full batches, which only needs the time of a full batch and asks for more replicas.
+    The replicas' own load-lateness curves are used. Until they are known, or if no rate keeps the
+    SLA, replicas are given a share of their capacity in full batches, so that they carry the load.
 
     Attributes
     ----------
     median_replicas : tuple of MedianReplica
         One per SLA in force; the one that requires most counts.
-    delays : TryDelays
     correction : float
         Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
     min_replicas, max_replicas : int
@@ -116,7 +129,6 @@ class LiveSizing:
     """
 
     median_replicas: tuple[MedianReplica, ...]
-    delays: TryDelays
     correction: float
     min_replicas: int
     max_replicas: int
@@ -131,8 +143,10 @@ class LiveSizing:
         """
         required, remark = self.min_replicas, ""
         for one in self.median_replicas:
-            its_required, its_remark = self._required(one, demand_per_s)
-            required, remark = max(required, its_required), remark or its_remark
+            required = max(required, one.replicas_needed(demand_per_s, self.correction))
+            if one.out_of_reach:
+                words = one.objective.in_words()
+                remark = remark or f"; {words} is out of reach with any number of replicas"
         if required > self.max_replicas:
             remark = remark or f"; more than {self.max_replicas} replicas would be needed"
             return Requirement(self.max_replicas, remark, is_limited=True)
@@ -146,7 +160,7 @@ class LiveSizing:
         rates = [one.curve.sla_rate_per_s for one in self.median_replicas if one.curve]
         return self.correction * min(rates) if rates else None
 
-    def fleet_rate_per_s(self) -> float | None:
+    def fleet_rate_per_s(self, retries: int) -> float | None:
         """Return what each replica of a fleet serves within the SLA; None if that is unknown.
 
         It is more than the SLA rate, at which a single replica misses the share that the SLA
@@ -154,13 +168,13 @@ class LiveSizing:
         replicas' capacity limits how much is in time, so the rest of the load is what is missed
         (simulated fleets agree within 2%: tests/autoscaler/simulator/test_sizing_holds.py).
         """
-        return self.sla_rate_per_s() if self.delays.retries == 0 else self.capacity_per_s()
+        return self.sla_rate_per_s() if retries == 0 else self.capacity_per_s()
 
     def capacity_per_s(self) -> float | None:
         """Return what a full replica accepts per second, corrected; None if that is unknown.
 
-        Where the device is not the bottleneck, it is the SLA rate, which is then what the front can
-        answer.
+        Where the device is not the bottleneck, it is the SLA rate, which is then what the event
+        loop can answer.
         """
         rates = [
             max(one.curve.sla_rate_per_s, one.capacity_per_s if one.limited_by_device else 0.0)
@@ -171,40 +185,8 @@ class LiveSizing:
 
     def service_level(self, demand_per_s: float, replicas: int) -> float:
         """Predict the fraction of requests in time; the lowest, if several SLAs are in force."""
-        return min(self._service_level(one, demand_per_s, replicas) for one in self.median_replicas)
-
-    def _required(self, one: MedianReplica, demand_per_s: float) -> tuple[int, str]:
-        if one.curve is not None:
-            return one.curve.replicas_needed(demand_per_s / self.correction), ""
-        estimator = self._estimator(one)
-        objective, remark = one.objective, ""
-        try:
-            estimator.check_feasible(objective)
-            feasible = not one.out_of_reach
-        except InfeasibleError:
-            feasible = False
-        if not feasible:
-            remark = f"; {objective.in_words()} is out of reach with any number of replicas"
-            objective = self._without_lateness(one)
-        try:
-            found = least_replicas(estimator, demand_per_s, objective, 1, self.max_replicas)
-        except InfeasibleError:
-            return self.max_replicas + 1, remark
-        return found.replicas, remark
-
-    def _service_level(self, one: MedianReplica, demand_per_s: float, replicas: int) -> float:
-        if one.curve is not None:
-            return one.curve.service_level(demand_per_s / replicas / self.correction)
-        return self._estimator(one).predict(demand_per_s, replicas, one.objective).service_level
-
-    def _estimator(self, one: MedianReplica) -> FullBatchEstimator:
-        return FullBatchEstimator(one.capacity_per_s, one.batch_ms, self.delays)
-
-    def _without_lateness(self, one: MedianReplica) -> ServiceLevelObjective:
-        """Relax the response time until only requests that exhaust their retries miss it.
-
-        The fleet then carries the load without overload, although late.
-        """
-        delays = self.delays
-        latest_ms = delays.request_delay_ms + one.batch_ms + (delays.retries or 0) * delays.try_ms
-        return ServiceLevelObjective(latest_ms, one.objective.percentile)
+        levels = [
+            one.service_level(demand_per_s, replicas, self.correction)
+            for one in self.median_replicas
+        ]
+        return min(levels)

@@ -1,0 +1,1 @@
+"""Observe a fleet from the reports of its replicas: the offered load, backlogs, start times."""

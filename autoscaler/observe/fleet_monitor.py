@@ -1,0 +1,314 @@
+"""What the reports of a deployment's replicas show: the offered load, backlogs, the SLA rate.
+
+`FleetMonitor.observe` and `FleetMonitor.update` take in what is new. `FleetMonitor.status` is a
+query: it changes nothing.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoscaler.forecasting.load_history import LoadHistory
+from autoscaler.observe.offered_load import OfferedLoad, RateHistory
+from autoscaler.observe.overload import OverloadNeed, overload_need
+from autoscaler.observe.replica_clocks import MAX_LAG_S, ReplicaClocks
+from autoscaler.observe.start_times import StartTimes
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.sizing.fleet_sizing import FleetSizing, MedianReplica, median_replicas
+from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
+
+#: Reports should come every second. From this interval on, the load is noticed late.
+SLOW_INTERVAL_S = 2.5
+#: Reports older than this say nothing about the present.
+_STALE_AFTER_S = 10.0
+#: Nor do those older than this many intervals between reports, if reports come slowly.
+_STALE_INTERVALS = 2.5
+#: The number of latest intervals between reports, of which the median counts.
+_INTERVALS_KEPT = 30
+#: A replica that has not reported for this long is forgotten.
+_FORGET_AFTER_S = 3600.0
+#: Full batches per replica that may wait without counting as a backlog.
+_NORMAL_BATCHES_WAITING = 2
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """The state of the fleet at one moment.
+
+    Attributes
+    ----------
+    replicas : int
+        Replicas with a timely report.
+    silent_replicas : int
+        Replicas that serve and should report, but do not; `offered_per_s` and `backlog` include
+        their share.
+    carrying_replicas : int
+        Replicas whose load is known or extrapolated.
+    report_interval_s : float
+        Time between two reports of a replica.
+    offered_per_s : float
+        Requests per second that clients offer, as the mean over the rate window.
+    backlog : float
+        Requests in the queues beyond what is normal.
+    overload : OverloadNeed
+        The rate to size for if requests are lost already.
+    bottleneck : str or None
+        What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
+    """
+
+    replicas: int
+    silent_replicas: int
+    carrying_replicas: int
+    report_interval_s: float
+    offered_per_s: float
+    backlog: float
+    overload: OverloadNeed
+    bottleneck: str | None
+
+
+@dataclass(frozen=True)
+class UnknownStatus:
+    """The reports do not show the state of the fleet.
+
+    Attributes
+    ----------
+    reason : str
+        One line for people.
+    is_stale : bool
+        Whether reports used to come and have stopped.
+    """
+
+    reason: str
+    is_stale: bool = False
+
+
+@dataclass(frozen=True)
+class _Live:
+    """Sums over all timely reports of replicas that serve."""
+
+    replicas: int
+    median_replicas: tuple[MedianReplica, ...]
+    backlog: float
+    bottleneck: str | None
+
+    @classmethod
+    def of(cls, reports: Iterable[ReplicaReport], cutoff_s: float) -> "_Live":
+        live = [one for one in reports if one.time_s >= cutoff_s and not one.standby]
+        limits = [limit for report in live if (limit := report.bottleneck)]
+        backlogs = (
+            report.queue_length - _NORMAL_BATCHES_WAITING * report.full_batch_size
+            for report in live
+        )
+        return cls(
+            replicas=len(live),
+            median_replicas=median_replicas(live),
+            backlog=sum((backlog for backlog in backlogs if backlog > 0), start=0.0),
+            bottleneck=statistics.mode(limits) if limits else None,
+        )
+
+
+class FleetMonitor:
+    """What has been learned from the reports of one deployment's replicas.
+
+    Parameters
+    ----------
+    settings : AutoscalerSettings
+        In force until replicas report others.
+
+    Attributes
+    ----------
+    settings : AutoscalerSettings
+        The settings in force.
+    load : OfferedLoad
+        The last ten minutes.
+    history : LoadHistory
+        The last two days.
+    start_times : StartTimes
+    sla_correction : SlaRateCorrection
+    """
+
+    def __init__(self, settings: AutoscalerSettings) -> None:
+        self.settings = settings
+        self.load = OfferedLoad()
+        self.history = LoadHistory()
+        self.start_times = StartTimes()
+        self.sla_correction = SlaRateCorrection()
+        self._reports: dict[str, ReplicaReport] = {}
+        #: The newest report of each replica as it was read, before its time was corrected.
+        self._read: dict[str, ReplicaReport] = {}
+        self._clocks = ReplicaClocks()
+        self._intervals_s: deque[float] = deque(maxlen=_INTERVALS_KEPT)
+        #: Of the latest reports; None after a new one.
+        self._live: _Live | None = None
+        self._rates: RateHistory | None = None
+        self._median_replicas: tuple[MedianReplica, ...] = ()
+        #: Replicas that should report.
+        self._expected = 0
+
+    def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
+        """Take in reports, in any order; late and repeated ones are ignored.
+
+        Parameters
+        ----------
+        reports : iterable of ReplicaReport
+        now_s : float or None
+            When they were read, which corrects the clocks of replicas. None: the clocks are right.
+        """
+        for report in reports:
+            name = report.replica_id
+            if self._read.get(name) is report:
+                continue
+            self._read[name] = report
+            if now_s is not None:
+                placed_s = self._clocks.place(report, now_s)
+                if placed_s != report.time_s:
+                    report = replace(report, time_s=placed_s)
+            newest_s = self.load.newest_s
+            if not self.load.observe(report):
+                continue
+            self._live = None
+            before = self._reports.get(name)
+            self._reports[name] = report
+            if before is not None:
+                self._intervals_s.append(report.time_s - before.time_s)
+                if report.answered_total and report.sla_rate_per_s and not report.standby:
+                    self.sla_correction.count_between(before, report)
+            if report.settings is not None and report.time_s >= newest_s:
+                self.settings = report.settings
+            if report.start_time_s > 0:
+                serving_since_s = report.time_s - report.counted_s if before is None else None
+                self.start_times.observe(name, report.start_time_s, serving_since_s)
+
+    def update(self, now_s: float, ready_replicas: int | None = None) -> None:
+        """Learn from all that was reported until now.
+
+        Parameters
+        ----------
+        now_s : float
+            On the clock of the reports' ``time_s``.
+        ready_replicas : int or None
+            How many replicas serve, whether they report or not; None if unknown.
+        """
+        if ready_replicas is not None:
+            self._expected = self.load.expect(now_s, ready_replicas)
+        if self._is_stale(now_s):
+            return
+        for name in self.load.forget_before(now_s - _FORGET_AFTER_S):
+            if name in self._reports:
+                del self._reports[name], self._read[name]
+                self._clocks.forget(name)
+                self._live = None
+        if self._live is None:
+            cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
+            self._live = _Live.of(self._reports.values(), cutoff_s)
+        known_until_s = -math.inf if self.history.end_s is None else self.history.end_s
+        settings = self.settings
+        self._rates = self.load.history(now_s, settings.window_s, settings.retries, known_until_s)
+        if self._rates is None or not self._live.replicas:
+            return
+        self._median_replicas = self._live.median_replicas
+        # With two SLAs in force it is unknown which of them a late request missed.
+        median = self._median_replicas[0]
+        if len(self._median_replicas) == 1 and median.curve is not None:
+            self.sla_correction.revise(
+                now_s,
+                median.curve,
+                median.objective.late_share_allowed,
+                median.batch_size,
+                settings.retries,
+            )
+        self.history.unserved_share = self.late_share_allowed
+        self.history.observe(self._rates.end_s, self._rates.rates_per_s)
+
+    def status(self, now_s: float) -> FleetStatus | UnknownStatus:
+        """Return the state of the fleet at the last update, or why it is unknown."""
+        age_s = now_s - self.load.newest_s
+        if math.isinf(age_s):
+            return UnknownStatus("no replica has reported yet")
+        if self._is_stale(now_s):
+            return UnknownStatus(f"the newest report is {age_s:.0f} s old", is_stale=True)
+        live, rates = self._live, self._rates
+        if live is None or not live.replicas or rates is None:
+            return UnknownStatus("the arrival rate is not known yet")
+        since_s = now_s - self._stale_after_s
+        reporting = sum(one.time_s >= since_s and not one.standby for one in self._reports.values())
+        silent = max(0, self._expected - reporting)
+        share_known = (self._expected - silent) / self._expected if silent else 1.0
+        backlog = live.backlog / share_known
+        return FleetStatus(
+            replicas=reporting,
+            silent_replicas=silent,
+            carrying_replicas=max(live.replicas, self._expected),
+            report_interval_s=self._interval_s,
+            offered_per_s=rates.current_per_s,
+            backlog=backlog,
+            overload=overload_need(
+                rates.recent,
+                self.sizing().capacity_per_s(),
+                self.late_share_allowed,
+                self.settings.retries,
+                backlog,
+            ),
+            bottleneck=live.bottleneck,
+        )
+
+    @property
+    def knows_replicas(self) -> bool:
+        """Whether replicas have reported how fast they are."""
+        return bool(self._median_replicas)
+
+    @property
+    def late_share_allowed(self) -> float:
+        """Fraction of the requests that may miss the SLA; the least, if several are in force."""
+        return min(one.objective.late_share_allowed for one in self._median_replicas)
+
+    def sizing(self, min_replicas: int = 1, max_replicas: int = 1) -> FleetSizing:
+        """Return the sizing by the reports at the last update."""
+        return FleetSizing(
+            self._median_replicas, self.sla_correction.correction, min_replicas, max_replicas
+        )
+
+    @property
+    def _interval_s(self) -> float:
+        return statistics.median(self._intervals_s) if self._intervals_s else 1.0
+
+    @property
+    def _stale_after_s(self) -> float:
+        return max(_STALE_AFTER_S, _STALE_INTERVALS * self._interval_s)
+
+    def _is_stale(self, now_s: float) -> bool:
+        return now_s - self.load.newest_s > self._stale_after_s
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Copy what was learned, and return a function that packs it for `from_state`.
+
+        The latest reports are left out, because new ones come every second.
+        """
+        copied = {
+            "load": self.load.state_dict(),
+            "settings": self.settings.to_floats(),
+            "start_times": self.start_times.state_dict(),
+            "sla_correction": self.sla_correction.state_dict(),
+        }
+        history = self.history.snapshot()
+        return lambda: {**copied, "history": history()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "FleetMonitor":
+        """Make a monitor from what the function of a `snapshot` returned.
+
+        Raises
+        ------
+        InvalidInputError, KeyError, TypeError, ValueError, AttributeError
+            The state does not have this form.
+        """
+        monitor = cls(AutoscalerSettings.from_floats(state["settings"]))
+        monitor.load = OfferedLoad.from_state(state["load"])
+        monitor.history.load_state(state["history"])
+        monitor.start_times = StartTimes.from_state(state["start_times"])
+        monitor.sla_correction.load_state(state["sla_correction"])
+        return monitor

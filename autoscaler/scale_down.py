@@ -1,0 +1,126 @@
+"""When replicas may go: fewer have been enough for a while, and noise will not call them back.
+
+The delay is a ski-rental problem: a replica that is kept costs by the second, and one that is let
+go and then wanted again costs its start. Keeping it for as long as a start takes, and then letting
+it go, costs at most twice the optimum in hindsight (Karlin, Manasse, Rudolph and Sleator,
+Competitive snoopy caching, 1988). That rule assumes nothing about the future. The demand here
+covers the next start time at a chosen risk, so a delay longer than noise lasts gains nothing.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+#: Standard deviations of Poisson noise in a window's rate that must not undo a scale-down.
+_NOISE_DEVIATIONS = 4.0
+#: Rate windows after which the noise in the offered rate is independent.
+_NOISE_WINDOWS = 2
+#: If the demand was unknown for longer than this, the delay starts over.
+MAX_GAP_S = 10.0
+#: How long the load must have been known before replicas of the first fleet go, at least; and how
+#: much longer than a start.
+_MIN_KNOWN_S, _BEYOND_START_S = 300.0, 60.0
+
+
+def first_fleet_kept_s(start_time_s: float) -> float:
+    """Return for how long the load must be known before replicas of the first fleet may go, in s.
+
+    A replica let go now cannot be back before a start, and in that time the load has to have shown
+    how it varies.
+    """
+    return max(_MIN_KNOWN_S, start_time_s + _BEYOND_START_S)
+
+
+def default_scale_down_delay_s(start_time_s: float, window_s: float) -> float:
+    """Return how long fewer replicas must have been enough: as long as noise, at most a start.
+
+    Parameters
+    ----------
+    start_time_s : float
+        How long a replica takes to start, in s.
+    window_s : float
+        Length of the window of the offered rate, in s.
+    """
+    return min(start_time_s, _NOISE_WINDOWS * window_s)
+
+
+class ScaleDownStabilizer:
+    """Track the highest demand over the scale-down delay."""
+
+    def __init__(self) -> None:
+        # (time, demand): times ascend and demands descend, because a later and higher demand
+        # supersedes the earlier ones.
+        self._demands: deque[tuple[float, float]] = deque()
+        self._since_s: float | None = None
+        self._observed_s = -math.inf
+
+    def observe(self, now_s: float, demand_per_s: float, delay_s: float) -> None:
+        """Add the current demand, and forget demands older than the delay.
+
+        After a gap, as an outage of the controller leaves one, the delay starts over.
+        """
+        if now_s - self._observed_s > MAX_GAP_S:
+            self.interrupt()
+        self._observed_s = now_s
+        if self._since_s is None:
+            self._since_s = now_s
+        demands = self._demands
+        while demands and demands[-1][1] <= demand_per_s:
+            demands.pop()
+        demands.append((now_s, demand_per_s))
+        while demands[0][0] < now_s - delay_s:
+            demands.popleft()
+
+    def interrupt(self) -> None:
+        """Start the delay over, because the present demand is unknown."""
+        self._since_s = None
+
+    def watched_s(self, now_s: float) -> float:
+        """Return for how long demands have been observed without a break, in s."""
+        return 0.0 if self._since_s is None else now_s - self._since_s
+
+    def stable_demand_per_s(
+        self, demand_per_s: float, offered_per_s: float, window_s: float
+    ) -> float:
+        """Return the demand that the remaining replicas must cover, in requests per second.
+
+        It is the highest of the delay, or the present one with a margin for noise if that is more.
+
+        Parameters
+        ----------
+        demand_per_s : float
+            The present demand.
+        offered_per_s : float
+            The offered rate.
+        window_s : float
+            Length of the window over which `offered_per_s` is measured, in s.
+        """
+        noise = 0.0
+        if offered_per_s > 0:
+            noise = _NOISE_DEVIATIONS / math.sqrt(offered_per_s * window_s)
+        return max(self._demands[0][1], (1 + noise) * demand_per_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain numbers and lists."""
+        return {
+            "demands": [list(entry) for entry in self._demands],
+            "since_s": self._since_s,
+            "observed_s": None if math.isinf(self._observed_s) else self._observed_s,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "ScaleDownStabilizer":
+        """Make one from what `state_dict` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            The state does not have this form.
+        """
+        restored = cls()
+        restored._demands.extend((float(time_s), float(rate)) for time_s, rate in state["demands"])
+        since_s, observed_s = state["since_s"], state["observed_s"]
+        restored._since_s = None if since_s is None else float(since_s)
+        restored._observed_s = -math.inf if observed_s is None else float(observed_s)
+        return restored

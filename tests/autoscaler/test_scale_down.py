@@ -1,0 +1,75 @@
+import json
+import math
+
+import pytest
+
+from autoscaler.scale_down import (
+    MAX_GAP_S,
+    ScaleDownStabilizer,
+    default_scale_down_delay_s,
+    first_fleet_kept_s,
+)
+
+
+def test_the_highest_demand_of_the_delay_counts():
+    stabilizer = ScaleDownStabilizer()
+    for second, demand in enumerate([5.0, 9.0, 3.0, 7.0, 1.0, 2.0]):
+        stabilizer.observe(second, demand, delay_s=3.0)
+    assert stabilizer.stable_demand_per_s(2.0, 0.0, 10.0) == 7.0
+    stabilizer.observe(7.0, 1.0, delay_s=3.0)
+    assert stabilizer.stable_demand_per_s(1.0, 0.0, 10.0) == 2.0
+
+
+def test_there_is_a_margin_for_the_noise_of_a_window():
+    """400 arrivals in a window have a standard deviation of 20, or 5%; the margin is four."""
+    stabilizer = ScaleDownStabilizer()
+    stabilizer.observe(0.0, 50.0, delay_s=10.0)
+    assert stabilizer.stable_demand_per_s(50.0, 40.0, 10.0) == pytest.approx(
+        50 * (1 + 4 / math.sqrt(400))
+    )
+
+
+def test_an_interruption_starts_the_delay_over():
+    stabilizer = ScaleDownStabilizer()
+    stabilizer.observe(100.0, 1.0, delay_s=10.0)
+    assert stabilizer.watched_s(130.0) == 30.0
+    stabilizer.interrupt()
+    assert stabilizer.watched_s(131.0) == 0.0
+    stabilizer.observe(140.0, 1.0, delay_s=10.0)
+    assert stabilizer.watched_s(145.0) == 5.0
+
+
+def test_the_state_survives_json():
+    stabilizer = ScaleDownStabilizer()
+    for second, demand in enumerate([5.0, 9.0, 3.0, 7.0]):
+        stabilizer.observe(second, demand, delay_s=60.0)
+    restored = ScaleDownStabilizer.from_state(json.loads(json.dumps(stabilizer.state_dict())))
+    for one in (stabilizer, restored):
+        one.observe(9.0, 1.0, delay_s=60.0)
+    assert (
+        restored.stable_demand_per_s(1.0, 0.0, 10.0)
+        == stabilizer.stable_demand_per_s(1.0, 0.0, 10.0)
+        == 9.0
+    )
+    assert restored.watched_s(9.0) == 9.0
+
+
+def test_a_gap_starts_the_delay_over():
+    """The demand during an outage of the controller is unknown."""
+    stabilizer = ScaleDownStabilizer()
+    stabilizer.observe(0.0, 1.0, delay_s=300.0)
+    stabilizer.observe(MAX_GAP_S, 1.0, delay_s=300.0)
+    assert stabilizer.watched_s(MAX_GAP_S) == MAX_GAP_S
+    restored = ScaleDownStabilizer.from_state(json.loads(json.dumps(stabilizer.state_dict())))
+    restored.observe(1000.0, 1.0, delay_s=300.0)
+    assert restored.watched_s(1000.0) == 0.0
+
+
+def test_the_delay_is_at_most_a_start_time_and_two_windows():
+    assert default_scale_down_delay_s(start_time_s=300.0, window_s=10.0) == 20.0
+    assert default_scale_down_delay_s(start_time_s=7.0, window_s=10.0) == 7.0
+
+
+def test_the_first_fleet_is_kept_for_five_minutes_or_a_minute_beyond_a_start():
+    assert first_fleet_kept_s(10.0) == 300.0
+    assert first_fleet_kept_s(600.0) == 660.0
