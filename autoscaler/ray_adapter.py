@@ -22,8 +22,12 @@ from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import ScaledDeployment, scaled_deployment
-from autoscaler.shared_budget import BudgetClaim, check_budget, decide_within_budget
-from autoscaler.sizing.budget import service_level_by_replicas
+from autoscaler.shared_budget import (
+    Claim,
+    check_budget,
+    decide_within_budget,
+    service_level_by_replicas,
+)
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
@@ -99,8 +103,9 @@ class SojournAutoscalingPolicy:
                 may_have_standbys = self._replica_budget is None
                 deployment, decision = _decide(ctx, now_s, may_have_standbys=may_have_standbys)
                 if self._replica_budget is not None:
-                    claim = _claim(ctx, deployment, decision, self._replica_budget)
-                    decision = decide_within_budget(now_s, claim)
+                    claim = _claim(ctx, deployment, decision)
+                    granted = decide_within_budget(now_s, claim, self._replica_budget, decision)
+                    decision = decision if deployment.dry_run else granted
                 self._replicas = _apply(ctx, now_s, deployment, decision)
             except Exception:
                 # An exception would keep Serve's controller from scaling the other applications.
@@ -140,27 +145,30 @@ def _decide(
     return deployment, decision
 
 
-def _claim(
-    ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision, budget: int
-) -> BudgetClaim:
-    """Return what the deployment of `ctx` asks of a shared budget."""
-    target, minimum = ctx.target_num_replicas, ctx.capacity_adjusted_min_replicas
+def _claim(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Decision) -> Claim:
+    """Return what the deployment of `ctx` asks of a shared budget.
+
+    In a dry run, or while its load is unknown, it keeps its replicas.
+    """
+    held, least = ctx.target_num_replicas, ctx.capacity_adjusted_min_replicas
     if not ctx.current_num_replicas and ctx.total_num_requests > 0:
         # Ray starts a first replica for waiting requests, whatever the policy says.
-        minimum = max(1, minimum, target)
+        least = max(1, least, held)
     service_level: Callable[[int], float] = _no_service_level
-    if decision.demand_per_s is not None and deployment.reports:
+    if deployment.dry_run:
+        least = max(least, held)
+    elif decision.demand_per_s is not None and deployment.reports:
         service_level = service_level_by_replicas(
             decision.demand_per_s, decision.sla_rate_per_s, deployment.reports
         )
-    return BudgetClaim(
+    return Claim(
         name=f"{deployment.application}#{deployment.deployment}",
-        budget=budget,
-        decision=decision,
+        demand_per_s=decision.demand_per_s or 0.0,
         service_level=service_level,
-        min_replicas=minimum,
-        held_replicas=target,
-        dry_run=deployment.dry_run,
+        min_replicas=least,
+        wanted_replicas=max(least, 0 if deployment.dry_run else decision.replicas),
+        held_replicas=held,
+        keeps_held=decision.demand_per_s is None,
     )
 
 

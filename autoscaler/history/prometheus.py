@@ -1,4 +1,4 @@
-"""Ask a Prometheus server for the requests of the past days."""
+"""Ask a Prometheus server for the requests of the past days, with one range query."""
 
 import http.client
 import json
@@ -6,18 +6,15 @@ import math
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from autoscaler.history.traces import Trace
 from policy.errors import InvalidInputError, SojournError
 
-#: Resolution of the query: the SLA is judged by the minute.
+#: Resolution of the query: the SLA is judged by the minute. Prometheus answers with 11,000 points,
+#: a week, at most.
 STEP_S = 60
-#: Prometheus answers a query with 11,000 points at most.
-_MAX_POINTS = 10_000
 _TIMEOUT_S = 30.0
 _MAX_BYTES = 8 << 20
 
@@ -36,7 +33,7 @@ def query_range(url: str, query: str, begin_s: int, end_s: int) -> Trace:
     query : str
         PromQL for requests per second, over the minute before each point. One series must result.
     begin_s, end_s : int
-        The span in Unix time; whole minutes of it are asked for.
+        The span in Unix time, of at most a week; whole minutes of it are asked for.
 
     Returns
     -------
@@ -52,12 +49,20 @@ def query_range(url: str, query: str, begin_s: int, end_s: int) -> Trace:
     """
     first, last = math.ceil(begin_s / STEP_S) + 1, math.floor(end_s / STEP_S)
     counts = np.full(max(0, last - first + 1), math.nan)
-    for start in range(first, last + 1, _MAX_POINTS):
-        stop = min(last, start + _MAX_POINTS - 1)
-        for time_s, rate_per_s in _points(url, query, start * STEP_S, stop * STEP_S):
-            place = round(time_s / STEP_S) - first
+    content = _answer(url, query, first * STEP_S, last * STEP_S)
+    try:
+        series = json.loads(content)["data"]["result"]
+        if len(series) > 1:
+            raise InvalidInputError(
+                f"history: the query must result in one series, not {len(series)}; sum them up: "
+                f"sum({query})"
+            )
+        for time_s, value in series[0]["values"] if series else ():
+            place, rate_per_s = round(float(time_s) / STEP_S) - first, float(value)
             if 0 <= place < counts.size and math.isfinite(rate_per_s):
                 counts[place] = STEP_S * max(0.0, rate_per_s)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInputError(f"history: {url} does not answer like Prometheus") from error
     known = np.flatnonzero(~np.isnan(counts))
     if not known.size:
         raise InvalidInputError(f"history: {url} has no values of {query!r} in this time")
@@ -65,40 +70,22 @@ def query_range(url: str, query: str, begin_s: int, end_s: int) -> Trace:
     return Trace(counts[kept], STEP_S, (first - 1 + kept.start) * STEP_S, True)
 
 
-def _points(url: str, query: str, start_s: int, stop_s: int) -> list[tuple[float, float]]:
+def _answer(url: str, query: str, start_s: int, stop_s: int) -> bytes:
     asked = {"query": query, "start": start_s, "end": stop_s, "step": STEP_S}
-    body = urllib.parse.urlencode(asked).encode()
-    request = urllib.request.Request(f"{url}/api/v1/query_range", data=body)
+    request = urllib.request.Request(
+        f"{url.rstrip('/')}/api/v1/query_range", data=urllib.parse.urlencode(asked).encode()
+    )
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            content = answer.read(_MAX_BYTES + 1)
+            content: bytes = answer.read(_MAX_BYTES)
+            return content
     except urllib.error.HTTPError as error:
         with error:
-            reason = _error_in(error.read(_MAX_BYTES)) or str(error.reason)
+            reason = error.read(_MAX_BYTES).decode(errors="replace").strip() or str(error.reason)
         if error.code in (400, 401, 403, 404, 422):
-            raise InvalidInputError(f"history: {url} answers {error.code}: {reason}") from error
+            one_line = " ".join(reason.split())[:200]
+            raise InvalidInputError(f"history: {url} answers {error.code}: {one_line}") from error
         raise UnreachableError(f"{url} answers {error.code}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         cause = getattr(error, "reason", None) or error
         raise UnreachableError(f"{url} does not answer ({cause})") from error
-    try:
-        if len(content) > _MAX_BYTES:
-            raise ValueError("too long")
-        series = json.loads(content)["data"]["result"]
-        if len(series) > 1:
-            raise InvalidInputError(
-                f"history: the query must result in one series, not {len(series)}; sum them up: "
-                f"sum({query})"
-            )
-        points = series[0]["values"] if series else ()
-        return [(float(time_s), float(value)) for time_s, value in points]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidInputError(f"history: {url} does not answer like Prometheus") from error
-
-
-def _error_in(content: bytes) -> str:
-    try:
-        answer: Mapping[str, Any] = json.loads(content)
-        return str(answer["error"]).splitlines()[0]
-    except (KeyError, TypeError, ValueError, IndexError):
-        return ""

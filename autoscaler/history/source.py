@@ -1,8 +1,7 @@
-"""Where a service's past load is to be read from: a file, or a Prometheus server.
+"""The source of a service's past load: a file, or a Prometheus server.
 
-In the config, `history` is the name of a file, or one of
+In the config, `history` is the name of a file, or
 
-    {file: week.csv.gz, ends: now}
     {prometheus: "http://prometheus:9090", query: "sum(rate(requests_total[1m]))"}
 """
 
@@ -15,15 +14,11 @@ from pathlib import Path
 
 from autoscaler.history.learning import DAY_S, KEPT_DAYS
 from autoscaler.history.prometheus import query_range
-from autoscaler.history.traces import Trace, read_file, read_trace, unix_time_s, unzipped
+from autoscaler.history.traces import Trace, read_file, read_trace, unzipped
 from policy.errors import InvalidInputError
 
-#: The value of `ends` that puts the end of a file at the time at which it is learned from.
-NOW = "now"
 #: A file is stored in the cluster, gzipped, so it must not be too large.
 _MAX_BYTES = 32 << 20
-#: Later than any history begins.
-_LATE_S = 2.0**40
 
 
 @dataclass(frozen=True)
@@ -33,9 +28,8 @@ class HistorySource:
     Attributes
     ----------
     file : str
-        A trace (`autoscaler.history.traces`); empty if Prometheus is asked.
-    ends : str
-        When the file ends, if that is not in it: `NOW`, or a time as in a ``timestamp`` column.
+        A trace (`autoscaler.history.traces`); empty if Prometheus is asked. One whose times are not
+        Unix times ends when it is learned from.
     prometheus : str
         URL of the server.
     query : str
@@ -48,28 +42,17 @@ class HistorySource:
     """
 
     file: str = ""
-    ends: str = ""
     prometheus: str = ""
     query: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.file) == bool(self.prometheus):
             raise InvalidInputError("history: must have either `file` or `prometheus`")
-        if self.file and self.query:
-            raise InvalidInputError("history: `query` belongs to `prometheus`")
-        if self.prometheus:
-            if self.ends:
-                raise InvalidInputError("history: `ends` belongs to `file`")
-            if not self.query:
-                raise InvalidInputError("history: `prometheus` needs a `query`")
-            if not self.prometheus.startswith(("http://", "https://")):
-                raise InvalidInputError(
-                    f"history: prometheus must be a URL of http or https, not {self.prometheus!r}"
-                )
-            object.__setattr__(self, "prometheus", self.prometheus.rstrip("/"))
-        if self.ends not in ("", NOW) and unix_time_s(self.ends) is None:
+        if bool(self.prometheus) != bool(self.query):
+            raise InvalidInputError("history: `prometheus` and `query` belong together")
+        if self.prometheus and not self.prometheus.startswith(("http://", "https://")):
             raise InvalidInputError(
-                f"history: ends must be `now` or like 2026-11-22T10:00:00Z, not {self.ends!r}"
+                f"history: prometheus must be a URL of http or https, not {self.prometheus!r}"
             )
 
     @classmethod
@@ -85,24 +68,21 @@ class HistorySource:
             content = {"file": content}
         if not isinstance(content, Mapping):
             raise InvalidInputError(
-                "history: must be the name of a file, or have `file` or `prometheus`"
+                "history: must be the name of a file, or have `prometheus` and `query`"
             )
-        fields = cls.__dataclass_fields__
         for name, value in content.items():
-            if name not in fields:
-                raise InvalidInputError(f"history: {name} must be one of {', '.join(fields)}")
-            if not isinstance(value, str):
-                # YAML reads a time without quotes as a datetime, which `serve deploy` cannot send.
-                raise InvalidInputError(f"history: {name} must be text, in quotes, not {value!r}")
+            if name not in cls.__dataclass_fields__ or not isinstance(value, str):
+                known = ", ".join(cls.__dataclass_fields__)
+                raise InvalidInputError(f"history: {name} must be text, and one of {known}")
         return cls(**content)
 
     def check(self, directory: str | Path = ".") -> None:
-        """Check a file as far as can be known before it is used; Prometheus is not asked.
+        """Check a file before it is used; Prometheus is not asked.
 
         Parameters
         ----------
         directory : str or Path
-            In which the file is.
+            Folder of the file.
 
         Raises
         ------
@@ -110,17 +90,10 @@ class HistorySource:
             The file cannot be read or used.
         """
         if self.file:
-            self.trace(self.content(directory), _LATE_S)
-
-    def content(self, directory: str | Path = ".") -> bytes:
-        """Return the content of the file; nothing if Prometheus is asked.
-
-        Raises
-        ------
-        InvalidInputError
-            It cannot be read, or is too large.
-        """
-        return unzipped(self._read(directory), self.file, self._name) if self.file else b""
+            name = self._name
+            read_trace(
+                unzipped(read_file(Path(directory) / self.file, name), self.file, name), name
+            )
 
     def trace(self, content: bytes, now_s: float) -> Trace:
         """Return the past load until now, in Unix time.
@@ -144,30 +117,24 @@ class HistorySource:
                 self.prometheus, self.query, int(now_s) - KEPT_DAYS * DAY_S, int(now_s)
             )
         trace = read_trace(content, self._name)
-        if self.ends:
-            end_s = None if self.ends == NOW else unix_time_s(self.ends)
-            return trace.ending_at(int(now_s) if end_s is None else end_s)
         if not trace.is_absolute:
-            raise InvalidInputError(
-                f"{self._name}: does not say when it was; add `ends: now`, or a column `timestamp`"
-            )
+            return trace.ending_at(int(now_s))
         if trace.begin_s > now_s:
             raise InvalidInputError(f"{self._name}: begins in the future")
         return trace
 
-    def pack(self, directory: str | Path = ".") -> "PackedHistory":
-        """Return what a cluster has to store for whoever learns from it.
+    def pack(self) -> "PackedHistory":
+        """Return the source and its file as they are stored in a cluster.
 
         Raises
         ------
         InvalidInputError
             The file cannot be read, or is too large.
         """
-        source = json.dumps(asdict(self)).encode()
-        content = self._read(directory) if self.file else b""
+        content = read_file(self.file, self._name) if self.file else b""
         if not self.file.endswith(".gz"):
             content = gzip.compress(content, 1, mtime=0)
-        packed = source + b"\n" + content
+        packed = json.dumps(asdict(self)).encode() + b"\n" + content
         if len(packed) > _MAX_BYTES:
             raise InvalidInputError(
                 f"{self._name}: takes {len(packed) >> 20} MiB gzipped; at most "
@@ -181,9 +148,6 @@ class HistorySource:
     def _name(self) -> str:
         return f"history {self.file}"
 
-    def _read(self, directory: str | Path) -> bytes:
-        return read_file(Path(directory) / self.file, self._name)
-
 
 @dataclass(frozen=True)
 class PackedHistory:
@@ -192,7 +156,7 @@ class PackedHistory:
     Attributes
     ----------
     code : int
-        Tells one from another; at least 1, and exact as a float.
+        Identifies the content; at least 1, and exact as a float.
     content : bytes
     """
 
@@ -225,9 +189,9 @@ def store_history(
     ----------
     source : HistorySource
     read : callable
-        Returns what is stored; None if there is nothing.
+        Returns the stored history; None if there is none.
     save : callable
-        Stores what it is given.
+        Stores its argument.
 
     Raises
     ------

@@ -4,8 +4,8 @@ A trace is a CSV file, plain or gzipped, with one of three headers and a row per
 
 - ``second,requests``: a row per second;
 - ``minute,requests``: a row per minute;
-- ``timestamp,requests``: when a step begins, as Unix time in seconds or in the form
-  ``2026-11-22T10:00:00Z`` (UTC if it names no zone). The step is the least time between two rows.
+- ``timestamp,requests``: when a step begins, as Unix time in seconds. The step is the least time
+  between two rows.
 
 Seconds and minutes count from any beginning; if they are too many for that, they are Unix time. A
 step without a row had no requests; a row with ``nan`` says that they are not known.
@@ -14,7 +14,6 @@ step without a row had no requests; a row with ``nan`` says that they are not kn
 import gzip
 import io
 import math
-import re
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,9 +39,6 @@ MAX_TRACE_S = 366 * 86_400
 MAX_STEP_S = 60
 #: Later times are Unix times (from September 2001 on).
 _UNIX_TIME_FROM_S = 10**9
-_TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:\.0+)?(?:Z|([+-])(\d\d):?([0-5]\d))?", re.ASCII
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +210,6 @@ def _parse(text: str) -> Trace:
         allowed = " or ".join(HEADERS)
         raise InvalidInputError(f"the first line must be {allowed}, not {header[:40]!r}")
     unit = header.partition(",")[0]
-    if unit == "timestamp":
-        body = _with_unix_times(body)
     table = _table(body)
     times, requests = table.T
     for values, name, may_be_nan in ((times, unit, False), (requests, "requests", True)):
@@ -264,41 +258,6 @@ def _table(body: str) -> FloatArray:
     raise InvalidInputError(f"line {number}: must be two numbers, not {line[:40]!r}")
 
 
-def _with_unix_times(body: str) -> str:
-    """Return the rows with their timestamps as Unix times; line breaks stay where they are."""
-    lines = []
-    for number, line in enumerate(body.split("\n"), start=2):
-        text, comma, rest = line.partition(",")
-        if comma and not _is_number(text):
-            time_s = unix_time_s(text)
-            if time_s is None:
-                raise InvalidInputError(
-                    f"line {number}: timestamp must be Unix time in whole seconds or like "
-                    f"2026-11-22T10:00:00Z, not {text.strip()[:40]!r}"
-                )
-            lines.append(f"{time_s},{rest}")
-        else:
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def unix_time_s(text: str) -> int | None:
-    """Return the Unix time of a time like ``2026-11-22T10:00:00Z``; None if it is none.
-
-    A time that names no zone is in UTC. Fractions of a second must be 0.
-    """
-    found = _TIME.fullmatch(text.strip())
-    if found is None:
-        return None
-    date, clock, sign, hours, minutes = found.groups()
-    try:
-        without_zone = np.datetime64(f"{date}T{clock}", "s").astype(np.int64)
-    except ValueError:
-        return None
-    offset_s = 3600 * int(hours or 0) + 60 * int(minutes or 0)
-    return int(without_zone) + (offset_s if sign == "-" else -offset_s)
-
-
 def _rows(body: str) -> list[tuple[int, str]]:
     """Return the rows that are not empty, each with its line number in the file."""
     lines = enumerate(body.splitlines(), start=2)
@@ -309,14 +268,8 @@ def _line(body: str, row: int) -> tuple[int, str]:
     return _rows(body)[row]
 
 
-def _is_number(text: str) -> bool:
+def _is_pair(line: str) -> bool:
     try:
-        float(text)
+        return len([float(cell) for cell in line.split(",")]) == 2
     except ValueError:
         return False
-    return True
-
-
-def _is_pair(line: str) -> bool:
-    cells = line.split(",")
-    return len(cells) == 2 and all(map(_is_number, cells))

@@ -94,8 +94,7 @@ class AutoscalerConfig(StrictModel):
 
     #: Log decisions without changing the number of replicas.
     dry_run: bool = False
-    #: Where the load of past days is to be read from: a file, ``{file, ends}``, or
-    #: ``{prometheus, query}``.
+    #: The load of past days: a file, or ``{prometheus, query}``.
     history: str | dict[str, Any] | None = None
     #: Percent of the minutes that should comply with the SLA. It trades cost against compliance.
     compliant_minutes: float = Field(default=99.0, ge=50, le=99.99)

@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler import scaled_deployments, shared_budget
 from autoscaler.decision import Decision
-from autoscaler.shared_budget import CLAIM_LASTS_S, BudgetClaim, SharedBudget
+from autoscaler.shared_budget import CLAIM_LASTS_S, Claim, SharedBudget
 from policy.errors import InvalidInputError
 from tests.support.stores import Store
 
@@ -120,21 +120,19 @@ def test_the_budget_is_kept_while_replicas_move() -> None:
     assert fleets.most_together <= 6
 
 
-def claim(name: str, budget: int, wanted: int, held: int = 1) -> BudgetClaim:
-    return BudgetClaim(
-        name=name,
-        budget=budget,
-        decision=Decision(wanted, "load", demand_per_s=10.0 * wanted),
-        service_level=lambda replicas: min(1.0, replicas / wanted),
-        min_replicas=1,
-        held_replicas=held,
+def decided(
+    budget: SharedBudget, now_s: float, name: str, named: int, wanted: int, held: int = 1
+) -> Decision:
+    claim = Claim(
+        name, 10.0 * wanted, lambda replicas: min(1.0, replicas / wanted), 1, wanted, held
     )
+    return budget.decide(now_s, claim, named, Decision(wanted, "load"))
 
 
 def test_the_least_budget_counts_and_the_reason_says_so() -> None:
     budget = SharedBudget()
-    budget.decide(0.0, claim("a", 9, 1))
-    decision = budget.decide(0.0, claim("b", 4, 5))
+    decided(budget, 0.0, "a", 9, 1)
+    decision = decided(budget, 0.0, "b", 4, 5)
     assert decision.replicas == 3
     assert decision.reason == "3 of 5 wanted, within a budget of 4; load"
     assert decision.predicted_service_level == pytest.approx(0.6)
@@ -142,6 +140,6 @@ def test_the_least_budget_counts_and_the_reason_says_so() -> None:
 
 def test_a_deployment_that_is_gone_claims_nothing() -> None:
     budget = SharedBudget()
-    budget.decide(0.0, claim("gone", 4, 3, held=3))
-    assert budget.decide(1.0, claim("here", 4, 4)).replicas == 1
-    assert budget.decide(CLAIM_LASTS_S + 1.0, claim("here", 4, 4)).replicas == 4
+    decided(budget, 0.0, "gone", 4, 3, held=3)
+    assert decided(budget, 1.0, "here", 4, 4).replicas == 1
+    assert decided(budget, CLAIM_LASTS_S + 1.0, "here", 4, 4).replicas == 4

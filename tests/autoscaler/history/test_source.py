@@ -19,16 +19,14 @@ def write(folder: Path, content: bytes = SECONDS, name: str = "week.csv") -> str
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (7, "must be the name of a file, or have `file` or `prometheus`"),
+        (7, "must be the name of a file, or have `prometheus` and `query`"),
         ({}, "must have either `file` or `prometheus`"),
         ({"file": "a.csv", "prometheus": "http://p"}, "must have either"),
-        ({"fil": "a.csv"}, "fil must be one of file, ends, prometheus, query"),
-        ({"file": "a.csv", "query": "x"}, "belongs to `prometheus`"),
-        ({"file": "a.csv", "ends": "noon"}, "ends must be `now` or like 2026-11-22T10:00:00Z"),
-        ({"file": "a.csv", "ends": 5}, "ends must be text, in quotes, not 5"),
-        ({"prometheus": "http://p"}, "needs a `query`"),
+        ({"fil": "a.csv"}, "fil must be text, and one of file, prometheus, query"),
+        ({"file": 5}, "file must be text"),
+        ({"file": "a.csv", "query": "x"}, "belong together"),
+        ({"prometheus": "http://p"}, "belong together"),
         ({"prometheus": "p:9090", "query": "x"}, "must be a URL of http or https, not 'p:9090'"),
-        ({"prometheus": "http://p", "query": "x", "ends": "now"}, "`ends` belongs to `file`"),
     ],
 )
 def test_a_wrong_setting_is_reported_in_one_line(content: object, complaint: str) -> None:
@@ -37,52 +35,37 @@ def test_a_wrong_setting_is_reported_in_one_line(content: object, complaint: str
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("ends", "end_s"),
-    [("now", NOON), ("2026-11-22T10:00:00Z", NOON - 7200), ("2026-11-22 11:00+01:00", NOON - 7200)],
-)
-def test_a_file_without_a_time_ends_when_it_is_said_to(
-    tmp_path: Path, ends: str, end_s: int
-) -> None:
-    source = HistorySource(write(tmp_path), ends)
-    trace = source.trace(source.content(), NOON + 0.7)
-    assert (trace.begin_s, trace.end_s, trace.is_absolute) == (end_s - 2, end_s, True)
-
-
-def test_a_file_must_say_when_it_was(tmp_path: Path) -> None:
+def test_a_file_without_unix_times_ends_now(tmp_path: Path) -> None:
     source = HistorySource(write(tmp_path))
-    with pytest.raises(InvalidInputError, match="does not say when it was; add `ends: now`"):
-        source.check()
-    dated = HistorySource(write(tmp_path, b"timestamp,requests\n2026-11-22T12:00:00Z,5\n"))
-    dated.check()
-    assert dated.trace(dated.content(), NOON + 60).begin_s == NOON
+    trace = source.trace(SECONDS, NOON + 0.7)
+    assert (trace.begin_s, trace.end_s, trace.is_absolute) == (NOON - 2, NOON, True)
+    dated = f"timestamp,requests\n{NOON},5\n".encode()
+    assert source.trace(dated, NOON + 60).begin_s == NOON
     with pytest.raises(InvalidInputError, match="begins in the future"):
-        dated.trace(dated.content(), NOON - 1)
+        source.trace(dated, NOON - 1)
 
 
 def test_a_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"history gone\.csv: No such file"):
-        HistorySource("gone.csv", "now").check(tmp_path)
+        HistorySource("gone.csv").check(tmp_path)
     write(tmp_path, b"second,requests\n1,2\n1,3\n")
     with pytest.raises(InvalidInputError, match=r"week\.csv: line 3: seconds must be ascending"):
-        HistorySource("week.csv", "now").check(tmp_path)
+        HistorySource("week.csv").check(tmp_path)
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(SECONDS)[:-9])
     with pytest.raises(InvalidInputError, match="incomplete, or not gzipped"):
-        HistorySource("cut.csv.gz", "now").check(tmp_path)
+        HistorySource("cut.csv.gz").check(tmp_path)
     HistorySource(prometheus="http://nowhere.invalid", query="x").check(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["week.csv", "week.csv.gz"])
 def test_what_is_packed_is_unpacked(tmp_path: Path, name: str) -> None:
-    source = HistorySource(write(tmp_path, name=name), "now")
+    source = HistorySource(write(tmp_path, name=name))
     packed = source.pack()
     assert unpack(packed.content) == (source, SECONDS)
     assert packed == source.pack()
     assert float(packed.code) == packed.code >= 1
-    assert packed.code != HistorySource(source.file, "2026-11-22T10:00:00Z").pack().code
     asked = HistorySource(prometheus="http://p/", query="x")
     assert unpack(asked.pack().content) == (asked, b"")
-    assert asked.prometheus == "http://p"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b'{"file": "a.csv"}\nplain', b"[1]\n"])
@@ -92,7 +75,7 @@ def test_what_was_not_packed_is_refused(content: bytes) -> None:
 
 
 def test_a_history_is_stored_once(tmp_path: Path) -> None:
-    source = HistorySource(write(tmp_path), "now")
+    source = HistorySource(write(tmp_path))
     stored: list[bytes] = []
     for _ in range(3):
         code = store_history(source, lambda: stored[-1] if stored else None, stored.append)
@@ -107,4 +90,4 @@ def test_a_file_that_is_too_large_is_refused(
 ) -> None:
     monkeypatch.setattr("autoscaler.history.source._MAX_BYTES", 10)
     with pytest.raises(InvalidInputError, match="at most 0 are allowed"):
-        HistorySource(write(tmp_path), "now").pack()
+        HistorySource(write(tmp_path)).pack()

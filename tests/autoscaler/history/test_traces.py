@@ -1,5 +1,4 @@
 import gzip
-from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pytest
@@ -90,28 +89,12 @@ def test_minutes_are_read_with_their_step():
     assert trace.counts.tolist() == [60, 0, 120]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    begin_s=st.integers(10**9, 2 * 10**9),
-    step_s=st.sampled_from([1, 5, 10, 60]),
-    counts=st.lists(st.integers(0, 1000), min_size=2, max_size=20),
-    offset_minutes=st.integers(-14 * 60, 14 * 60),
-    form=st.sampled_from(["unix", "zone", "utc", "naive"]),
-)
-def test_a_time_is_the_same_in_every_form_and_zone(begin_s, step_s, counts, offset_minutes, form):
-    def written(time_s):
-        zone = timezone(timedelta(minutes=offset_minutes)) if form == "zone" else UTC
-        text = datetime.fromtimestamp(time_s, zone).isoformat()
-        return {
-            "unix": str(time_s),
-            "utc": text.replace("+00:00", "Z"),
-            "naive": text.removesuffix("+00:00"),
-        }.get(form, text)
-
-    rows = [f"{written(begin_s + i * step_s)},{count}" for i, count in enumerate(counts)]
-    trace = read_trace("\n".join(["timestamp,requests", *rows]).encode(), "t")
-    assert (trace.begin_s, trace.step_s, trace.is_absolute) == (begin_s, step_s, True)
-    assert trace.counts.tolist() == counts
+@pytest.mark.parametrize("step_s", [1, 5, 10, 60])
+def test_the_step_of_timestamps_is_the_least_time_between_two_rows(step_s):
+    rows = f"1700000000,3\n{1700000000 + step_s},4\n{1700000000 + 4 * step_s},5\n"
+    trace = read_trace(f"timestamp,requests\n{rows}".encode(), "t")
+    assert (trace.begin_s, trace.step_s, trace.is_absolute) == (1700000000, step_s, True)
+    assert trace.counts.tolist() == [3, 4, 0, 0, 5]
 
 
 def test_large_seconds_are_unix_time():
@@ -123,14 +106,11 @@ def test_large_seconds_are_unix_time():
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ("2026-11-22T10:00:00Z,1\n2026-11-22T10:02:00Z,1", "line 3: .* at most 60 s"),
+        ("1700000000,1\n1700000120,1", "line 3: .* at most 60 s"),
         ("1700000000,1\n1700000010,1\n1700000025,1", "line 4: .* whole number of steps"),
-        ("2026-11-22T10:00:00Z,1\n2026-11-22T09:59:00Z,1", "line 3: timestamps must be ascending"),
-        ("2026-10-25T02:30:00,1\n2026-10-25T02:00:00,1", "line 3: timestamps must be ascending"),
-        ("2026-02-30T10:00:00Z,1", "line 2: timestamp must be Unix time"),
-        ("2026-11-22T10:00:00.5Z,1", "line 2: timestamp must be Unix time"),
-        ("noon,1", "line 2: timestamp must be Unix time"),
-        ("2026-11-22T10:00:00Z,-1", "line 2: requests must be a whole number"),
+        ("1700000000,1\n1600000000,1", "line 3: timestamps must be ascending"),
+        ("noon,1", "line 2: must be two numbers"),
+        ("1700000000,-1", "line 2: requests must be a whole number"),
     ],
 )
 def test_a_wrong_timestamp_is_reported_with_its_line(rows, complaint):

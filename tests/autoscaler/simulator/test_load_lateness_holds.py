@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from autoscaler.reports import ReplicaReport, curve_to_floats
+from autoscaler.shared_budget import Claim, service_level_by_replicas, share_budget
 from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
-from autoscaler.sizing.budget import Claim, service_level_by_replicas, share_budget
 from policy.batcher.limits import limits_for
 from policy.batching_policy import BatchingPolicy
 from policy.front import FrontCosts

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.reports import ReplicaReport
-from autoscaler.sizing.budget import Claim, service_level_by_replicas, share_budget
+from autoscaler.shared_budget import Claim, service_level_by_replicas, share_budget
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
