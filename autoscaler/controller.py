@@ -15,12 +15,12 @@ could (`autoscaler.standbys`).
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from autoscaler.calibration import WindowCalibration
 from autoscaler.decision import Decision, FleetState
-from autoscaler.forecasting.demand import DemandForecast, DemandForecaster
+from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.observe.fleet_monitor import (
@@ -31,59 +31,15 @@ from autoscaler.observe.fleet_monitor import (
 )
 from autoscaler.pending_replicas import PendingReplicas, ScaleFromZero
 from autoscaler.reports import ReplicaReport
-from autoscaler.scale_down import (
-    ScaleDownStabilizer,
-    default_scale_down_delay_s,
-    first_fleet_kept_s,
-)
+from autoscaler.scale_down import default_scale_down_delay_s
 from autoscaler.settings import AUTO, AutoscalerSettings
 from autoscaler.sizing.fleet_sizing import FleetSizing
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from autoscaler.standbys import PROMOTION_S, STANDBY_PRICE, TwoTierStarts, standby_risk
+from autoscaler.tier import Horizon, Tier
 from policy.errors import InvalidInputError
 
 _STATE_VERSION = 7
-
-
-class _Tier:
-    """What is learned for one horizon: the forecast, its risk, and when replicas may go.
-
-    Attributes
-    ----------
-    first_fleet : int
-        Replicas at the first decision with a known demand; 0 before it.
-    """
-
-    def __init__(self, history: LoadHistory, method: str = "") -> None:
-        self.forecaster = DemandForecaster(history, method)
-        self.calibration = WindowCalibration()
-        self.stabilizer = ScaleDownStabilizer()
-        self.first_fleet = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "method": self.forecaster.method,
-            "calibration": self.calibration.state_dict(),
-            "stabilizer": self.stabilizer.state_dict(),
-            "first_fleet": self.first_fleet,
-        }
-
-    @classmethod
-    def from_state(cls, history: LoadHistory, state: Mapping[str, Any]) -> "_Tier":
-        tier = cls(history, str(state["method"]))
-        tier.calibration.load_state(state["calibration"])
-        tier.stabilizer = ScaleDownStabilizer.from_state(state["stabilizer"])
-        tier.first_fleet = int(state["first_fleet"])
-        return tier
-
-
-@dataclass(frozen=True)
-class _Demand:
-    """The rate to size for."""
-
-    per_s: float
-    forecast: DemandForecast
-    origin: str
 
 
 class Autoscaler:
@@ -111,9 +67,9 @@ class Autoscaler:
         self._monitor = FleetMonitor(settings or AutoscalerSettings())
         self._scale_from_zero = ScaleFromZero()
         self._pending = PendingReplicas()
-        self._replicas = _Tier(self._monitor.history)
+        self._replicas = Tier(self._monitor.history)
         #: For replicas and standbys together; None without standbys.
-        self._total: _Tier | None = None
+        self._total: Tier | None = None
 
     @property
     def settings(self) -> AutoscalerSettings:
@@ -170,7 +126,7 @@ class Autoscaler:
         elif self._total is None:
             # It begins with all that is known of the load.
             state = self._replicas.state_dict()
-            self._total = _Tier.from_state(self._monitor.history, state)
+            self._total = Tier.from_state(self._monitor.history, state)
 
     def _decide(self, now_s: float, fleet: FleetState) -> Decision:
         if fleet.current_replicas == 0 and fleet.min_replicas == 0 and fleet.waiting <= 0:
@@ -178,25 +134,39 @@ class Autoscaler:
         status = self._monitor.status(now_s)
         if isinstance(status, UnknownStatus):
             return self._decide_without_status(now_s, fleet, status)
+        horizon = self._horizon(self.horizon_s, self.risk)
         decision = self._scale(
-            self._replicas, now_s, fleet, fleet.current_replicas, status, self.horizon_s, self.risk
+            self._replicas, now_s, fleet, fleet.current_replicas, status, horizon
         )
-        if self._total is None or not decision.replicas:
+        if self._is_idle(now_s, fleet, status) and decision.replicas <= fleet.current_replicas:
+            idle_s = self._scale_from_zero.idle_s(now_s, self._monitor.load)
+            reason = f"scale in {fleet.current_replicas} -> 0: no request for {idle_s:.0f} s"
+            return replace(decision, replicas=0, reason=reason)
+        if self._total is None:
             return decision
-        is_auto = self._standbys_wanted == AUTO
-        total_risk = (
-            standby_risk(self.risk, self._standby_price) if is_auto else self._risk_of(self._total)
-        )
-        total = self._scale(
-            self._total,
-            now_s,
-            replace(fleet, min_replicas=max(1, fleet.min_replicas)),
-            fleet.total_ordered,
-            status,
-            self._start_time_s,
-            total_risk,
-        )
+        risk = self._risk_of(self._total)
+        if self._standbys_wanted == AUTO:
+            risk = standby_risk(self.risk, self._standby_price)
+        horizon = self._horizon(self._start_time_s, risk)
+        total = self._scale(self._total, now_s, fleet, fleet.total_ordered, status, horizon)
         return self._with_standbys(now_s, decision, total, fleet.most)
+
+    def _is_idle(self, now_s: float, fleet: FleetState, status: FleetStatus) -> bool:
+        """Return whether the last replica may go, because no request has come for long."""
+        if (
+            fleet.min_replicas
+            or status.silent_replicas
+            or self._serving_per_known(fleet, status) > 1
+        ):
+            return False
+        # The next request would wait for a start: stopping saves less than that if it comes soon.
+        delay_s = max(self.settings.scale_to_zero_delay_s, self._start_time_s)
+        return self._scale_from_zero.idle_s(now_s, self._monitor.load) > delay_s
+
+    def _serving_per_known(self, fleet: FleetState, status: FleetStatus) -> float:
+        """Return the replicas that serve, over those whose load is known; at least 1."""
+        serving = fleet.current_replicas if fleet.ready_replicas is None else fleet.ready_replicas
+        return max(1.0, serving / status.carrying_replicas)
 
     def _decide_without_status(
         self, now_s: float, fleet: FleetState, status: UnknownStatus
@@ -220,21 +190,29 @@ class Autoscaler:
 
     def _scale(
         self,
-        tier: _Tier,
+        tier: Tier,
         now_s: float,
         fleet: FleetState,
         current: int,
         status: FleetStatus,
-        horizon_s: float,
-        risk: float,
+        horizon: Horizon,
     ) -> Decision:
-        """Return the decision for one horizon: demand → size → hold → reason."""
-        current = _bounded(current, fleet)
-        demand = self._demand(tier, now_s, status, horizon_s, risk)
-        sizing = self._sizing(fleet)
+        """Return the decision for one horizon: bounds → demand → size → hold → reason."""
+        current, sizing = _bounded(current, fleet), self._sizing(fleet)
+        late_share_allowed = self._monitor.late_share_allowed
+        demand = tier.demand(now_s, status, self.settings, late_share_allowed, horizon)
         requirement = sizing.required(demand.per_s)
-        replicas, reason = self._hold(
-            tier, now_s, fleet, current, status, demand, sizing, horizon_s
+        replicas, reason = tier.hold(
+            now_s,
+            current,
+            demand,
+            sizing,
+            status,
+            horizon,
+            serving_per_known=self._serving_per_known(fleet, status),
+            window_s=self.settings.window_s,
+            known_s=self.watched_s(now_s),
+            start_time_s=self._start_time_s,
         )
         if (rate_per_s := sizing.fleet_rate_per_s(self.settings.retries)) is not None:
             capacity_per_s = math.nan if requirement.is_limited else replicas * rate_per_s
@@ -259,93 +237,11 @@ class Autoscaler:
             demand_per_s=demand.per_s,
             method=demand.forecast.method,
             margin=demand.forecast.margin,
-            risk=risk,
+            risk=horizon.risk,
             sla_rate_per_s=sizing.sla_rate_per_s(),
             silent_replicas=status.silent_replicas,
             report_interval_s=status.report_interval_s,
             bottleneck=status.bottleneck,
-        )
-
-    def _demand(
-        self, tier: _Tier, now_s: float, status: FleetStatus, horizon_s: float, risk: float
-    ) -> _Demand:
-        """Return the forecast with the burst factor, or what an overload needs if that is more."""
-        settings, history = self.settings, self._monitor.history
-        assert history.end_s is not None
-        tier.calibration.compliant_share = settings.compliant_share
-        tier.calibration.judge(
-            history.end_s, horizon_s, self._monitor.late_share_allowed, history.rates_of_minute
-        )
-        forecast = tier.forecaster.forecast(now_s, horizon_s, risk)
-        assert forecast is not None
-        forecast_per_s = settings.burst_factor * forecast.demand_per_s
-        if status.overload.rate_per_s > forecast_per_s:
-            origin = f"ahead of the forecast, because {status.overload.reason}"
-            return _Demand(status.overload.rate_per_s, forecast, origin)
-        adapted = ""
-        if settings.risk is None:
-            adapted = f" (adapted so that {settings.compliant_minutes:g}% of the minutes comply)"
-        return _Demand(
-            forecast_per_s, forecast, f"by {forecast.method} at a risk of {risk:.2g}{adapted}"
-        )
-
-    def _hold(
-        self,
-        tier: _Tier,
-        now_s: float,
-        fleet: FleetState,
-        current: int,
-        status: FleetStatus,
-        demand: _Demand,
-        sizing: FleetSizing,
-        horizon_s: float,
-    ) -> tuple[int, str]:
-        """Return the replicas to have, and why: more at once, fewer only after a delay."""
-        required = sizing.required(demand.per_s).replicas
-        delay_s = self._scale_down_delay_s(horizon_s)
-        tier.stabilizer.observe(now_s, demand.per_s, delay_s)
-        tier.first_fleet = tier.first_fleet or current
-        if required > current:
-            return required, f"scale out {current} -> {required}"
-        # Replicas that serve are assumed to carry their share of the load, even before their first
-        # report.
-        serving = fleet.current_replicas if fleet.ready_replicas is None else fleet.ready_replicas
-        serving_per_known = max(1.0, serving / status.carrying_replicas)
-        all_report = serving_per_known == 1 and not status.silent_replicas
-        idle_s = self._scale_from_zero.idle_s(now_s, self._monitor.load)
-        # The next request would wait for a start: stopping saves less than that if it comes soon.
-        if (
-            fleet.min_replicas == 0
-            and all_report
-            and idle_s > max(self.settings.scale_to_zero_delay_s, self._start_time_s)
-        ):
-            return 0, f"scale in {current} -> 0: no request for {idle_s:.0f} s"
-        if required == current:
-            return current, f"keep {current}"
-        if status.silent_replicas > status.replicas:
-            return current, f"keep {current}: most replicas do not report"
-        if tier.stabilizer.watched_s(now_s) < delay_s:
-            return current, f"keep {current}: watched for less than {delay_s:g} s"
-        stable_per_s = serving_per_known * tier.stabilizer.stable_demand_per_s(
-            demand.per_s, status.offered_per_s, self.settings.window_s
-        )
-        replicas = min(current, sizing.required(stable_per_s).replicas)
-        if replicas == current:
-            return current, (
-                f"keep {current}: the highest demand of the last {delay_s:g} s, "
-                f"{stable_per_s:.4g}/s, needs them"
-            )
-        known_s, kept_s = self.watched_s(now_s), first_fleet_kept_s(self._start_time_s)
-        if known_s < kept_s and replicas < tier.first_fleet:
-            replicas = min(current, tier.first_fleet)
-            if replicas == current:
-                return current, (
-                    f"keep {current}: the load has been known for {known_s:.0f} s, less than "
-                    f"{kept_s:.0f} s"
-                )
-        return replicas, (
-            f"scale in {current} -> {replicas}: enough for {stable_per_s:.4g}/s, the highest "
-            f"demand of the last {delay_s:g} s"
         )
 
     def _with_standbys(
@@ -386,7 +282,7 @@ class Autoscaler:
     def _sizing(self, fleet: FleetState) -> FleetSizing:
         return self._monitor.sizing(fleet.least, fleet.most)
 
-    def _risk_of(self, tier: _Tier) -> float:
+    def _risk_of(self, tier: Tier) -> float:
         return tier.calibration.risk if self.settings.risk is None else self.settings.risk
 
     @property
@@ -414,6 +310,9 @@ class Autoscaler:
             return wanted
         starts = TwoTierStarts(self._promotion_s, self._start_time_s, self._standby_price)
         return AUTO if starts.pay else 0
+
+    def _horizon(self, seconds: float, risk: float) -> Horizon:
+        return Horizon(seconds, risk, self._scale_down_delay_s(seconds))
 
     def _scale_down_delay_s(self, horizon_s: float) -> float:
         if self.settings.scale_down_delay_s is not None:
@@ -503,8 +402,8 @@ class Autoscaler:
             raise InvalidInputError(f"state: must have version {_STATE_VERSION}")
         try:
             monitor = FleetMonitor.from_state(state["monitor"])
-            replicas = _Tier.from_state(monitor.history, state["replicas"])
-            total = state["total"] and _Tier.from_state(monitor.history, state["total"])
+            replicas = Tier.from_state(monitor.history, state["replicas"])
+            total = state["total"] and Tier.from_state(monitor.history, state["total"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"state: not usable ({error!r})") from error
         self._monitor, self._replicas, self._total = monitor, replicas, total

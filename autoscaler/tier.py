@@ -1,0 +1,182 @@
+"""The steps of a decision for one horizon: demand → size → hold.
+
+Each step takes what it needs, and returns its result with the words for the decision's reason.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler.calibration import WindowCalibration
+from autoscaler.forecasting.demand import DemandForecast, DemandForecaster
+from autoscaler.forecasting.load_history import LoadHistory
+from autoscaler.observe.fleet_monitor import FleetStatus
+from autoscaler.scale_down import ScaleDownStabilizer, first_fleet_kept_s
+from autoscaler.settings import AutoscalerSettings
+from autoscaler.sizing.fleet_sizing import FleetSizing
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """How far a decision looks ahead, and at which risk.
+
+    Attributes
+    ----------
+    seconds : float
+        Time until a replica ordered now serves.
+    risk : float
+        Share of the time in which the load may exceed the forecast demand.
+    scale_down_delay_s : float
+        How long fewer replicas must have been enough before some go.
+    """
+
+    seconds: float
+    risk: float
+    scale_down_delay_s: float
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The rate to size for.
+
+    Attributes
+    ----------
+    per_s : float
+        In requests per second.
+    forecast : DemandForecast
+    origin : str
+        Where it comes from, for people.
+    """
+
+    per_s: float
+    forecast: DemandForecast
+    origin: str
+
+
+class Tier:
+    """What is learned for one horizon: the forecast, its risk, and when replicas may go.
+
+    Attributes
+    ----------
+    first_fleet : int
+        Replicas at the first decision with a known demand; 0 before it.
+    """
+
+    def __init__(self, history: LoadHistory, method: str = "") -> None:
+        self.forecaster = DemandForecaster(history, method)
+        self.calibration = WindowCalibration()
+        self.stabilizer = ScaleDownStabilizer()
+        self.first_fleet = 0
+
+    def demand(
+        self,
+        now_s: float,
+        status: FleetStatus,
+        settings: AutoscalerSettings,
+        late_share_allowed: float,
+        horizon: Horizon,
+    ) -> Demand:
+        """Return the forecast with the burst factor, or what an overload needs if that is more."""
+        history = self.forecaster.history
+        assert history.end_s is not None
+        self.calibration.compliant_share = settings.compliant_share
+        self.calibration.judge(
+            history.end_s, horizon.seconds, late_share_allowed, history.rates_of_minute
+        )
+        forecast = self.forecaster.forecast(now_s, horizon.seconds, horizon.risk)
+        assert forecast is not None
+        forecast_per_s = settings.burst_factor * forecast.demand_per_s
+        if status.overload.rate_per_s > forecast_per_s:
+            origin = f"ahead of the forecast, because {status.overload.reason}"
+            return Demand(status.overload.rate_per_s, forecast, origin)
+        adapted = ""
+        if settings.risk is None:
+            adapted = f" (adapted so that {settings.compliant_minutes:g}% of the minutes comply)"
+        origin = f"by {forecast.method} at a risk of {horizon.risk:.2g}{adapted}"
+        return Demand(forecast_per_s, forecast, origin)
+
+    def hold(
+        self,
+        now_s: float,
+        current: int,
+        demand: Demand,
+        sizing: FleetSizing,
+        status: FleetStatus,
+        horizon: Horizon,
+        *,
+        serving_per_known: float,
+        window_s: float,
+        known_s: float,
+        start_time_s: float,
+    ) -> tuple[int, str]:
+        """Return the replicas to have, and why: more at once, fewer only after a delay.
+
+        Parameters
+        ----------
+        serving_per_known : float
+            Replicas that serve, over those whose load is known: the others are assumed to carry
+            their share.
+        window_s : float
+            Length of the window of the offered rate, in s.
+        known_s : float
+            For how long the load has been known.
+        start_time_s : float
+            How long a new replica takes to start.
+        """
+        delay_s = horizon.scale_down_delay_s
+        self.stabilizer.observe(now_s, demand.per_s, delay_s)
+        self.first_fleet = self.first_fleet or current
+        required = sizing.required(demand.per_s).replicas
+        if required > current:
+            return required, f"scale out {current} -> {required}"
+        if required == current:
+            return current, f"keep {current}"
+        if status.silent_replicas > status.replicas:
+            return current, f"keep {current}: most replicas do not report"
+        if self.stabilizer.watched_s(now_s) < delay_s:
+            return current, f"keep {current}: watched for less than {delay_s:g} s"
+        stable_per_s = serving_per_known * self.stabilizer.stable_demand_per_s(
+            demand.per_s, status.offered_per_s, window_s
+        )
+        replicas = min(current, sizing.required(stable_per_s).replicas)
+        if replicas == current:
+            return current, (
+                f"keep {current}: the highest demand of the last {delay_s:g} s, "
+                f"{stable_per_s:.4g}/s, needs them"
+            )
+        kept_s = first_fleet_kept_s(start_time_s)
+        if known_s < kept_s and replicas < self.first_fleet:
+            replicas = min(current, self.first_fleet)
+            if replicas == current:
+                return current, (
+                    f"keep {current}: the load has been known for {known_s:.0f} s, less than "
+                    f"{kept_s:.0f} s"
+                )
+        return replicas, (
+            f"scale in {current} -> {replicas}: enough for {stable_per_s:.4g}/s, the highest "
+            f"demand of the last {delay_s:g} s"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was learned as plain numbers, text, lists and dicts."""
+        return {
+            "method": self.forecaster.method,
+            "calibration": self.calibration.state_dict(),
+            "stabilizer": self.stabilizer.state_dict(),
+            "first_fleet": self.first_fleet,
+        }
+
+    @classmethod
+    def from_state(cls, history: LoadHistory, state: Mapping[str, Any]) -> "Tier":
+        """Make one from what `state_dict` returned.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            The state does not have this form.
+        """
+        tier = cls(history, str(state["method"]))
+        tier.calibration.load_state(state["calibration"])
+        tier.stabilizer = ScaleDownStabilizer.from_state(state["stabilizer"])
+        tier.first_fleet = int(state["first_fleet"])
+        return tier
