@@ -5,10 +5,9 @@ autoscaling policy. The settings in force travel with it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
-from operator import itemgetter
 
 from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -175,20 +174,18 @@ class ReplicaReport:
         InvalidInputError
             A value is missing or out of range.
         """
-        layout = _layout(tuple(values))
-        if layout.missing:
-            raise InvalidInputError(f"report of {replica_id}: {layout.missing} missing")
-        # A frozen dataclass sets its fields one at a time, which takes longer than all the rest.
-        report = cls.__new__(cls)
-        of_report = report.__dict__
-        of_report.update(_DEFAULTS)
-        of_report.update(zip(layout.floats, layout.floats_of(values), strict=True))
-        of_report["replica_id"], of_report["time_s"] = replica_id, time_s
-        of_report["settings"] = _settings(layout.settings, layout.settings_of(values))
-        of_report["late_shares"] = layout.late_shares_of(values)
-        of_report["overload_levels"] = layout.overload_levels_of(values)
-        report.__post_init__()
-        return report
+        given = {name: values[name] for name in _REPORT_FLOATS if name in values}
+        missing = [name for name in _REQUIRED if name not in given]
+        if missing:
+            raise InvalidInputError(f"report of {replica_id}: {', '.join(missing)} missing")
+        return cls(
+            replica_id,
+            time_s,
+            settings=_settings(tuple((name, values[name]) for name in _SETTINGS if name in values)),
+            late_shares=_series(_LATE_SHARES, values),
+            overload_levels=_series(_OVERLOAD_LEVELS, values),
+            **given,
+        )
 
 
 def curve_to_floats(
@@ -237,74 +234,24 @@ _REPORT_FLOATS = tuple(
     for value in fields(ReplicaReport)
     if value.name not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels")
 )
-_OPTIONAL = (
-    *("start_time_s", "sla_rate_per_s", "answered_total", "late_total"),
-    *("bottleneck_code", "refused_by_balancer_total", "standby"),
+_REQUIRED = tuple(
+    value.name
+    for value in fields(ReplicaReport)
+    if value.name in _REPORT_FLOATS and (value.default is MISSING or value.name == "counted_s")
 )
-_DEFAULTS = {
-    value.name: value.default for value in fields(ReplicaReport) if value.default is not MISSING
-}
 _SETTINGS = tuple(AutoscalerSettings().to_floats())
 
-_Getter = Callable[[Mapping[str, float]], tuple[float, ...]]
+
+_LATE_SHARES = tuple(_numbered(_LATE_SHARE_PREFIX, LoadLatenessCurve.MULTIPLES))
+_OVERLOAD_LEVELS = tuple(_numbered(_OVERLOAD_LEVEL_PREFIX, LoadLatenessCurve.OVERLOADS))
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where the parts of a report are in a flat dict with certain names.
-
-    Dozens of reports come every second, nearly all with the same names, so these are sorted once.
-    """
-
-    missing: str
-    floats: tuple[str, ...]
-    floats_of: _Getter
-    late_shares_of: _Getter
-    overload_levels_of: _Getter
-    settings: tuple[str, ...]
-    settings_of: _Getter
+def _series(names: tuple[str, ...], values: Mapping[str, float]) -> tuple[float, ...]:
+    """Return the values of `names`, -1 for a missing one; empty if the first is missing."""
+    return tuple(values.get(name, -1.0) for name in names) if names[0] in values else ()
 
 
 @lru_cache(maxsize=64)
-def _layout(names: tuple[str, ...]) -> _Layout:
-    given = frozenset(names)
-    floats = tuple(name for name in _REPORT_FLOATS if name in given)
-    settings = tuple(name for name in _SETTINGS if name in given)
-    missing = [n for n in _REPORT_FLOATS if n not in given and n not in _OPTIONAL]
-    return _Layout(
-        ", ".join(missing),
-        floats,
-        _getter(floats),
-        _numbered_getter(_LATE_SHARE_PREFIX, names),
-        _numbered_getter(_OVERLOAD_LEVEL_PREFIX, names),
-        settings,
-        _getter(settings),
-    )
-
-
-def _numbered_getter(prefix: str, names: tuple[str, ...]) -> _Getter:
-    count = sum(name.startswith(prefix) for name in names)
-    return _getter(tuple(f"{prefix}{number}" for number in range(count)))
-
-
-def _getter(names: tuple[str, ...]) -> _Getter:
-    """Return a function that reads the values of `names` from a dict; -1 for a missing one."""
-    if len(names) > 1:
-        pick = itemgetter(*names)
-
-        def read(values: Mapping[str, float]) -> tuple[float, ...]:
-            try:
-                found: tuple[float, ...] = pick(values)
-            except KeyError:
-                found = tuple(values.get(name, -1.0) for name in names)
-            return found
-
-        return read
-    return lambda values: tuple(values.get(name, -1.0) for name in names)
-
-
-@lru_cache(maxsize=64)
-def _settings(names: tuple[str, ...], floats: tuple[float, ...]) -> AutoscalerSettings | None:
+def _settings(floats: tuple[tuple[str, float], ...]) -> AutoscalerSettings | None:
     """Return the settings in a report, nearly always those of the one before; None without any."""
-    named = dict(zip(names, floats, strict=True))
-    return AutoscalerSettings.from_floats(named) if named else None
+    return AutoscalerSettings.from_floats(dict(floats)) if floats else None

@@ -23,7 +23,7 @@ from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.estimators import least_replicas
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve

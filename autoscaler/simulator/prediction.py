@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.sizing.equilibrium import rand_equilibrium
 from autoscaler.sizing.fleet_response import FleetResponse
+from autoscaler.sizing.rand import rand_equilibrium
 from policy.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from autoscaler.sizing.equilibrium import rand_equilibrium
-from autoscaler.sizing.rand import retried_response_time_cdf
+from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator, BatchQueuePrediction
-from autoscaler.sizing.estimators import FullBatchEstimator, Prediction
+from autoscaler.sizing.estimators import FullBatchEstimator, Prediction, least_replicas
 from autoscaler.sizing.rand import theorem_error_bound
-from autoscaler.sizing.search import least_replicas
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
@@ -57,18 +56,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices of replicas and energy, and of all standbys for an hour, in one currency."""
+    """Prices of replicas and energy, in one currency."""
 
     per_replica_h: float
     per_kwh: float
-    standbys_h: float = 0.0
 
     def per_h(self, plan: Plan) -> float:
         """Return the cost per hour; infinite if the replicas cannot carry the load."""
         if plan.mean_power_w is None:
             return math.inf
         energy_h = 1e-3 * plan.mean_power_w * self.per_kwh
-        return plan.prediction.replicas * self.per_replica_h + self.standbys_h + energy_h
+        return plan.prediction.replicas * self.per_replica_h + energy_h
 
 
 class Planner:

@@ -9,8 +9,6 @@ import click
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import FullBatchEstimator
 from autoscaler.sizing.planner import Plan, Planner, Prices
-from autoscaler.standbys import STANDBY_PRICE
-from deployments.config.document import load_service_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -27,12 +25,6 @@ _STAGES = {"front": "its front (event loop)", "device": "its device"}
 
 @click.command("plan")
 @click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
-@click.option(
-    "--config",
-    "config_file",
-    type=existing_file,
-    help="Config file: compare its num_cpus with the CPUs of the profile's measurement.",
-)
 @click.option(
     "--arrival-rate",
     type=option_types.arrival_rate,
@@ -96,7 +88,6 @@ _STAGES = {"front": "its front (event loop)", "device": "its device"}
 @json_option
 def command(
     profile_file: Path,
-    config_file: Path | None,
     arrival_rate: float,
     sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
@@ -119,20 +110,8 @@ def command(
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"
         )
-    cpus_note, standbys, standby_price = None, 0, 0.0
-    if config_file is not None:
-        config = load_service_config(config_file)
-        cpus_note = _cpus_note(profile, config.num_cpus)
-        settings = config.user_config.autoscaler.settings()
-        # With "auto", how many pay depends on how the load varies.
-        if isinstance(settings.standbys, int):
-            standbys, standby_price = settings.standbys, STANDBY_PRICE * replica_price
     planner = Planner(profile, objective, _estimator(profile, delays, estimator))
-    prices = (
-        None
-        if energy_price is None
-        else Prices(replica_price, energy_price, standbys * standby_price)
-    )
+    prices = None if energy_price is None else Prices(replica_price, energy_price)
     if prices is None:
         chosen = planner.least(arrival_rate, max_replicas)
     else:
@@ -153,8 +132,6 @@ def command(
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
-                "standbys": standbys,
-                "cpus_note": cpus_note,
             }
         )
         return
@@ -174,10 +151,6 @@ def command(
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
     click.echo("response times end at the replica: HAProxy's delay is not counted")
-    if standbys:
-        click.echo(f"standbys besides, by the config: {standbys}")
-    if cpus_note is not None:
-        click.echo(cpus_note)
     if prices is not None:
         click.echo(f"* costs {prices.per_h(chosen):.4g} an hour")
     if theorem_error is not None and theorem_error > objective.late_share_allowed:
@@ -195,16 +168,6 @@ def _estimator(
         return BatchQueueEstimator(profile, delays)
     full_batch_ms = float(profile.batch_interval_ms()[-1])
     return FullBatchEstimator(1e3 * profile.max_batch_size / full_batch_ms, full_batch_ms, delays)
-
-
-def _cpus_note(profile: Profile, num_cpus: float) -> str | None:
-    """Say it if the profile was measured with other CPUs than a replica has."""
-    if profile.cpus in (None, num_cpus):
-        return None
-    return (
-        f"the profile was measured with {profile.cpus:g} CPUs, but the config gives a replica "
-        f"{num_cpus:g} (num_cpus): measure it again with `sojourn profile --cpus {num_cpus:g}`"
-    )
 
 
 def _cells(row: Plan, chosen: Plan) -> list[object]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from autoscaler.sizing.rand import response_time_cdf
-from autoscaler.standbys import STANDBY_PRICE
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -226,27 +225,3 @@ def test_a_front_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_
     printed = capsys.readouterr().out
     assert "30 ms: 2 replicas" in printed
     assert "bottleneck of a replica: its front (event loop)" in printed
-
-
-@pytest.mark.slow
-def test_other_cpus_than_those_of_the_measurement_are_told_of(capsys, tmp_path):
-    config = PROFILE.parents[1] / "digits.yaml"
-    file = with_front(tmp_path, request_ms=0.01, batch_ms=0.0, shares_cpu=True)
-    rand = ("--estimator=rand", f"--config={config}")
-    content = plan(capsys, *rand, rate=200, response_time_ms=50, profile=file)
-    assert "measured with 2 CPUs, but the config gives a replica 1" in content["cpus_note"]
-    assert plan(capsys, *rand, rate=200, response_time_ms=50)["cpus_note"] is None
-
-
-@pytest.mark.slow
-def test_the_standbys_of_a_config_cost_their_share(capsys, tmp_path):
-    config = tmp_path / "standbys.yaml"
-    text = (PROFILE.parents[1] / "emulated-p4.yaml").read_text()
-    autoscaler = "autoscaler:\n            standbys: 2"
-    config.write_text(text.replace("autoscaler:", autoscaler))
-    prices = ("--energy-price=0.3", "--replica-price=10", "--estimator=rand")
-    alone, besides = plan(capsys, *prices), plan(capsys, *prices, f"--config={config}")
-    assert (alone["standbys"], besides["standbys"]) == (0, 2)
-    assert besides["cost_per_h"] == pytest.approx(alone["cost_per_h"] + 2 * STANDBY_PRICE * 10)
-    assert main([*arguments(), "--estimator=rand", f"--config={config}"]) == 0
-    assert "standbys besides, by the config: 2" in capsys.readouterr().out

@@ -14,8 +14,7 @@ from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
-from autoscaler.sizing.equilibrium import rand_equilibrium
-from autoscaler.sizing.rand import retried_response_time_cdf
+from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles

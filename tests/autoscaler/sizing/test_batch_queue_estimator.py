@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
-from autoscaler.sizing.equilibrium import rand_equilibrium
-from autoscaler.sizing.rand import response_time_cdf, retried_response_time_cdf
-from autoscaler.sizing.search import least_replicas
+from autoscaler.sizing.estimators import least_replicas
+from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf, retried_response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.sizing.estimators import FullBatchEstimator, Prediction
+from autoscaler.sizing.estimators import FullBatchEstimator, Prediction, least_replicas
 from autoscaler.sizing.rand import response_time_cdf
-from policy.errors import InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.try_delays import TryDelays
 
@@ -69,5 +69,124 @@ def test_with_a_limit_of_retries_the_percentile_can_be_infinite():
     ],
 )
 def test_values_out_of_range_are_refused(call):
+    with pytest.raises(InvalidInputError):
+        call()
+
+
+# GoogLeNet on a Tesla P4: a full batch of 32 takes 10.8152 ms.
+P4 = FullBatchEstimator(32 / 10.8152e-3, 10.8152, TryDelays(1.0, 1.0, 2.0))
+
+rates = st.floats(0, 50_000)
+response_times = st.floats(12, 500)
+percentiles = st.floats(50, 99.99)
+
+
+@given(rates, response_times, percentiles)
+def test_no_smaller_number_meets_the_sla(rate, response_time_ms, percentile):
+    objective = ServiceLevelObjective(response_time_ms, percentile)
+    found = least_replicas(P4, rate, objective, max_replicas=1_000_000)
+    assert found.meets(objective)
+    assert rate < found.replicas * P4.capacity_per_s
+    fewer = range(max(1, found.replicas - 200), found.replicas)
+    assert not any(P4.predict(rate, n, objective).meets(objective) for n in fewer)
+
+
+@given(rates, response_times, percentiles, st.floats(1, 2))
+def test_a_harder_task_never_needs_fewer_replicas(rate, response_time_ms, percentile, factor):
+    def required(rate, response_time_ms, percentile):
+        objective = ServiceLevelObjective(response_time_ms, percentile)
+        return least_replicas(P4, rate, objective, max_replicas=1_000_000).replicas
+
+    here = required(rate, response_time_ms, percentile)
+    assert required(rate * factor, response_time_ms, percentile) >= here
+    assert required(rate, response_time_ms * factor, percentile) <= here
+    assert required(rate, response_time_ms, percentile / factor) <= here
+
+
+def test_a_limit_of_retries_counts():
+    estimator = FullBatchEstimator(100.0, 10.0, TryDelays(retries=2))
+    found = least_replicas(estimator, 80.0, ServiceLevelObjective(1000, 99))
+    assert found.replicas == 4  # 0.2154³ = 1%
+
+
+def test_replicas_at_their_capacity_are_never_enough():
+    estimator = FullBatchEstimator(100.0, 10.0)
+    assert least_replicas(estimator, 300.0, ServiceLevelObjective(1e6, 0.1)).replicas == 4
+
+
+def test_an_sla_that_no_number_meets_says_what_would_help():
+    with pytest.raises(InfeasibleError, match=r"allow 11\.82 ms or more") as error:
+        least_replicas(P4, 1.0, ServiceLevelObjective(11.8, 99))
+    assert "\n" not in str(error.value)
+    assert least_replicas(P4, 1.0, ServiceLevelObjective(11.8152, 99)).replicas == 1
+
+
+def test_an_sla_that_the_bounds_rule_out_says_what_would_help():
+    with pytest.raises(InfeasibleError, match="allow more replicas"):
+        least_replicas(P4, 10_000, ServiceLevelObjective(50, 99), max_replicas=3)
+
+
+def test_the_bounds_are_kept():
+    objective = ServiceLevelObjective(50, 99)
+    assert least_replicas(P4, 0.0, objective).replicas == 1
+    assert least_replicas(P4, 0.0, objective, min_replicas=3).replicas == 3
+
+
+class _Counting:
+    """A monotone estimator that counts its predictions."""
+
+    capacity_per_s = 10.0
+    monotone = True
+
+    def __init__(self, least):
+        self.least, self.asked = least, []
+
+    def predict(self, arrival_rate_per_s, replicas, objective):
+        self.asked.append(replicas)
+        return Prediction(replicas, float(replicas >= self.least), 1.0)
+
+    def check_feasible(self, objective):
+        """Find nothing wrong."""
+
+
+@given(st.integers(1, 200), st.integers(1, 50))
+def test_no_number_is_predicted_twice(least, load):
+    estimator = _Counting(least)
+    found = least_replicas(estimator, 10.0 * load - 5, ServiceLevelObjective(50, 99))
+    assert found.replicas == max(least, load)
+    assert len(estimator.asked) == len(set(estimator.asked))
+    assert len(estimator.asked) <= 2 + 2 * math.log2(max(2, found.replicas - load + 2))
+
+
+class _Peaked:
+    """An estimator that is not monotone: only 7 to 9 replicas meet the SLA."""
+
+    capacity_per_s = 10.0
+    monotone = False
+
+    def predict(self, arrival_rate_per_s, replicas, objective):
+        return Prediction(replicas, 1.0 if 7 <= replicas <= 9 else 0.0, 1.0)
+
+    def check_feasible(self, objective):
+        pass
+
+
+def test_an_estimator_that_is_not_monotone_is_searched_one_by_one():
+    objective = ServiceLevelObjective(50, 99)
+    assert least_replicas(_Peaked(), 15.0, objective).replicas == 7
+    assert least_replicas(_Peaked(), 15.0, objective, min_replicas=8).replicas == 8
+    with pytest.raises(InfeasibleError):
+        least_replicas(_Peaked(), 15.0, objective, min_replicas=10)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: least_replicas(P4, math.nan, ServiceLevelObjective(50, 99)),
+        lambda: least_replicas(P4, 1, ServiceLevelObjective(50, 99), 0),
+        lambda: least_replicas(P4, 1, ServiceLevelObjective(50, 99), 5, 4),
+    ],
+)
+def test_searches_out_of_range_are_refused(call):
     with pytest.raises(InvalidInputError):
         call()
