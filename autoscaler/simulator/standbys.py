@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.start_time import StartTime
+from autoscaler.standbys import STANDBY_PRICE
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Standbys:
     """
 
     start_time: StartTime
-    price: float = AutoscalerSettings.standby_price
+    price: float = STANDBY_PRICE
 
 
 class StandbyPool:
