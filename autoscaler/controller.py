@@ -23,18 +23,18 @@ from autoscaler.decision import Decision, FleetState
 from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history.learning import FleetSetting, Learned
-from autoscaler.observe.fleet_monitor import (
-    SLOW_INTERVAL_S,
-    FleetMonitor,
-    FleetStatus,
-    UnknownStatus,
-)
+from autoscaler.observe.fleet_monitor import FleetMonitor, FleetStatus, UnknownStatus
 from autoscaler.pending_replicas import PendingReplicas, ScaleFromZero
+from autoscaler.remarks import (
+    bottleneck_remark,
+    correction_remark,
+    pending_remark,
+    report_remark,
+)
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_down import default_scale_down_delay_s
 from autoscaler.settings import AUTO, AutoscalerSettings
 from autoscaler.sizing.fleet_sizing import FleetSizing
-from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION
 from autoscaler.standbys import PROMOTION_S, STANDBY_PRICE, TwoTierStarts, standby_risk
 from autoscaler.tier import Horizon, Tier
 from policy.errors import InvalidInputError
@@ -186,7 +186,7 @@ class Autoscaler:
             replicas = max(current, required)
             reason = f"order {replicas}: {fleet.waiting:g} requests wait and nothing serves"
         pending = self._pending.late(now_s, self._start_time_s)
-        return self._decision(replicas, reason + _pending_remark(pending, fleet), pending)
+        return self._decision(replicas, reason + pending_remark(pending, fleet), pending)
 
     def _scale(
         self,
@@ -219,10 +219,10 @@ class Autoscaler:
             tier.calibration.note_order(now_s, capacity_per_s)
         pending = self._pending.late(now_s, self._start_time_s)
         remarks = (
-            requirement.remark or _correction_remark(self._monitor.sla_correction.correction),
-            _bottleneck_remark(status.bottleneck),
-            _report_remark(status),
-            _pending_remark(pending, fleet),
+            requirement.remark or correction_remark(self._monitor.sla_correction.correction),
+            bottleneck_remark(status.bottleneck),
+            report_remark(status),
+            pending_remark(pending, fleet),
         )
         return self._decision(
             replicas,
@@ -411,44 +411,3 @@ class Autoscaler:
 
 def _bounded(replicas: int, fleet: FleetState) -> int:
     return min(max(replicas, fleet.least), fleet.most)
-
-
-def _correction_remark(correction: float) -> str:
-    if correction > MIN_CORRECTION:
-        return ""
-    return (
-        "; devices are slower than their profile, and the correction is at its minimum of "
-        f"{correction:g}"
-    )
-
-
-def _bottleneck_remark(bottleneck: str | None) -> str:
-    if bottleneck == "neither":
-        return (
-            "; bottleneck: neither event loop nor device; other processes use the replicas' "
-            "cores, or HAProxy is too busy (another replica on the same machine does not help)"
-        )
-    return "" if bottleneck is None else f"; bottleneck: {bottleneck}"
-
-
-def _report_remark(status: FleetStatus) -> str:
-    remark = ""
-    if status.silent_replicas:
-        remark = (
-            f"; replicas that serve without reporting: {status.silent_replicas}, with the mean "
-            "load of the others"
-        )
-    if status.report_interval_s >= SLOW_INTERVAL_S:
-        remark += (
-            f"; reports come only every {status.report_interval_s:.0f} s, set metrics_interval_s: 1"
-        )
-    return remark
-
-
-def _pending_remark(pending: int, fleet: FleetState) -> str:
-    if not pending:
-        return ""
-    return (
-        f"; only {fleet.total_ready} of {fleet.total_ordered} serve: {pending} do not start "
-        "(is there room for them on the cluster?)"
-    )
