@@ -108,7 +108,7 @@ class Decision:
     correction : float
         Factor on the SLA rate that replicas report, learned from measured lateness.
     model_error : float or None
-        Measured minus predicted fraction of late requests; None while it cannot be told.
+        Measured minus predicted fraction of late requests; None while it is unknown.
     scale_down_delay_s : float
         How long fewer replicas must have been enough before some go.
     silent_replicas : int

@@ -36,8 +36,6 @@ logger = logging.getLogger("ray.serve")
 
 #: How often the state is saved; it is also saved when the number of replicas changes.
 SAVE_PERIOD_S = 10.0
-#: A due save waits this long for a decision without new reports, which takes half as long.
-_SAVE_WAITS_S = 2.0
 #: A state that was saved later than now by more, under a clock that was ahead, is dropped: nothing
 #: new would be learned until the clock is there again.
 _CLOCK_AHEAD_S = 60.0
@@ -74,7 +72,7 @@ class ScaledDeployment:
     autoscaler : Autoscaler
     log : DecisionLog
     roles : RolesPublisher
-        Which replicas stand by.
+        Which replicas are on standby.
     dry_run : bool
         Whether decisions are only recorded and not carried out.
     last_asked_s : float
@@ -94,7 +92,6 @@ class ScaledDeployment:
         self._store = store
         self._decided = 0
         self._running: Sequence[str] = ()
-        self._has_news = False
         self._saved_s = 0.0
         self._report_trouble = ""
         self._saving: list[Future[None]] = []
@@ -137,7 +134,6 @@ class ScaledDeployment:
         Decision
             In a dry run, its `replicas` must not be ordered.
         """
-        self._has_news = not set(map(id, self.reports)).issuperset(map(id, reports))
         self.last_asked_s, self.reports, self._running = now_s, reports, running
         is_loaded = self._is_loaded(now_s)
         if dry_run is not None:
@@ -213,8 +209,7 @@ class ScaledDeployment:
             self.roles.publish(
                 now_s, self._running, decision.replicas, decision.standbys, self.reports
             )
-        patience_s = SAVE_PERIOD_S + (_SAVE_WAITS_S if self._has_news else 0.0)
-        overdue = not 0 <= now_s - self._saved_s < patience_s
+        overdue = not 0 <= now_s - self._saved_s < SAVE_PERIOD_S
         # If the store is slow, wait until it has caught up, and then save the newest state.
         if (recorded or overdue) and all(saved.done() for saved in self._saving):
             self._saved_s = now_s

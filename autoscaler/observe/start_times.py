@@ -62,7 +62,7 @@ class StartTimes:
         self._became_ready_s.extend([now_s] * max(0, ready - self._ready))
         self._ready = ready
         self._match(now_s)
-        # The orders of replicas that are ready stay until a first report tells which they are.
+        # The orders of replicas that are ready stay until their first report.
         open_orders = max(0, ordered - ready) + len(self._became_ready_s)
         del self._orders_s[open_orders:]
         self._orders_s += [now_s] * (open_orders - len(self._orders_s))

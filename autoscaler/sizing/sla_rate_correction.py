@@ -112,7 +112,7 @@ class SlaRateCorrection:
         Factor on the SLA rate of the replicas' model.
     error : float or None
         Measured minus predicted fraction of requests that the first replica asked refuses or
-        answers late, over about ten minutes. None while it cannot be told.
+        answers late, over about ten minutes. None while it is unknown.
     """
 
     def __init__(self) -> None:
