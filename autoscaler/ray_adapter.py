@@ -5,8 +5,8 @@ controller, and pickles this module by value. So this module holds no state: the
 their history live in `autoscaler.scaled_deployments`, which Ray imports as installed.
 
 A deployment may have no replica (`min_replicas: 0`). HAProxy then sends a request to the proxy on
-the head node, which holds it until there is one and notifies Serve's controller at once. Ray orders a
-first replica itself, without asking a policy. How many more are needed is decided here as soon as
+the head node, which holds it until there is one and notifies Serve's controller at once. Ray orders
+a first replica itself, without asking a policy. How many more are needed is decided here as soon as
 that one runs.
 """
 
