@@ -119,7 +119,9 @@ class Autoscaler:
         if fleet.ready_replicas is not None:
             self._monitor.start_times.track(now_s, fleet.total_ordered, fleet.total_ready)
             self._pending.observe(now_s, fleet.total_ordered, fleet.total_ready)
-        self._monitor.update(now_s, fleet.ready_replicas)
+        is_known = fleet.ready_replicas is not None
+        serving = fleet.current_replicas if fleet.ready_replicas is None else fleet.ready_replicas
+        self._monitor.update(now_s, serving, all_known=is_known)
         self._scale_from_zero.observe(now_s, fleet, self._monitor.load)
         if not self._standbys_wanted:
             self._total = None
@@ -153,20 +155,11 @@ class Autoscaler:
 
     def _is_idle(self, now_s: float, fleet: FleetState, status: FleetStatus) -> bool:
         """Return whether the last replica may go, because no request has come for long."""
-        if (
-            fleet.min_replicas
-            or status.silent_replicas
-            or self._serving_per_known(fleet, status) > 1
-        ):
+        if fleet.min_replicas or status.silent_replicas or status.serving_per_known > 1:
             return False
         # The next request would wait for a start: stopping saves less than that if it comes soon.
         delay_s = max(self.settings.scale_to_zero_delay_s, self._start_time_s)
         return self._scale_from_zero.idle_s(now_s, self._monitor.load) > delay_s
-
-    def _serving_per_known(self, fleet: FleetState, status: FleetStatus) -> float:
-        """Return the replicas that serve, over those whose load is known; at least 1."""
-        serving = fleet.current_replicas if fleet.ready_replicas is None else fleet.ready_replicas
-        return max(1.0, serving / status.carrying_replicas)
 
     def _decide_without_status(
         self, now_s: float, fleet: FleetState, status: UnknownStatus
@@ -209,10 +202,7 @@ class Autoscaler:
             sizing,
             status,
             horizon,
-            serving_per_known=self._serving_per_known(fleet, status),
-            window_s=self.settings.window_s,
-            known_s=self.watched_s(now_s),
-            start_time_s=self._start_time_s,
+            self._start_time_s,
         )
         if (rate_per_s := sizing.fleet_rate_per_s(self.settings.retries)) is not None:
             capacity_per_s = math.nan if requirement.is_limited else replicas * rate_per_s

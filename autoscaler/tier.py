@@ -103,23 +103,12 @@ class Tier:
         sizing: FleetSizing,
         status: FleetStatus,
         horizon: Horizon,
-        *,
-        serving_per_known: float,
-        window_s: float,
-        known_s: float,
         start_time_s: float,
     ) -> tuple[int, str]:
         """Return the replicas to have, and why: more at once, fewer only after a delay.
 
         Parameters
         ----------
-        serving_per_known : float
-            Replicas that serve, over those whose load is known: the others are assumed to carry
-            their share.
-        window_s : float
-            Length of the window of the offered rate, in s.
-        known_s : float
-            For how long the load has been known.
         start_time_s : float
             How long a new replica takes to start.
         """
@@ -135,8 +124,8 @@ class Tier:
             return current, f"keep {current}: most replicas do not report"
         if self.stabilizer.watched_s(now_s) < delay_s:
             return current, f"keep {current}: watched for less than {delay_s:g} s"
-        stable_per_s = serving_per_known * self.stabilizer.stable_demand_per_s(
-            demand.per_s, status.offered_per_s, window_s
+        stable_per_s = status.serving_per_known * self.stabilizer.stable_demand_per_s(
+            demand.per_s, status.offered_per_s, status.window_s
         )
         replicas = min(current, sizing.required(stable_per_s).replicas)
         if replicas == current:
@@ -145,12 +134,12 @@ class Tier:
                 f"{stable_per_s:.4g}/s, needs them"
             )
         kept_s = first_fleet_kept_s(start_time_s)
-        if known_s < kept_s and replicas < self.first_fleet:
+        if status.known_s < kept_s and replicas < self.first_fleet:
             replicas = min(current, self.first_fleet)
             if replicas == current:
                 return current, (
-                    f"keep {current}: the load has been known for {known_s:.0f} s, less than "
-                    f"{kept_s:.0f} s"
+                    f"keep {current}: the load has been known for {status.known_s:.0f} s, less "
+                    f"than {kept_s:.0f} s"
                 )
         return replicas, (
             f"scale in {current} -> {replicas}: enough for {stable_per_s:.4g}/s, the highest "

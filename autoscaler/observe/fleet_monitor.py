@@ -46,12 +46,17 @@ class FleetStatus:
     silent_replicas : int
         Replicas that serve and should report, but do not; `offered_per_s` and `backlog` include
         their share.
-    carrying_replicas : int
-        Replicas whose load is known or extrapolated.
+    serving_per_known : float
+        Replicas that serve, over those whose load is known or extrapolated: the others are assumed
+        to carry their share, too. At least 1.
     report_interval_s : float
         Time between two reports of a replica.
     offered_per_s : float
         Requests per second that clients offer, as the mean over the rate window.
+    window_s : float
+        Length of the rate window, in s.
+    known_s : float
+        For how long the load has been known.
     backlog : float
         Requests in the queues beyond what is normal.
     overload : OverloadNeed
@@ -62,9 +67,11 @@ class FleetStatus:
 
     replicas: int
     silent_replicas: int
-    carrying_replicas: int
+    serving_per_known: float
     report_interval_s: float
     offered_per_s: float
+    window_s: float
+    known_s: float
     backlog: float
     overload: OverloadNeed
     bottleneck: str | None
@@ -146,8 +153,8 @@ class FleetMonitor:
         self._live: _Live | None = None
         self._rates: RateHistory | None = None
         self._median_replicas: tuple[MedianReplica, ...] = ()
-        #: Replicas that should report.
-        self._expected = 0
+        #: Replicas that should report, and replicas that serve.
+        self._expected = self._serving = 0
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
         """Take in reports, in any order; late and repeated ones are ignored.
@@ -183,18 +190,21 @@ class FleetMonitor:
                 serving_since_s = report.time_s - report.counted_s if before is None else None
                 self.start_times.observe(name, report.start_time_s, serving_since_s)
 
-    def update(self, now_s: float, ready_replicas: int | None = None) -> None:
+    def update(self, now_s: float, serving_replicas: int, *, all_known: bool = True) -> None:
         """Learn from all that was reported until now.
 
         Parameters
         ----------
         now_s : float
             On the clock of the reports' ``time_s``.
-        ready_replicas : int or None
-            How many replicas serve, whether they report or not; None if unknown.
+        serving_replicas : int
+            How many replicas serve, whether they report or not.
+        all_known : bool
+            Whether that is known, and not only how many were ordered.
         """
-        if ready_replicas is not None:
-            self._expected = self.load.expect(now_s, ready_replicas)
+        self._serving = serving_replicas
+        if all_known:
+            self._expected = self.load.expect(now_s, serving_replicas)
         if self._is_stale(now_s):
             return
         for name in self.load.forget_before(now_s - _FORGET_AFTER_S):
@@ -242,9 +252,11 @@ class FleetMonitor:
         return FleetStatus(
             replicas=reporting,
             silent_replicas=silent,
-            carrying_replicas=max(live.replicas, self._expected),
+            serving_per_known=max(1.0, self._serving / max(live.replicas, self._expected)),
             report_interval_s=self._interval_s,
             offered_per_s=rates.current_per_s,
+            window_s=self.settings.window_s,
+            known_s=now_s - self.load.first_s,
             backlog=backlog,
             overload=overload_need(
                 rates.recent,
