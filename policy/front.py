@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from policy.errors import InvalidInputError
-from policy.profile_parts import check_keys, check_number
+from policy.profile_values import check_keys, check_number
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,12 @@ class LatencyQuantiles:
         ranks = np.array(
             [NormalDist().inv_cdf(percentile / 100) for percentile in self.percentiles]
         )
-        return np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS)).T, _weights()
+        ratios = np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS))
+        return np.ascontiguousarray(ratios.T), _weights()
 
-    def ranks(self, deviates: FloatArray) -> FloatArray:
-        """Return the positions of standard normal variables among `points`, same shape."""
+    @staticmethod
+    def ranks(deviates: FloatArray) -> FloatArray:
+        """Return the places of standard normal variables among `points`, same shape."""
         step = 2 * _MAX_DEVIATIONS / (_POINTS - 1)
         return np.clip((deviates + _MAX_DEVIATIONS) / step, 0.0, _POINTS - 1.0)
 

@@ -20,7 +20,7 @@ sizing with the highest rate, but for gains too small to matter.
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
-from policy.response_time.timely_admission import timely_refused_share
+from policy.response_time.sample import refused_share
 
 #: A replica that meets the SLA only below this share of its capacity is no solution: it would take
 #: more than a hundred times the replicas that carry the load.
@@ -271,19 +271,31 @@ class _PolicyCurve:
 
     def level_if_refused_by_time(self, arrival_rate_per_s: float, admit_within_ms: float) -> float:
         """Return the fraction answered in time beyond the SLA's rate, where the rest is refused."""
-        refused = timely_refused_share(
-            self._profile,
-            self.sizing,
-            arrival_rate_per_s,
-            waiting_room=self._room,
-            admit_within_ms=admit_within_ms,
-            response_time_ms=self._response_time_ms,
-        )
+        refused = self._refused_by_time(arrival_rate_per_s, admit_within_ms)
         # Where the device could do more than the front passes on, less is in time, but no less than
         # at the rate within the SLA.
         at_sla_rate_per_s = (1 - self._late_share_allowed) * self.sla_rate_per_s
         passed_on_per_s = max(_MAX_PASSED_ON * self._pass_on_capacity_per_s(), at_sla_rate_per_s)
-        return min(1 - refused, passed_on_per_s / arrival_rate_per_s)
+        most_per_s = min(self.capacity_per_s, passed_on_per_s)
+        return min(1 - refused, most_per_s / arrival_rate_per_s)
+
+    def _refused_by_time(self, arrival_rate_per_s: float, admit_within_ms: float) -> float:
+        """Return the share refused by a replica that admits only what it can answer in time.
+
+        It counts full batches of the times that it believes, the means of those that vary. Those
+        that smaller batches would answer too late are dropped: they count as refused.
+        """
+        believed_ms, profile = self._profile.latency_ms, replace(self._profile, front=None)
+        if profile.latency_quantiles is not None:
+            means_ms = np.maximum.accumulate(profile.latency_quantiles.means_ms(believed_ms))
+            profile = replace(profile, latency_ms=means_ms, latency_quantiles=None, energy_mj=None)
+        rules = [(admit_within_ms, believed_ms.size, believed_ms[-1])]
+        largest = self.sizing.max_batch_size
+        if largest < believed_ms.size:
+            rules.append((self._response_time_ms, largest, believed_ms[largest - 1]))
+        return refused_share(
+            profile, self.sizing.policy(1), arrival_rate_per_s, self._room, np.array(rules)
+        )
 
     def _pass_on_capacity_per_s(self) -> float:
         """Return what the front can pass on at most; infinity if it takes no time."""

@@ -4,9 +4,9 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import Objective, Weights
 from policy.profile import Profile
-from policy.solution import Solution
 from policy.solvers import constrained, exact, tandem
 from policy.solvers.reference import solution as reference
+from policy.solvers.solution import Solution
 
 
 def solve(

@@ -27,14 +27,19 @@ from numpy.typing import NDArray
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.front import FrontCosts
 from policy.latency_quantiles import LatencyQuantiles
-from policy.profile_tables import check_table, expand_table, number
+from policy.profile_values import check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
 
 #: Lower arrival rates are computed as this one: the times between arrivals would overflow.
 LEAST_RATE_PER_S = 1e-100
-# No memory holds the tables of a mistyped size.
-_LARGEST_BATCH = 1_000_000
+#: At a higher load, a share of the capacity, rounding decides how long the queue is.
+MAX_LOAD = 1 - 1e-9
+TOO_CLOSE = f", and computes nothing above {MAX_LOAD:.7%} of that"
+# The equations of larger batches fill the memory.
+_LARGEST_BATCH = 2048
+# Times of batches that no device has: the squares of rates and times would overflow.
+_LEAST_MS, _LONGEST_MS = 1e-9, 1e12
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +94,12 @@ class Profile:
             check_table(name, table)
             table.setflags(write=False)
             object.__setattr__(self, name, table)
-        if self.latency_ms[0] <= 0:
+        shortest_ms, longest_ms = float(self.latency_ms[0]), float(self.latency_ms[-1])
+        if not (shortest_ms >= _LEAST_MS and longest_ms <= _LONGEST_MS):
+            wrong_ms = longest_ms if shortest_ms >= _LEAST_MS else shortest_ms
             raise InvalidInputError(
-                f"profile: latency_ms must be above 0, not {self.latency_ms[0]:g}"
+                f"profile: latency_ms must be from {_LEAST_MS:g} to {_LONGEST_MS:g}, "
+                f"not {wrong_ms:g}"
             )
         if self.energy_mj is not None and self.energy_mj.size != self.latency_ms.size:
             raise InvalidInputError(
@@ -259,7 +267,7 @@ class Profile:
         capacity_per_s = self.capacity_per_s
         if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
             raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
-        if arrival_rate_per_s >= capacity_per_s:
+        if arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
             stage = "front (event loop)" if self.bottleneck(capacity_per_s) == "front" else "device"
             raise InfeasibleError(
                 f"arrival rate: {arrival_rate_per_s:g} per second is not below the "

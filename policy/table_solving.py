@@ -14,7 +14,7 @@ from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import average_cost, solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solution import Solution, meets_sla
+from policy.solvers.solution import Solution, meets_sla
 from policy.table import PolicyTable, check_rates, source_hash
 
 # Close to the capacity the queue, not the policy, determines the response time.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policy.optimization import solve
     from policy.profile import Profile
     from policy.response_time.evaluation import Evaluation, evaluate
-    from policy.solution import Solution
+    from policy.solvers.solution import Solution
     from policy.table import PolicyTable
     from policy.table_solving import solve_table
 
@@ -78,7 +78,7 @@ _MODULES = {
     "RowsError": "deployments.errors",
     "ServiceLevelObjective": "policy.objective",
     "SojournError": "policy.errors",
-    "Solution": "policy.solution",
+    "Solution": "policy.solvers.solution",
     "Stage": "deployments.pipelines.core.steps",
     "StageError": "deployments.pipelines.core.errors",
     "StoreError": "deployments.modelstore.errors",

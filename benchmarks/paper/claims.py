@@ -13,8 +13,8 @@ from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
-from policy.solution import Solution
 from policy.solvers.reference import policy_iteration
+from policy.solvers.solution import Solution
 
 LOADS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))
 #: The policies that the paper compares its own with.

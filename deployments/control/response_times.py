@@ -27,8 +27,6 @@ PREDICT_EVERY = 5
 #: A prediction that takes long is repeated only after this many times what it took: its thread
 #: competes with the requests for the interpreter.
 REST_FACTOR = 100
-#: Policies that are no control limits take up to a second to evaluate where batches are larger.
-MAX_TABLE_BATCH = 64
 #: Fraction of the capacity above which nothing is predicted: it would take long and say little.
 MAX_INTENSITY = 0.97
 
@@ -84,9 +82,7 @@ async def _predict(profile: Profile, core: BatcherCore) -> tuple[list[float], fl
     """Return percentiles, none if that is not possible, and the CPU time that they took in s."""
     now_s = time.monotonic()
     rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
-    limit = BatchingPolicy.from_control_limit(policy.control_limit, policy.max_batch_size)
-    takes_long = policy.actions != limit.actions and policy.max_batch_size > MAX_TABLE_BATCH
-    if takes_long or not 0 < rate_per_s < MAX_INTENSITY * profile.capacity_per_s:
+    if not 0 < rate_per_s < MAX_INTENSITY * profile.capacity_per_s:
         return [], 0.0
     longest_wait_ms = core.longest_wait_ms(policy)
     if longest_wait_ms < (policy.max_wait_ms or math.inf):

@@ -8,30 +8,103 @@ docs/response_times.md derive them.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import pdtrc
 
-from policy.probability import poisson_pmf, poisson_table
-from policy.response_time.quadrature import gauss_legendre
-from policy.response_time.queue_system import EmbeddedChain, QueueSystem
+from policy.numerics.markov import stationary_with_tail, tail_decay
+from policy.numerics.probability import poisson_pmf, poisson_table
+from policy.numerics.quadrature import gauss_legendre
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
 
 _POINTS, _WEIGHTS = gauss_legendre(24)
+_LOG_TAIL = 32.0
+"""Queue lengths of a probability below ``exp(-_LOG_TAIL)`` are left out."""
 
 
 @dataclass(frozen=True)
-class ControlLimitQueue(QueueSystem):
+class ControlLimitQueue:
     """A device under a control limit and a max wait, with Poisson arrivals.
 
     Attributes
     ----------
+    arrival_rate : float
+        Requests per millisecond, λ.
+    batch_times_ms : ndarray of float, shape (max_batch_size,)
+        τ: entry ``b - 1`` is the time a batch of ``b`` takes.
+    max_wait_ms : float
+        d: a free device starts in any case when the oldest request has this age; infinite: never.
+    waiting_room : int or None
+        Requests that may wait besides those in service. None: any number.
     control_limit : int
         L: the queue length at which a free device starts.
     """
 
+    arrival_rate: float
+    batch_times_ms: FloatArray
+    max_wait_ms: float
+    waiting_room: int | None
     control_limit: int
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch size: that of every longer queue."""
+        return int(self.batch_times_ms.size)
+
+    @property
+    def full_batch_ms(self) -> float:
+        """Time that such a batch takes."""
+        return float(self.batch_times_ms[-1])
+
+    @cached_property
+    def tail_decay(self) -> float:
+        """Minus the logarithm of `tail_ratio`; only without a waiting room."""
+        return tail_decay(self.arrival_rate * self.full_batch_ms, self.max_batch_size)
+
+    @property
+    def tail_ratio(self) -> float:
+        """Ratio of the probabilities of two successive long queues; 0 with a waiting room."""
+        return 0.0 if self.waiting_room is not None else float(np.exp(-self.tail_decay))
+
+    def longest_queue(self) -> int:
+        """Return the queue length at a start that is exceeded with a probability near 1e-14."""
+        if self.waiting_room is not None:
+            return max(self.waiting_room, 1)
+        return self.max_batch_size + int(np.ceil(_LOG_TAIL / self.tail_decay))
+
+    def queue_lengths_solved(self) -> tuple[int, int, int]:
+        """Return how many queue lengths the equations leave from and reach, and how many to keep.
+
+        Beyond those reached the probabilities are geometric, so a large system needs no large
+        matrix. Those kept hold a whole batch of positions in the queue to which the geometric part
+        alone contributes: the response times repeat it.
+        """
+        longest, size = self.longest_queue(), self.max_batch_size
+        # The other terms of the tail fall as exp(-length √(2π / b)).
+        reached = size + int(_LOG_TAIL * np.sqrt(size / (2 * np.pi))) + 60
+        if self.waiting_room is not None or reached >= longest:
+            return longest, longest, longest
+        rows = min(longest, reached + 4 * size)
+        mean = self.arrival_rate * self.full_batch_ms
+        most_arrivals = int(mean + 7 * np.sqrt(mean) + 12)
+        return rows, reached, min(longest, rows + most_arrivals + 5 * size)
+
+    def mean_refused(self, left_over: IntArray, batch_times_ms: FloatArray) -> FloatArray:
+        """Return the mean number of arrivals refused during a batch that leaves some over.
+
+        The arrays have shape (n,), as the result.
+        """
+        if self.waiting_room is None:
+            return np.zeros(left_over.shape)
+        room_left = self.waiting_room - left_over
+        mean = self.arrival_rate * batch_times_ms
+        # E[(N - c)+] for Poisson N of mean μ: μ P(N ≥ c) - c P(N > c).
+        at_least = np.where(room_left > 0, pdtrc(np.maximum(room_left - 1, 0), mean), 1.0)
+        return np.maximum(mean * at_least - room_left * pdtrc(room_left, mean), 0.0)
 
     def refuses_none_below_limit(self) -> bool:
         """Return whether no request is refused while fewer than the limit are behind the oldest.
@@ -62,7 +135,7 @@ class ControlLimitQueue(QueueSystem):
         -------
         ndarray of float, shape (n, count)
         """
-        later = self.arrival_rate * full_batches * self.repeated_batch_ms
+        later = self.arrival_rate * full_batches * self.full_batch_ms
         early = self.arrival_rate * np.asarray(residual_ms)
         room = None if self.waiting_room is None else self.waiting_room - position
         if room is not None:
@@ -76,21 +149,80 @@ class ControlLimitQueue(QueueSystem):
         return np.asarray(accepted @ poisson_pmf(more, later))
 
 
-class ControlLimitChain(EmbeddedChain):
-    """The embedded chain of a control limit.
+class ControlLimitChain:
+    """The queue length at the starts of batches, as a Markov chain, and what it implies.
+
+    Index ``m - 1`` of every array stands for ``m`` requests in the queue when a batch starts, those
+    it takes included.
 
     Attributes
     ----------
     system : ControlLimitQueue
-        Also see `EmbeddedChain`.
+    longest : int
+        Longest queue at a start that is listed.
+    batch_sizes, left_over : ndarray of int, shape (longest,)
+        Requests that the batch takes, and that it leaves in the queue.
+    batch_times_ms : ndarray of float, shape (longest,)
+    probabilities : ndarray of float, shape (longest,)
+        Stationary probabilities.
+    probability_beyond : float
+        That of all longer queues. They start full batches, and each length is less probable than
+        the one before by the factor `ControlLimitQueue.tail_ratio`.
     """
 
     def __init__(self, system: ControlLimitQueue) -> None:
-        rows, columns, longest = system.queue_lengths_solved()
-        sizes = np.minimum(np.arange(1, longest + 1), system.max_batch_size)
-        super().__init__(system, longest, sizes)
         self.system = system
-        self.solve(self._transitions(rows, columns))
+        rows, columns, self.longest = system.queue_lengths_solved()
+        lengths = np.arange(1, self.longest + 1)
+        self.batch_sizes = np.minimum(lengths, system.max_batch_size)
+        self.left_over = lengths - self.batch_sizes
+        self.batch_times_ms = system.batch_times_ms[self.batch_sizes - 1]
+        tail = system.tail_ratio
+        solved = stationary_with_tail(self._transitions(rows, columns), tail)
+        further = tail ** np.arange(1, self.longest - solved.size + 1)
+        probabilities = np.append(solved, solved[-1] * further)
+        beyond = 0.0
+        if self.longest < system.longest_queue():
+            beyond = float(probabilities[-1]) * tail / -np.expm1(-system.tail_decay)
+        total = probabilities.sum() + beyond
+        self.probabilities: FloatArray = probabilities / total
+        self.probability_beyond = float(beyond / total)
+
+    @property
+    def complete_blocks(self) -> int:
+        """Blocks of a whole batch of positions to which all `probabilities` contribute.
+
+        If the queue may be longer than listed, the last of them holds a geometric part only.
+        Without longer queues there is no such bound: more blocks than positions.
+        """
+        size = self.system.max_batch_size
+        if self.probability_beyond == 0:
+            return self.longest + 1
+        return (self.longest - size + 1) // size
+
+    @cached_property
+    def size_probabilities(self) -> FloatArray:
+        """Fraction of the batches by their size, from 0 on, shape (max_batch_size + 1,)."""
+        found = np.zeros(self.system.max_batch_size + 1)
+        np.add.at(found, self.batch_sizes, self.probabilities)
+        found[-1] += self.probability_beyond
+        return found
+
+    @cached_property
+    def served_per_start(self) -> float:
+        """Mean number of requests that a batch takes."""
+        return float(self.size_probabilities @ np.arange(self.system.max_batch_size + 1))
+
+    @cached_property
+    def refused_per_start(self) -> float:
+        """Mean number of requests refused between two starts."""
+        refused = self.system.mean_refused(self.left_over, self.batch_times_ms)
+        return float(self.probabilities @ refused)
+
+    @cached_property
+    def ms_per_start(self) -> float:
+        """Mean time between two starts."""
+        return (self.served_per_start + self.refused_per_start) / self.system.arrival_rate
 
     def _transitions(self, rows: int, columns: int) -> FloatArray:
         """Return the transition probabilities, shape (rows, columns), of equations (2) to (6)."""
@@ -150,7 +282,7 @@ class ControlLimitChain(EmbeddedChain):
         """
         system = self.system
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
-        rate, full_ms = system.arrival_rate, system.repeated_batch_ms
+        rate, full_ms = system.arrival_rate, system.full_batch_ms
         at_timer = poisson_table(limit - 1, rate * d)
         rows = transitions.shape[0]
         times, left_over = self.batch_times_ms[:rows], self.left_over[:rows]

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainccinv, pdtr
 
-from policy.probability import convolve, poisson_pmf, poisson_table
+from policy.numerics.probability import convolve, poisson_pmf, poisson_table
+from policy.numerics.quadrature import Panels
 from policy.response_time.control_limit_chain import ControlLimitChain
 from policy.response_time.distribution import (
     AgesAtStart,
     AgesInFullBatches,
     ResponseTimeDistribution,
 )
-from policy.response_time.quadrature import Panels
 
 FloatArray = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         likely = np.argsort(probabilities)[-_MAX_JUMPS:]
         jumps = times[likely[probabilities[likely] > _LIKELY]]
         if np.isfinite(d):
-            jumps = np.append(jumps, d % system.repeated_batch_ms)
+            jumps = np.append(jumps, d % system.full_batch_ms)
         max_width = min(end / 4, _MAX_WIDTH * (1 + np.sqrt(rate * end)) / rate)
         panels = Panels.cut(end, jumps, max_width)
         left = panels.nodes_ms.ravel()
@@ -101,14 +101,14 @@ class ControlLimitResponse(ResponseTimeDistribution):
         system = self._system
         if system.waiting_room is not None:
             return arriving
-        offsets = system.repeated_batch_ms * np.arange(arriving.shape[0])
+        offsets = system.full_batch_ms * np.arange(arriving.shape[0])
         too_few = pdtr(system.max_batch_size - 1, system.arrival_rate * offsets)
         unsure = int(np.count_nonzero(too_few > _NEGLIGIBLE))
         if unsure < arriving.shape[0]:
             ages = arriving[unsure:].sum(axis=-1).reshape(-1, *panels.nodes_ms.shape)
             log_ratio = -system.tail_decay * system.max_batch_size if self._continues else -np.inf
             self.components.append(
-                AgesInFullBatches(panels, ages, system.repeated_batch_ms, unsure, log_ratio)
+                AgesInFullBatches(panels, ages, system.full_batch_ms, unsure, log_ratio)
             )
         return arriving[:unsure]
 
@@ -136,7 +136,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
         residual = panels.nodes_ms.ravel()
         blocks, room = arriving.shape[0], system.waiting_room
-        offsets = system.repeated_batch_ms * np.arange(blocks)
+        offsets = system.full_batch_ms * np.arange(blocks)
         age = offsets[:, None] + residual
         max_size = size if room is None else min(size, max(room, 1))
         # Requests of exactly an age, and uniform below it, by the size of their batch.
@@ -197,7 +197,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
             here = arriving[whole, :, :places]
             at_end = convolve(here, poisson_table(places, rate * residual_ms))[:, :places]
             at_end[:, -1] = np.maximum(here.sum(axis=-1) - at_end[:, :-1].sum(axis=-1), 0.0)
-            later = poisson_pmf(np.arange(size), rate * whole * system.repeated_batch_ms)
+            later = poisson_pmf(np.arange(size), rate * whole * system.full_batch_ms)
             lengths = convolve(at_end, later)
             followers = system.followers(others, residual_ms, whole, 1)
             parts.append((slice(whole, blocks), lengths[None], followers[None]))

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.response_time.quadrature import Panels
+from policy.numerics.quadrature import Panels
 
 FloatArray = NDArray[np.float64]
 

@@ -1,31 +1,20 @@
-"""The response-time distribution of a batching policy, without simulation.
+"""The response-time distribution of a batching policy under Poisson arrivals.
 
-One device, Poisson arrivals, first come first served, batch times fixed by the batch size. The
-queue at the starts of batches is a Markov chain; the ages of the requests in it follow from the
-Poisson arrivals. docs/response_times.md derives the equations. Without batching the result is
-Crommelin's distribution of M/D/1, with a waiting room M/D/1/K, without any room Erlang's loss
-system; the tests compare with these.
+There are two evaluators:
 
-Control limits, with and without a max wait and a waiting room, and tables of actions without a max
-wait are exact up to quadrature: percentiles under control limits are off by less than 0.003% for
-batches up to 32, less than 0.1% up to 256. With a max wait, a table that leaves requests behind is
-approximate: the requests behind the oldest at a free device are taken as uniform over its age. In
-65 random tables (batches up to 12, loads of 0.05 to 0.93) against simulation, percentiles up to the
-99th were off by less than 1.8%, and the 99.9th by less than 3%; the mean is hardly affected.
+- *Exact*: control limits with constant batch times, with and without a max wait and a waiting room.
+  The queue at the starts of batches is a Markov chain; the ages of the requests in it follow from
+  the Poisson arrivals (docs/response_times.md). Percentiles are off by less than 0.003% for batches
+  of up to 32, less than 0.1% up to 256. Without batching the result is Crommelin's distribution of
+  M/D/1, with a waiting room M/D/1/K, without any room Erlang's loss system; the tests compare.
+- *Sampled*: all else, that is tables that leave requests behind, batch times that vary
+  (`Profile.latency_quantiles`), and an event loop beside the device (`Profile.front`). The policy
+  is followed on a fixed sample of arrivals (`policy.response_time.sample`), in 10 to 40 ms. The
+  evaluation says the standard error of each percentile: mostly below 1% up to the 99th.
 
-A table that splits batches in many ways is followed on a grid of ages, with at most 395 queue
-lengths listed; longer ones are refused. The same holds for the waiting room of a table.
-
-Where the profile says how batch times vary (`Profile.latency_quantiles`), control limits are
-computed with random batch times, independent of all but the batch size: within 1% of simulations
-up to a coefficient of variation of 0.3, in three to seven times the time. Without the quantiles the
-percentiles of such a device come out too low, by up to 60% (docs/policy.md). Tables of actions
-other than control limits are followed on a sample of arrivals then (`policy.response_time.tandem`):
-within about 1%, in 15 to 25 ms.
-
-Where the profile says what requests cost the front, response times are the front's and the
-device's. If both share a CPU they are one server (`Profile.serial`). Otherwise a sample of arrivals
-is followed through both, too: any policy, with random batch times.
+Without the quantiles the percentiles of a device whose batch times vary come out too low, by up to
+60% (docs/policy.md). A front that shares the device's CPU makes one server of both
+(`Profile.serial`).
 """
 
 from dataclasses import dataclass, replace
@@ -36,16 +25,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.latency_quantiles import LatencyQuantiles
-from policy.profile import LEAST_RATE_PER_S, Profile
+from policy.profile import LEAST_RATE_PER_S, MAX_LOAD, TOO_CLOSE, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
-from policy.response_time.distribution import ResponseTimeDistribution
-from policy.response_time.random_chain import RandomTimesChain, RandomTimesQueue
-from policy.response_time.random_response import RandomTimesResponse
-from policy.response_time.table_chain import TableChain, TableQueue
-from policy.response_time.table_response import TableResponse
-from policy.response_time.tandem import Overload, TandemSample
+from policy.response_time.sample import Overload, Sample
 
 FloatArray = NDArray[np.float64]
 
@@ -77,23 +60,24 @@ class Evaluation:
     batch_size_probabilities: FloatArray
     full_probability: float
     device_busy_fraction: float
-    _chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample | Overload
+    _found: ControlLimitChain | Sample | Overload
 
     @cached_property
-    def response_times(self) -> ResponseTimeDistribution:
-        """The distribution; computed on first use, which takes most of the time."""
-        if isinstance(self._chain, TandemSample | Overload):
-            return self._chain.response_times
-        if isinstance(self._chain, TableChain):
-            return TableResponse(self._chain)
-        if isinstance(self._chain, RandomTimesChain):
-            return RandomTimesResponse(self._chain)
-        return ControlLimitResponse(self._chain)
+    def response_times(self) -> ControlLimitResponse | Sample | Overload:
+        """The distribution; where it is exact, computed on first use, which takes most of it."""
+        if isinstance(self._found, ControlLimitChain):
+            return ControlLimitResponse(self._found)
+        return self._found
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the distribution is computed, not sampled."""
+        return not isinstance(self._found, Sample)
 
     @property
     def mean_batch_size(self) -> float:
         """Mean size of a batch."""
-        return self._chain.served_per_start
+        return self._found.served_per_start
 
     @property
     def mean_response_ms(self) -> float:
@@ -123,6 +107,13 @@ class Evaluation:
             raise InvalidInputError(f"percentile: must be between 0 and 100, not {percentile:g}")
         return self.response_times.quantile(percentile / 100)
 
+    def percentile_standard_error_ms(self, percentile: float) -> float:
+        """Return the standard error of `response_percentile_ms`; 0 where it is exact."""
+        distribution = self.response_times
+        if isinstance(distribution, Sample):
+            return distribution.standard_error_ms(percentile / 100)
+        return 0.0
+
 
 def overloaded(
     profile: Profile, batching_policy: BatchingPolicy, arrival_rate_per_s: float
@@ -140,7 +131,7 @@ def overloaded(
         batch_size_probabilities=np.zeros(batching_policy.max_batch_size + 1),
         full_probability=0.0,
         device_busy_fraction=2.0,
-        _chain=Overload(),
+        _found=Overload(),
     )
 
 
@@ -166,8 +157,7 @@ def evaluate(
         Requests that may wait besides those in service; those beyond are refused. A request that
         starts a batch by its arrival needs no room. None: all are accepted.
     coarse : bool
-        For searches: where batch times vary, compute percentiles that may be up to 0.3% too high,
-        and late shares up to 1.5%, in a third of the time.
+        For searches: if the evaluation is sampled, take an eighth of the sample.
 
     Returns
     -------
@@ -177,47 +167,45 @@ def evaluate(
     ------
     InvalidInputError
         The rate is not a finite number above 0, the profile has no such batch sizes, or the waiting
-        room does not hold the control limit or another queue for which the policy waits. Also from
-        the first use of the distribution, if the table or its waiting room is too long.
+        room does not hold the control limit or another queue for which the policy waits.
     InfeasibleError
-        Without a waiting room: the policy cannot keep up with the arrival rate. Its capacity is
-        that of its last action, which long queues repeat. With a front beside the device, also if
-        that cannot keep up, with or without a waiting room.
+        Without a waiting room: the policy cannot keep up with the arrival rate, or so hardly that
+        its response times cannot be computed. Its capacity is that of its last action, which long
+        queues repeat. With a front beside the device, also if the front cannot keep up, with or
+        without a waiting room.
     """
     profile = profile.serial()
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
     size = batching_policy.max_batch_size
-    times = profile.latency_ms[:size]
+    times_ms = profile.latency_ms[:size]
     arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
-    quantiles = profile.latency_quantiles
-    chain: ControlLimitChain | RandomTimesChain | TableChain | TandemSample
-    if profile.front is not None or (
-        quantiles is not None
-        and not _is_control_limit(batching_policy, times, arrivals_per_ms, waiting_room)
+    queue = _control_limit_queue(batching_policy, times_ms, arrivals_per_ms, waiting_room)
+    found: ControlLimitChain | Sample
+    if (
+        profile.front is None
+        and profile.latency_quantiles is None
+        and _takes_all(batching_policy, size)
+        and queue.refuses_none_below_limit()
     ):
-        chain = TandemSample(profile, batching_policy, arrivals_per_ms, waiting_room)
-        if quantiles is not None:
-            times = quantiles.means_ms(times)
+        found = ControlLimitChain(queue)
     else:
-        chain = _embedded_chain(
-            batching_policy, times, quantiles, arrivals_per_ms, waiting_room, coarse
-        )
-        if isinstance(chain, RandomTimesChain):
-            times = chain.system.mean_times_ms
-    size_probabilities = chain.size_probabilities
-    busy_fraction = float(size_probabilities[1:] @ times) / chain.ms_per_start
+        found = Sample(profile, batching_policy, arrivals_per_ms, waiting_room, coarse=coarse)
+        if profile.latency_quantiles is not None:
+            times_ms = profile.latency_quantiles.means_ms(times_ms)
+    size_probabilities = found.size_probabilities
+    busy_fraction = min(float(size_probabilities[1:] @ times_ms) / found.ms_per_start, 1.0)
     power_w = None
     if profile.energy_mj is not None:
-        power_w = float(size_probabilities[1:] @ profile.energy_mj[:size]) / chain.ms_per_start
+        power_w = float(size_probabilities[1:] @ profile.energy_mj[:size]) / found.ms_per_start
         power_w += (profile.idle_power_w or 0.0) * (1 - busy_fraction)
     return Evaluation(
         arrival_rate_per_s=float(arrival_rate_per_s),
         mean_power_w=power_w,
         batch_size_probabilities=size_probabilities,
-        full_probability=chain.refused_per_start
-        / (chain.refused_per_start + chain.served_per_start),
+        full_probability=found.refused_per_start
+        / (found.refused_per_start + found.served_per_start),
         device_busy_fraction=busy_fraction,
-        _chain=chain,
+        _found=found,
     )
 
 
@@ -238,10 +226,10 @@ def _check(
     repeated = policy.actions[-1]
     device = profile if profile.front is None else replace(profile, front=None)
     capacity_per_s = 1e3 * repeated / float(device.batch_interval_ms()[repeated - 1])
-    if waiting_room is None and arrival_rate_per_s >= capacity_per_s:
+    if waiting_room is None and arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
-            f"{capacity_per_s:.6g}/s"
+            f"{capacity_per_s:.6g}/s{TOO_CLOSE if arrival_rate_per_s < capacity_per_s else ''}"
         )
 
 
@@ -257,35 +245,6 @@ def _check_room(policy: BatchingPolicy, waiting_room: int) -> None:
                 f"waiting_room: must be at least {start}, for which the policy waits, not "
                 f"{waiting_room}"
             )
-
-
-def _embedded_chain(
-    policy: BatchingPolicy,
-    batch_times_ms: FloatArray,
-    quantiles: LatencyQuantiles | None,
-    arrivals_per_ms: float,
-    waiting_room: int | None,
-    coarse: bool,
-) -> ControlLimitChain | RandomTimesChain | TableChain:
-    """Solve the embedded chain of a policy: that of a control limit where it applies."""
-    queue = _control_limit_queue(policy, batch_times_ms, arrivals_per_ms, waiting_room)
-    if _takes_all(policy, batch_times_ms.size) and queue.refuses_none_below_limit():
-        if quantiles is None:
-            return ControlLimitChain(queue)
-        return RandomTimesChain(
-            RandomTimesQueue.on_lattice(
-                arrivals_per_ms,
-                batch_times_ms,
-                quantiles,
-                queue.max_wait_ms,
-                waiting_room,
-                policy.control_limit,
-                coarse,
-            )
-        )
-    return TableChain(
-        TableQueue(arrivals_per_ms, batch_times_ms, queue.max_wait_ms, waiting_room, policy.actions)
-    )
 
 
 def _control_limit_queue(
@@ -306,13 +265,3 @@ def _takes_all(policy: BatchingPolicy, size: int) -> bool:
     """Return whether the policy starts all that wait, from its control limit on."""
     limit, actions = policy.control_limit, policy.actions
     return actions[limit:] == (*range(limit, size), *(len(actions) - size) * (size,))
-
-
-def _is_control_limit(
-    policy: BatchingPolicy,
-    batch_times_ms: FloatArray,
-    arrivals_per_ms: float,
-    waiting_room: int | None,
-) -> bool:
-    queue = _control_limit_queue(policy, batch_times_ms, arrivals_per_ms, waiting_room)
-    return _takes_all(policy, batch_times_ms.size) and queue.refuses_none_below_limit()

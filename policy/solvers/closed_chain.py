@@ -12,9 +12,9 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.typing import NDArray
 from scipy.special import lambertw
 
-from policy.markov import ChainEquations, LuFactors, tail_decay
+from policy.numerics.markov import ChainEquations, LuFactors, tail_decay
+from policy.numerics.probability import poisson_table
 from policy.objective import Weights
-from policy.probability import poisson_table
 from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]

@@ -19,7 +19,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.solution import Solution, meets_sla
+from policy.solvers.solution import Solution, meets_sla
 from policy.solvers.wait_search import Candidate, WaitSearch
 
 _MIN_SAVING = 1e-3

@@ -27,7 +27,7 @@ N is such that what vanishes is below 1e-15 at its weight: a term :math:`z^s` of
 :math:`z^b = e^{\lambda\tau_b (z - 1)}, |z| < 1`, in states whose probability falls like
 :math:`z_+^{-s}`, where :math:`z_+ > 1` solves the same equation.
 
-The equations of the head, :math:`(I - P) h = c - g y`, are solved as `policy.markov` describes:
+The equations of the head, :math:`(I - P) h = c - g y`, are solved as `policy.numerics.markov` describes:
 the factors that give h give the stationary distribution :math:`\pi` first, and so
 :math:`g = \pi c / \pi y`.
 
@@ -42,8 +42,8 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.profile import Profile
-from policy.solution import Solution, SolverAverages
 from policy.solvers.closed_chain import BatchingProblem, ClosedChain
+from policy.solvers.solution import Solution, SolverAverages
 
 _MAX_ROUNDS = 200
 _MAX_EXTRA_HEAD = 32

@@ -14,8 +14,8 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.profile import Profile
-from policy.solution import Solution
 from policy.solvers import exact
+from policy.solvers.solution import Solution
 
 
 def solve(

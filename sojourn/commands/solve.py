@@ -10,14 +10,15 @@ import click
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective, Weights
+from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.solution import Solution
+from policy.solvers.solution import Solution
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+_DEFAULT_PERCENTILE = 99.0
 
 
 @click.command(name="solve")
@@ -41,7 +42,12 @@ _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 @click.option(
     "--max-wait-ms", type=float, help="Start a batch when the oldest request has waited this long."
 )
-@option_types.sla_options("Minimize power under this SLA instead")
+@click.option(
+    "--response-time-ms", type=option_types.above_0, help="Minimize power under this SLA instead."
+)
+@click.option(
+    "--percentile", type=option_types.percentile, help="The SLA's percentile.  [default: 99]"
+)
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
     "--plot",
@@ -55,7 +61,6 @@ def command(
     latency_weight: float,
     energy_weight: float,
     max_wait_ms: float | None,
-    sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
     percentile: float | None,
     batching: str | None,
@@ -65,49 +70,55 @@ def command(
     """Compute the optimal batching policy of a profile at an arrival rate.
 
     It minimizes latency weight x mean response time + energy weight x mean power or, with
-    --sla, the power under that SLA. The average cost, the percentiles and the power
-    are computed, not simulated.
+    --response-time-ms, the power under that SLA. The percentiles of a control limit are exact;
+    those of other policies, and where batch times vary, come from a sample of arrivals.
     """
     profile = Profile.load(profile_file)
     weights = Weights(latency_weight, energy_weight, max_wait_ms)
-    objective = option_types.chosen_sla(sla, response_time_ms, percentile)
-    if batching is not None and (objective or max_wait_ms is not None):
-        raise InvalidInputError(
-            "--batching: fixes the whole policy; omit --sla, --response-time-ms and --max-wait-ms"
-        )
-    if objective and max_wait_ms is not None:
-        raise InvalidInputError("--max-wait-ms: the SLA computes it; omit one of them")
+    objective = _objective(weights, response_time_ms, percentile, batching)
     profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
-
     begin = time.perf_counter()
     if batching is None:
-        solution = solve(profile, arrival_rate, objective or weights)
+        solution = solve(profile, arrival_rate, objective)
     else:
         solution = Solution(profile, arrival_rate, weights, reference_policy(batching, profile))
     solve_ms = 1e3 * (time.perf_counter() - begin)
-
-    result = _describe(solution, weights)
-    result["solve_ms"] = solve_ms
-    if objective:
-        result["meets_sla"] = solution.meets_sla
-        result["service_level"] = solution.service_level
+    result = {**_describe(solution, weights), "solve_ms": solve_ms}
     if plot is not None:
-        _plot(plot, profile, arrival_rate, solution.policy, objective)
+        _plot(plot, solution)
     if as_json:
         print_json(result)
-        return
-    _print(profile, result, solution.policy)
-    if objective and not solution.meets_sla:
-        say(
-            f"No policy keeps {objective.percentile:g}% within {objective.response_time_ms:g} ms "
-            f"at this rate on one device; this policy comes closest."
+    else:
+        _print(solution, result)
+
+
+def _objective(
+    weights: Weights,
+    response_time_ms: float | None,
+    percentile: float | None,
+    batching: str | None,
+) -> Objective:
+    """Return the SLA, or the weights without one, if the options fit together."""
+    if percentile is not None and response_time_ms is None:
+        raise InvalidInputError("--percentile: needs --response-time-ms")
+    if batching is not None and (response_time_ms, weights.max_wait_ms) != (None, None):
+        raise InvalidInputError(
+            "--batching: fixes the whole policy; omit --response-time-ms, --percentile and "
+            "--max-wait-ms"
         )
+    if response_time_ms is None:
+        return weights
+    if weights.max_wait_ms is not None:
+        raise InvalidInputError("--max-wait-ms: --response-time-ms computes it; omit one of them")
+    return ServiceLevelObjective(
+        response_time_ms, _DEFAULT_PERCENTILE if percentile is None else percentile
+    )
 
 
 def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:
     policy, evaluation = solution.policy, solution.evaluation
-    return {
+    result = {
         "control_limit": policy.control_limit,
         "actions": list(policy.actions),
         "max_wait_ms": policy.max_wait_ms,
@@ -118,31 +129,35 @@ def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:
             f"{percentile:g}": evaluation.response_percentile_ms(percentile)
             for percentile in _PERCENTILES
         },
-        "mean_batch_size": float(
-            evaluation.batch_size_probabilities @ range(evaluation.batch_size_probabilities.size)
-        ),
+        "mean_batch_size": evaluation.mean_batch_size,
         "traffic_intensity": solution.arrival_rate_per_s / solution.profile.capacity_per_s,
     }
+    if isinstance(solution.objective, ServiceLevelObjective):
+        result["meets_sla"] = solution.meets_sla
+        result["service_level"] = solution.service_level
+    return result
 
 
-def _plot(
-    path: Path,
-    profile: Profile,
-    arrival_rate_per_s: float,
-    policy: BatchingPolicy,
-    objective: ServiceLevelObjective | None,
-) -> None:
-    from policy.plots import save_report  # importing matplotlib takes a second
+def _plot(path: Path, solution: Solution) -> None:
+    from sojourn.commands.solve_plots import save_report  # importing matplotlib takes a second
 
+    objective = solution.objective
     try:
-        save_report(path, profile, arrival_rate_per_s, policy, objective)
+        save_report(
+            path,
+            solution.profile,
+            solution.arrival_rate_per_s,
+            solution.policy,
+            objective if isinstance(objective, ServiceLevelObjective) else None,
+        )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidInputError(f"--plot {path}: {reason}") from error
     say(f"Plot written to {path}.")
 
 
-def _print(profile: Profile, result: dict[str, Any], policy: BatchingPolicy) -> None:
+def _print(solution: Solution, result: dict[str, Any]) -> None:
+    profile, policy, objective = solution.profile, solution.policy, solution.objective
     rows: list[tuple[str, object]] = [
         ("load (share of capacity)", f"{result['traffic_intensity']:.1%}"),
         ("control limit", result["control_limit"]),
@@ -161,21 +176,25 @@ def _print(profile: Profile, result: dict[str, Any], policy: BatchingPolicy) -> 
         rows.insert(-1, ("requests in time", f"{result['service_level']:.3%}"))
     print_table(("", "value"), rows, title=f"{profile.model} on {profile.device}")
     print_table(("queue length", "a free device"), _action_rows(policy))
+    if isinstance(objective, ServiceLevelObjective) and not solution.meets_sla:
+        say(
+            f"No policy keeps {objective.percentile:g}% within {objective.response_time_ms:g} ms "
+            f"at this rate on one device; this policy comes closest."
+        )
 
 
 def _action_rows(policy: BatchingPolicy) -> list[tuple[str, str]]:
     """Describe the policy by ranges of the queue length."""
 
-    def kind(length: int) -> tuple[str, int]:
+    def in_words(length: int) -> str:
         size = policy.actions[length]
-        return ("waits", 0) if size == 0 else ("all", 0) if size == length else ("of", size)
+        return "waits" if size == 0 else "starts all" if size == length else f"starts {size}"
 
     last = len(policy.actions) - 1
     rows = []
-    for (what, size), group in groupby(range(last), key=kind):
+    for words, group in groupby(range(last), key=in_words):
         lengths = list(group)
         ends = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
-        words = {"waits": "waits", "all": "starts all", "of": f"starts {size}"}
-        rows.append((ends, words[what]))
+        rows.append((ends, words))
     rows.append((f"{last} or more", f"starts {policy.actions[last]}"))
     return rows

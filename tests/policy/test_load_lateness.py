@@ -131,7 +131,7 @@ def test_leaving_requests_behind_can_take_more():
     curve = solve_load_lateness_curve(PADDED, ServiceLevelObjective(8.0, 99.0), 64)
     assert curve.batch_size_limit == 16
     assert curve.sla_rate_per_s == pytest.approx(2865, rel=2e-3)
-    assert curve.service_level(2865) == pytest.approx(0.99015, abs=3e-4)
+    assert curve.service_level(2865) == pytest.approx(0.99015, abs=1e-3)
 
 
 def test_the_limit_is_the_largest_size_where_the_batch_time_has_no_steps():
@@ -172,7 +172,8 @@ def test_a_replica_that_refuses_by_time_goes_on_to_answer_in_time_beyond_its_rat
         assert refusing.service_level(multiple * rate) == serving.service_level(multiple * rate)
     for multiple in (1.18, 1.5, 2.0, 10.0):
         assert multiple * refusing.service_level(multiple * rate) > 1.05
-        assert multiple * refusing.service_level(multiple * rate) * rate <= limited.capacity_per_s
+        in_time_per_s = multiple * refusing.service_level(multiple * rate) * rate
+        assert in_time_per_s <= limited.capacity_per_s * (1 + 1e-9)
     assert serving.service_level(1.5 * rate) < 0.02
 
 

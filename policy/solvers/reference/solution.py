@@ -6,12 +6,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.markov import tail_decay
+from policy.numerics.markov import tail_decay
 from policy.objective import Weights
 from policy.profile import Profile
-from policy.solution import Solution, SolverAverages
 from policy.solvers.reference import policy_iteration, relative_value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
+from policy.solvers.solution import Solution, SolverAverages
 
 Method = Literal["policy_iteration", "relative_value_iteration"]
 METHODS: tuple[Method, ...] = get_args(Method)

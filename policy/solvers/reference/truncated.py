@@ -37,8 +37,8 @@ from scipy.special import pdtrc
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from policy.numerics.probability import poisson_table
 from policy.objective import Weights
-from policy.probability import poisson_table
 from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]

@@ -5,7 +5,6 @@ import pytest
 
 from deployments.control import response_times
 from deployments.control.response_times import (
-    MAX_TABLE_BATCH,
     PREDICT_EVERY,
     ResponseTimePercentiles,
 )
@@ -69,12 +68,6 @@ async def test_predicts_a_policy_that_is_no_control_limit(monkeypatch: pytest.Mo
     expected_ms = {f"{p:g}": evaluation.response_percentile_ms(p) for p in (50.0, 95.0, 99.0)}
     predictions_ms = await predicted_ms(core_at(100.0, policy, monkeypatch))
     assert predictions_ms == pytest.approx(expected_ms, rel=1e-6)
-
-
-async def test_predicts_nothing_that_would_take_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_times, "evaluate", None)
-    core = core_at(100.0, table_policy(MAX_TABLE_BATCH + 1), monkeypatch)
-    assert await predicted_ms(core) == {}
 
 
 async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

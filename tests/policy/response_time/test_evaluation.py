@@ -13,10 +13,8 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import Weights
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.response_time import table_requests
+from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
-from policy.response_time.table_chain import TableChain, TableQueue
-from policy.response_time.table_response import TableResponse
 from tests.support.profiles import GOOGLENET_P4
 from tests.support.profiles import PADDED as STEPS
 from tests.support.single_device import simulate
@@ -26,6 +24,12 @@ CAPACITY = GOOGLENET_P4.capacity_per_s
 
 def one_by_one(batch_time_ms):
     return Profile("one", "by one", np.array([batch_time_ms]), np.array([30.0]))
+
+
+def counted(evaluation):
+    """Return the requests per start of a batch that the exact distribution counts."""
+    assert isinstance(evaluation.response_times, ControlLimitResponse)
+    return evaluation.response_times.count
 
 
 def crommelin(response_time_ms, arrival_rate, batch_time_ms):
@@ -125,27 +129,6 @@ def test_power_batch_sizes_and_refusals_are_those_of_a_simulation(
     assert evaluation.full_probability == pytest.approx(refused / (refused + 60_000), abs=0.005)
 
 
-@pytest.mark.parametrize("waiting_room", [None, 7, 15, 24])
-@pytest.mark.parametrize("max_wait_ms", [None, 3.0, 9.0])
-@pytest.mark.parametrize("traffic_intensity", [0.2, 0.9])
-def test_the_control_limit_and_the_table_equations_agree(
-    traffic_intensity, max_wait_ms, waiting_room
-):
-    policy = BatchingPolicy.from_control_limit(6, 8, max_wait_ms)
-    times = GOOGLENET_P4.latency_ms[:8]
-    rate = traffic_intensity * 8 / times[-1]
-    evaluation = evaluate(GOOGLENET_P4, policy, 1e3 * rate, waiting_room=waiting_room)
-    wait_ms = np.inf if max_wait_ms is None else max_wait_ms
-    chain = TableChain(TableQueue(rate, times, wait_ms, waiting_room, policy.actions))
-    response = TableResponse(chain)
-    grid = np.linspace(0.3, 40, 100)
-    assert_allclose(response.cdf(grid), evaluation.cdf(grid), atol=3e-4)
-    assert response.mean_ms == pytest.approx(evaluation.mean_response_ms, rel=1e-5)
-    assert response.count == pytest.approx(chain.served_per_start, rel=1e-7)
-    sizes = np.bincount(chain.batch_sizes, chain.probabilities, minlength=9)
-    assert_allclose(sizes, evaluation.batch_size_probabilities, atol=1e-6)
-
-
 systems = st.tuples(
     st.integers(1, 12),
     st.floats(0.01, 3.0),
@@ -165,44 +148,13 @@ def test_every_request_is_counted_once(system):
     policy = BatchingPolicy.from_control_limit(limit, size, max_wait_ms)
     evaluation = evaluate(profile, policy, rate)
     # The distribution and the embedded chain count requests in different ways.
-    counted = evaluation.response_times.count
-    assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
+    assert counted(evaluation) == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
     times = np.linspace(0, 5 * profile.latency_ms[-1] + 100, 200)
     cdf = evaluation.cdf(times)
     assert np.all(np.diff(cdf) >= -1e-7)
     assert cdf[0] == 0
     assert evaluation.service_level(profile.latency_ms[0] * 0.999) == 0
     assert evaluation.batch_size_probabilities.sum() == pytest.approx(1)
-
-
-@st.composite
-def tables(draw):
-    """Tables of actions up to 6 that may leave requests behind, from a control limit on."""
-    limit = draw(st.integers(1, 4))
-    actions = [0] * limit + [limit]
-    for length in range(limit + 1, draw(st.integers(6, 9))):
-        actions.append(draw(st.integers(1, min(length, 6))))
-    return BatchingPolicy((*actions, 6), draw(st.one_of(st.none(), st.floats(0, 20))))
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(tables(), st.floats(0.05, 0.9), st.one_of(st.none(), st.integers(4, 30)))
-def test_every_request_is_counted_once_under_any_table(policy, traffic_intensity, waiting_room):
-    rate = traffic_intensity * 6e3 / GOOGLENET_P4.latency_ms[5]
-    evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=waiting_room)
-    counted = evaluation.response_times.count
-    assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-4)
-    times = np.linspace(0, 200, 200)
-    cdf = evaluation.cdf(times)
-    assert np.all(np.diff(cdf) >= -1e-4)
-    if waiting_room is None:
-        # In the long run the device serves what arrives.
-        batches_per_ms = 1e-3 * rate / evaluation.mean_batch_size
-        busy = batches_per_ms * (
-            evaluation.batch_size_probabilities[1:] @ GOOGLENET_P4.latency_ms[:6]
-        )
-        assert evaluation.device_busy_fraction == pytest.approx(busy)
 
 
 @pytest.mark.slow
@@ -259,7 +211,7 @@ def test_the_results_are_sound_from_light_to_heavy_loads(size, traffic_intensity
     rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
     policy = BatchingPolicy.from_control_limit(1, size)
     evaluation = evaluate(profile, policy, rate)
-    assert evaluation.response_times.count == pytest.approx(evaluation.mean_batch_size, rel=3e-5)
+    assert counted(evaluation) == pytest.approx(evaluation.mean_batch_size, rel=3e-5)
     percentiles = [evaluation.response_percentile_ms(p) for p in (50, 99.9)]
     assert profile.latency_ms[0] <= percentiles[0] < percentiles[1] < 2000
 
@@ -321,9 +273,8 @@ def test_an_optimum_that_repeats_the_smaller_batch_has_the_averages_of_its_solve
     solution = solve(LEAP, rate, Weights(1, 10))
     assert solution.policy.actions[-1] < solution.policy.max_batch_size
     found = evaluate(LEAP, solution.policy, rate)
-    assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=1e-8)
-    assert found.mean_power_w == pytest.approx(solution.mean_power_w, rel=1e-10)
-    assert found.response_times.count == pytest.approx(found.mean_batch_size, rel=1e-8)
+    assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=0.005)
+    assert found.mean_power_w == pytest.approx(solution.mean_power_w, rel=0.005)
 
 
 def test_the_capacity_is_that_of_the_batch_that_long_queues_repeat():
@@ -348,23 +299,18 @@ def test_one_part_in_a_million_below_the_capacity():
 def test_the_tail_of_queues_costs_no_memory():
     loads = [0.99, 0.9999, 0.999999]
     policy = BatchingPolicy.from_control_limit(1, 32)
-    table = BatchingPolicy((*range(33), 31, 32))
-    for one in (policy, table):
-        chains = [vars(evaluate(GOOGLENET_P4, one, load * CAPACITY)._chain) for load in loads]
-        longest = [chain["longest"] for chain in chains]
-        assert max(longest) < 800
-        assert longest[1] == longest[2]
+    chains = [vars(evaluate(GOOGLENET_P4, policy, load * CAPACITY)._found) for load in loads]
+    longest = [chain["longest"] for chain in chains]
+    assert max(longest) < 800
+    assert longest[1] == longest[2]
 
 
-@pytest.mark.parametrize("on_grid", [False, True])
-def test_ages_on_a_grid_are_those_by_sums_of_batch_times(monkeypatch, on_grid):
-    policy = BatchingPolicy((*8 * (0,), 8, 8, 8, 4))
-    monkeypatch.setattr(table_requests, "_MAX_SUMS", 0 if on_grid else 1000)
-    evaluation = evaluate(LEAP, policy, 1500.0)
-    assert evaluation.mean_response_ms == pytest.approx(8.581517356, rel=1e-8)  # the solver's
-    # Each way gives these without the other.
-    assert evaluation.response_percentile_ms(50) == pytest.approx(8.44061, rel=1e-5)
-    assert evaluation.response_percentile_ms(99.9) == pytest.approx(16.37935, rel=1e-5)
+@pytest.mark.parametrize("below", [1e-10, 1e-12, 1e-13, 1e-15])
+def test_a_load_so_close_to_1_that_rounding_decides_is_refused(below):
+    """Regression: p99 was wrong from 1 - 1e-12 on, and the mean was 1 ms from 1 - 1e-13 on."""
+    policy = BatchingPolicy.from_control_limit(1, 1)
+    with pytest.raises(InfeasibleError, match="serves at most 500/s, and computes nothing above"):
+        evaluate(one_by_one(2.0), policy, 500 * (1 - below))
 
 
 def test_an_optimum_that_splits_long_queues_in_many_ways():
@@ -375,22 +321,16 @@ def test_an_optimum_that_splits_long_queues_in_many_ways():
     splits = {q: b for q, b in enumerate(solution.policy.actions) if 0 < b < min(q, 64)}
     assert len(set(splits.values())) > 10
     found = evaluate(profile, solution.policy, rate)
-    assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=1e-5)
+    assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=0.005)
 
 
-def test_a_table_too_long_to_evaluate_is_refused():
-    b = np.arange(1, 33)
-    profile = Profile("a", "line", 1.0 + 0.3 * b + 0.001 * b**1.5)
-    rng = np.random.default_rng(3)
-    actions = [*range(33), *rng.integers(16, 33, 600).tolist(), 32]
-    policy = BatchingPolicy(tuple(actions))
-    evaluation = evaluate(profile, policy, 500.0)
-    assert evaluation.device_busy_fraction < 1
-    with pytest.raises(InvalidInputError, match="a table of at most 395 can be evaluated"):
-        evaluation.response_percentile_ms(99)
-
-
-def test_a_policy_that_waits_and_then_leaves_requests_behind():
-    policy = BatchingPolicy((0, 0, 0, 2, 4))
-    with pytest.raises(InvalidInputError, match="must then start 3, not 2"):
-        evaluate(GOOGLENET_P4, policy, 300.0)
+def test_a_batch_of_512_under_weights_is_evaluated():
+    """Regression: a table of more than 395 queue lengths was refused."""
+    b = np.arange(1, 513)
+    profile = Profile("a", "line", 1.052 + 0.3051 * b, 19.6 + 19.9 * b)
+    rate = 0.6 * profile.capacity_per_s
+    solution = solve(profile, rate, Weights(1, 1))
+    assert len(solution.policy.actions) > 395
+    found = evaluate(profile, solution.policy, rate)
+    assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=0.01)
+    assert found.response_percentile_ms(99) > found.response_percentile_ms(50)

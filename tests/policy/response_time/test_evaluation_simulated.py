@@ -169,6 +169,8 @@ def test_percentiles_and_mean_are_those_of_a_long_simulation(case):
     ):
         found_ms = evaluation.response_percentile_ms(percentile)
         # Many response times are equal but for rounding: a percentile on a jump has no error.
+        error_ms = np.hypot(error_ms, evaluation.percentile_standard_error_ms(percentile))
         assert found_ms == pytest.approx(simulated_ms, rel=2e-4, abs=4 * error_ms), percentile
     error_ms = 4 * case.standard_error_of_mean_ms
-    assert evaluation.mean_response_ms == pytest.approx(case.mean_ms, rel=1e-5, abs=error_ms)
+    near = 1e-5 if evaluation.is_exact else 0.005
+    assert evaluation.mean_response_ms == pytest.approx(case.mean_ms, rel=near, abs=error_ms)

@@ -14,6 +14,7 @@ from policy.errors import InvalidInputError
 from policy.front import FrontCosts
 from policy.profile import Profile
 from policy.response_time.control_limit_chain import ControlLimitQueue
+from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4
 
@@ -89,9 +90,12 @@ def test_every_request_is_served_or_refused(load, control_limit, max_wait_ms, mo
     evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=control_limit + more_room)
     batches_per_s = rate * (1 - evaluation.full_probability) / evaluation.mean_batch_size
     busy = batches_per_s * 1e-3 * (evaluation.batch_size_probabilities[1:] @ times_to(8))
-    assert evaluation.device_busy_fraction == pytest.approx(busy)
+    exact = evaluation.is_exact
+    assert evaluation.device_busy_fraction == pytest.approx(busy, rel=1e-6 if exact else 0.01)
     assert evaluation.device_busy_fraction <= 1 + 1e-9
-    assert evaluation.response_times.count == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
+    if isinstance(evaluation.response_times, ControlLimitResponse):
+        counted = evaluation.response_times.count
+        assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
 
 
 @given(st.floats(0.3, 1.5), st.integers(4, 30))
@@ -102,7 +106,8 @@ def test_more_room_refuses_fewer(load, waiting_room):
         evaluate(GOOGLENET_P4, policy, rate, waiting_room=room)
         for room in (waiting_room, waiting_room + 1)
     )
-    assert more.full_probability <= less.full_probability + 1e-12
+    error = 1e-12 if less.is_exact and more.is_exact else 0.01
+    assert more.full_probability <= less.full_probability + error
 
 
 def times_to(size):

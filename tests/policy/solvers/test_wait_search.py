@@ -28,15 +28,6 @@ def test_a_policy_found_coarsely_keeps_the_sla_and_no_longer_wait_does(load):
     assert evaluate(VARYING, longer, rate).service_level(20) < 0.99
 
 
-@pytest.mark.slow
-def test_a_coarse_evaluation_is_cautious():
-    rate = 0.6 * GOOGLENET_P4.capacity_per_s
-    policy = solve(VARYING, rate, ServiceLevelObjective(20, 99)).policy
-    fine, coarse = (evaluate(VARYING, policy, rate, coarse=coarse) for coarse in (False, True))
-    assert fine.service_level(20) - 2e-4 < coarse.service_level(20) <= fine.service_level(20)
-    assert coarse.mean_batch_size == pytest.approx(fine.mean_batch_size, rel=1e-3)
-
-
 def test_the_capacity_is_that_of_the_mean_batch_time():
     mean_ms = QUANTILES.means_ms(GOOGLENET_P4.latency_ms)
     assert mean_ms[-1] > GOOGLENET_P4.latency_ms[-1]

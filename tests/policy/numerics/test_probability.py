@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import poisson
 
-from policy.probability import convolve, poisson_pmf, poisson_table
+from policy.numerics.probability import convolve, poisson_pmf, poisson_table
 
 COUNTS = np.arange(400)
 MEANS = np.array([[1e-12, 0.3], [7.0, 250.0]])

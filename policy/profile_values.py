@@ -1,14 +1,14 @@
-"""The tables by batch size in a profile's file: read from a line or a list, and checked."""
+"""The values in a profile's file, read and checked: tables by batch size, and small objects."""
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
-from policy.profile_parts import is_number
 
 FloatArray = NDArray[np.float64]
 
@@ -72,3 +72,49 @@ def check_table(name: str, table: FloatArray) -> None:
         raise InvalidInputError(
             f"profile: {name} must not decrease with the batch size, but falls at {batch_size}"
         )
+
+
+def check_keys(part: str, content: object, keys: Collection[str]) -> Mapping[str, Any]:
+    """Return the content of a part if it is an object with these keys.
+
+    Parameters
+    ----------
+    part : str
+        The part's key in the profile, for the error.
+    content : object
+    keys : collection of str
+        The keys that it must have, and no others.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not.
+    """
+    if isinstance(content, Mapping) and set(content) == set(keys):
+        return content
+    raise InvalidInputError(
+        f"{part}: must be an object with the keys {', '.join(keys)}, not {content!r}"
+    )
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number, and as a float as well: integers have no end."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def check_number(part: str, key: str, value: object) -> None:
+    """Check that a value of a part is a number.
+
+    Raises
+    ------
+    InvalidInputError
+        It is not.
+    """
+    if not is_number(value):
+        raise InvalidInputError(f"{part}: {key} must be a number, not {reprlib.repr(value)}")

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from quantecon.markov.gth_solve import gth_solve
 from scipy.special import lambertw
 
-from policy.markov import ChainEquations, LuFactors, stationary_with_tail, tail_decay
+from policy.numerics.markov import ChainEquations, LuFactors, stationary_with_tail, tail_decay
 
 
 def random_chain(states, seed):

@@ -23,7 +23,6 @@ def gauss_legendre(order: int) -> tuple[FloatArray, FloatArray]:
 
 
 _ORDER = 5
-_TINY = 1e-300
 _POINTS, _WEIGHTS = gauss_legendre(_ORDER)
 # Row g holds the coefficients of the integral from 0 to u of the polynomial that is 1 at point g
 # and 0 at the others.
@@ -79,20 +78,6 @@ class Panels:
         """Quadrature points, shape (panels, order)."""
         return self.edges_ms[:-1, None] + self.widths_ms[:, None] * _POINTS
 
-    @cached_property
-    def weights_ms(self) -> FloatArray:
-        """Quadrature weights of the nodes, shape (panels, order)."""
-        return _WEIGHTS * self.widths_ms[:, None]
-
-    def weights_from(self, start_ms: float) -> FloatArray:
-        """Return quadrature weights for the integral from `start_ms` on, shape (panels, order).
-
-        In the panel that `start_ms` divides, the nodes after it share what is left of the panel.
-        """
-        after = np.where(self.nodes_ms > start_ms, self.weights_ms, 0.0)
-        left = np.clip(self.edges_ms[1:] - start_ms, 0.0, self.widths_ms)
-        return np.asarray(after * (left / np.maximum(after.sum(axis=1), _TINY))[:, None])
-
     def integral(self, values: FloatArray) -> FloatArray:
         """Integrate over all panels.
 
@@ -106,25 +91,6 @@ class Panels:
         ndarray of float, shape (...)
         """
         return np.asarray((values @ _WEIGHTS) @ self.widths_ms)
-
-    def resampled(self, parts: int) -> tuple[FloatArray, FloatArray]:
-        """Return finer points, `parts` times 3 in each panel, and what the nodes weigh at them.
-
-        Returns
-        -------
-        ages_ms : ndarray of float, shape (panels, 3 parts)
-        weights : ndarray of float, shape (panels, 3 parts, order)
-            ``weights[p] @ values[p]`` are the integrals that the finer points stand for.
-        """
-        points, weights = gauss_legendre(3)
-        places = ((np.arange(parts)[:, None] + points) / parts).ravel()
-        # The polynomial that is 1 at one node and 0 at the others, at the finer places.
-        basis = np.vander(places, _ORDER, increasing=True) @ np.linalg.inv(
-            np.vander(_POINTS, _ORDER, increasing=True)
-        )
-        ages = self.edges_ms[:-1, None] + self.widths_ms[:, None] * places
-        shares = np.tile(weights / parts, parts)[:, None] * basis
-        return ages, self.widths_ms[:, None, None] * shares
 
     def cumulative(self, values: FloatArray) -> "CumulativeIntegral":
         """Integrate `values` at the nodes, shape (..., panels, order), up to any time."""

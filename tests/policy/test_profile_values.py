@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from policy.errors import InvalidInputError
-from policy.profile_parts import check_keys, check_number
+from policy.profile_values import check_keys, check_number
 
 
 def test_a_part_has_all_its_keys() -> None:

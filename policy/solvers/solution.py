@@ -58,16 +58,15 @@ class Solution:
     @cached_property
     def evaluation(self) -> Evaluation:
         """The policy's evaluation, with the distribution of the response time."""
-        if self._search_evaluation is not None and self.profile.latency_quantiles is None:
-            return self._search_evaluation
+        searched = self._search_evaluation
+        if searched is not None and searched.is_exact:
+            return searched
         return evaluate(self.profile, self.policy, self.arrival_rate_per_s)
 
     @property
     def search_evaluation(self) -> Evaluation:
-        """The evaluation that the search used; coarse where batch times vary."""
-        if self._search_evaluation is not None:
-            return self._search_evaluation
-        return self.evaluation
+        """The evaluation that the search used; coarse where it is sampled."""
+        return self._search_evaluation or self.evaluation
 
     @property
     def mean_response_ms(self) -> float:

@@ -1,0 +1,1 @@
+"""Numerical methods: Markov chains, Poisson probabilities, quadrature."""
