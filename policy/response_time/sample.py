@@ -221,6 +221,7 @@ class Sample:
             _ranks(),
             self._arrivals_per_ms,
             lengths,
+            weights,
             (np.arange(paths) * 0x9E3779B1) % _DRAWS,
             window,
             front.request_ms,

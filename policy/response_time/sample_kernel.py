@@ -48,6 +48,7 @@ def follow_requests(
     ranks: FloatArray,
     arrivals_per_ms: float,
     queue_lengths: IntArray,
+    weights: FloatArray,
     first_draws: IntArray,
     window: IntArray,
     request_ms: float,
@@ -78,9 +79,12 @@ def follow_requests(
     ranks : ndarray of float, shape (ranks,)
         A batch's rank among the points of `ratios`, by its number, spread evenly.
     arrivals_per_ms : float
-    queue_lengths, first_draws : ndarray of int, shape (paths,)
-        Requests that wait as a path's first batch starts; their timers have run off. And the draws
-        at which it begins.
+    queue_lengths : ndarray of int, shape (paths,)
+        Requests that wait as a path's first batch starts; their timers have run off.
+    weights : ndarray of float, shape (paths,)
+        What each path counts in `waits`.
+    first_draws : ndarray of int, shape (paths,)
+        The draws at which each path begins.
     window : ndarray of int, shape (4,)
         Batch starts and arrivals before the window of each path, and in it, at least.
     request_ms, batch_ms : float
@@ -170,7 +174,7 @@ def follow_requests(
             if in_window:
                 batches[path, size] += 1
                 if waited_at >= 0:
-                    waits[waited_at, min(waiting, last)] += 1
+                    waits[waited_at, min(waiting, last)] += weights[path]
             starts += 1
             batch_time_ms = batch_times_ms[size - 1]
             if varying:
