@@ -13,7 +13,7 @@ the capacity of its device: the overload levels say so. The late shares remain o
 whose batches take longer than it believes admits what then comes late.
 
 How large the batches are does matter: where the batch time has steps, a smaller limit, or batches
-that leave requests behind, can carry much more (`policy.batch_sizes`). The curve is that of the
+that leave requests behind, can carry much more. The curve is that of the
 sizing with the highest rate, but for gains too small to matter.
 """
 
@@ -26,12 +26,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from policy.batch_sizes import BatchSizing, batch_sizings, least_control_limit
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
 from policy.response_time.sample import refused_share
+from policy.solvers.batch_sizes import BatchSizing, batch_sizings, least_control_limit
 
 #: A replica that meets the SLA only below this share of its capacity is no solution: it would take
 #: more than a hundred times the replicas that carry the load.

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import average_cost, solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.solvers.batch_sizes import least_control_limit
 from policy.solvers.solution import Solution, meets_sla
 from policy.table import PolicyTable, check_rates, source_hash
 

@@ -19,12 +19,12 @@ from autoscaler.reports import curve_to_floats
 from deployments.config.user_config import SLAConfig
 from deployments.control.solve_cache import SolveCache, cache_folder
 from deployments.control.worker_process import WorkerProcess
-from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
+from policy.solvers.batch_sizes import least_control_limit
 from policy.table import PolicyTable, source_hash
 
 logger = logging.getLogger("sojourn.policy")

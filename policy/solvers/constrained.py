@@ -1,6 +1,6 @@
 """The policy of least power whose response-time percentile holds.
 
-The search is over control limits, max waits and batch sizings (`policy.batch_sizes`). With the
+The search is over control limits, max waits and batch sizings. With the
 queue length alone, the last request of a lull waits until enough others come, so the max wait
 matters at low loads. `policy.solvers.wait_search` settles a control limit of a sizing. This module
 chooses among control limits and sizings, and, where no policy keeps the percentile, finds the one
@@ -9,16 +9,16 @@ that answers the most requests in time.
 
 from collections.abc import Iterator
 
-from policy.batch_sizes import (
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+from policy.solvers.batch_sizes import (
     BatchSizing,
     batch_sizings,
     economic_sizings,
     least_control_limit,
 )
-from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError
-from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 from policy.solvers.solution import Solution, meets_sla
 from policy.solvers.wait_search import Candidate, WaitSearch
 

@@ -27,8 +27,8 @@ N is such that what vanishes is below 1e-15 at its weight: a term :math:`z^s` of
 :math:`z^b = e^{\lambda\tau_b (z - 1)}, |z| < 1`, in states whose probability falls like
 :math:`z_+^{-s}`, where :math:`z_+ > 1` solves the same equation.
 
-The equations of the head, :math:`(I - P) h = c - g y`, are solved as `policy.numerics.markov` describes:
-the factors that give h give the stationary distribution :math:`\pi` first, and so
+The equations of the head, :math:`(I - P) h = c - g y`, are solved as `policy.numerics.markov`
+describes: the factors that give h give the stationary distribution :math:`\pi` first, and so
 :math:`g = \pi c / \pi y`.
 
 The decision process is that of Xu, Sun, Zhou, Niu (arXiv 2301.12865); the closing is our own.

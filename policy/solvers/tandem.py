@@ -9,12 +9,12 @@ import contextlib
 import math
 from dataclasses import replace
 
-from policy.batch_sizes import least_control_limit
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.profile import Profile
 from policy.solvers import exact
+from policy.solvers.batch_sizes import least_control_limit
 from policy.solvers.solution import Solution
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import pdtr
 
-from policy.batch_sizes import BatchSizing
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate, overloaded
+from policy.solvers.batch_sizes import BatchSizing
 
 _RESOLUTION, _COARSE_STEP = 1 / 1024, 1 / 256
 """The longest wait is found to within the one, after steps of the other; both are fractions of the

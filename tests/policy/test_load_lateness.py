@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy import load_lateness
-from policy.batch_sizes import batch_size_limits
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.front import FrontCosts
@@ -20,6 +19,7 @@ from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.solvers.batch_sizes import batch_size_limits
 from tests.support.profiles import GOOGLENET_P4 as P4
 from tests.support.profiles import PADDED
 

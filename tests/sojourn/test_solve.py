@@ -152,7 +152,7 @@ def test_bad_options_are_one_line_and_status_2(capsys, more, rate, message):
         ('{"max_batch_size": 3, "latency_ms": [1, 2]}', "has 2 entries, max_batch_size is 3"),
         ('{"latency_ms": [2, 1]}', "must not decrease with the batch size, but falls at 2"),
         ('{"latency_ms": [-1, 1]}', "must not be negative"),
-        ('{"latency_ms": [0, 1]}', "must be above 0"),
+        ('{"latency_ms": [0, 1]}', "must be from 1e-09"),
         ('{"latency_ms": [1, NaN]}', "must hold finite numbers"),
         ('{"latency_ms": [1, "2"]}', "must hold finite numbers"),
         ('{"latency_ms": [1, 2], "energy_mj": [3, 2]}', "energy_mj must not decrease"),

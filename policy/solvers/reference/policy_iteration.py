@@ -5,8 +5,8 @@ Under a policy :math:`\pi` the average cost :math:`g` and the relative values :m
 .. math:: h(s) + g\,y(s, \pi(s)) = c(s, \pi(s)) + \sum_j m(j | s, \pi(s))\, h(j),
           \qquad h(0) = 0 .
 
-`policy.numerics.markov` has the linear algebra. Source: Puterman, "Markov Decision Processes" (1994),
-sections 8.6 and 11.4.
+`policy.numerics.markov` has the linear algebra. Source: Puterman, "Markov Decision Processes"
+(1994), sections 8.6 and 11.4.
 """
 
 import numpy as np

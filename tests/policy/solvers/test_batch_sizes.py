@@ -2,8 +2,13 @@
 
 import numpy as np
 
-from policy.batch_sizes import BatchSizing, batch_size_limits, batch_sizings, efficient_sizes
 from policy.profile import Profile
+from policy.solvers.batch_sizes import (
+    BatchSizing,
+    batch_size_limits,
+    batch_sizings,
+    efficient_sizes,
+)
 from tests.support.profiles import GOOGLENET_P4, PADDED
 
 
