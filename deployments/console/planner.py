@@ -1,7 +1,6 @@
 """Answer the console's what-if questions in a worker process, one at a time."""
 
 import asyncio
-import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,8 +14,6 @@ from deployments.errors import NotFoundError, PlannerBusyError
 from policy.errors import SojournError
 from policy.profile import Profile
 
-logger = logging.getLogger("sojourn.console")
-
 #: The longest that a plan may take, with the start of the worker; most take a tenth of a second.
 TIME_LIMIT_S = 45.0
 #: Questions beyond this are refused at once.
@@ -27,15 +24,7 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 class Planning(Protocol):
-    """How the what-if questions of a service are answered.
-
-    Attributes
-    ----------
-    warm_up : str
-        A function that loads what plans need.
-    """
-
-    warm_up: str
+    """Translates the what-if questions of a service."""
 
     def calls(self, content: Any) -> dict[str, Call]:
         """Return how to plan each scenario of a question in JSON's types.
@@ -83,8 +72,6 @@ class ModelPlanning:
         Returns the reports of ``GET /sojourn/policy`` on each model, the first model's first.
     """
 
-    warm_up = "deployments.console.replica_plan:warm_up"
-
     def __init__(self, reports: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         self._reports = reports
 
@@ -120,18 +107,6 @@ class Planner:
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._latest: dict[bytes, Any] = {}
-        self._warming: asyncio.Task[None] | None = None
-
-    def warm_up(self, function: str) -> None:
-        """Start the worker and call a function, so that the first question waits for neither."""
-        if self._warming is None or self._warming.done():
-            self._warming = asyncio.create_task(self._warm_up(function))
-
-    async def _warm_up(self, function: str) -> None:
-        try:
-            await self._worker.ask(function, time_limit_s=TIME_LIMIT_S)
-        except WorkerError as error:  # the first question tries again
-            logger.warning("%s", error)
 
     async def ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
         """Return the results of calls, by their names; ``{"error": why}`` if there is no plan.
@@ -173,6 +148,4 @@ class Planner:
 
     def close(self) -> None:
         """End the worker, if it runs; the next question starts another."""
-        if self._warming is not None:
-            self._warming.cancel()
         self._worker.close()

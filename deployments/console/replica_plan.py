@@ -54,7 +54,3 @@ def plan(
         "max_batch_size": None if chosen.policy is None else chosen.policy.max_batch_size,
         "bottleneck": planner.bottleneck(chosen, arrival_rate_per_s),
     }
-
-
-def warm_up() -> None:
-    """Do nothing: this module is loaded."""

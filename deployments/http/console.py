@@ -135,8 +135,6 @@ class Console:
         if self.streams >= MAX_STREAMS:
             raise BusyError(f"this replica has {MAX_STREAMS} open consoles; close one of them")
         self.streams += 1
-        # The page may ask soon, and the process takes a while to start.
-        self._planner.warm_up(self._planning.warm_up)
         left = asyncio.create_task(_until_left(receive))
         try:
             event, log_sent = await self._feed.next(0)

@@ -201,7 +201,6 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
 
             # There is a present to ask about once there is load.
             assert wait_for(asked)
-            # The page that is open has started the planner.
             load = "document.querySelectorAll('#sliders input[type=number]')[2]"
             page.script(
                 f"(() => {{ const exact = {load}; exact.value = 20000;"

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
-from deployments.pipelines.planning.tandem import own_settings, simulate
 from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
 from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 
 #: Fewer than `sojourn pipeline plan` simulates, so that an answer takes a tenth of a second.
 REQUESTS = 50_000
@@ -129,9 +126,3 @@ def _as_yaml(steps: Any, found: PipelinePlan) -> str:
         {"steps": planned}, sort_keys=False, default_flow_style=None, width=_WIDTH
     )
     return text
-
-
-def warm_up() -> None:
-    """Load what is compiled at its first use."""
-    stage = Stage(list, "any", profile=Profile.from_dict({"max_batch_size": 1, "latency_ms": [1]}))
-    simulate([stage], own_settings([stage]), 1.0, requests=10)

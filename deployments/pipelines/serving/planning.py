@@ -41,8 +41,6 @@ class PipelinePlanning:
         Returns the stages with the profiles that are believed.
     """
 
-    warm_up = "deployments.pipelines.serving.pipeline_plan:warm_up"
-
     def __init__(self, config: PipelineConfig, stages: Callable[[], Sequence[Stage]]) -> None:
         self._steps = config.model_dump(mode="json", include={"steps"}, exclude_unset=True)["steps"]
         self._costs = config.worker_costs()

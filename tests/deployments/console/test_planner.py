@@ -62,27 +62,12 @@ async def test_what_is_as_in_the_last_question_is_not_planned_again(
     assert gate.asked == ["now", "1", "2", "1"]
 
 
-async def test_a_worker_that_does_not_start_harms_no_page(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    planner = Planner()
-    planner.warm_up("deployments.console.replica_plan:warm_up")
-    with pytest.raises(WorkerError, match="did not start"):
-        await planner.ask(call("any"))
-    assert planner._warming is not None
-    await planner._warming
-    assert "the planner did not start" in caplog.text
-    planner.close()
-
-
 @pytest.mark.slow
 async def test_the_worker_plans_and_a_dead_one_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(planner_module, "TIME_LIMIT_S", LIMIT_S)
     planner = Planner()
-    planner.warm_up("deployments.console.replica_plan:warm_up")
     try:
         answer = await planner.ask({"now": plan(100), "then": plan(1000)})
         assert 1 <= answer["now"]["replicas"] < answer["then"]["replicas"]

@@ -156,13 +156,8 @@ class Streams:
         self.reports = 0
         self.may_go_on = True
         self.console = Console(self._reports, no_decisions, "r", ModelPlanning(self._reports))
-        self.warmed_up: list[str] = []
-        self.console._planner = self  # type: ignore[assignment]
         # Its clock is the loop's.
         self.console._feed._clock = self.loop.time
-
-    def warm_up(self, function: str) -> None:
-        self.warmed_up.append(function)
 
     def _reports(self) -> list[dict[str, Any]]:
         self.reports += 1
@@ -188,7 +183,6 @@ def test_an_event_each_second_until_the_page_is_closed() -> None:
         client, task = streams.open()
         await asyncio.sleep(5.5)
         assert client.events == streams.reports == 6
-        assert streams.warmed_up == [ModelPlanning.warm_up]
         start = client.sent[0][1]
         assert dict(start["headers"])[b"content-type"] == b"text/event-stream"
         client.left.set()
