@@ -27,9 +27,6 @@ from policy.try_delays import RETRIES, TryDelays
 FloatArray = NDArray[np.float64]
 
 _MAX_RETRIES = 1000
-#: A front refuses a request in this share of the time that reading and answering one takes it,
-#: unless the scenario says otherwise: it reads the first lines, and neither parses nor computes.
-REFUSE_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +59,6 @@ class Scenario:
         SLA and its settings. No batch is larger than a live replica's limits allow.
     settings : BatchingSettings
         Of the service. Without `batching`, replicas batch by the table that these settings ask for.
-    refuse_ms : float or None
-        Time of a front beside the device for a request that it refuses instead of reading it. None:
-        `REFUSE_SHARE` of the time for reading and answering one.
     replicas : int
         Replicas that are ready at the beginning.
     min_replicas, max_replicas : int
@@ -98,7 +92,6 @@ class Scenario:
     delays: TryDelays = field(default_factory=lambda: TryDelays(retries=RETRIES))
     batching: PolicyTable | BatchingPolicy | None = None
     settings: BatchingSettings = field(default_factory=BatchingSettings)
-    refuse_ms: float | None = None
     replicas: int = 1
     min_replicas: int = 1
     max_replicas: int = 1000
@@ -126,8 +119,6 @@ class Scenario:
             _check_whole("waiting_room", room, 1, 1_000_000)
         if age_ms is not None and not age_ms >= 0:
             raise InvalidInputError(f"max_age_ms: must be at least 0, not {age_ms}")
-        if self.refuse_ms is not None and not 0 <= self.refuse_ms < math.inf:
-            raise InvalidInputError(f"refuse_ms: must be at least 0, not {self.refuse_ms}")
         _check_whole("min_replicas", self.min_replicas, 0, 1_000_000)
         _check_whole("max_replicas", self.max_replicas, max(1, self.min_replicas), 1_000_000)
         _check_whole("replicas", self.replicas, self.min_replicas, self.max_replicas)
@@ -191,13 +182,6 @@ class Scenario:
         rates = (self.replica_profile.capacity_per_s,)
         return PolicyTable(rates, 2 * policies, "one policy at all rates")
 
-    @property
-    def _refuse_ms(self) -> float:
-        if self.refuse_ms is not None:
-            return self.refuse_ms
-        front = self.replica_profile.front
-        return 0.0 if front is None else REFUSE_SHARE * front.request_ms
-
     def replica_model(self) -> ReplicaModel:
         """Return the properties of the replicas: those of a live replica, unless set otherwise."""
         profile = self.replica_profile
@@ -211,7 +195,6 @@ class Scenario:
             delays=self.delays,
             routing=self.routing,
             front=profile.front,
-            refuse_ms=self._refuse_ms,
         )
 
     def load_lateness_curve(self) -> LoadLatenessCurve | None:

@@ -163,7 +163,7 @@ class Simulation:
             histogram=counters.histogram,
             bin_edges_ms=bin_edges_ms(),
             device_busy_s=work.devices_busy_s - serial_front_s,
-            front_busy_s=work.fronts_busy_s + serial_front_s,
+            front_busy_s=work.loops_busy_s + serial_front_s,
         )
 
     def request_log(self) -> list[AnsweredRequest]:

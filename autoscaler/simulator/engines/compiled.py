@@ -61,15 +61,15 @@ class CompiledEngine:
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
         ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
-        front_ring = 2 * ring if self._rules.has_front else 1
+        unread = _power_of_two(self._rules.concurrency) if self._rules.has_loop else 1
         self._state = State(
             times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
             counts=np.zeros((_INITIAL_SLOTS, kernel.N_COUNTS), np.int64),
             sent_s=np.empty((_INITIAL_SLOTS, ring)),
             reached_s=np.empty((_INITIAL_SLOTS, ring)),
             tries=np.empty((_INITIAL_SLOTS, ring), np.int64),
-            front_times=np.empty((_INITIAL_SLOTS, front_ring, 2)),
-            front_counts=np.empty((_INITIAL_SLOTS, front_ring, 2), np.int64),
+            unread_times=np.empty((_INITIAL_SLOTS, unread, 3)),
+            unread_tries=np.empty((_INITIAL_SLOTS, unread), np.int64),
             ready=np.zeros(_INITIAL_SLOTS, np.int64),
             arrivals_s=np.empty(0),
             retry_times=np.empty((_INITIAL_RETRY_RING, 2)),
@@ -97,13 +97,14 @@ class CompiledEngine:
                 sent_s=_extended(state.sent_s, more),
                 reached_s=_extended(state.reached_s, more),
                 tries=_extended(state.tries, more),
-                front_times=_extended(state.front_times, more),
-                front_counts=_extended(state.front_counts, more),
+                unread_times=_extended(state.unread_times, more),
+                unread_tries=_extended(state.unread_tries, more),
                 ready=_extended(state.ready, more),
                 batch_random=_extended(state.batch_random, more),
             )
         times = state.times[slot]
         times[:] = math.inf
+        times[kernel.LOOP_FREE_S] = -math.inf
         times[kernel.RATE_WEIGHT] = 0.0
         times[kernel.REFUSED_SHARE] = 0.0
         times[kernel.RATE_FIRST_S] = math.nan
@@ -131,9 +132,7 @@ class CompiledEngine:
     def advance(self, until_s: float) -> None:
         """Simulate every try before `until_s`, and the devices up to and including it."""
         while not kernel.advance(self._rules, self._state, float(until_s)):
-            self._reserve_retries(1 + int(self._state.counts[:, kernel.UNREAD].max()))
-            if self._state.fleet_counts[kernel.FRONT_FULL]:
-                self._double_fronts()
+            self._reserve_retries(1)
 
     def drain(self, slot: int, now_s: float) -> None:
         """Have a replica start what waits without waiting for more."""
@@ -149,7 +148,7 @@ class CompiledEngine:
     def kill(self, slot: int, now_s: float) -> None:
         """End a replica at once; the balancer retries its requests at others."""
         state = self._state
-        self._reserve_retries(state.sent_s.shape[1] + int(state.counts[slot, kernel.IN_FRONT]))
+        self._reserve_retries(state.sent_s.shape[1] + int(state.counts[slot, kernel.UNREAD]))
         kernel.kill(self._rules, self._state, slot, float(now_s))
 
     def finish(self, now_s: float) -> None:
@@ -189,9 +188,9 @@ class CompiledEngine:
 
     def work(self) -> FleetWork:
         """Return what all replicas have done so far."""
-        devices_s, fronts_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.FRONTS_BUSY_S]]
+        devices_s, loops_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.LOOPS_BUSY_S]]
         batches = int(self._state.fleet_counts[kernel.BATCHES])
-        return FleetWork(batches, float(devices_s), float(fronts_s))
+        return FleetWork(batches, float(devices_s), float(loops_s))
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
@@ -205,7 +204,7 @@ class CompiledEngine:
 
     @property
     def _in_flight(self) -> bool:
-        """Whether a request is on its way, or in a front that may refuse it."""
+        """Whether a request is on its way, or not read yet."""
         state = self._state
         return bool(
             state.fleet_counts[kernel.NEXT_ARRIVAL] < state.arrivals_s.size
@@ -230,19 +229,6 @@ class CompiledEngine:
         state.fleet_counts[kernel.GIVEN_UP] += held_s.size
         state.fleet_counts[kernel.NEXT_ARRIVAL] = state.arrivals_s.size
         state.fleet_counts[kernel.RETRIES_PENDING] = 0
-
-    def _double_fronts(self) -> None:
-        """Double the rings of the requests that are in a front."""
-        state = self._state
-        ring = state.front_counts.shape[1]
-        order = (state.counts[:, kernel.FRONT_HEAD, None] + np.arange(2 * ring)) & (ring - 1)
-        slots = np.arange(order.shape[0])[:, None]
-        state.counts[:, kernel.FRONT_HEAD] = 0
-        state.fleet_counts[kernel.FRONT_FULL] = 0
-        self._state = state._replace(
-            front_times=state.front_times[slots, order],
-            front_counts=state.front_counts[slots, order],
-        )
 
     def _reserve_retries(self, more: int) -> None:
         """Grow the ring of retries until it has room for `more`."""
@@ -293,10 +279,9 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
         idle_power_w=float(model.idle_power_w),
-        has_front=model.front is not None,
-        front_request_s=1e-3 * front.request_ms,
-        front_batch_s=1e-3 * front.batch_ms,
-        front_refuse_s=1e-3 * model.refuse_ms,
+        has_loop=model.front is not None,
+        loop_request_s=1e-3 * front.request_ms,
+        loop_batch_s=1e-3 * front.batch_ms,
         rate_window_s=float(rate_window_s),
         rate_horizon_s=float(horizon_s(1e-3 * limits.max_age_ms, rate_window_s)),
         request_delay_s=1e-3 * delays.request_delay_ms,
@@ -304,7 +289,8 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         try_s=1e-3 * delays.try_ms,
         response_time_ms=float(model.objective.response_time_ms),
         replica_response_time_ms=float(model.objective_at_replica.response_time_ms),
-        waiting_room=model.limits.waiting_room,
+        waiting_room=limits.waiting_room,
+        concurrency=model.concurrency,
         retries=model.retries,
         routing=list(Routing).index(model.routing),
     )

@@ -85,11 +85,9 @@ class ReplicaModel:
     routing : Routing
         How the balancer picks a replica.
     front : FrontCosts or None
-        The stage before and after the device, in tandem with it: one server, first come first
-        served, that takes `request_ms` for each request, and `batch_ms` for each batch that has
-        ended. None: requests reach the device at once, and answers leave at once.
-    refuse_ms : float
-        Time of the front for a request that it refuses instead of reading it.
+        What requests cost the event loop beside the device: one server, first come first served,
+        that takes `request_ms` for each request, and `batch_ms` for each batch that has ended.
+        None: requests reach the device at once, and answers leave at once.
     """
 
     table: PolicyTable
@@ -101,7 +99,6 @@ class ReplicaModel:
     delays: TryDelays
     routing: Routing
     front: FrontCosts | None = None
-    refuse_ms: float = 0.0
 
     @property
     def objective_at_replica(self) -> ServiceLevelObjective:
@@ -110,6 +107,11 @@ class ReplicaModel:
         A replica counts an answer as late by this objective, as a live one does.
         """
         return self.objective.after(self.delays.way_ms)
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that the balancer sends a replica at a time, where it has an event loop."""
+        return self.limits.concurrency or self.limits.waiting_room + self.limits.max_batch_size
 
     @property
     def retries(self) -> int:
@@ -173,13 +175,13 @@ class FleetWork(NamedTuple):
         Batches started.
     devices_busy_s : float
         Time of these batches, in s.
-    fronts_busy_s : float
-        Time that fronts beside a device have been busy, refusals included, in s.
+    loops_busy_s : float
+        Time that event loops beside a device have been busy, in s.
     """
 
     batches: int
     devices_busy_s: float
-    fronts_busy_s: float
+    loops_busy_s: float
 
 
 class Engine(Protocol):

@@ -3,8 +3,12 @@
 Replicas affect each other only through the balancer. A replica's own events therefore need no
 processing until a try looks at it or the second ends; then `catch_up` replays them to that time.
 The result is exact and needs no event queue. Tries come from two sources that are each sorted by
-time: requests as clients send them, and retries. Where a replica has a front, what its front
-refuses becomes a retry at another replica, so fronts are served in the order of time.
+time: requests as clients send them, and retries.
+
+Where requests cost the event loop time, it reads each for `loop_request_s`, and sends the answers
+of a batch in `loop_batch_s`, first come first served. Whether a replica takes a request is decided
+when it arrives, by the time at which the loop will have read it, and by the number of requests in
+the replica, as HAProxy's concurrency limit does. A refusal costs the loop nothing.
 
 For requests of one row without deadline or priority, the decisions are those of
 `policy.batcher.core.BatcherCore`, and the arrival rate is that of
@@ -29,43 +33,37 @@ IntArray = NDArray[np.int64]
 # State.times: the end of the batch on the device, or when a free device must decide again; the end
 # of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
 # ongoing requests are counted; when a draining replica became empty; the share of tries refused of
-# late, which is no time; when the front has done what it does; when the two stretches of time began
-# that check the rate estimate.
+# late, which is no time; when the event loop has done all that it has; when it has read the next
+# request; when the two stretches of time began that check the rate estimate.
 NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
-DRAINED_S, REFUSED_SHARE, FRONT_EVENT_S, EARLIER_S, LATEST_S = range(6, 11)
-N_TIMES = 11
+DRAINED_S, REFUSED_SHARE, LOOP_FREE_S, READ_S, EARLIER_S, LATEST_S = range(6, 12)
+N_TIMES = 12
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
-# how many wait, whether the replica drains, and its counters; where the ring of its front begins,
-# how many requests are in the front, how many of them it has not read, and whether it refuses one;
-# the tries in the stretches of `EARLIER_S` and `LATEST_S`.
+# how many wait, whether the replica drains, and its counters; where the ring of requests that the
+# event loop has not read begins, and how many these are; the tries in the stretches of `EARLIER_S`
+# and `LATEST_S`.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
-FRONT_HEAD, IN_FRONT, UNREAD, REFUSING, EARLIER, LATEST = range(9, 15)
-N_COUNTS = 15
-# State.fleet_counts: among others batches started, and whether the ring of a front may overflow.
-NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES, FRONT_FULL = range(8)
-N_FLEET_COUNTS = 8
+UNREAD_HEAD, UNREAD, EARLIER, LATEST = range(9, 13)
+N_COUNTS = 13
+# State.fleet_counts: among others the batches started.
+NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES = range(7)
+N_FLEET_COUNTS = 7
 # State.fleet_times: request-seconds in replicas or held, since when any replica is ready, now, and
-# for how long the devices and the fronts of all replicas have been busy.
-ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, FRONTS_BUSY_S = range(5)
+# for how long the devices and the event loops of all replicas have been busy.
+ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, LOOPS_BUSY_S = range(5)
 N_FLEET_TIMES = 5
 # State.retry_times: when the client sent the request, when the next try reaches a replica.
 RETRY_SENT_S, RETRY_AT_S = range(2)
 # State.retry_counts: tries so far, and the slot that refused last.
 RETRY_TRIES, RETRY_AVOID = range(2)
 NO_SLOT = -1
-# State.front_times: when the client sent the request, when it reached the replica.
-FRONT_SENT_S, FRONT_REACHED_S = range(2)
-# State.front_counts: tries so far, and the size of the batch that it was in; 0: not read yet.
-FRONT_TRIES, FRONT_BATCH_SIZE = range(2)
+# State.unread_times: when the client sent the request, when it reached the replica, and is read.
+UNREAD_SENT_S, UNREAD_REACHED_S, UNREAD_READ_S = range(3)
 
 #: As in `policy.batcher.core`: numba's cache takes no constants of another file.
 MAX_REFUSED_SHARE = 0.999
 #: As in `policy.batcher.arrival_rate`.
 BOUND_DEVIATIONS = 5.0
-
-#: An answer is taken to wait in the front for at most so many times as long as its request has: it
-#: joins the same queue. On average it waits as long, so half of them would be late with 1.
-ANSWER_WAIT = 2.0
 
 #: Histogram of response times: `BINS_PER_OCTAVE` equal bins between 2**k ms and 2**(k + 1) ms, so
 #: that each is at most 1/256 of its value wide. It reaches from a microsecond to hours.
@@ -99,10 +97,9 @@ class Rules(NamedTuple):
     late_share_allowed: float
     energy_j: FloatArray  # (sizes,)
     idle_power_w: float
-    has_front: bool
-    front_request_s: float
-    front_batch_s: float
-    front_refuse_s: float
+    has_loop: bool
+    loop_request_s: float
+    loop_batch_s: float
     rate_window_s: float
     rate_horizon_s: float
     request_delay_s: float
@@ -111,6 +108,7 @@ class Rules(NamedTuple):
     response_time_ms: float  # of the client's SLA
     replica_response_time_ms: float  # what the way to the replica and back leaves of it
     waiting_room: int
+    concurrency: int  # requests in a replica, where they cost the event loop time
     retries: int
     routing: int  # index into Routing
 
@@ -123,8 +121,8 @@ class State(NamedTuple):
     sent_s: FloatArray  # (slots, ring): the requests in a replica, from its HEAD on
     reached_s: FloatArray  # (slots, ring)
     tries: IntArray  # (slots, ring)
-    front_times: FloatArray  # (slots, ring, 2): those in its front, from FRONT_HEAD on
-    front_counts: IntArray  # (slots, ring, 2)
+    unread_times: FloatArray  # (slots, ring, 3): those not read yet, from UNREAD_HEAD on
+    unread_tries: IntArray  # (slots, ring)
     ready: IntArray  # (slots,): the slots that take requests; the first fleet_counts[READY] count
     arrivals_s: FloatArray  # (requests,)
     retry_times: FloatArray  # (ring, 2)
@@ -266,36 +264,46 @@ def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
 
 
 @internal
-def is_expired(rules: Rules, now_s: float, reached_s: float) -> bool:
+def is_expired(rules: Rules, now_s: float, reached_s: float, rows: int) -> bool:
     """Return whether a request waited so long to be read that a free device is too late."""
-    done_s = now_s + rules.latency_s[0]
+    done_s = now_s + rules.latency_s[min(rows, rules.latency_s.size) - 1]
     return bool(reached_s < min(now_s, done_s - 1e-3 * rules.answer_within_ms))
 
 
 @internal
-def has_room(rules: Rules, state: State, slot: int, now_s: float, reached_s: float) -> bool:
-    """Return whether one more request may wait: there is room, and it will be done in time."""
+def processing_ms(rules: Rules, rows: int) -> float:
+    """Return how long the device takes for `rows` requests, in batches of the largest size."""
+    batches, rest = divmod(rows, rules.latency_ms.size)
+    done_ms = batches * rules.latency_ms[-1]
+    if rest:
+        done_ms += rules.latency_ms[rest - 1]
+    return float(done_ms)
+
+
+@internal
+def has_room(
+    rules: Rules, state: State, slot: int, now_s: float, reached_s: float, rows: int
+) -> bool:
+    """Return whether `rows` more requests may wait: there is room, and they will be in time."""
     counts = state.counts
     waiting = counts[slot, WAITING]
-    if waiting and waiting >= rules.waiting_room:
+    if waiting and waiting + rows > rules.waiting_room:
         return False
     busy = counts[slot, ON_DEVICE] > 0
     if rules.admit_within_ms == np.inf:
         return True
     if not (waiting or busy):
-        alone_ms = rules.latency_ms[0]
+        alone_ms = processing_ms(rules, rows)
         if alone_ms <= rules.admit_within_ms:
             return bool(alone_ms <= rules.admit_within_ms - 1e3 * (now_s - reached_s))
-        return not is_expired(rules, now_s, reached_s)
-    full_ms = rules.latency_ms[-1]
+        return not is_expired(rules, now_s, reached_s, rows)
     size = rules.latency_ms.size
-    # While the device is busy, later arrivals may fill up the last batch.
-    batches, rest = divmod(waiting + size if busy else waiting + 1, size)
-    done_ms = batches * full_ms
-    if not busy and rest:
-        done_ms += rules.latency_ms[rest - 1]
+    done = waiting + rows
+    if busy:  # later arrivals may fill up the last batch
+        done = -(-done // size) * size
+    done_ms = processing_ms(rules, done)
     if not waiting and done_ms > rules.admit_within_ms:
-        return not is_expired(rules, now_s, reached_s)
+        return not is_expired(rules, now_s, reached_s, rows)
     start_s = max(now_s, state.times[slot, EXPECTED_END_S]) if busy else now_s
     within_ms = rules.admit_within_ms - time_lost_in_tries_ms(rules, state, slot)
     return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
@@ -311,14 +319,14 @@ def is_draining(state: State, slot: int) -> bool:
 def inside(state: State, slot: int) -> int:
     """Return the number of requests in a replica."""
     counts = state.counts
-    return int(counts[slot, WAITING] + counts[slot, ON_DEVICE] + counts[slot, IN_FRONT])
+    return int(counts[slot, WAITING] + counts[slot, ON_DEVICE] + counts[slot, UNREAD])
 
 
 @internal
 def count_drained(state: State, slot: int, now_s: float) -> None:
     """Note that a draining replica is empty, if it is."""
     if state.counts[slot, DRAINING] and not inside(state, slot):
-        state.times[slot, DRAINED_S] = now_s
+        state.times[slot, DRAINED_S] = max(now_s, state.times[slot, LOOP_FREE_S])
 
 
 @inlined
@@ -393,20 +401,29 @@ def answer(
 
 @internal
 def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
-    """End the batch on a device; its requests are answered at once, or pass the front."""
+    """End the batch on a device; its answers leave at once, or when the event loop sends them."""
     count_ongoing(state, slot, now_s)
     counts = state.counts
     mask = state.sent_s.shape[1] - 1
     size, head = counts[slot, ON_DEVICE], counts[slot, HEAD]
+    answered_s = now_s
+    if rules.has_loop:
+        answered_s = use_loop(state, slot, now_s, rules.loop_batch_s)
+        state.fleet_times[ONGOING_S] += size * (answered_s - now_s)
     for i in range(head, head + size):
         sent_s, reached_s = state.sent_s[slot, i & mask], state.reached_s[slot, i & mask]
-        tries = state.tries[slot, i & mask]
-        if rules.has_front:
-            join_front(rules, state, slot, now_s, sent_s, reached_s, tries, size)
-        else:
-            answer(rules, state, slot, now_s, sent_s, reached_s, tries, size)
+        answer(rules, state, slot, answered_s, sent_s, reached_s, state.tries[slot, i & mask], size)
     counts[slot, HEAD] = head + size
     counts[slot, ON_DEVICE] = 0
+
+
+@internal
+def use_loop(state: State, slot: int, now_s: float, work_s: float) -> float:
+    """Give the event loop work; return when it will be done."""
+    done_s = max(now_s, state.times[slot, LOOP_FREE_S]) + work_s
+    state.times[slot, LOOP_FREE_S] = done_s
+    state.fleet_times[LOOPS_BUSY_S] += work_s
+    return float(done_s)
 
 
 @internal
@@ -428,12 +445,13 @@ def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, a
 
 @internal
 def refuse(
-    rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
-) -> None:
-    """Refuse a request: it is tried elsewhere, unless that would be too late."""
+    rules: Rules, state: State, slot: int, now_s: float,
+    sent_s: float, reached_s: float, tries: int, is_read: bool,
+) -> None:  # fmt: skip
+    """Refuse a request: it is tried elsewhere, unless it was read or that would be too late."""
     count_arrival(rules, state, slot, now_s)
     counts = state.counts
-    if is_expired(rules, now_s, reached_s):
+    if is_expired(rules, now_s, reached_s, 1):
         give_up(state, sent_s)
         counts[slot, EXPIRED] += 1
         counts[slot, LATE] += 1
@@ -442,21 +460,22 @@ def refuse(
     state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / state.times[slot, RATE_WEIGHT]
     counts[slot, REFUSED] += 1
     only_replica = state.fleet_counts[READY] == 1 and state.ready[0] == slot
-    if not only_replica:  # HAProxy does not ask the only one again
-        retry(rules, state, now_s, sent_s, tries, slot)
-    else:
+    if only_replica or is_read:  # HAProxy does not ask the only one again
         give_up(state, sent_s)
+    else:
+        retry(rules, state, now_s, sent_s, tries, slot)
 
 
 @internal
 def admit(
-    rules: Rules, state: State, slot: int, now_s: float, sent_s: float, reached_s: float, tries: int
-) -> None:
+    rules: Rules, state: State, slot: int, now_s: float,
+    sent_s: float, reached_s: float, tries: int, is_read: bool,
+) -> None:  # fmt: skip
     """Queue a request that reached its replica at `reached_s`, or refuse it; `tries` with this."""
     counts, times = state.counts, state.times
     waiting = counts[slot, WAITING]
-    if not has_room(rules, state, slot, now_s, reached_s):
-        refuse(rules, state, slot, now_s, sent_s, reached_s, tries)
+    if not has_room(rules, state, slot, now_s, reached_s, 1):
+        refuse(rules, state, slot, now_s, sent_s, reached_s, tries, is_read)
         return
     count_arrival(rules, state, slot, now_s)
     times[slot, REFUSED_SHARE] -= times[slot, REFUSED_SHARE] / times[slot, RATE_WEIGHT]
@@ -471,69 +490,44 @@ def admit(
 
 
 @internal
-def join_front(
-    rules: Rules, state: State, slot: int, now_s: float,
-    sent_s: float, reached_s: float, tries: int, batch_size: int,
-) -> None:  # fmt: skip
-    """Queue a request at the front: to be read, or answered after a batch of `batch_size`."""
-    counts, ring = state.counts, state.front_counts.shape[1]
-    last = (counts[slot, FRONT_HEAD] + counts[slot, IN_FRONT]) & (ring - 1)
-    state.front_times[slot, last, FRONT_SENT_S] = sent_s
-    state.front_times[slot, last, FRONT_REACHED_S] = reached_s
-    state.front_counts[slot, last, FRONT_TRIES] = tries
-    state.front_counts[slot, last, FRONT_BATCH_SIZE] = batch_size
-    counts[slot, IN_FRONT] += 1
-    counts[slot, UNREAD] += batch_size == 0
-    # All that is in the batcher may yet come, before the ring can grow.
-    if counts[slot, IN_FRONT] + state.sent_s.shape[1] > ring:
-        state.fleet_counts[FRONT_FULL] = 1
-    if state.times[slot, FRONT_EVENT_S] == np.inf:
-        begin_in_front(rules, state, slot, now_s)
-
-
-@internal
-def begin_in_front(rules: Rules, state: State, slot: int, now_s: float) -> None:
-    """Begin to answer the next batch in the front, or to read or refuse the next request."""
-    counts = state.counts
-    head = counts[slot, FRONT_HEAD] & (state.front_counts.shape[1] - 1)
-    work_s = rules.front_request_s
-    if state.front_counts[slot, head, FRONT_BATCH_SIZE]:
-        work_s = rules.front_batch_s
-    else:
-        reached_s = state.front_times[slot, head, FRONT_REACHED_S]
-        since_s = reached_s - ANSWER_WAIT * (now_s - reached_s)
-        counts[slot, REFUSING] = not has_room(rules, state, slot, now_s + work_s, since_s)
-        if counts[slot, REFUSING]:
-            work_s = rules.front_refuse_s
-    state.times[slot, FRONT_EVENT_S] = now_s + work_s
-    state.fleet_times[FRONTS_BUSY_S] += work_s
-
-
-@internal
-def front_event(rules: Rules, state: State, slot: int) -> None:
-    """End what the front does: a batch is answered, a request handed on or refused."""
-    times, counts = state.times, state.counts
-    now_s, mask = times[slot, FRONT_EVENT_S], state.front_counts.shape[1] - 1
+def reach(rules: Rules, state: State, slot: int, now_s: float, sent_s: float, tries: int) -> None:
+    """Have the event loop read a request, unless it would be too late then; else refuse it."""
+    counts, times = state.counts, state.times
+    unread = counts[slot, UNREAD]
+    read_s = max(now_s, times[slot, LOOP_FREE_S]) + rules.loop_request_s
+    is_full = inside(state, slot) >= rules.concurrency
+    since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
+    if is_full or not has_room(rules, state, slot, read_s, since_s, unread + 1):
+        refuse(rules, state, slot, now_s, sent_s, now_s, tries, False)
+        return
     count_ongoing(state, slot, now_s)
-    head = counts[slot, FRONT_HEAD]
-    batch_size = state.front_counts[slot, head & mask, FRONT_BATCH_SIZE]
-    requests = max(1, batch_size)
-    counts[slot, FRONT_HEAD] += requests
-    counts[slot, IN_FRONT] -= requests
-    counts[slot, UNREAD] -= batch_size == 0
-    for i in range(head, head + requests):
-        sent_s = state.front_times[slot, i & mask, FRONT_SENT_S]
-        reached_s = state.front_times[slot, i & mask, FRONT_REACHED_S]
-        tries = state.front_counts[slot, i & mask, FRONT_TRIES]
-        if batch_size:
-            answer(rules, state, slot, now_s, sent_s, reached_s, tries, batch_size)
-        elif counts[slot, REFUSING]:
-            refuse(rules, state, slot, now_s, sent_s, reached_s, tries)
-        else:
-            admit(rules, state, slot, now_s, sent_s, reached_s, tries)
-    times[slot, FRONT_EVENT_S] = np.inf
-    if counts[slot, IN_FRONT]:
-        begin_in_front(rules, state, slot, now_s)
+    read_s = use_loop(state, slot, now_s, rules.loop_request_s)
+    last = (counts[slot, UNREAD_HEAD] + unread) & (state.unread_tries.shape[1] - 1)
+    state.unread_times[slot, last, UNREAD_SENT_S] = sent_s
+    state.unread_times[slot, last, UNREAD_REACHED_S] = now_s
+    state.unread_times[slot, last, UNREAD_READ_S] = read_s
+    state.unread_tries[slot, last] = tries
+    counts[slot, UNREAD] = unread + 1
+    if not unread:
+        times[slot, READ_S] = read_s
+
+
+@internal
+def read(rules: Rules, state: State, slot: int) -> None:
+    """Hand the next request on, which the event loop has read."""
+    counts, times = state.counts, state.times
+    now_s, mask = times[slot, READ_S], state.unread_tries.shape[1] - 1
+    count_ongoing(state, slot, now_s)
+    head = counts[slot, UNREAD_HEAD]
+    counts[slot, UNREAD_HEAD] += 1
+    counts[slot, UNREAD] -= 1
+    times[slot, READ_S] = np.inf
+    if counts[slot, UNREAD]:
+        times[slot, READ_S] = state.unread_times[slot, (head + 1) & mask, UNREAD_READ_S]
+    sent_s = state.unread_times[slot, head & mask, UNREAD_SENT_S]
+    reached_s = state.unread_times[slot, head & mask, UNREAD_REACHED_S]
+    tries = state.unread_tries[slot, head & mask]
+    admit(rules, state, slot, now_s, sent_s, reached_s, tries, True)
     if is_draining(state, slot) and not counts[slot, ON_DEVICE]:
         decide(rules, state, slot, now_s)
 
@@ -542,10 +536,10 @@ def front_event(rules: Rules, state: State, slot: int) -> None:
 def catch_up(rules: Rules, state: State, slot: int, now_s: float) -> None:
     """Replay a replica's events up to now; up to its last one if `now_s` is infinite."""
     times = state.times
-    while min(times[slot, NEXT_EVENT_S], times[slot, FRONT_EVENT_S]) <= now_s:
+    while min(times[slot, NEXT_EVENT_S], times[slot, READ_S]) <= now_s:
         event_s = times[slot, NEXT_EVENT_S]
-        if rules.has_front and times[slot, FRONT_EVENT_S] < event_s:
-            front_event(rules, state, slot)
+        if rules.has_loop and times[slot, READ_S] < event_s:
+            read(rules, state, slot)
             continue
         if event_s == np.inf:
             break
@@ -601,11 +595,10 @@ def attempt(
     """Try a request at a replica, after `tries` tries elsewhere."""
     slot = route(rules, state, now_s, avoid)
     catch_up(rules, state, slot, now_s)
-    if rules.has_front:
-        count_ongoing(state, slot, now_s)
-        join_front(rules, state, slot, now_s, sent_s, now_s, tries + 1, 0)
+    if rules.has_loop:
+        reach(rules, state, slot, now_s, sent_s, tries + 1)
     else:
-        admit(rules, state, slot, now_s, sent_s, now_s, tries + 1)
+        admit(rules, state, slot, now_s, sent_s, now_s, tries + 1, False)
 
 
 @internal
@@ -619,16 +612,6 @@ def count_held(rules: Rules, state: State, until_s: float) -> None:
     for i in range(state.fleet_counts[NEXT_ARRIVAL], state.arrivals_s.size):
         held_s += max(0.0, until_s - max(since_s, state.arrivals_s[i] + rules.request_delay_s))
     state.fleet_times[ONGOING_S] += held_s
-
-
-@internal
-def first_front(state: State) -> int:
-    """Return the slot whose front has the earliest event."""
-    first = 0
-    for slot in range(1, state.times.shape[0]):
-        if state.times[slot, FRONT_EVENT_S] < state.times[first, FRONT_EVENT_S]:
-            first = slot
-    return first
 
 
 @compiled
@@ -645,17 +628,6 @@ def advance(rules: Rules, state: State, until_s: float) -> bool:
                 arrival_s = state.arrivals_s[fleet_counts[NEXT_ARRIVAL]] + rules.request_delay_s
             if fleet_counts[RETRIES_PENDING]:
                 retry_s = state.retry_times[head, RETRY_AT_S]
-        if rules.has_front:
-            slot = first_front(state)
-            front_s = state.times[slot, FRONT_EVENT_S]
-            pending = fleet_counts[RETRIES_PENDING] + state.counts[slot, UNREAD]
-            if fleet_counts[FRONT_FULL] or pending > ring:
-                return False
-            # A request that was held reaches its replica at `open_since_s`.
-            try_s = max(min(arrival_s, retry_s), open_since_s)
-            if front_s < np.inf and front_s <= min(try_s, until_s):
-                catch_up(rules, state, slot, front_s)
-                continue
         if min(arrival_s, retry_s) >= until_s:
             break
         if retry_s <= arrival_s:
@@ -690,13 +662,13 @@ def kill(rules: Rules, state: State, slot: int, now_s: float) -> None:
     for i in range(head, head + counts[slot, ON_DEVICE] + counts[slot, WAITING]):
         tries = state.tries[slot, i & mask]
         retry(rules, state, now_s, state.sent_s[slot, i & mask], tries, NO_SLOT)
-    mask = state.front_counts.shape[1] - 1
-    for i in range(counts[slot, FRONT_HEAD], counts[slot, FRONT_HEAD] + counts[slot, IN_FRONT]):
-        tries = state.front_counts[slot, i & mask, FRONT_TRIES]
-        retry(rules, state, now_s, state.front_times[slot, i & mask, FRONT_SENT_S], tries, NO_SLOT)
+    mask = state.unread_tries.shape[1] - 1
+    head = counts[slot, UNREAD_HEAD]
+    for i in range(head, head + counts[slot, UNREAD]):
+        sent_s = state.unread_times[slot, i & mask, UNREAD_SENT_S]
+        retry(rules, state, now_s, sent_s, state.unread_tries[slot, i & mask], NO_SLOT)
     counts[slot, ON_DEVICE] = 0
     counts[slot, WAITING] = 0
-    counts[slot, IN_FRONT] = 0
     counts[slot, UNREAD] = 0
     state.times[slot, NEXT_EVENT_S] = np.inf
-    state.times[slot, FRONT_EVENT_S] = np.inf
+    state.times[slot, READ_S] = np.inf

@@ -9,7 +9,7 @@ those of `autoscaler.simulator.engines.live_records` included.
 import heapq
 import math
 from collections.abc import Sequence
-from itertools import chain, count
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from autoscaler.simulator.engines.interface import (
     ReplicaCounters,
     ReplicaModel,
 )
-from autoscaler.simulator.engines.kernel import ANSWER_WAIT, draw_ratio, random_bits
+from autoscaler.simulator.engines.kernel import draw_ratio, random_bits
 from autoscaler.simulator.engines.live_records import LiveRecords
 from autoscaler.simulator.engines.live_replica import EventKind, LiveReplica, Message
 from policy.batcher.core import BatcherCore
@@ -32,8 +32,8 @@ FloatArray = NDArray[np.float64]
 
 
 _DeviceEvent = tuple[LiveReplica, int]
-#: When it happens, of which kind, the slot of a front, order of scheduling, and what it concerns.
-_Event = tuple[float, EventKind, int, int, Message | _DeviceEvent | LiveReplica]
+#: When it happens, of which kind, order of scheduling, and what it concerns.
+_Event = tuple[float, EventKind, int, Message | _DeviceEvent | LiveReplica]
 
 
 class LiveEngine:
@@ -74,7 +74,7 @@ class LiveEngine:
         #: Requests held for a first replica, and since when.
         self._held: list[tuple[float, Message]] = []
         self._open_since_s = 0.0
-        #: Requests on their way, or in a front that may refuse them.
+        #: Requests on their way, or not read yet.
         self._in_flight = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
@@ -115,8 +115,8 @@ class LiveEngine:
     def _process_events(self, until_s: float) -> None:
         """Process every try before `until_s`, and the replicas' events up to and including it."""
         events = self._events
-        while events and events[0][:2] <= (until_s, EventKind.FRONT):
-            now_s, _, _, _, subject = heapq.heappop(events)
+        while events and events[0][:2] <= (until_s, EventKind.READ):
+            now_s, _, _, subject = heapq.heappop(events)
             if math.isinf(now_s):
                 break
             if isinstance(subject, Message):
@@ -126,8 +126,8 @@ class LiveEngine:
                 else:
                     self._held.append((now_s, subject))
             elif isinstance(subject, LiveReplica):
-                if now_s == subject.front_event_s:
-                    self._front_event(now_s, subject)
+                if subject.unread and subject.unread[0].read_s == now_s:
+                    self._read(now_s, subject)
             else:
                 replica, decision = subject
                 if decision == replica.decision:
@@ -148,10 +148,10 @@ class LiveEngine:
         """End a replica at once; the balancer retries its requests at others."""
         replica = self._replicas.pop(slot)
         replica.decision += 1
-        replica.front_event_s = math.inf
-        self._in_flight -= replica.unread
-        for message in (*replica.messages, *chain.from_iterable(replica.front)):
+        self._in_flight -= len(replica.unread)
+        for message in (*replica.messages, *replica.unread):
             self._retry(now_s, message, None)
+        replica.unread.clear()
 
     def finish(self, now_s: float) -> None:
         """Answer or refuse every request still in flight, once the last has been sent."""
@@ -191,8 +191,7 @@ class LiveEngine:
         self, at_s: float, kind: EventKind, subject: Message | _DeviceEvent | LiveReplica
     ) -> None:
         self._in_flight += isinstance(subject, Message)
-        slot = subject.slot if isinstance(subject, LiveReplica) else 0
-        heapq.heappush(self._events, (at_s, kind, slot, next(self._order), subject))
+        heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
 
     def _attempt(self, now_s: float, message: Message) -> None:
         """Try a request at a replica."""
@@ -201,56 +200,36 @@ class LiveEngine:
         replica = self._balancer.pick(self._ready, message.avoid)
         if self._model.front is None:
             self._admit(now_s, message, replica)
+        else:
+            self._reach(now_s, message, replica)
+
+    def _reach(self, now_s: float, message: Message, replica: LiveReplica) -> None:
+        """Have the event loop read a request, unless it would be too late then; else refuse it."""
+        assert self._model.front is not None
+        work_s = 1e-3 * self._model.front.request_ms
+        read_s = max(now_s, replica.loop_free_s) + work_s
+        is_full = replica.load >= self._model.concurrency
+        since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
+        if is_full or not replica.core.has_room(1 + len(replica.unread), read_s, since_s):
+            self._refuse(now_s, message, replica, replica.core.refuse(1, now_s, now_s))
             return
         self._count_ongoing(now_s, replica)
+        message.read_s = self._use_loop(now_s, replica, work_s)
         self._in_flight += 1
-        replica.unread += 1
-        message.batch_size = 0
-        self._join_front(now_s, replica, [message])
+        replica.unread.append(message)
+        self._schedule(message.read_s, EventKind.READ, replica)
 
-    def _join_front(self, now_s: float, replica: LiveReplica, work: list[Message]) -> None:
-        """Queue a request to be read by the front, or the requests of a batch to be answered."""
-        replica.front.append(work)
-        replica.in_front += len(work)
-        if replica.front_event_s == math.inf:
-            self._begin_in_front(now_s, replica)
+    def _use_loop(self, now_s: float, replica: LiveReplica, work_s: float) -> float:
+        """Give the event loop work; return when it will be done."""
+        replica.loop_free_s = max(now_s, replica.loop_free_s) + work_s
+        self._records.loops_busy_s += work_s
+        return replica.loop_free_s
 
-    def _begin_in_front(self, now_s: float, replica: LiveReplica) -> None:
-        """Begin to answer the next batch in the front, or to read or refuse the next request."""
-        costs, message = self._model.front, replica.front[0][0]
-        assert costs is not None
-        work_s = 1e-3 * costs.request_ms
-        if message.batch_size:
-            work_s = 1e-3 * costs.batch_ms
-        else:
-            since_s = message.reached_s - ANSWER_WAIT * (now_s - message.reached_s)
-            replica.refusing = not replica.core.has_room(1, now_s + work_s, since_s)
-            if replica.refusing:
-                work_s = 1e-3 * self._model.refuse_ms
-        replica.front_event_s = now_s + work_s
-        self._schedule(replica.front_event_s, EventKind.FRONT, replica)
-        self._records.fronts_busy_s += work_s
-
-    def _front_event(self, now_s: float, replica: LiveReplica) -> None:
-        """End what the front does: a batch is answered, a request handed on or refused."""
+    def _read(self, now_s: float, replica: LiveReplica) -> None:
+        """Hand the next request on, which the event loop has read."""
         self._count_ongoing(now_s, replica)
-        work = replica.front.popleft()
-        replica.in_front -= len(work)
-        message = work[0]
-        if message.batch_size:
-            for message in work:
-                self._records.answer(now_s, replica, message)
-        else:
-            replica.unread -= 1
-            self._in_flight -= 1
-            if replica.refusing:
-                refusal = replica.core.refuse(1, now_s, message.reached_s)
-                self._refuse(now_s, message, replica, refusal)
-            else:
-                self._admit(now_s, message, replica)
-        replica.front_event_s = math.inf
-        if replica.front:
-            self._begin_in_front(now_s, replica)
+        self._in_flight -= 1
+        self._admit(now_s, replica.unread.popleft(), replica, is_read=True)
         self._drain_core(now_s, replica)
 
     def _drain_core(self, now_s: float, replica: LiveReplica) -> None:
@@ -260,11 +239,13 @@ class LiveEngine:
             if replica.batch is None:
                 self._decide(now_s, replica)
 
-    def _admit(self, now_s: float, message: Message, replica: LiveReplica) -> None:
+    def _admit(
+        self, now_s: float, message: Message, replica: LiveReplica, *, is_read: bool = False
+    ) -> None:
         """Queue a request at the device, or refuse it."""
         refusal = replica.core.arrive(now_s, Request(message.reached_s, 1, message))
         if refusal is not None:
-            self._refuse(now_s, message, replica, refusal)
+            self._refuse(now_s, message, replica, refusal, is_read=is_read)
             return
         replica.offered += 1
         self._count_ongoing(now_s, replica)
@@ -273,9 +254,15 @@ class LiveEngine:
             self._decide(now_s, replica)
 
     def _refuse(
-        self, now_s: float, message: Message, replica: LiveReplica, refusal: Refusal
+        self,
+        now_s: float,
+        message: Message,
+        replica: LiveReplica,
+        refusal: Refusal,
+        *,
+        is_read: bool = False,
     ) -> None:
-        """Refuse a request: it is tried elsewhere, unless that would be too late."""
+        """Refuse a request: it is tried elsewhere, unless it was read or that would be too late."""
         replica.offered += 1
         if refusal is Refusal.EXPIRED:
             self._records.give_up(message)
@@ -284,7 +271,7 @@ class LiveEngine:
             return
         replica.refused += 1
         # HAProxy does not ask the only replica again.
-        if self._ready != [replica]:
+        if self._ready != [replica] and not is_read:
             self._retry(now_s, message, replica.slot)
         else:
             self._records.give_up(message)
@@ -311,7 +298,7 @@ class LiveEngine:
             due_s = replica.core.wake_at_s
             self._schedule(due_s, EventKind.DEVICE, (replica, replica.decision))
         elif replica.draining and not replica.load:
-            replica.drained_at_s = now_s
+            replica.drained_at_s = max(now_s, replica.loop_free_s)
 
     def _batch_s(self, size: int, replica: LiveReplica) -> float:
         """Return how long a batch takes; drawn at random where batch times vary."""
@@ -334,23 +321,21 @@ class LiveEngine:
         replica.late += expired
 
     def _complete(self, now_s: float, replica: LiveReplica) -> None:
-        """End the batch on the device, if any; it is answered at once, or passes the front."""
+        """End the batch on the device, if any; its answers leave once the event loop sends them."""
         if replica.batch is None:
             return
         self._count_ongoing(now_s, replica)
         size = replica.batch.size
         replica.batch = None
         replica.core.device_free()
-        answered = []
+        answered_s, front = now_s, self._model.front
+        if front is not None:
+            answered_s = self._use_loop(now_s, replica, 1e-3 * front.batch_ms)
+            self._ongoing_s += size * (answered_s - now_s)
         for _ in range(size):
             message = replica.messages.popleft()
             message.batch_size = size
-            if self._model.front is None:
-                self._records.answer(now_s, replica, message)
-            else:
-                answered.append(message)
-        if answered:
-            self._join_front(now_s, replica, answered)
+            self._records.answer(answered_s, replica, message)
 
     def _count_ongoing(self, now_s: float, replica: LiveReplica) -> None:
         """Add the time that requests have spent in a replica since this was last called."""

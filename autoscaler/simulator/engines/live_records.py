@@ -21,13 +21,13 @@ class LiveRecords:
     ----------
     refused : int
         Requests refused by every try.
-    fronts_busy_s : float
-        Time for which the fronts were at work.
+    loops_busy_s : float
+        Time for which the event loops were at work.
     """
 
     def __init__(self, model: ReplicaModel, counters: FleetCounters, *, log_requests: bool) -> None:
         self.refused = 0
-        self.fronts_busy_s = 0.0
+        self.loops_busy_s = 0.0
         self._energy_mj, self._idle_power_w = model.energy_mj, model.idle_power_w
         self._at_client, self._at_replica = model.objective, model.objective_at_replica
         self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
@@ -66,7 +66,7 @@ class LiveRecords:
 
     def work(self) -> FleetWork:
         """Return what all replicas have done so far."""
-        return FleetWork(self._batches, self._devices_busy_s, self.fronts_busy_s)
+        return FleetWork(self._batches, self._devices_busy_s, self.loops_busy_s)
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""

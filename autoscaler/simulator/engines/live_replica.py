@@ -17,7 +17,7 @@ class EventKind(IntEnum):
     """The order of events that happen at the same time."""
 
     DEVICE = 0
-    FRONT = 1
+    READ = 1
     RETRY = 2
     ARRIVAL = 3
 
@@ -32,13 +32,15 @@ class Message:
     avoid: int | None = None
     #: When it reached the replica that it is in.
     reached_s: float = math.nan
+    #: When the event loop has read it.
+    read_s: float = math.nan
     #: Size of the batch that it was in.
     batch_size: int = 0
 
 
 @dataclass(eq=False)
 class LiveReplica:
-    """A replica of the live engine: its batcher core, its front and its counters."""
+    """A replica of the live engine: its batcher core, its event loop and its counters."""
 
     slot: int
     core: BatcherCore
@@ -52,14 +54,10 @@ class LiveReplica:
     decision: int = 0
     #: Its requests, waiting and on the device, in order of arrival.
     messages: deque[Message] = field(default_factory=deque)
-    #: The work of its front: requests to read, and batches to answer.
-    front: deque[list[Message]] = field(default_factory=deque)
-    #: When the front has done the first of it; infinite if it has nothing to do.
-    front_event_s: float = math.inf
-    refusing: bool = False
-    #: Requests in the front, and those of them that it has not read.
-    in_front: int = 0
-    unread: int = 0
+    #: Requests that its event loop has not read.
+    unread: deque[Message] = field(default_factory=deque)
+    #: When the event loop has done all that it has.
+    loop_free_s: float = -math.inf
     offered: int = 0
     refused: int = 0
     completed: int = 0
@@ -69,7 +67,7 @@ class LiveReplica:
     @property
     def load(self) -> int:
         """Number of requests in the replica."""
-        return len(self.messages) + self.in_front
+        return len(self.messages) + len(self.unread)
 
     def counters(self) -> ReplicaCounters:
         """Return its counters."""

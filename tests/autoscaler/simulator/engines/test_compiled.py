@@ -10,7 +10,9 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
 #: What is counted, or chosen from a list; all else is measured.
-WHOLE = {"has_front": "bool", "waiting_room": "int", "retries": "int", "routing": "int"}
+WHOLE = {"has_loop": "bool"} | dict.fromkeys(
+    ("waiting_room", "concurrency", "retries", "routing"), "int"
+)
 
 
 @pytest.mark.parametrize("number", [int, float])

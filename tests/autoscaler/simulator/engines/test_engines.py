@@ -104,7 +104,6 @@ def scenarios(draw):
             waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
             max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
         ),
-        refuse_ms=draw(st.none() | COSTS_MS),
         replicas=draw(st.integers(least, 4)),
         min_replicas=least,
         max_replicas=12,
