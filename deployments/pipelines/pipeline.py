@@ -20,7 +20,7 @@ from deployments.errors import BusyError, RequestError
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.items import Flow, Outcome, StageBatch
 from deployments.pipelines.core.pipeline_core import PipelineCore
-from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.stage_core import stage_core
 from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.stage_workers import StageWorkers
 from deployments.pipelines.streams import RoomQueue, set_exception, stream_results
@@ -71,7 +71,7 @@ class Pipeline:
             raise InvalidInputError(f"max_pending: must be at least 1, not {max_pending}")
         graph = compile_steps(steps)
         self.sla = sla
-        cores = [_stage_core(stage) for stage in graph.stages]
+        cores = [stage_core(stage, workers=0) for stage in graph.stages]
         self.core = PipelineCore(graph, cores, max_pending)
         self.replicas = replicas or {}
         self._workers = StageWorkers(
@@ -361,9 +361,3 @@ class Pipeline:
         if self._idle is not None and not self.core.open:
             self._idle.set()
             self._idle = None
-
-
-def _stage_core(stage: Stage) -> StageCore:
-    profile = stage.batch_profile
-    latency_ms = None if profile is None else profile.latency_ms.tolist()
-    return StageCore(stage.name, stage.first_policy(), 0, latency_ms)

@@ -124,7 +124,7 @@ class StageWorkers:
         """Pass the numbers of a stage's workers on to the core."""
         stage = self._core.stages[number]
         stage.workers = workers
-        stage.share(time.monotonic(), taken)
+        stage.set_taken(time.monotonic(), taken)
         if problem is None:
             if workers:
                 stage.lost = None

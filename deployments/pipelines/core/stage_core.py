@@ -22,6 +22,7 @@ from deployments.pipelines.core.items import (
     StageBatch,
     WorkerLoss,
 )
+from deployments.pipelines.core.steps import Stage
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
 from policy.batcher.requests import PolicySource, Request
@@ -162,8 +163,8 @@ class StageCore:
         """When to ask again, if nothing happens before."""
         return self._batcher.wake_at_s
 
-    def share(self, now_s: float, taken: int) -> None:
-        """Note how many of the workers run batches of another pipeline now."""
+    def set_taken(self, now_s: float, taken: int) -> None:
+        """Set how many of the workers run batches of another pipeline now."""
         if taken or self._taken or self._mean_taken:
             faded = math.exp((self._taken_s - now_s) / _SHARE_WINDOW_S)
             self._mean_taken = self._taken + faded * (self._mean_taken - self._taken)
@@ -263,7 +264,7 @@ class StageCore:
 
     def refresh(self, now_s: float) -> None:
         """Forget a measured latency that is old, and follow what other pipelines take."""
-        self.share(now_s, self._taken)
+        self.set_taken(now_s, self._taken)
         if self._stated_ms is None and self._batch_ms and now_s - self._measured_s > _MEMORY_S:
             self._batch_ms = self.item_ms = 0.0
             self._batcher.use(self.policies, self._limits())
@@ -275,6 +276,13 @@ class StageCore:
             self._batch_ms += weight * (duration_ms - self._batch_ms)
             self.item_ms += weight * (duration_ms / size - self.item_ms)
             self._batcher.use(self.policies, self._limits())
+
+
+def stage_core(stage: Stage, workers: int) -> StageCore:
+    """Return the core of a stage, with the policy to begin with."""
+    profile = stage.batch_profile
+    latency_ms = None if profile is None else profile.latency_ms.tolist()
+    return StageCore(stage.name, stage.first_policy(), workers, latency_ms)
 
 
 def _source(

@@ -17,7 +17,7 @@ from deployments.errors import BusyError, DeadlineError
 from deployments.pipelines.core.graph import EachNode, ForkNode, Graph, SwitchNode, compile_steps
 from deployments.pipelines.core.items import Flow, Outcome, StageBatch
 from deployments.pipelines.core.pipeline_core import PipelineCore
-from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.stage_core import StageCore, stage_core
 from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.planning.scaling import StageScaler
 from deployments.pipelines.planning.tandem import profile_of
@@ -151,8 +151,8 @@ def _join(results: list[Any]) -> None:
 
 
 def _stage_core(stage: Stage) -> StageCore:
-    latency_ms = profile_of(stage).latency_ms.tolist()
-    core = StageCore(stage.name, stage.first_policy(), stage.workers, latency_ms)
+    profile_of(stage)  # it needs one
+    core = stage_core(stage, stage.workers)
     if stage.policy in ("smdp", "auto"):
         core.use(solve_table(*stage.table_problem()))
     return core
