@@ -29,7 +29,6 @@ from deployments.errors import (
 from deployments.models.base import Model, TensorSpec
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import StartReason
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy
 from tests.support.batcher_requests import submit, submit_nowait
@@ -135,38 +134,12 @@ async def test_each_request_gets_its_own_answer(on_loop: bool) -> None:
     assert (threading.get_ident() in model.threads) == on_loop
 
 
-async def test_no_batch_forms_while_the_device_is_busy() -> None:
-    model = Squares()
-    model.gate.clear()
-    async with running(model, max_batch_size=8) as batcher:
-        first = ask(batcher, 1)
-        await until_busy(batcher)
-        others = [ask(batcher, number) for number in (2, 3, 4)]
-        await asyncio.sleep(0)
-        assert batcher.core.queue_length == 3
-        model.gate.set()
-        await asyncio.gather(first, *others)
-    assert model.batches == [[1], [2, 3, 4]]
-
-
 async def test_the_outputs_of_a_cut_request_are_joined_in_order(on_loop: bool) -> None:
     model = Squares()
     async with running(model, max_batch_size=4, on_loop=on_loop) as batcher:
         answer = await ask(batcher, *range(11))
     assert answer["y"].tolist() == [n * n for n in range(11)]
     assert [len(batch) for batch in model.batches] == [4, 4, 3]
-
-
-async def test_a_batch_starts_when_the_oldest_request_has_waited_long_enough(on_loop: bool) -> None:
-    model = Squares()
-    records: list[BatchRecord] = []
-    async with running(
-        model, records, control_limit=4, max_wait_ms=5.0, on_loop=on_loop
-    ) as batcher:
-        started_s = time.monotonic()
-        await ask(batcher, 3)
-        assert time.monotonic() - started_s >= 0.005
-    assert [(record.size, record.reason) for record in records] == [(1, StartReason.MAX_WAIT)]
 
 
 async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(
@@ -219,16 +192,6 @@ async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
         await batcher.drain()
     assert outcomes == []
     assert model.batches == [[3]]
-
-
-async def test_one_poison_request_fails_alone(on_loop: bool) -> None:
-    model = Squares()
-    async with running(model, control_limit=4, on_loop=on_loop) as batcher:
-        requests = [ask(batcher, value) for value in (1, -2, 3, 4)]
-        results = await asyncio.gather(*requests, return_exceptions=True)
-    assert isinstance(results[1], ModelError)
-    assert "poison" not in str(results[1]), "the model's own error message is not sent to clients"
-    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1], [9], [16]]
 
 
 async def test_an_error_that_the_model_raises_for_a_request_reaches_its_sender(
@@ -396,21 +359,6 @@ async def test_the_batcher_goes_on_after_every_request_of_a_running_batch_was_ca
         assert (await ask(batcher, 4))["y"].tolist() == [16]
 
 
-async def test_a_full_batcher_refuses_at_once_and_counts_it() -> None:
-    model = Squares()
-    model.gate.clear()
-    async with running(model, waiting_room=2) as batcher:
-        first = ask(batcher, 1)
-        await until_busy(batcher)
-        second = ask(batcher, 2, 3)
-        await asyncio.sleep(0)
-        with pytest.raises(BusyError, match="full: 2 rows are waiting"):
-            await ask(batcher, 4)
-        model.gate.set()
-        await asyncio.gather(first, second)
-        assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (4, 1, 3)
-
-
 async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> None:
     model = Squares()
     model.gate.clear()
@@ -499,19 +447,6 @@ async def test_draining_answers_accepted_requests_and_refuses_new_ones(on_loop: 
         with pytest.raises(BusyError):
             await ask(batcher, 3)
         assert [(await task)["y"].tolist() for task in accepted] == [[1], [4]]
-
-
-async def test_reports_how_long_the_device_has_been_busy() -> None:
-    model = Squares()
-    model.gate.clear()
-    async with running(model) as batcher:
-        assert batcher.busy_for_s() == 0.0
-        task = ask(batcher, 1)
-        await until_busy(batcher)
-        assert batcher.busy_for_s() > 0.0
-        model.gate.set()
-        await task
-        assert batcher.busy_for_s() == 0.0
 
 
 async def test_a_batch_that_is_long_on_the_event_loop_is_the_last_there(

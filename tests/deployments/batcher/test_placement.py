@@ -20,10 +20,6 @@ def test_the_loop_runs_no_batch_unless_told() -> None:
     assert short(limit_ms=0.0).largest == 0
 
 
-def test_the_loop_runs_the_batches_within_the_limit() -> None:
-    assert short().largest == 3
-
-
 def test_a_size_stays_until_it_takes_twice_the_limit() -> None:
     placement = short()
     slower = [1.9 * latency_ms for latency_ms in LATENCY_MS]
@@ -108,11 +104,3 @@ def test_a_model_that_waits_goes_back(waits_s: float) -> None:
 
 def test_a_model_that_waits_for_long_goes_back_at_once() -> None:
     assert short().observe(1, 0.06, 1e-5, waited=True, now_s=0.0)
-
-
-def test_waiting_now_and_then_is_no_reason_to_go() -> None:
-    placement = short()
-    for _ in range(3 * IN_A_ROW):
-        assert not placement.observe(1, 8e-3, 1e-4, waited=True, now_s=0.0)
-        assert not placement.observe(1, 1e-4, 1e-4, waited=False, now_s=0.0)
-    assert placement.largest == 3

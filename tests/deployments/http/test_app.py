@@ -1,15 +1,12 @@
 """The replica's HTTP app over a real service: a small model behind the real batcher."""
 
 import asyncio
-import gzip
 import json
 import logging
-import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from starlette.types import Message
 
@@ -66,26 +63,6 @@ async def test_model_metadata_and_readiness(client: httpx.AsyncClient) -> None:
     assert ready.json() == {"name": "doubles", "ready": True}
 
 
-async def test_infers_one_row_and_several(client: httpx.AsyncClient) -> None:
-    answer = await client.post(INFER, json=body((1, 2), (3, 4), id="mine"))
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {
-        "model_name": "doubles",
-        "model_version": "1",
-        "id": "mine",
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 8]}],
-    }
-
-
-async def test_concurrent_requests_get_their_own_answers(client: httpx.AsyncClient) -> None:
-    numbers = range(100, 108)
-    answers = await asyncio.gather(*(client.post(INFER, json=body((n, -n))) for n in numbers))
-    assert [answer.json()["outputs"][0]["data"] for answer in answers] == [
-        [2 * n, -2 * n] for n in numbers
-    ]
-
-
 async def test_the_example_is_a_valid_request(client: httpx.AsyncClient) -> None:
     example = (await client.get("/sojourn/example")).json()
     assert (await client.post(INFER, json=example)).status_code == 200
@@ -138,32 +115,6 @@ async def test_errors_have_the_form_of_the_protocol(
     assert problem in answer.json()["error"]
 
 
-async def test_a_body_over_the_limit_is_rejected_by_its_content_length(
-    client: httpx.AsyncClient,
-) -> None:
-    answer = await client.post(INFER, content=b" " * 2001)
-    assert (answer.status_code, answer.json()) == (
-        413,
-        {"error": "the body is too large: at most 2000 bytes are allowed (limits.max_body_bytes)"},
-    )
-
-
-async def test_a_body_without_content_length_is_rejected_at_the_limit(
-    client: httpx.AsyncClient,
-) -> None:
-    async def endless() -> AsyncIterator[bytes]:
-        while True:
-            yield b" " * 500
-
-    assert (await client.post(INFER, content=endless())).status_code == 413
-
-
-async def test_more_rows_than_allowed_are_too_large(client: httpx.AsyncClient) -> None:
-    answer = await client.post(INFER, json=body(*[(0, 0)] * 7))
-    assert answer.status_code == 413
-    assert "at most 6 rows, not 7" in answer.json()["error"]
-
-
 async def test_the_error_of_a_failing_model_reveals_no_internals(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,27 +146,6 @@ async def test_a_full_replica_answers_503_with_retry_after(
     refused = next(answer for answer in answers if answer.status_code == 503)
     assert refused.headers["retry-after"] == "1"
     assert service.batcher.rows.offered - service.batcher.rows.refused == 3 * statuses.count(200)
-
-
-async def test_a_binary_request_gets_a_binary_response(client: httpx.AsyncClient) -> None:
-    header = (
-        b'{"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32",'
-        b'"shape":[1,2],"parameters":{"binary_data_size":8}}]}'
-    )
-    answer = await client.post(
-        INFER,
-        content=header + np.array([3, 4], np.float32).tobytes(),
-        headers={"Inference-Header-Content-Length": str(len(header))},
-    )
-    length = int(answer.headers["inference-header-content-length"])
-    assert np.frombuffer(answer.content[length:], np.float32).tolist() == [6, 8]
-
-
-async def test_a_header_length_that_is_not_a_number_is_a_bad_request(
-    client: httpx.AsyncClient,
-) -> None:
-    answer = await client.post(INFER, headers={"Inference-Header-Content-Length": "x"})
-    assert answer.status_code == 400
 
 
 async def test_changing_the_sla_loses_no_request(
@@ -338,27 +268,3 @@ async def test_wrong_header_fields_are_client_errors(
         b"gzip, deflate" if status == 415 else None
     )
     assert ("error" in json.loads(sent[1]["body"])) == (status != 200)
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-async def test_a_decompression_bomb_is_too_large(
-    client: httpx.AsyncClient, pack: Callable[[bytes], bytes]
-) -> None:
-    coding = "gzip" if pack is gzip.compress else "deflate"
-    content = pack(b" " * 100_000)
-    assert len(content) < 2000
-    answer = await client.post(INFER, content=content, headers={"Content-Encoding": coding})
-    assert answer.status_code == 413
-    assert answer.json() == {
-        "error": "the decompressed body is too large: at most 2000 bytes are allowed "
-        "(limits.max_body_bytes)"
-    }
-
-
-async def test_a_chunked_body_is_read_whole(client: httpx.AsyncClient) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        for byte in json.dumps(body((3, 4))).encode():
-            yield bytes([byte])
-
-    answer = await client.post(INFER, content=chunks())
-    assert answer.json()["outputs"][0]["data"] == [6, 8]

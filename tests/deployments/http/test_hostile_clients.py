@@ -139,12 +139,6 @@ async def test_a_head_that_is_too_large_is_answered_431(connect: Connect, fields
         )
 
 
-async def test_a_url_that_is_too_long_is_answered_431(connect: Connect) -> None:
-    async with connect() as (reader, writer):
-        writer.write(b"GET /" + b"x" * (MAX_HEAD_BYTES + 1) + b" HTTP/1.1\r\n\r\n")
-        assert (await answer(reader))[0] == 431
-
-
 @pytest.mark.parametrize("endless", [b"0\r\nx: ", b"1;x="], ids=["trailer", "chunk extension"])
 async def test_what_never_ends_between_chunks_is_ended_soon(
     connect: Connect, endless: bytes
@@ -206,18 +200,6 @@ async def test_bodies_beyond_the_budget_are_refused_before_they_are_read(
         assert service.answers == {503: 2, 200: 2}
     while service.bodies.used_bytes:
         await asyncio.sleep(0)
-
-
-async def test_a_full_replica_refuses_large_bodies_before_they_are_read(
-    service: InferenceService, connect: Connect
-) -> None:
-    service.batcher.core.drain()
-    for lines in ((), (GZIP,)):
-        async with connect() as (reader, writer):
-            writer.write(post(b"{", *lines, length=200_000))
-            assert (await answer(reader))[0] == 503
-            writer.write(b" " * 199_999 + GOOD)
-            assert (await answer(reader))[0] == 503
 
 
 async def test_answers_free_the_budget(service: InferenceService, connect: Connect) -> None:

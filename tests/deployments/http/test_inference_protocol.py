@@ -38,15 +38,6 @@ def parse(content: Any, **more: Any) -> InferenceRequest:
     return parse_request(orjson.dumps(content), None, SIGNATURE, **more)
 
 
-def test_flat_and_nested_data_are_the_same() -> None:
-    flat = parse(body())
-    nested = parse(body(data=[[[0, 1], [2, 3]], [[4, 5], [6, 7.5]]]))
-    assert flat.rows == nested.rows == 2
-    np.testing.assert_array_equal(flat.inputs["x"], nested.inputs["x"])
-    assert flat.inputs["x"].dtype == np.float32
-    assert flat.inputs["k"].dtype == np.uint8
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -357,11 +348,6 @@ def test_an_error_never_repeats_a_large_or_deep_value_in_full(changes: dict[str,
     with pytest.raises(BadRequestError) as caught:
         parse_request(content, None, SIGNATURE)
     assert len(str(caught.value)) < 300
-
-
-def test_bfloat16_is_rejected() -> None:
-    with pytest.raises(BadRequestError, match="datatype must be FP32, not 'BF16'"):
-        parse(body(datatype="BF16"))
 
 
 def test_bytes_after_the_last_tensor_are_rejected() -> None:

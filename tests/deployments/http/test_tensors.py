@@ -1,17 +1,20 @@
-"""Encoding and decoding tensors."""
+"""Tensors as JSON and as raw bytes, of every datatype."""
 
+import math
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError
-from deployments.http.tensors import booleans_possible, codec_of
+from deployments.http.tensors import LARGEST_BF16, booleans_possible, codec_of
 from deployments.models.base import TensorSpec
 
 NUMBERS = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
@@ -168,16 +171,6 @@ def test_no_boolean_is_overlooked(content: Any) -> None:
         assert booleans_possible(text)
 
 
-def test_ordinary_requests_are_seen_to_have_no_booleans() -> None:
-    tensor = {"name": "pixel_values", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-    assert not booleans_possible(orjson.dumps({"id": "unusual", "inputs": [tensor]}))
-
-
-def test_fractions_and_whole_numbers_mix() -> None:
-    read = codec_of(TensorSpec("x", "FP32")).from_json([1, 2.5, 2**64 - 1], [3])
-    assert read.tolist() == [1, 2.5, 2.0**64]
-
-
 @pytest.mark.parametrize("datatype", ["FP16", "FP32"])
 def test_overflow_is_rejected_as_infinite(datatype: str) -> None:
     with pytest.raises(BadRequestError, match="infinity"):
@@ -210,3 +203,51 @@ def test_ragged_data_does_not_multiply_the_memory_of_the_body(data: list[Any]) -
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
+
+
+ANY = codec_of(TensorSpec("x", "BF16", allow_nan=True))
+FINITE = codec_of(TensorSpec("x", "BF16"))
+FLOATS = npst.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32))
+
+
+def rounded(array: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(array).to(torch.bfloat16)
+
+
+@given(FLOATS)
+def test_answers_are_rounded_as_torch_rounds(array: NDArray[Any]) -> None:
+    raw = ANY.to_binary(array)
+    bits = rounded(array).view(torch.uint16).numpy()
+    sent = np.frombuffer(raw, "<u2")
+    is_nan = np.isnan(array)
+    np.testing.assert_array_equal(sent[~is_nan], bits[~is_nan])
+    np.testing.assert_array_equal(ANY.to_json(array), rounded(array).float().numpy())
+    again = ANY.from_binary(memoryview(raw), 0, len(raw), [len(array)])
+    assert again.dtype == np.float32
+    np.testing.assert_array_equal(again, rounded(array).float().numpy())
+
+
+@given(st.lists(st.floats(-LARGEST_BF16, LARGEST_BF16), min_size=1))
+def test_numbers_of_a_request_are_the_same_as_json_and_as_raw_bytes(values: list[float]) -> None:
+    as_json = FINITE.from_json(values, [len(values)])
+    raw = rounded(np.array(values, np.float32)).view(torch.uint16).numpy().tobytes()
+    as_binary = FINITE.from_binary(memoryview(raw), 0, 2 * len(values), [len(values)])
+    np.testing.assert_array_equal(as_json, as_binary)
+    # Values that a model gets are values of BF16: they pass through torch unchanged.
+    np.testing.assert_array_equal(rounded(as_json).float().numpy(), as_json)
+
+
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38, 1e39, 2**200])
+def test_what_rounds_to_infinity_is_rejected(value: float) -> None:
+    with pytest.raises(BadRequestError, match="NaN and infinity are not allowed"):
+        FINITE.from_json([value], [1])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_raw_nan_and_infinity_are_rejected_unless_allowed(value: float) -> None:
+    raw = bytes(ANY.to_binary(np.array([value], np.float32)))
+    with pytest.raises(BadRequestError, match="NaN and infinity are not allowed"):
+        FINITE.from_binary(memoryview(raw), 0, 2, [1])
+    np.testing.assert_array_equal(
+        ANY.from_binary(memoryview(raw), 0, 2, [1]), np.array([value], np.float32)
+    )

@@ -165,20 +165,6 @@ async def test_tensors_travel_as_binary_and_as_json(
     check(await ask("infer", "shouts", inputs(binary=binary_in), outputs=outputs, request_id="7"))
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate"])
-@pytest.mark.parametrize("binary", [True, False])
-async def test_compressed_requests_are_accepted(ask: Asker, coding: str, binary: bool) -> None:
-    result = await ask(
-        "infer",
-        "shouts",
-        inputs(binary=binary),
-        request_compression_algorithm=coding,
-        # This answer is too small for it.
-        response_compression_algorithm=coding,
-    )
-    check(result)
-
-
 async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -> None:
     result = await ask(
         "infer",

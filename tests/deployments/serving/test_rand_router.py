@@ -60,10 +60,6 @@ async def test_a_single_replica_is_tried_again() -> None:
         assert replica.replica_id == 0
 
 
-async def test_without_replicas_the_choice_is_empty() -> None:
-    assert await router_of(0).choose_replicas([], new_request()) == []
-
-
 async def test_retries_wait_a_constant_delay_and_the_first_try_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,10 +8,6 @@ from hypothesis import strategies as st
 from policy.batcher.arrival_rate import ArrivalRate, horizon_s
 
 
-def test_the_rate_is_zero_before_the_first_arrival() -> None:
-    assert ArrivalRate(5.0).per_s(100.0) == 0.0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rate_per_s", [2.0, 50.0, 3000.0])
 def test_estimates_the_rate_of_a_poisson_stream(rate_per_s: float) -> None:
@@ -37,13 +33,6 @@ def test_is_unbiased_before_a_window_has_passed() -> None:
     for number in range(100):
         estimate.count(0.01 * number)
     assert estimate.per_s(1.0) == pytest.approx(100.0, rel=0.1)
-
-
-def test_decays_when_arrivals_stop() -> None:
-    estimate = ArrivalRate(2.0)
-    for number in range(1000):
-        estimate.count(0.01 * number)
-    assert estimate.per_s(20.0) < 1.0
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50))

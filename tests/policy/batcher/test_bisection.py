@@ -17,30 +17,6 @@ def cancel(bisection: BatchBisection, part: Slice) -> None:
     bisection.discard(part.request)
 
 
-def test_one_search_ends_before_the_next_begins() -> None:
-    bisection = BatchBisection()
-    bisection.add(slices("abcd"), has_culprit=True)
-    bisection.add(slices("efgh"), has_culprit=True)
-    tested, is_last = bisection.next_test(8)
-    assert (names(tested), is_last, bisection.rows) == ("ab", False, 6)
-    bisection.test_passed()
-    assert names(bisection.next_test(8)[0]) == "c"
-    bisection.test_passed()
-    assert bisection.next_test(8)[1], "d is the last suspect"
-    bisection.test_passed()
-    assert names(bisection.next_test(8)[0]) == "ef"
-
-
-def test_a_failed_test_clears_the_untested_suspects() -> None:
-    bisection = BatchBisection()
-    bisection.add(slices("abcd"), has_culprit=True)
-    tested, _ = bisection.next_test(8)
-    assert names(bisection.test_failed()) == "cd"
-    bisection.add(tested, has_culprit=True, first=True)
-    assert bisection.rows == 2
-    assert names(bisection.next_test(8)[0]) == "a"
-
-
 def test_a_cancelled_suspect_may_have_been_the_culprit() -> None:
     bisection = BatchBisection()
     group = slices("abc")

@@ -24,18 +24,6 @@ def test_a_control_limit_of_one_starts_at_once() -> None:
     assert core.next_batch(0.0) is None
 
 
-def test_no_batch_is_formed_before_the_device_is_free() -> None:
-    core = make_core(max_batch_size=4)
-    core.arrive(0.0, Request(0.0, 1, 0))
-    core.next_batch(0.0)
-    for number in range(1, 4):
-        core.arrive(0.1 * number, Request(0.1 * number, 1, number))
-        assert core.next_batch(0.1 * number) is None
-    # The batch forms now, so the last arrival is in it, too.
-    core.device_free()
-    assert contents(core.next_batch(0.5)) == [1, 2, 3]
-
-
 def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> None:
     core = make_core(control_limit=3, max_wait_ms=8.0)
     core.arrive(0.0, Request(0.0, 1))
@@ -79,43 +67,6 @@ def test_the_age_limit_bounds_a_policy_without_a_max_wait() -> None:
     assert core.next_batch(1.0) is None
     assert core.wake_at_s == pytest.approx(1.05)
     assert core.next_batch(1.05) is not None
-
-
-def test_a_request_larger_than_a_batch_is_cut_into_slices() -> None:
-    core = make_core(max_batch_size=4)
-    core.arrive(0.0, Request(0.0, 10, "large"))
-    core.arrive(0.0, Request(0.0, 1, "small"))
-    cuts = []
-    for _ in range(3):
-        batch = core.next_batch(0.0)
-        assert batch is not None
-        cuts += [(part.request.content, part.start, part.stop) for part in batch.slices]
-        core.device_free()
-    assert cuts == [("large", 0, 4), ("large", 4, 8), ("large", 8, 10), ("small", 0, 1)]
-
-
-def test_a_refused_request_takes_no_place_in_the_waiting_room() -> None:
-    core = make_core(control_limit=4, waiting_room=3)
-    assert core.arrive(0.0, Request(0.0, 2)) is None
-    assert core.arrive(0.0, Request(0.0, 2)) is Refusal.FULL
-    assert core.arrive(0.0, Request(0.0, 1)) is None
-    assert core.queue_length == 3
-
-
-def test_requests_are_admitted_if_they_will_be_done_in_time() -> None:
-    """25 ms hold two full batches of 10 ms, and 5 ms of the batch on the device."""
-    limits = Limits(10.0, 100, [10.0] * 4, admit_within_ms=25.0)
-    core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
-    for _ in range(4):
-        core.arrive(0.0, Request(0.0, 1))
-    core.next_batch(0.0)
-    assert [core.arrive(0.001, Request(0.001, 1)) for _ in range(5)] == [*4 * [None], Refusal.FULL]
-    assert core.arrive(0.0049, Request(0.0049, 1)) is Refusal.FULL
-    assert core.arrive(0.0051, Request(0.0051, 1)) is None
-    assert [core.arrive(0.0052, Request(0.0052, 1)) for _ in range(4)] == [
-        *3 * [None],
-        Refusal.FULL,
-    ]
 
 
 def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> None:
@@ -187,18 +138,6 @@ def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:
     assert core.next_batch(0.004) is None
     assert core.wake_at_s == pytest.approx(0.014)
     assert contents(core.next_batch(0.014)) == ["second"]
-
-
-def test_cancelling_every_request_starts_no_empty_batch() -> None:
-    core = make_core()
-    core.arrive(0.0, Request(0.0, 1, "on the device"))
-    core.next_batch(0.0)
-    waiting = Request(0.0, 1)
-    core.arrive(0.0, waiting)
-    core.cancel(waiting)
-    core.device_free()
-    assert core.next_batch(0.1) is None
-    assert core.wake_at_s is None
 
 
 def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None:
@@ -276,21 +215,6 @@ def test_nothing_starts_if_every_waiting_request_misses_its_deadline() -> None:
     core.arrive(0.0, late)
     assert core.next_batch(0.005) is None
     assert (core.deadline_missed, core.queue_length, core.wake_at_s) == ([late], 0, None)
-
-
-def test_high_priority_overtakes_within_its_head_start_only() -> None:
-    core = make_core(max_batch_size=1, head_start_ms=100.0)
-    core.arrive(0.0, Request(0.0, 1, "first"))
-    core.next_batch(0.0)
-    core.arrive(0.01, Request(0.01, 1, "normal"))
-    core.arrive(0.02, Request(0.02, 1, "high", priority=1))
-    core.arrive(0.03, Request(0.03, 1, "high too", priority=1))
-    core.arrive(0.12, Request(0.12, 1, "high, but much later", priority=1))
-    order = []
-    for _ in range(4):
-        core.device_free()
-        order += contents(core.next_batch(0.2))
-    assert order == ["high", "high too", "normal", "high, but much later"]
 
 
 def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts_it() -> None:

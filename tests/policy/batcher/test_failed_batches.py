@@ -89,17 +89,6 @@ def queued(core: BatcherCore, count: int, **options: float) -> list[Request]:
     return requests
 
 
-@pytest.mark.parametrize("culprit", range(8))
-def test_one_poison_request_fails_alone(culprit: int) -> None:
-    core = make_core(max_batch_size=8)
-    queued(core, 8)
-    device = Device(core, {culprit})
-    device.run()
-    assert device.failed == [culprit]
-    assert sorted(device.answered) == [number for number in range(8) if number != culprit]
-    assert core.queue_length == 0
-
-
 def test_the_search_halves_the_suspects() -> None:
     core = make_core(max_batch_size=8)
     queued(core, 8)
@@ -168,37 +157,6 @@ def test_cleared_requests_do_not_wait_for_others_again() -> None:
     assert device.batches[2].reason is StartReason.AGAIN
 
 
-def test_one_search_ends_before_the_next_begins() -> None:
-    core = make_core(max_batch_size=4)
-    queued(core, 8)
-    device = Device(core, {0, 2})
-    device.run()
-    assert device.failed == [0, 2]
-    searched = [contents(batch)[0] for batch in device.batches if batch.slices_under_test]
-    assert searched[:3] == [0, 0, 0], "with another suspect, with a batch filled up, and alone"
-
-
-def test_several_culprits_fail_and_no_other_request() -> None:
-    core = make_core(max_batch_size=32, waiting_room=200)
-    queued(core, 80)
-    poison = {0, 1, 15, 31, 32, 79}
-    device = Device(core, poison)
-    device.run()
-    assert sorted(device.failed) == sorted(poison)
-    assert sorted(device.answered) == sorted(set(range(80)) - poison)
-
-
-def test_if_every_request_is_a_culprit_each_fails_once() -> None:
-    core = make_core(max_batch_size=32)
-    queued(core, 32)
-    device = Device(core, range(32))
-    device.run()
-    assert sorted(device.failed) == list(range(32))
-    assert not device.answered
-    # A search for each of them would take 32·6 batches.
-    assert len(device.batches) < 96
-
-
 def test_named_culprits_need_no_search() -> None:
     core = make_core(max_batch_size=8)
     queued(core, 8)
@@ -218,18 +176,6 @@ def test_a_transient_failure_fails_no_request() -> None:
     device.run()
     assert not device.failed
     assert sorted(device.answered) == list(range(8))
-
-
-def test_a_poison_request_with_several_slices_fails_as_one() -> None:
-    core = make_core(max_batch_size=8)
-    core.arrive(0.0, Request(0.0, 1, "before"))
-    core.arrive(0.0, Request(0.0, 20, "large"))
-    core.arrive(0.0, Request(0.0, 2, "after"))
-    device = Device(core, {"large"})
-    device.run()
-    assert device.failed == ["large"]
-    assert sorted(set(device.answered)) == ["after", "before"]
-    assert core.queue_length == 0
 
 
 def test_each_row_of_a_large_request_is_computed_once_despite_a_failed_batch() -> None:
@@ -261,18 +207,6 @@ def test_a_cancelled_suspect_is_not_run_again() -> None:
     device.run()
     assert device.runs[0] == device.runs[3] == 1
     assert (device.failed, device.answered) == ([1], [2])
-
-
-def test_nothing_starts_if_every_suspect_is_cancelled() -> None:
-    core = make_core(max_batch_size=4)
-    requests = queued(core, 4)
-    device = Device(core, {1})
-    device.step()
-    for request in requests:
-        core.cancel(request)
-    assert core.queue_length == 0
-    assert core.next_batch(device.now_s) is None
-    assert core.wake_at_s is None
 
 
 def test_a_request_cancelled_on_the_device_does_not_return() -> None:

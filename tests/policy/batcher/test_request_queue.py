@@ -41,15 +41,6 @@ def take(
     return [(request.content, start, stop) for request, start, stop in slices], missed
 
 
-def test_rows_are_taken_in_order_and_counted() -> None:
-    first, second = Request(0.0, 3, "a"), Request(0.0, 2, "b")
-    queue = queue_of(first, second)
-    assert take(queue, 4)[0] == [("a", 0, 3), ("b", 0, 1)]
-    assert (queue.rows, first.rows_queued, second.rows_queued) == (1, 0, 1)
-    assert take(queue, 4)[0] == [("b", 1, 2)]
-    assert queue.rows == 0
-
-
 def test_returned_slices_go_first_and_can_be_cut() -> None:
     queue = queue_of(Request(0.0, 1, "new"))
     returned = [Slice(Request(0.0, 5, "a"), 2, 5), Slice(Request(0.0, 1, "b"), 0, 1)]
@@ -58,22 +49,6 @@ def test_returned_slices_go_first_and_can_be_cut() -> None:
     assert take(queue, 2)[0] == [("a", 2, 4)]
     assert take(queue, 9)[0] == [("a", 4, 5), ("b", 0, 1), ("new", 0, 1)]
     assert (queue.rows, queue.has_returned_slices) == (0, False)
-
-
-def test_high_priority_has_a_head_start() -> None:
-    queue = queue_of(
-        Request(0.0, 1, "early"), Request(0.15, 1, "late"), Request(0.2, 1, "high", priority=1)
-    )
-    assert [content for content, _, _ in take(queue, 3)[0]] == ["early", "high", "late"]
-
-
-def test_a_request_that_would_be_too_late_is_missed_and_the_next_one_taken() -> None:
-    hurried = Request(0.0, 4, "hurried", deadline_s=0.9)
-    queue = queue_of(hurried, Request(0.0, 1, "relaxed", deadline_s=1.0))
-    assert queue.earliest_deadline_s() == 0.9
-    assert take(queue, 2, done_s=1.0) == ([("relaxed", 0, 1)], [hurried])
-    assert queue.rows == 0
-    assert queue.earliest_deadline_s() == math.inf
 
 
 def test_the_oldest_arrival_is_of_a_request_that_still_waits() -> None:
@@ -85,14 +60,6 @@ def test_the_oldest_arrival_is_of_a_request_that_still_waits() -> None:
     assert queue.oldest_arrival_s() == 2.0
     assert queue.requests() == [second]
     assert RequestQueue().oldest_arrival_s() == math.inf
-
-
-def test_a_request_that_would_be_answered_too_late_after_its_arrival_is_missed() -> None:
-    queue = queue_of(Request(0.0, 1, "old"), Request(1.0, 1, "new"))
-    slices, missed = take(queue, 2, done_s=5.5)
-    assert [content for content, _, _ in slices] == ["new"]
-    assert [request.content for request in missed] == ["old"]
-    assert queue.rows == 0
 
 
 def test_a_request_that_has_begun_is_finished() -> None:
@@ -147,32 +114,6 @@ def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
     slices, _ = take(queue, len(events) + 1)
     assert len(slices) == len(waiting)
     assert {content for content, _, _ in slices} == {request.content for request in waiting}
-
-
-def test_each_step_of_priority_is_worth_a_head_start() -> None:
-    queue = queue_of(
-        *(Request(0.15 * number, 1, number, priority=number) for number in range(4)),
-        Request(0.45, 1, "lowest"),
-    )
-    # Effective arrivals: 0, 0.05, 0.1, 0.15 and 0.45 s.
-    assert [content for content, _, _ in take(queue, 9)[0]] == [0, 1, 2, 3, "lowest"]
-    queue = queue_of(*(Request(0.05 * number, 1, number, priority=number) for number in range(4)))
-    assert [queue.rows_from(priority) for priority in range(5)] == [4, 3, 2, 1, 0]
-    assert [content for content, _, _ in take(queue, 9)[0]] == [3, 2, 1, 0]
-
-
-def test_rows_of_another_kind_keep_their_places() -> None:
-    queue = queue_of(
-        *(Request(0.0, 2, number, kind="ab"[number % 2]) for number in range(4)),
-    )
-    queue.put_back([Slice(Request(0.0, 3, "again", kind="b"), 1, 3)])
-    assert queue.first_kind(HEAD_START_S) == "b"
-    assert (queue.rows_of("a"), queue.rows_of("b"), queue.rows_of("c")) == (4, 6, 0)
-    assert take(queue, 3, kind="b")[0] == [("again", 1, 3), (1, 0, 1)]
-    assert queue.first_kind(HEAD_START_S) == "a"
-    assert take(queue, 9, kind="a")[0] == [(0, 0, 2), (2, 0, 2)]
-    assert take(queue, 9, kind="b")[0] == [(1, 1, 2), (3, 0, 2)]
-    assert (queue.rows, queue.rows_ahead("a", 4)) == (0, 0)
 
 
 @given(
