@@ -37,8 +37,8 @@ from policy.solvers.batch_sizes import BatchSizing, batch_sizings, least_control
 #: more than a hundred times the replicas that carry the load.
 MIN_UTILIZATION = 0.01
 _RESOLUTION = 1e-4
-# Another sizing must raise the rate by this share: larger batches save energy, and where requests
-# are left behind, solving takes ten times as long.
+# Another sizing must raise the rate by this share: larger batches save energy, and solving takes
+# longer where requests are left behind.
 _MIN_GAIN, _MIN_GAIN_IN_STEPS = 0.01, 0.025
 # A waiting room beyond this, or beyond two full batches, is taken as this large: it fills only at
 # overload, and evaluating it takes seconds. The service level is then too low by less than 0.1% at

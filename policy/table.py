@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from policy.batching_policy import BatchingPolicy
@@ -33,8 +32,6 @@ class PolicyTable:
         One for each cell, one more than rates: the first is for rates below ``rates_per_s[0]``,
         entry ``i`` for rates from ``rates_per_s[i - 1]`` to below ``rates_per_s[i]``, the last for
         all rates from ``rates_per_s[-1]`` on.
-    source_hash : str
-        Identifies the profile and the objective that the table was solved for.
 
     Raises
     ------
@@ -44,7 +41,6 @@ class PolicyTable:
 
     rates_per_s: tuple[float, ...]
     policies: tuple[BatchingPolicy, ...]
-    source_hash: str
 
     def __post_init__(self) -> None:
         check_rates(self.rates_per_s)
@@ -109,16 +105,15 @@ class PolicyTable:
         return replace(self, policies=(*policies, self.policies[-1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of the table's file."""
+        """Return the table in JSON's types."""
         return {
-            "source_hash": self.source_hash,
             "rates_per_s": list(self.rates_per_s),
             "policies": [policy.to_dict() for policy in self.policies],
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "PolicyTable":
-        """Make a table from the content of a table's file.
+        """Make the table that `to_dict` wrote.
 
         Raises
         ------
@@ -129,36 +124,9 @@ class PolicyTable:
             return cls(
                 rates_per_s=tuple(float(rate) for rate in content["rates_per_s"]),
                 policies=tuple(map(BatchingPolicy.from_dict, content["policies"])),
-                source_hash=str(content["source_hash"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"policy table: missing or malformed: {error}") from error
-
-    def save(self, path: str | Path) -> None:
-        """Write the table's file."""
-        Path(path).write_text(json.dumps(self.to_dict()) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path, profile: Profile, objective: Objective) -> "PolicyTable":
-        """Read a table's file, and check that it was solved for this profile and objective.
-
-        Raises
-        ------
-        InvalidInputError
-            The file cannot be read, is not a policy table, or was solved for something else.
-        """
-        try:
-            content = json.loads(Path(path).read_text())
-        except OSError as error:
-            raise InvalidInputError(f"policy table {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise InvalidInputError(f"policy table {path}: not JSON ({error})") from error
-        table = cls.from_dict(content)
-        if table.source_hash != source_hash(profile, objective):
-            raise InvalidInputError(
-                f"policy table {path}: was solved for another profile or objective; solve it again"
-            )
-        return table
 
 
 def source_hash(profile: Profile, objective: Objective) -> str:

@@ -15,7 +15,7 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers.batch_sizes import least_control_limit
 from policy.solvers.solution import Solution, meets_sla
-from policy.table import PolicyTable, check_rates, source_hash
+from policy.table import PolicyTable, check_rates
 
 # Close to the capacity the queue, not the policy, determines the response time.
 _MAX_TRAFFIC_INTENSITY = 0.99
@@ -61,7 +61,6 @@ def solve_table(
         The rates are not increasing, or not below the capacity; the objective weighs energy but the
         profile has none, or its response time is below the shortest batch.
     """
-    name = source_hash(profile, objective)
     profile = profile.serial()
     grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
     check_rates(grid)
@@ -77,7 +76,6 @@ def solve_table(
     return PolicyTable(
         rates_per_s=grid,
         policies=(*policies, _when_overloaded(profile, greedy)),
-        source_hash=name,
     )
 
 

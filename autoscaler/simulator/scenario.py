@@ -180,7 +180,7 @@ class Scenario:
         if isinstance(self.batching, PolicyTable):
             return replace(self.batching, policies=policies)
         rates = (self.replica_profile.capacity_per_s,)
-        return PolicyTable(rates, 2 * policies, "one policy at all rates")
+        return PolicyTable(rates, 2 * policies)
 
     def replica_model(self) -> ReplicaModel:
         """Return the properties of the replicas: those of a live replica, unless set otherwise."""

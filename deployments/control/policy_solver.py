@@ -140,7 +140,7 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
     limits = [least_control_limit(profile, capacity_per_s * load / _FRONT_LOAD) for load in _LOADS]
     policies = [BatchingPolicy.from_control_limit(limit, best) for limit in (*limits, limits[-1])]
     rates = tuple(capacity_per_s * load for load in _LOADS)
-    return PolicyTable(rates, tuple(policies), source_hash(profile, objective))
+    return PolicyTable(rates, tuple(policies))
 
 
 async def solve_in_worker(

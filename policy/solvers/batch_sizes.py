@@ -19,7 +19,7 @@ from policy.profile import Profile
 _MIN_THROUGHPUT_FALL = 0.02
 # Of a profile with more steps than this, the ones of the largest fall are searched.
 _MAX_STEPS = 8
-# Response times of batches that leave requests behind take seconds to compute beyond this size.
+# Beyond this size, the search of batches that leave requests behind takes long.
 _MAX_STEPPED_SIZE = 64
 
 

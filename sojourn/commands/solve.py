@@ -129,6 +129,10 @@ def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:
             f"{percentile:g}": evaluation.response_percentile_ms(percentile)
             for percentile in _PERCENTILES
         },
+        "response_percentile_errors_ms": {
+            f"{percentile:g}": evaluation.percentile_standard_error_ms(percentile)
+            for percentile in _PERCENTILES
+        },
         "mean_batch_size": evaluation.mean_batch_size,
         "traffic_intensity": solution.arrival_rate_per_s / solution.profile.capacity_per_s,
     }
@@ -165,8 +169,12 @@ def _print(solution: Solution, result: dict[str, Any]) -> None:
         ("mean batch size", result["mean_batch_size"]),
         ("mean response (ms)", result["mean_response_ms"]),
         *(
-            (f"p{percentile} response (ms)", value)
-            for percentile, value in result["response_percentiles_ms"].items()
+            (f"p{percentile} response (ms)", f"{ms:.4g} ± {error_ms:.2g}" if error_ms else ms)
+            for (percentile, ms), error_ms in zip(
+                result["response_percentiles_ms"].items(),
+                result["response_percentile_errors_ms"].values(),
+                strict=True,
+            )
         ),
         ("mean power (W)", "unknown" if profile.energy_mj is None else result["mean_power_w"]),
         ("average cost", result["average_cost"]),

@@ -11,7 +11,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import PolicyTable
+from policy.table import PolicyTable, source_hash
 from policy.table_solving import solve_table
 from tests.support.profiles import GOOGLENET_P4
 
@@ -34,7 +34,7 @@ def test_bursts_lengthen_no_wait_and_raise_no_limit(load, index):
 def test_the_policy_for_bursts_has_the_shortest_wait_and_the_lowest_limit_of_their_rates():
     waits = [(5, 3.0), (9, 8.0), (7, 2.0), (12, 6.0)]
     policies = [BatchingPolicy.from_control_limit(limit, 16, wait) for limit, wait in waits]
-    table = PolicyTable((100.0, 200.0, 300.0), tuple(policies), "")
+    table = PolicyTable((100.0, 200.0, 300.0), tuple(policies))
     # Bursts of 150 + 1.2 √(9 · 150 · 10) = 289 per second; then of twice the mean.
     found = table.lookup_bursty(150.0, 10.0, 0.1)
     assert (found.control_limit, found.max_wait_ms) == (7, 2.0)
@@ -49,7 +49,7 @@ def test_behind_a_front_bursts_have_no_request_wait_for_ever():
     """Beyond the last rate, a front beside the device carries full batches only."""
     at_once, full = (BatchingPolicy.from_control_limit(limit, 16) for limit in (1, 16))
     timed = BatchingPolicy.from_control_limit(16, 16, 19.8)
-    table = PolicyTable((180.0, 460.0, 2700.0), (at_once, timed, full, full), "")
+    table = PolicyTable((180.0, 460.0, 2700.0), (at_once, timed, full, full))
     # Bursts of twice the mean.
     for mean_per_s in (170.0, 400.0):
         found = table.lookup_bursty(mean_per_s, 1000.0, 0.1)
@@ -64,10 +64,21 @@ def _longest_wait(policy):
     return math.inf if policy.max_wait_ms is None else policy.max_wait_ms
 
 
-def test_a_saved_table_is_the_same_when_loaded(tmp_path):
-    path = tmp_path / "table.json"
-    SLA_TABLE.save(path)
-    assert PolicyTable.load(path, GOOGLENET_P4, OBJECTIVE) == SLA_TABLE
+def test_a_table_is_the_same_when_read_from_json():
+    assert PolicyTable.from_dict(json.loads(json.dumps(SLA_TABLE.to_dict()))) == SLA_TABLE
+
+
+@pytest.mark.parametrize("content", [[], {}, {"rates_per_s": [1], "policies": 3}])
+def test_malformed_content_is_no_table(content):
+    with pytest.raises(InvalidInputError, match="policy table"):
+        PolicyTable.from_dict(content)
+
+
+def test_a_table_with_a_policy_missing_is_no_table():
+    content = json.loads(json.dumps(SLA_TABLE.to_dict()))
+    content["policies"].pop()
+    with pytest.raises(InvalidInputError, match="needs 5 policies for 4 rates, not 4"):
+        PolicyTable.from_dict(content)
 
 
 @pytest.mark.parametrize(
@@ -78,25 +89,6 @@ def test_a_saved_table_is_the_same_when_loaded(tmp_path):
         (Profile("googlenet", "tesla-p4", GOOGLENET_P4.latency_ms - 0.05), OBJECTIVE),
     ],
 )
-def test_a_table_for_something_else_is_not_loaded(tmp_path, profile, objective):
-    path = tmp_path / "table.json"
-    SLA_TABLE.save(path)
-    with pytest.raises(InvalidInputError, match="was solved for another profile or objective"):
-        PolicyTable.load(path, profile, objective)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"rates_per_s": [1], "policies": 3}', "nul"])
-def test_a_malformed_file_is_not_loaded(tmp_path, content):
-    path = tmp_path / "table.json"
-    path.write_text(content)
-    with pytest.raises(InvalidInputError, match="policy table"):
-        PolicyTable.load(path, GOOGLENET_P4, Weights())
-    with pytest.raises(InvalidInputError, match="No such file"):
-        PolicyTable.load(tmp_path / "none.json", GOOGLENET_P4, Weights())
-
-
-def test_a_table_with_a_policy_missing_is_not_loaded():
-    content = json.loads(json.dumps(SLA_TABLE.to_dict()))
-    content["policies"].pop()
-    with pytest.raises(InvalidInputError, match="needs 5 policies for 4 rates, not 4"):
-        PolicyTable.from_dict(content)
+def test_the_hash_tells_profiles_and_objectives_apart(profile, objective):
+    assert source_hash(profile, objective) != source_hash(GOOGLENET_P4, OBJECTIVE)
+    assert source_hash(profile, objective) == source_hash(profile, objective)

@@ -43,6 +43,7 @@ def test_the_setting_of_the_paper(capsys):
     percentiles = content["response_percentiles_ms"]
     assert list(percentiles) == ["50", "90", "95", "99", "99.9"]
     assert sorted(percentiles.values()) == list(percentiles.values())
+    assert set(content["response_percentile_errors_ms"].values()) == {0}
     assert content["max_wait_ms"] is None
     assert content["solve_ms"] > 0
 
@@ -188,3 +189,15 @@ def test_a_plot_near_the_capacity_of_a_device_whose_largest_batch_is_not_its_bes
     profile.write_text('{"latency_ms": [1.0, 1.2, 4.0]}')
     solve(capsys, f"--plot={tmp_path / 'policy.png'}", rate=1500, profile=profile)
     assert (tmp_path / "policy.png").exists()
+
+
+def test_sampled_percentiles_have_standard_errors(capsys, tmp_path):
+    content = {**json.loads(PROFILE.read_text()), "latency_quantiles": {"10": 0.9, "90": 1.1}}
+    varying = tmp_path / "profile.json"
+    varying.write_text(json.dumps(content))
+    found = solve(capsys, rate=1500, profile=varying)
+    for percentile in ("50", "95", "99"):
+        error_ms = found["response_percentile_errors_ms"][percentile]
+        assert 0 < error_ms < 0.02 * found["response_percentiles_ms"][percentile]
+    assert main(arguments(rate=1500, profile=varying)) == 0
+    assert " ± " in capsys.readouterr().out

@@ -390,7 +390,7 @@ def test_a_lone_client_after_a_rush_does_not_wait_for_company_that_has_left() ->
         BatchingPolicy.from_control_limit(limit, 16, 18.0 if limit > 1 else None)
         for limit in (1, 16)
     )
-    table = PolicyTable((4000.0,), (alone, in_company), "test")
+    table = PolicyTable((4000.0,), (alone, in_company))
     core = BatcherCore(table, Limits(18.0, 100, [0.3] * 16))
     for number in range(50_000):
         now_s = 1e-4 * number

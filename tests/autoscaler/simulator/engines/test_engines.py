@@ -82,7 +82,7 @@ def profiles(draw):
 @st.composite
 def scenarios(draw):
     rates = tuple(sorted(draw(st.sets(st.floats(5, 300), min_size=1, max_size=3))))
-    table = PolicyTable(rates, tuple(draw(policies()) for _ in range(len(rates) + 1)), "drawn")
+    table = PolicyTable(rates, tuple(draw(policies()) for _ in range(len(rates) + 1)))
     least = draw(st.integers(0, 1))
     return Scenario(
         draw(profiles()),
@@ -183,7 +183,7 @@ def test_after_a_drop_of_the_load_both_engines_stop_to_wait_for_company_alike():
         ServiceLevelObjective(500.0, 99.0),
         np.array([2000.0] * 4 + [40.0] * 3),
         within_second="uniform",
-        batching=PolicyTable(rates_per_s, policies, "test"),
+        batching=PolicyTable(rates_per_s, policies),
         settings=BatchingSettings(max_age_ms=200.0),
     )
     (_, live_log, _), (_, compiled_log, _) = run_both(scenario, [1])
