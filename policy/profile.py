@@ -35,7 +35,7 @@ FloatArray = NDArray[np.float64]
 LEAST_RATE_PER_S = 1e-100
 #: At a higher load, a share of the capacity, rounding decides how long the queue is.
 MAX_LOAD = 1 - 1e-9
-TOO_CLOSE = f", and computes nothing above {MAX_LOAD:.7%} of that"
+TOO_CLOSE = f"; nothing is computed above {MAX_LOAD:.7%} of that"
 # The equations of larger batches fill the memory.
 _LARGEST_BATCH = 2048
 # Times of batches that no device has: the squares of rates and times would overflow.
@@ -272,6 +272,7 @@ class Profile:
             raise InfeasibleError(
                 f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
                 f"{capacity_per_s:g} per second that the {stage} can serve"
+                + (TOO_CLOSE if arrival_rate_per_s < capacity_per_s else "")
             )
         return max(arrival_rate_per_s, LEAST_RATE_PER_S) / 1e3
 

@@ -309,7 +309,7 @@ def test_the_tail_of_queues_costs_no_memory():
 def test_a_load_so_close_to_1_that_rounding_decides_is_refused(below):
     """Regression: p99 was wrong from 1 - 1e-12 on, and the mean was 1 ms from 1 - 1e-13 on."""
     policy = BatchingPolicy.from_control_limit(1, 1)
-    with pytest.raises(InfeasibleError, match="serves at most 500/s, and computes nothing above"):
+    with pytest.raises(InfeasibleError, match="serves at most 500/s; nothing is computed above"):
         evaluate(one_by_one(2.0), policy, 500 * (1 - below))
 
 
