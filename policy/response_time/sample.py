@@ -48,7 +48,7 @@ _MAX_LOAD = 0.9999
 _WARM_UP_STARTS = 4
 # The path of an event loop and a device: arrivals before the window, and in it.
 _WARM_UP, _IN_WINDOW = 20_000, 380_000
-_DRAWS = 1 << 20
+_DRAWS, _BLOCK = 1 << 20, 1 << 16
 _SEED = 20220901
 # The times of the first batches of the paths are spread evenly as well (Kronecker's sequence).
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
@@ -136,7 +136,9 @@ class Sample:
 
     def _follow_one_path(self, front: FrontCosts) -> None:
         _check_front(front, self._arrivals_per_ms, self._policy.max_batch_size)
-        window = np.array([0, _WARM_UP, 0, int(self._part * _IN_WINDOW)])
+        # A device that refuses by time forgets a queue soon.
+        counted = _BLOCK if self._rules.size else int(self._part * _IN_WINDOW)
+        window = np.array([0, _WARM_UP, 0, counted])
         self._follow(np.zeros(1, np.int64), np.ones(1), window, front, 2 * _IN_WINDOW)
         self._group_ends = np.linspace(0, self._responses_ms.size, _GROUPS + 1)[1:].astype(int)
 
@@ -362,5 +364,6 @@ def _random_draws() -> tuple[FloatArray, FloatArray]:
     """Return times between arrivals at the rate 1, and numbers below 1."""
     generator = np.random.default_rng(_SEED)
     gaps = generator.standard_exponential(_DRAWS)
-    # The rate is exact on the one path; only the order of lulls and rushes is left to chance.
-    return gaps / gaps[: _WARM_UP + _IN_WINDOW].mean(), generator.random(_DRAWS)
+    # The rate is exact in each block; only the order of lulls and rushes is left to chance.
+    blocks = gaps.reshape(-1, _BLOCK)
+    return (blocks / blocks.mean(axis=1, keepdims=True)).ravel(), generator.random(_DRAWS)
