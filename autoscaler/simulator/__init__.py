@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autoscaler.history.traces import load_trace
-    from autoscaler.simulator.arrivals import TwoStateRate, WithinSecond, poisson_counts
+    from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
     from autoscaler.simulator.autoscalers.fixed import FixedFleet
     from autoscaler.simulator.autoscalers.oracle import Clairvoyant
     from autoscaler.simulator.autoscalers.registry import AUTOSCALERS
@@ -41,7 +41,6 @@ __all__ = [
     "SojournAutoscaler",
     "Standbys",
     "StartTime",
-    "TwoStateRate",
     "WithinSecond",
     "load_trace",
     "poisson_counts",
@@ -64,7 +63,6 @@ _MODULES = {
     "SojournAutoscaler": "autoscaler.simulator.autoscalers.sojourn",
     "Standbys": "autoscaler.simulator.standbys",
     "StartTime": "autoscaler.simulator.start_time",
-    "TwoStateRate": "autoscaler.simulator.arrivals",
     "WithinSecond": "autoscaler.simulator.arrivals",
     "load_trace": "autoscaler.history.traces",
     "poisson_counts": "autoscaler.simulator.arrivals",

@@ -1,16 +1,14 @@
 """Arrivals: counts per second, and the times within each second.
 
-Counts come from a trace, from a Poisson process, or from a process whose rate jumps between two
-values. Given the count of a second, the arrival times in it are independent of each other, as they
-are in a Poisson process. Poisson counts with `uniform` times are therefore exactly a Poisson
-process.
+Counts come from a trace or from a Poisson process. Given the count of a second, the arrival times
+in it are independent of each other, as they are in a Poisson process. Poisson counts with `uniform`
+times are therefore exactly a Poisson process.
 
 Everything is drawn from one generator in the order of the seconds, so the same seed gives the same
 arrivals, whatever scales the fleet.
 """
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -57,53 +55,6 @@ def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArr
     check_rate("rate_per_s", rate_per_s)
     _check_seconds(seconds)
     return random.poisson(rate_per_s, seconds)
-
-
-@dataclass(frozen=True)
-class TwoStateRate:
-    """A rate that jumps between two values: a Markov-modulated Poisson process (MMPP).
-
-    Attributes
-    ----------
-    low_per_s, high_per_s : float
-        The two rates, at least 0.
-    mean_low_s, mean_high_s : float
-        Mean of the exponential time at each rate, above 0.
-
-    Raises
-    ------
-    InvalidInputError
-        A rate is negative or above `MAX_PER_S`, or a time is not above 0.
-    """
-
-    low_per_s: float
-    high_per_s: float
-    mean_low_s: float
-    mean_high_s: float
-
-    def __post_init__(self) -> None:
-        for name in ("low_per_s", "high_per_s"):
-            check_rate(name, getattr(self, name))
-        for name in ("mean_low_s", "mean_high_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInputError(f"{name}: must be above 0, not {getattr(self, name)}")
-
-    def counts(self, seconds: int, random: Generator) -> IntArray:
-        """Draw the counts per second, shape (seconds,), from the mean rate of each second."""
-        _check_seconds(seconds)
-        means_s = (self.mean_low_s, self.mean_high_s)
-        is_high = int(random.random() < self.mean_high_s / sum(means_s))
-        jumps, states = [0.0], []
-        while jumps[-1] < seconds:
-            states.append(is_high)
-            jumps.append(jumps[-1] + random.exponential(means_s[is_high]))
-            is_high = 1 - is_high
-        # Time spent at the high rate up to each jump, interpolated to the ends of the seconds.
-        high_s = np.concatenate([[0.0], np.cumsum(np.diff(jumps) * states)])
-        share = np.diff(np.interp(np.arange(seconds + 1), jumps, high_s))
-        rates_per_s = self.low_per_s + share * (self.high_per_s - self.low_per_s)
-        counts: IntArray = random.poisson(rates_per_s).astype(np.int64)
-        return counts
 
 
 def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:

@@ -211,9 +211,7 @@ def predict_fixed(
 
 def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:
     """Return the fewest replicas that meet the SLA by the model; None if no number allowed does."""
-    service = scenario.service
-    room = max(service.limits.waiting_room, service.profile.max_batch_size)
-    estimator = BatchQueueEstimator(service.profile, scenario.delays, room)
+    estimator = BatchQueueEstimator(scenario.service.profile, scenario.delays)
     try:
         found = least_replicas(
             estimator, arrival_rate_per_s, scenario.objective, 1, scenario.max_replicas

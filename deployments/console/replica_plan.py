@@ -6,6 +6,7 @@ from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.service_model import service_model
 from policy.try_delays import RETRIES, TryDelays
 
 MAX_REPLICAS = 10_000
@@ -37,6 +38,7 @@ def plan(
     objective = ServiceLevelObjective(response_time_ms, percentile)
     weights = None if energy_weight is None else Weights(1.0, energy_weight)
     delays = TryDelays(retries=RETRIES)
+    profile = service_model(profile, objective, delays).profile
     planner = Planner(profile, objective, BatchQueueEstimator(profile, delays, weights=weights))
     demand_per_s = burst_factor * arrival_rate_per_s
     most = MAX_REPLICAS

@@ -12,6 +12,7 @@ from autoscaler.sizing.planner import Plan, Planner, Prices
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import service_model
 from policy.try_delays import TryDelays
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table
@@ -105,7 +106,7 @@ def command(
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     objective = option_types.required_sla(sla, response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    profile = Profile.load(profile_file)
+    profile = service_model(Profile.load(profile_file), objective, delays).profile
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"

@@ -2,7 +2,6 @@
 
 import math
 from collections import deque
-from typing import Any
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, FleetState
@@ -10,7 +9,6 @@ from autoscaler.history.learning import learn
 from autoscaler.history.traces import Trace
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.simulator.faults import EPOCH_S, ReportFaults
 from autoscaler.simulator.scaling import FleetView
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
@@ -31,12 +29,10 @@ class SojournAutoscaler:
     report_lag_s : int
         Delay after which it sees a report.
     name : str
-    faults : ReportFaults, optional
-        What goes wrong between the replicas and the controller.
     starts : TwoTierStarts, optional
-        Decide on standbys as well; not together with `faults`.
+        Decide on standbys as well.
     history : Trace, optional
-        Load before the run, at negative times, to learn from; with neither `faults` nor `starts`.
+        Load before the run, at negative times, to learn from; not together with `starts`.
 
     Attributes
     ----------
@@ -48,7 +44,7 @@ class SojournAutoscaler:
     Raises
     ------
     InvalidInputError
-        Two of faults, standbys and a history are given.
+        Both standbys and a history are given.
     """
 
     def __init__(
@@ -59,23 +55,17 @@ class SojournAutoscaler:
         max_replicas: int = 1000,
         report_lag_s: int = REPORT_LAG_S,
         name: str = "sojourn",
-        faults: ReportFaults | None = None,
         starts: TwoTierStarts | None = None,
         history: Trace | None = None,
     ) -> None:
-        if sum(given is not None for given in (faults, starts, history)) > 1:
-            raise InvalidInputError(
-                "sojourn: two of faults, standbys and a history cannot be simulated together"
-            )
+        if starts is not None and history is not None:
+            raise InvalidInputError("sojourn: standbys and a history cannot be simulated together")
         self.name = name
         self.autoscaler = Autoscaler(settings, starts)
         self.decision: Decision | None = None
         self._bounds = (min_replicas, max_replicas)
         self._delayed: deque[list[ReplicaReport]] = deque(maxlen=report_lag_s + 1)
-        self._faults = faults
         self._history = history
-        self._saved: tuple[float, dict[str, Any]] = (-math.inf, {})
-        self._is_away = False
 
     @property
     def forecast_per_s(self) -> float:
@@ -91,15 +81,7 @@ class SojournAutoscaler:
     def replicas(self, view: FleetView) -> int:
         """Return how many replicas should be ordered."""
         now_s = view.now_s
-        if self._faults is None:
-            self._delayed.append(view.reports())
-        else:
-            self._delayed.append(self._faults.sent(now_s, view.reports()))
-            if self._faults.is_away(now_s):
-                self._is_away = True
-                return view.ordered
-            self._save_or_restore(now_s, self._faults.save_period_s)
-            now_s += EPOCH_S
+        self._delayed.append(view.reports())
         min_replicas, max_replicas = self._bounds
         fleet = FleetState(
             current_replicas=view.ordered,
@@ -122,14 +104,3 @@ class SojournAutoscaler:
             known = self._history.until(self.autoscaler.forecasts_from_s(now_s))
             self.autoscaler.learn(learn(known, setting))
             self._history = None
-
-    def _save_or_restore(self, now_s: float, save_period_s: float) -> None:
-        """Restart a controller that was away from its saved state; else save it if it is due."""
-        if self._is_away:
-            self._is_away = False
-            self.autoscaler = Autoscaler()
-            if self._saved[1]:
-                self.autoscaler.load_state(self._saved[1])
-            self._delayed.clear()
-        elif now_s - self._saved[0] >= save_period_s:
-            self._saved = now_s, self.autoscaler.state_dict()

@@ -7,7 +7,6 @@ from scipy import stats
 
 from autoscaler.simulator.arrivals import (
     ArrivalTimes,
-    TwoStateRate,
     WithinSecond,
     poisson_counts,
     scaled_counts,
@@ -60,20 +59,6 @@ def test_the_same_seed_gives_the_same_times():
         assert_array_equal(first.of_second(index), second.of_second(index))
 
 
-def test_a_two_state_rate_has_the_mean_and_the_dispersion_of_its_process():
-    process = TwoStateRate(low_per_s=20, high_per_s=200, mean_low_s=30, mean_high_s=10)
-    counts = process.counts(200_000, seeded())
-    # The autocovariance of the rate decays exponentially (Fischer and Meier-Hellstern 1993):
-    # variance in a second = mean + 2 (Δλ)² p(1-p) τ² (1/τ - 1 + e^(-1/τ)), 1/τ = 1/30 + 1/10.
-    tau_s = 7.5
-    decay = tau_s**2 * (1 / tau_s - 1 + np.exp(-1 / tau_s))
-    variance = 65 + 2 * 180**2 * 0.25 * 0.75 * decay
-    # 200,000 s hold some 5,000 cycles, so the standard error of the mean is about 1%, and that of
-    # the variance 2%.
-    assert counts.mean() == pytest.approx(65, rel=0.04)
-    assert counts.var() == pytest.approx(variance, rel=0.06)
-
-
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 1000), min_size=1), st.floats(0.01, 20))
 def test_scaled_counts_are_rounded_up_or_down(counts, factor):
@@ -91,8 +76,6 @@ def test_scaled_counts_are_right_on_average():
     [
         lambda: poisson_counts(-1.0, 5, seeded()),
         lambda: poisson_counts(1.0, 0, seeded()),
-        lambda: TwoStateRate(1.0, 2.0, 0.0, 1.0),
-        lambda: TwoStateRate(1.0, np.inf, 1.0, 1.0),
         lambda: scaled_counts([1], 0.0, seeded()),
     ],
 )
@@ -105,7 +88,6 @@ def test_values_out_of_range_are_rejected(make):
     "make",
     [
         lambda: poisson_counts(1e19, 10, seeded()),
-        lambda: TwoStateRate(1.0, 1e19, 1.0, 1.0),
         lambda: scaled_counts([5, 3], 1e17, seeded()),
         lambda: superposed_counts([5, 3], 1e30, seeded()),
     ],

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from autoscaler.forecasting.load_history import RequiredRate
 from autoscaler.simulator.arrivals import WithinSecond
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-from autoscaler.simulator.faults import EPOCH_S, ReportFaults
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from tests.support.report_faults import EPOCH_S, FaultySojourn, ReportFaults
 from tests.support.reporting_fleet import Fleet
 
 #: About 70 requests per second and replica.
@@ -66,7 +65,7 @@ def run(levels, failures, faults, seed):
     rate_per_s = scenario.load_lateness_curve().sla_rate_per_s
     counts = np.random.default_rng(seed).poisson(np.repeat(levels, LEVEL_S) * rate_per_s)
     scenario = replace_counts(scenario, counts)
-    recorder = Recorder(SojournAutoscaler(faults=faults))
+    recorder = Recorder(FaultySojourn(faults))
     Simulation(scenario, recorder).run()
     window = RequiredRate(0.01)
     need = np.array([window.push(float(count)) for count in counts]) / rate_per_s
@@ -184,19 +183,3 @@ def test_each_replica_reports_once_an_interval():
 def test_a_plan_of_faults_depends_on_its_seed_only():
     assert random_faults(3, 900.0, 5) == random_faults(3, 900.0, 5)
     assert len({repr(random_faults(seed, 900.0, 5)) for seed in range(10)}) == 10
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"skewed_share": 2.0},
-        {"lost": ((1.0, 2.0, -0.1),)},
-        {"lost": ((2.0, 1.0, 0.1),)},
-        {"controller_away": ((-1.0, 1.0),)},
-        {"interval_s": 0},
-        {"skew_s": math.inf},
-    ],
-)
-def test_impossible_faults_are_refused(given):
-    with pytest.raises(InvalidInputError, match=r"^faults: "):
-        ReportFaults(**given)

@@ -6,13 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
-from autoscaler.simulator.experiments import poisson_scenario, predict_fixed
+from autoscaler.simulator.experiments import least_predicted, poisson_scenario, predict_fixed
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
+from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
+from autoscaler.sizing.estimators import least_replicas
 from policy.baseline_policies import work_conserving
 from policy.batcher.limits import ADMISSION_SHARE
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import service_model
+from policy.try_delays import RETRIES, TryDelays
 
 SIZES = np.arange(1, 65)
 
@@ -66,3 +70,18 @@ def test_batches_that_do_not_fit_into_the_sla_refuse_nobody(rows):
     run = run_alone(scenario, 1000.0, 20_000)
     assert run.refused.sum() == 0
     assert scenario.service.limits.max_batch_size < 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [32, 64])
+@pytest.mark.parametrize("rate_per_s", [1000.0, 20_000.0])
+def test_a_plan_and_a_simulation_agree(rows, rate_per_s):
+    """Once, a plan counted full batches that no replica runs, and asked for a replica more."""
+    profile = Profile("line", "p4", 1.05 + 0.305 * np.arange(1, rows + 1))
+    sla, delays = ServiceLevelObjective(15.0, 99.0), TryDelays(retries=RETRIES)
+    estimator = BatchQueueEstimator(service_model(profile, sla, delays).profile, delays)
+    replicas = least_replicas(estimator, rate_per_s, sla, 1, 100).replicas
+    scenario = Scenario(profile, sla, np.ones(1), replicas=replicas, max_replicas=100)
+    assert least_predicted(scenario, rate_per_s) == replicas
+    loaded = poisson_scenario(scenario, rate_per_s, 60_000)
+    assert simulate(loaded, FixedFleet(replicas)).service_level >= 0.99

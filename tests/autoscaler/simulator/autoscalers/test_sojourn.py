@@ -7,7 +7,7 @@ from autoscaler.history.traces import Trace
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-from autoscaler.simulator.faults import ReportFaults
+from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from tests.support.fleet_views import view
@@ -79,7 +79,7 @@ def test_a_past_with_a_jump_every_half_hour_orders_for_the_next_one() -> None:
     assert final_replicas(knowing, 1000.0, 15) >= 5
 
 
-def test_a_history_needs_a_fleet_without_faults() -> None:
+def test_a_history_needs_a_fleet_without_standbys() -> None:
     past = Trace(np.ones(10), 1, -10, False)
     with pytest.raises(InvalidInputError, match="cannot be simulated together"):
-        SojournAutoscaler(faults=ReportFaults(), history=past)
+        SojournAutoscaler(starts=TwoTierStarts(1.0, 60.0, 0.3), history=past)

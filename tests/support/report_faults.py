@@ -1,15 +1,18 @@
 """Faults between a fleet and its autoscaler: lost reports, wrong clocks, an absent controller.
 
-They concern what an autoscaler is told. What happens to the replicas themselves is in
+They concern what an autoscaler sees. What happens to the replicas themselves is in
 `autoscaler.simulator.fleet.Failures`.
 """
 
 import math
 import zlib
 from dataclasses import dataclass, replace
+from typing import Any
 
+from autoscaler.controller import Autoscaler
 from autoscaler.reports import ReplicaReport
-from policy.errors import InvalidInputError
+from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.scaling import FleetView
 
 #: Added to all times, so that no clock that is behind shows a time below 0.
 EPOCH_S = 1e6
@@ -34,11 +37,6 @@ class ReportFaults:
         `save_period_s` before.
     save_period_s : float
         How often the state is saved.
-
-    Raises
-    ------
-    InvalidInputError
-        A share is not in [0, 1], or a span is not valid.
     """
 
     lost: tuple[tuple[float, float, float], ...] = ()
@@ -47,19 +45,6 @@ class ReportFaults:
     interval_s: int = 1
     controller_away: tuple[tuple[float, float], ...] = ()
     save_period_s: float = 10.0
-
-    def __post_init__(self) -> None:
-        for share in (self.skewed_share, *(share for _, _, share in self.lost)):
-            if not 0 <= share <= 1:
-                raise InvalidInputError(f"faults: a share must be in [0, 1], not {share}")
-        for begin_s, end_s in (
-            *((begin_s, end_s) for begin_s, end_s, _ in self.lost),
-            *self.controller_away,
-        ):
-            if not 0 <= begin_s <= end_s < math.inf:
-                raise InvalidInputError(f"faults: {begin_s} to {end_s} is not a span of time")
-        if self.interval_s < 1 or not math.isfinite(self.skew_s):
-            raise InvalidInputError("faults: interval_s must be at least 1, and skew_s finite")
 
     def is_away(self, now_s: float) -> bool:
         """Return whether there is no controller."""
@@ -85,3 +70,34 @@ class ReportFaults:
 def _share_of(name: str, salt: str) -> float:
     """Return a fixed pseudo-random number in [0, 1) for a replica."""
     return zlib.crc32(f"{salt} {name}".encode()) / 2**32
+
+
+class FaultySojourn(SojournAutoscaler):
+    """Sojourn's autoscaler behind such faults."""
+
+    def __init__(self, faults: ReportFaults) -> None:
+        super().__init__()
+        self._faults = faults
+        self._saved: tuple[float, dict[str, Any]] = (-math.inf, {})
+        self._is_away = False
+
+    def replicas(self, view: FleetView) -> int:
+        """Return how many replicas should be ordered."""
+        reports = self._faults.sent(view.now_s, view.reports())
+        if self._faults.is_away(view.now_s):
+            self._is_away = True
+            return view.ordered
+        self._save_or_restore(view.now_s)
+        shifted = replace(view, now_s=view.now_s + EPOCH_S, reports=lambda: reports)
+        return super().replicas(shifted)
+
+    def _save_or_restore(self, now_s: float) -> None:
+        """Restart a controller that was away from its saved state; else save it if it is due."""
+        if self._is_away:
+            self._is_away = False
+            self.autoscaler = Autoscaler()
+            if self._saved[1]:
+                self.autoscaler.load_state(self._saved[1])
+            self._delayed.clear()
+        elif now_s - self._saved[0] >= self._faults.save_period_s:
+            self._saved = now_s, self.autoscaler.state_dict()
