@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoscaler.calibration import WindowCalibration
 from autoscaler.decision import Decision, FleetState
+from autoscaler.forecasting.calibration import WindowCalibration
 from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.observe.fleet_monitor import FleetMonitor, FleetStatus, UnknownStatus
-from autoscaler.pending_replicas import PendingReplicas, ScaleFromZero
+from autoscaler.observe.pending_replicas import PendingReplicas, ScaleFromZero
 from autoscaler.remarks import (
     bottleneck_remark,
     correction_remark,
@@ -35,7 +35,7 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.scale_down import default_scale_down_delay_s
 from autoscaler.settings import AUTO, AutoscalerSettings
 from autoscaler.sizing.fleet_sizing import FleetSizing
-from autoscaler.standbys import PROMOTION_S, STANDBY_PRICE, TwoTierStarts, standby_risk
+from autoscaler.standbys import PROMOTION_S, TwoTierStarts, standby_risk
 from autoscaler.tier import Horizon, Tier
 from policy.errors import InvalidInputError
 
@@ -84,7 +84,7 @@ class Autoscaler:
     @property
     def horizon_s(self) -> float:
         """How far the forecast for replicas looks ahead: the time until one of them serves."""
-        return self._promotion_s if self._total is not None else self._start_time_s
+        return self._tiers.standby_s if self._total is not None else self._start_time_s
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
         """Take in reports, in any order; late and repeated ones are ignored.
@@ -148,7 +148,7 @@ class Autoscaler:
             return decision
         risk = self._risk_of(self._total)
         if self._standbys_wanted == AUTO:
-            risk = standby_risk(self.risk, self._standby_price)
+            risk = standby_risk(self.risk, self._tiers.standby_price)
         horizon = self._horizon(self._start_time_s, risk)
         total = self._scale(self._total, now_s, fleet, fleet.total_ordered, status, horizon)
         return self._with_standbys(now_s, decision, total, fleet.most)
@@ -276,19 +276,17 @@ class Autoscaler:
         return tier.calibration.risk if self.settings.risk is None else self.settings.risk
 
     @property
+    def _tiers(self) -> TwoTierStarts:
+        """How long starts take from a standby, and without one."""
+        if self._starts is not None:
+            return self._starts
+        cold_s = self._monitor.start_times.horizon_s
+        return TwoTierStarts(min(PROMOTION_S, cold_s), cold_s)
+
+    @property
     def _start_time_s(self) -> float:
         """The time until a replica ordered now serves, if no standby takes its place."""
-        return self._monitor.start_times.horizon_s if self._starts is None else self._starts.cold_s
-
-    @property
-    def _promotion_s(self) -> float:
-        """The time until a standby serves."""
-        standby_s = PROMOTION_S if self._starts is None else self._starts.standby_s
-        return min(standby_s, self._start_time_s)
-
-    @property
-    def _standby_price(self) -> float:
-        return STANDBY_PRICE if self._starts is None else self._starts.standby_price
+        return self._tiers.cold_s
 
     @property
     def _standbys_wanted(self) -> int | str:
@@ -296,10 +294,7 @@ class Autoscaler:
         if not self.may_have_standbys:
             return 0
         wanted = self.settings.standbys if self._starts is None else AUTO
-        if wanted != AUTO:
-            return wanted
-        starts = TwoTierStarts(self._promotion_s, self._start_time_s, self._standby_price)
-        return AUTO if starts.pay else 0
+        return wanted if wanted != AUTO or self._tiers.pay else 0
 
     def _horizon(self, seconds: float, risk: float) -> Horizon:
         return Horizon(seconds, risk, self._scale_down_delay_s(seconds))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.calibration import WindowCalibration
+from autoscaler.forecasting.calibration import WindowCalibration
 from autoscaler.forecasting.demand import DemandForecast, DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.observe.fleet_monitor import FleetStatus

@@ -1,8 +1,8 @@
 """Learn from a past load what watching it would have taught: the forecasts, and their risk.
 
-The risk (`autoscaler.calibration`) is learned by a replay of the past: each ten seconds the demand
-is forecast at the risk found so far, whole replicas are ordered for it that serve one start time
-later, and the minutes that they miss count. No request is simulated.
+The risk (`autoscaler.forecasting.calibration`) is learned by a replay of the past: each ten seconds
+the demand is forecast at the risk found so far, whole replicas are ordered for it that serve one
+start time later, and the minutes that they miss count. No request is simulated.
 
 A trace by the minute does not say how its requests came within the minute. They are taken to have
 been a Poisson process, drawn with a fixed seed: without its noise, back-tests would ask for smaller
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.calibration import WindowCalibration
+from autoscaler.forecasting.calibration import WindowCalibration
 from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history.traces import Trace

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.calibration import (
+from autoscaler.forecasting.calibration import (
     MAX_RISK,
     MIN_RISK,
     STEP,

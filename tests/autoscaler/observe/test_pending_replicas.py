@@ -4,7 +4,7 @@ import pytest
 
 from autoscaler.decision import FleetState
 from autoscaler.observe.offered_load import OfferedLoad
-from autoscaler.pending_replicas import PendingReplicas, ScaleFromZero
+from autoscaler.observe.pending_replicas import PendingReplicas, ScaleFromZero
 
 START_TIME_S = 10.0
 
