@@ -34,3 +34,13 @@ def test_a_report_read_twice_is_placed_once():
     clocks = ReplicaClocks()
     first = clocks.place(report(1000.0, 5.0), 1001.0)
     assert clocks.place(report(1000.0, 5.0), 1009.0) == first
+
+
+def test_a_replica_that_has_counted_for_no_time_yet_keeps_its_later_times():
+    """Its next twenty reports were once placed in the past, and their load was lost."""
+    clocks = ReplicaClocks()
+    assert [clocks.place(report(1000.0 + t, float(t)), 1001.0 + t) for t in range(3)] == [
+        1000.0,
+        1001.0,
+        1002.0,
+    ]
