@@ -1,6 +1,6 @@
 """What a config file serves: any number of models, and a pipeline."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deployments.config.document import IMPORT_PATH, ServiceConfig, load_service_configs
@@ -85,12 +85,10 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
         return pipeline
     models = _models(path, check)
     held = [one.run.environment.get(HELD_MS) for one in (models, pipeline)]
-    run = LocalRun(
-        models.run.http_host,
-        models.run.http_port,
-        models.run.applications + pipeline.run.applications,
-        models.run.document,
-        {**models.run.environment, HELD_MS: ",".join(filter(None, held))},
+    run = replace(
+        models.run,
+        applications=models.run.applications + pipeline.run.applications,
+        environment={**models.run.environment, HELD_MS: ",".join(filter(None, held))},
     )
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 

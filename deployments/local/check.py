@@ -17,6 +17,7 @@ from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
+from deployments.local.machine import gpu_count
 from deployments.models.loading import check_weights, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
@@ -101,14 +102,16 @@ def _working_directory(package: str | None) -> Iterator[str | None]:
 
 
 def _room(config: ServiceConfig, cpu_count: int) -> list[str]:
-    most = config.replicas[1]
+    notes, most = [], config.replicas[1]
     fits = int(cpu_count / config.num_cpus) if config.num_cpus else most
-    if most <= fits:
-        return []
-    return [
-        f"max_replicas is {most}, and this machine has CPUs for {fits}: "
-        f"{cpu_count} CPUs, {config.num_cpus:g} for each replica"
-    ]
+    if most > fits:
+        notes.append(
+            f"max_replicas is {most}, and this machine has CPUs for {fits}: "
+            f"{cpu_count} CPUs, {config.num_cpus:g} for each replica"
+        )
+    if config.actor.num_gpus and not gpu_count():
+        notes.append(f"num_gpus is {config.actor.num_gpus:g}, and this machine has no GPU")
+    return notes
 
 
 def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:

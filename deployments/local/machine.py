@@ -1,10 +1,11 @@
-"""What a local run needs of this machine: memory, and free ports."""
+"""What a local run needs of this machine: memory, free ports, and GPUs."""
 
 import socket
 import sys
 from contextlib import closing, suppress
 
 import psutil
+import pynvml
 
 from deployments.errors import StartError
 
@@ -13,14 +14,30 @@ NEEDED_MEMORY_BYTES = 2 << 30
 LOOPBACK = "127.0.0.1"
 
 
-def check_machine(host: str, port: int) -> None:
+def gpu_count() -> int:
+    """Return how many GPUs this machine has."""
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
+
+
+def check_machine(host: str, port: int, num_gpus: float = 0.0) -> None:
     """Raise a `StartError` of one line if nothing can be served on this machine.
 
     Parameters
     ----------
     host, port : str, int
         Where to listen.
+    num_gpus : float
+        GPUs of the replica that needs most.
     """
+    if num_gpus and not gpu_count():
+        raise StartError(
+            f"num_gpus is {num_gpus:g}, and this machine has no GPU: remove num_gpus, or serve on "
+            "a machine with one"
+        )
     if sys.platform != "linux":
         raise StartError(f"Serve's HAProxy mode runs on Linux, not on {sys.platform}")
     owner = _port_owner(host, port)

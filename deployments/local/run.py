@@ -41,6 +41,8 @@ class LocalRun:
         The content of the file.
     environment : mapping of str to str
         HAProxy's settings that follow from the applications.
+    num_gpus : float
+        GPUs of the replica that needs most.
     """
 
     http_host: str
@@ -48,6 +50,7 @@ class LocalRun:
     applications: tuple[ServedApplication, ...]
     document: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
+    num_gpus: float = 0.0
 
 
 def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
@@ -62,4 +65,5 @@ def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
         ),
         first.document,
         request_environment(services, open_files=open_files_limit()),
+        max(service.actor.num_gpus for service in services),
     )

@@ -96,7 +96,7 @@ def local_service(
     StartError
         The port is in use, there is too little memory, or the model does not start.
     """
-    check_machine(run.http_host, run.http_port)
+    check_machine(run.http_host, run.http_port, run.num_gpus)
     before = descendants()
     with ExitStack() as stack:
         # Not below $TMPDIR, to keep it short: the path of a Unix socket is limited to 107 bytes.

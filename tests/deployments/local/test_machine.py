@@ -3,6 +3,8 @@
 import pytest
 
 from deployments.access.exposure import is_loopback
+from deployments.errors import StartError
+from deployments.local import machine
 from deployments.local.machine import address_to_ask
 
 
@@ -20,3 +22,9 @@ from deployments.local.machine import address_to_ask
 )
 def test_who_reaches_an_address(host: str, public: bool, asked: str) -> None:
     assert (not is_loopback(host), address_to_ask(host)) == (public, asked)
+
+
+def test_a_gpu_that_there_is_not_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpu_count", lambda: 0)
+    with pytest.raises(StartError, match="num_gpus is 1, and this machine has no GPU: remove"):
+        machine.check_machine("127.0.0.1", 1, num_gpus=1.0)
