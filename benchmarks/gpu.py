@@ -49,9 +49,9 @@ from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT
 from benchmarks.store_models import manager, publish, timed
-from deployments import modelstore
 from deployments.models.base import Model, TensorSpec
 from deployments.modelstore.client import ask
+from deployments.modelstore.tensors import load_state_dict
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
 from loadtests.schedule import Step, poisson_schedule
@@ -230,11 +230,11 @@ def store(device: str, quick: bool) -> dict[str, Any]:
         with manager(folder, host_bytes=3 * sizes[-1] * MB):
             for name, path in paths.items():
                 size = str(path.stat().st_size)
-                modelstore.load_state_dict(name)
+                load_state_dict(name)
                 while ask("stats")["leases"]:
                     time.sleep(0.01)
                 ask("evict", name)
-                attach = partial(modelstore.load_state_dict, name)
+                attach = partial(load_state_dict, name)
                 results["cold_ms"][size] = 1e3 * timed(attach)
                 results["attach_ms"][size] = 1e3 * min(timed(attach) for _ in range(5))
             if device == "cuda":
@@ -251,7 +251,7 @@ def _host_to_gpu_fraction(name: str, path: Path) -> float:
     size_bytes = path.stat().st_size
 
     def load() -> None:
-        modelstore.load_state_dict(name, device="cuda")
+        load_state_dict(name, device="cuda")
         torch.cuda.synchronize()
 
     pinned = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)

@@ -59,9 +59,9 @@ from benchmarks.store_models import (
     timed,
     wait_until_idle,
 )
-from deployments import modelstore
 from deployments.modelstore.client import ask, open_model
 from deployments.modelstore.errors import StoreFullError
+from deployments.modelstore.tensors import load_state_dict
 from sojourn.output import print_json, print_table, say
 
 #: The shape of the popularity of models; the paper does not print its own.
@@ -72,15 +72,15 @@ READ_BYTES = 8 << 20
 
 _SECOND_PROCESS = """
 import sys
-from deployments import modelstore
+from deployments.modelstore.tensors import load_state_dict
 def private():
     with open("/proc/self/smaps_rollup") as file:
         rows = (line.split() for line in file)
         return sum(int(row[1]) * 1024 for row in rows if row[0].startswith("Private_"))
-warm = modelstore.load_state_dict(sys.argv[2])
+warm = load_state_dict(sys.argv[2])
 for tensor in warm.values(): tensor.sum()
 before = private()
-state = modelstore.load_state_dict(sys.argv[1])
+state = load_state_dict(sys.argv[1])
 for tensor in state.values(): tensor.sum()
 print(private() - before)
 """
@@ -88,11 +88,11 @@ print(private() - before)
 
 def warm_attach_ms(name: str, repeats: int) -> tuple[float, float]:
     """Return the median time to attach a model that is in memory, and the processor time of it."""
-    modelstore.load_state_dict(name)
+    load_state_dict(name)
     wall_s, processor_s = [], []
     for _ in range(repeats):
         begin_s = time.thread_time()
-        wall_s.append(timed(lambda: modelstore.load_state_dict(name)))
+        wall_s.append(timed(lambda: load_state_dict(name)))
         processor_s.append(time.thread_time() - begin_s)
     return 1e3 * statistics.median(wall_s), 1e3 * statistics.median(processor_s)
 
@@ -113,7 +113,7 @@ def torch_load_ms(path: Path, folder: Path, repeats: int) -> float:
 
 def second_process_extra_fraction(name: str, small: str, size_bytes: int) -> float:
     """Return what a second process has for itself, over the model's bytes."""
-    state = modelstore.load_state_dict(name)
+    state = load_state_dict(name)
     read_all(state)
     arguments = [sys.executable, "-c", _SECOND_PROCESS, name, small]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
@@ -194,14 +194,13 @@ def speedups(
             drop_page_cache(path)
         return first_answer_s(tensors, size_bytes, lambda: safetensors.torch.load_file(path))
 
-    modelstore.load_state_dict(name)
+    load_state_dict(name)
     warm = [
-        first_answer_s(tensors, size_bytes, lambda: modelstore.load_state_dict(name))
-        for _ in range(repeats)
+        first_answer_s(tensors, size_bytes, lambda: load_state_dict(name)) for _ in range(repeats)
     ]
     cold_s = statistics.median(from_file(cold=True) for _ in range(repeats))
     cached_s = statistics.median(from_file(cold=False) for _ in range(repeats))
-    state = modelstore.load_state_dict(name)
+    state = load_state_dict(name)
     read_all(state)
     ideal_s = statistics.median(
         first_answer_s(tensors, size_bytes, lambda: state) for _ in range(repeats)
@@ -227,7 +226,7 @@ def oversubscribed(paths: dict[str, Path], requests: int) -> dict[str, float]:
     def from_store(name: str) -> None:
         nonlocal fallbacks
         try:
-            read_all(modelstore.load_state_dict(name))
+            read_all(load_state_dict(name))
         except StoreFullError:
             fallbacks += 1
             read_all(safetensors.torch.load_file(paths[name]))
@@ -284,7 +283,7 @@ def main(quick: bool, as_json: bool) -> None:
         largest, tiny = f"large{len(LARGE) - 1}", "small29"
         with manager(folder, host_bytes=4000 * MB):
             say("Attaching …")
-            results["first_fetch_s"] = timed(lambda: modelstore.load_state_dict(largest))
+            results["first_fetch_s"] = timed(lambda: load_state_dict(largest))
             chosen = (tiny, "small20", "small34", "large0", largest)
             results["warm_attach_ms"], results["warm_attach_processor_ms"] = {}, {}
             for name in chosen:
@@ -321,7 +320,7 @@ def main(quick: bool, as_json: bool) -> None:
                 results[f"ideal_speedup_{kind}"] = best["ideal"]
                 results[f"page_cache_speedup_{kind}"] = max(r["page_cache"] for r in ratios)
         with manager(folder, 4000 * MB, "--no-check-reads"):
-            modelstore.load_state_dict(largest)
+            load_state_dict(largest)
             ours, limit = cold_bandwidth(largest, paths[largest], repeats)
             results["unchecked_cold_bandwidth_fraction"] = ours / limit
         say("Oversubscribing …")

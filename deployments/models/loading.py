@@ -159,8 +159,7 @@ def find_model_class(import_path: str) -> type[Model]:
         raise InvalidInputError(f"model {import_path!r}: {module_name} has no {class_name!r}")
     if not (isinstance(found, type) and issubclass(found, Model)):
         raise InvalidInputError(
-            f"model {import_path!r}: {class_name} is not a subclass of "
-            "deployments.models.base.Model"
+            f"model {import_path!r}: {class_name} is not a subclass of sojourn.Model"
         )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deployments import modelstore
 from deployments.modelstore.names import STORE_PREFIX
 from deployments.modelstore.sharing import Sharing
 from deployments.serving.start_split import StartSplit
@@ -93,7 +92,9 @@ class WeightsLoader:
         with self._split.phase("weights"):
             if self.source.startswith(STORE_PREFIX):
                 name = self.source.removeprefix(STORE_PREFIX)
-                attached = modelstore.attach(name, socket_path=self._socket_path, device=device)
+                from deployments.modelstore.tensors import attach  # imports torch
+
+                attached = attach(name, socket_path=self._socket_path, device=device)
                 self.found_in, self.sharing = attached.source, attached.sharing
                 return attached.tensors
             self.found_in, self.sharing = "file", None

@@ -22,7 +22,7 @@ from tests.support.readme import ROOT
 MODEL = """
 import pathlib
 import numpy as np
-from deployments.models.base import Model, TensorSpec
+from sojourn import Model, TensorSpec
 from text.hashing import buckets
 
 class Tickets(Model):

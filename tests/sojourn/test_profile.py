@@ -64,7 +64,7 @@ def test_prints_a_table_on_stdout_and_the_progress_on_stderr(out, capsys):
 
 def test_a_users_model_is_found_in_the_working_directory(out, capsys):
     (out.parent / "own_model_of_test_profile.py").write_text(
-        "from deployments.models.base import Model, TensorSpec\n"
+        "from sojourn import Model, TensorSpec\n"
         "class Echo(Model):\n"
         "    inputs = outputs = (TensorSpec('x', 'FP32', (2,)),)\n"
         "    def load(self, device): ...\n"

@@ -40,7 +40,7 @@ class Stage:
     code : str, type, callable or object
         An import path ``package.module:name``, a class, a function, or an object. A class is
         constructed in each worker, with `options`. What results has a method ``predict``, or is
-        called; a `deployments.models.base.Model` is loaded on `device`, and its items are mappings
+        called; a `sojourn.Model` is loaded on `device`, and its items are mappings
         from the names of its inputs to arrays of one row.
     name : str
         Unique in the pipeline; by default the name of the class or function, in lower case.

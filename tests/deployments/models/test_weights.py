@@ -5,12 +5,12 @@ import pytest
 import safetensors.numpy
 import torch
 
-from deployments import modelstore
 from deployments.config.replica_args import ModelConfig
 from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS, Digits
 from deployments.models.loading import load_model
 from deployments.models.weights import WeightsLoader, load_weights
+from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import UnavailableError
 from deployments.serving.service_loading import load_service
@@ -118,13 +118,13 @@ def test_a_store_that_is_not_there_is_one_line_for_the_user(tmp_path, monkeypatc
 
 def test_the_device_that_a_model_names_is_that_of_its_tensors(store, monkeypatch):
     asked = []
-    attach = modelstore.attach
+    attach = tensors.attach
 
     def attach_to(name, socket_path, device):
         asked.append(device)
         return attach(name, socket_path=socket_path)
 
-    monkeypatch.setattr(modelstore, "attach", attach_to)
+    monkeypatch.setattr(tensors, "attach", attach_to)
     loader = WeightsLoader()
     loader("store://digits", "cuda:0")
     loader("store://digits")

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments import modelstore
 from deployments.modelstore import sharing as sharing_module
 from deployments.modelstore.client import ask
 from deployments.modelstore.names import Blob, Manifest
@@ -19,6 +18,7 @@ from deployments.modelstore.sharing import (
     kept_costs,
     measure_costs,
 )
+from deployments.modelstore.tensors import attach, load_state_dict
 from tests.support.model_stores import manager_thread, publish, settings_for, wait_until, weights
 
 #: Sharing costs 10 µs a file, copying 1 ns a byte: they cost the same at 10,000 bytes.
@@ -114,7 +114,7 @@ def store(tmp_path, monkeypatch):
 
 
 def test_a_copied_model_is_given_back_at_once_and_keeps_its_values(store):
-    attached = modelstore.attach("small", socket_path=store)
+    attached = attach("small", socket_path=store)
     assert not attached.sharing.shared
     assert attached.sharing.copy_us < attached.sharing.share_us == pytest.approx(10)
     wait_until(lambda: ask("stats", socket_path=store)["leases"] == 0)
@@ -123,16 +123,16 @@ def test_a_copied_model_is_given_back_at_once_and_keeps_its_values(store):
 
 
 def test_a_write_to_a_copied_model_is_seen_by_the_writer_alone(store):
-    first = modelstore.load_state_dict("small", socket_path=store)
-    second = modelstore.load_state_dict("small", socket_path=store)
+    first = load_state_dict("small", socket_path=store)
+    second = load_state_dict("small", socket_path=store)
     first["weight"].fill_(7.0)
     assert torch.equal(second["weight"], torch.from_numpy(weights(0)["weight"]))
 
 
 def test_a_larger_model_is_shared_and_the_counters_tell_both(store):
-    attached = modelstore.attach("large", socket_path=store)
+    attached = attach("large", socket_path=store)
     assert attached.sharing.shared
-    modelstore.attach("small", socket_path=store)
+    attach("small", socket_path=store)
     sharing = ask("stats", socket_path=store)["sharing"]
     assert (sharing["shared"], sharing["copied"]) == (1, 1)
     assert sharing["shared_from_bytes"] == 10_000

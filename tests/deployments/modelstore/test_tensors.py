@@ -12,8 +12,7 @@ import safetensors.torch
 import torch
 from safetensors.torch import load_file
 
-from deployments import modelstore
-from deployments.modelstore.client import ask
+from deployments.modelstore.client import ask, open_model
 from deployments.modelstore.errors import (
     StoreFullError,
     UnavailableError,
@@ -21,6 +20,7 @@ from deployments.modelstore.errors import (
     UntrustedFileError,
 )
 from deployments.modelstore.manager import copies
+from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.model_stores import (
     manager_thread,
@@ -44,24 +44,24 @@ def leases(socket_path):
 
 
 def test_the_tensors_are_those_of_the_file(store, tmp_path):
-    state = modelstore.load_state_dict("m", socket_path=store)
+    state = load_state_dict("m", socket_path=store)
     expected = load_file(tmp_path / "remote/pytorch/m/1/model.safetensors")
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
 def test_a_write_is_seen_by_the_writer_alone(store):
-    first = modelstore.load_state_dict("m", socket_path=store)
-    second = modelstore.load_state_dict("m", socket_path=store)
+    first = load_state_dict("m", socket_path=store)
+    second = load_state_dict("m", socket_path=store)
     before = second["weight"].clone()
     first["weight"].fill_(7.0)
     assert bool((first["weight"] == 7.0).all())
     assert torch.equal(second["weight"], before)
-    assert torch.equal(modelstore.load_state_dict("m", socket_path=store)["weight"], before)
+    assert torch.equal(load_state_dict("m", socket_path=store)["weight"], before)
 
 
 def test_another_process_cannot_change_the_memory(store):
-    _, (file,) = modelstore.open_model("m", socket_path=store)
+    _, (file,) = open_model("m", socket_path=store)
     try:
         with pytest.raises(OSError, match="not permitted"):
             os.pwrite(file.descriptor, b"x", 100)
@@ -74,7 +74,7 @@ def test_another_process_cannot_change_the_memory(store):
 
 
 def test_a_module_made_on_the_meta_device_takes_them_without_a_copy(store):
-    state = modelstore.load_state_dict("m", socket_path=store)
+    state = load_state_dict("m", socket_path=store)
     with torch.device("meta"):
         network = torch.nn.Linear(10, 100)
     state["bias"] = torch.zeros(100)
@@ -85,12 +85,12 @@ def test_a_module_made_on_the_meta_device_takes_them_without_a_copy(store):
 
 
 def test_saving_one_tensor_does_not_save_the_file(store, tmp_path):
-    bias = modelstore.load_state_dict("m", socket_path=store)["bias"]
+    bias = load_state_dict("m", socket_path=store)["bias"]
     assert bias.untyped_storage().nbytes() == bias.nbytes
 
 
 def test_the_model_is_held_until_the_last_tensor_is_gone(store):
-    state = modelstore.load_state_dict("m", socket_path=store)
+    state = load_state_dict("m", socket_path=store)
     bias = state["bias"][2:5]
     del state
     gc.collect()
@@ -104,7 +104,7 @@ def test_a_sharded_model_is_one_state(tmp_path):
     shards = {"model-1.safetensors": {"a": np.ones(3)}, "model-2.safetensors": {"b": np.zeros(2)}}
     publish(tmp_path / "remote", "m", shards)
     with manager_thread(settings_for(tmp_path)) as store:
-        assert modelstore.load_state_dict("m", socket_path=store).keys() == {"a", "b"}
+        assert load_state_dict("m", socket_path=store).keys() == {"a", "b"}
 
 
 def test_a_tensor_in_two_files_is_refused(tmp_path):
@@ -112,7 +112,7 @@ def test_a_tensor_in_two_files_is_refused(tmp_path):
     publish(tmp_path / "remote", "m", shards)
     with manager_thread(settings_for(tmp_path)) as store:
         with pytest.raises(UntrustedFileError, match="two of its files"):
-            modelstore.load_state_dict("m", socket_path=store)
+            load_state_dict("m", socket_path=store)
         wait_until(lambda: leases(store) == 0)
 
 
@@ -135,7 +135,7 @@ def test_every_dtype_empty_tensors_and_unaligned_ones(tmp_path):
     )
     sign(folder)
     with manager_thread(settings_for(tmp_path)) as store:
-        state = modelstore.load_state_dict("m", socket_path=store)
+        state = load_state_dict("m", socket_path=store)
     for name, tensor in tensors.items():
         assert state[name].dtype == tensor.dtype
         assert state[name].shape == tensor.shape
@@ -145,7 +145,7 @@ def test_every_dtype_empty_tensors_and_unaligned_ones(tmp_path):
 def test_progress_is_shown(store, monkeypatch):
     monkeypatch.setattr(copies, "_REPORT_EVERY_S", 0.0)
     steps = []
-    modelstore.load_state_dict("m", on_progress=lambda *step: steps.append(step), socket_path=store)
+    load_state_dict("m", on_progress=lambda *step: steps.append(step), socket_path=store)
     assert steps
     assert all(0 < done <= total for done, total in steps)
     assert max(steps)[0] == ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"]
@@ -153,11 +153,11 @@ def test_progress_is_shown(store, monkeypatch):
 
 def test_errors_reach_the_client(store, tmp_path):
     with pytest.raises(UnknownModelError, match="SHA256SUMS"):
-        modelstore.load_state_dict("missing", socket_path=store)
+        load_state_dict("missing", socket_path=store)
     with pytest.raises(InvalidInputError, match="letters"):
-        modelstore.load_state_dict("../m", socket_path=store)
+        load_state_dict("../m", socket_path=store)
     with pytest.raises(UnavailableError, match="sojourn store serve"):
-        modelstore.load_state_dict("m", socket_path=tmp_path / "nobody.sock")
+        load_state_dict("m", socket_path=tmp_path / "nobody.sock")
 
 
 def test_a_model_larger_than_the_budget_is_refused(tmp_path):
@@ -166,7 +166,7 @@ def test_a_model_larger_than_the_budget_is_refused(tmp_path):
         manager_thread(settings_for(tmp_path, host_bytes=100)) as store,
         pytest.raises(StoreFullError, match="100"),
     ):
-        modelstore.load_state_dict("m", socket_path=store)
+        load_state_dict("m", socket_path=store)
 
 
 def test_importing_the_manager_imports_neither_torch_nor_ray():

@@ -237,6 +237,15 @@ async def test_a_thread_survives_system_exit():
             await pipeline.predict(2)
 
 
+async def test_the_times_of_the_stages():
+    steps = [Stage(Scale, place="thread"), Stage(shift, place="loop")]
+    async with Pipeline(steps) as pipeline:
+        flow = pipeline.submit(1, record_times=True)
+        assert await pipeline.result(flow) == 5
+    assert [name for name, _, _ in flow.stage_times] == ["scale", "shift"]
+    assert all(wait_ms >= 0 and service_ms >= 0 for _, wait_ms, service_ms in flow.stage_times)
+
+
 @pytest.mark.slow
 async def test_an_smdp_stage_solves_its_table():
     profile = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from deployments import modelstore
 from deployments.modelstore.client import Hold, ask, open_in_tier
 from deployments.modelstore.device import cuda_api
 from deployments.modelstore.device.cuda import IPC, VMM, CudaClient
 from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
 from deployments.modelstore.sharing import Sharing
+from deployments.modelstore.tensors import attach, load_state_dict
 from tests.support.model_stores import (
     MB,
     manager_thread,
@@ -183,7 +183,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 CLIENT = """
 import pathlib, sys
 from deployments import modelstore
-state = modelstore.load_state_dict("m", "cuda:0", socket_path=pathlib.Path(sys.argv[1]))
+state = load_state_dict("m", "cuda:0", socket_path=pathlib.Path(sys.argv[1]))
 print(float(state["weight"].double().sum()), flush=True)
 sys.stdin.read()
 """
@@ -194,8 +194,8 @@ sys.stdin.read()
 def test_a_gpus_memory_is_shared(tmp_path, caplog):
     publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
     with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
-        first = modelstore.attach("m", socket_path=store, device="cuda:0")
-        second = modelstore.attach("m", socket_path=store, device="cuda:0")
+        first = attach("m", socket_path=store, device="cuda:0")
+        second = attach("m", socket_path=store, device="cuda:0")
         assert not caplog.records
         assert second.source == "device"
         for attached in (first, second):
@@ -221,9 +221,9 @@ def test_a_gpus_client_and_holder_are_killed(tmp_path, caplog):
         process.kill()
         process.communicate()
         ask_until_idle(store)
-        state = modelstore.load_state_dict("m", "cuda:0", socket_path=store)
+        state = load_state_dict("m", "cuda:0", socket_path=store)
         os.kill(ask("stats", socket_path=store)["device"]["holder_pid"], signal.SIGKILL)
-        again = modelstore.load_state_dict("m", "cuda:0", socket_path=store)
+        again = load_state_dict("m", "cuda:0", socket_path=store)
         assert torch.equal(state["weight"].cpu(), expected)
         assert torch.equal(again["weight"].cpu(), expected)
         assert not caplog.records

@@ -13,9 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from deployments import modelstore
+from deployments.modelstore import tensors, wire
 from deployments.modelstore import tensors as tensors_module
-from deployments.modelstore import wire
 from deployments.modelstore.client import ask
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.errors import (
@@ -25,6 +24,7 @@ from deployments.modelstore.errors import (
     StoreFullError,
 )
 from deployments.modelstore.manager.readers import Reader
+from deployments.modelstore.tensors import load_state_dict
 from tests.support import emulated_device
 from tests.support.emulated_device import DEATH_VARIABLE, EmulatedClient
 from tests.support.model_stores import (
@@ -198,7 +198,7 @@ def test_other_users_share_no_memory_of_the_device(tmp_path, monkeypatch):
     with manager_thread(device_settings(tmp_path, readers=readers)) as store:
         with pytest.raises(StoreError, match="store's owner may share"):
             attach(store)
-        assert right(modelstore.load_state_dict("m", socket_path=store))
+        assert right(load_state_dict("m", socket_path=store))
 
 
 def test_a_store_without_a_device_says_so(tmp_path):
@@ -217,7 +217,7 @@ def test_a_device_that_cannot_be_used_leaves_the_other_tiers(tmp_path, monkeypat
         assert stats(store)["device"]["fault"] == "this device is broken"
         with pytest.raises(StoreError, match="this device is broken"):
             attach(store)
-        assert right(modelstore.load_state_dict("m", socket_path=store))
+        assert right(load_state_dict("m", socket_path=store))
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -235,7 +235,7 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
 
     monkeypatch.setattr(torch.Tensor, "to", to)
     with manager_thread(settings_for(tmp_path)) as store:
-        state = modelstore.load_state_dict("m", "cuda:0", socket_path=store, share=share)
+        state = load_state_dict("m", "cuda:0", socket_path=store, share=share)
         assert right(state)
     assert copied == [torch.device("cuda:0")] * 2
     lines = [record.message for record in caplog.records]
@@ -246,10 +246,10 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
 def test_a_gpus_client_shares_by_itself(store, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(tensors_module, "CudaClient", lambda ordinal: EmulatedClient())
-    attached = modelstore.attach("m", socket_path=store, device="cuda:0")
+    attached = tensors.attach("m", socket_path=store, device="cuda:0")
     assert attached.sharing.shared
     assert right(attached.tensors)
-    assert modelstore.attach("m", socket_path=store, device="cuda:0").source == "device"
+    assert tensors.attach("m", socket_path=store, device="cuda:0").source == "device"
     assert not caplog.records
 
 

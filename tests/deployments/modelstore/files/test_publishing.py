@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from deployments import modelstore
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.files.publishing import publish
 from deployments.modelstore.names import ModelName
+from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.model_stores import manager_thread, settings_for
 
@@ -50,7 +50,7 @@ def test_the_store_holds_frozen_layers_of_fine_tuned_models_once(tmp_path):
     assert [model.shared_bytes for model in published] == [frozen_bytes] * 3
     assert [model.size_bytes for model in published] == [frozen_bytes + 12] * 3
     with manager_thread(settings_for(tmp_path)) as socket_path:
-        held = [modelstore.load_state_dict(str(name), socket_path=socket_path) for name in models]
+        held = [load_state_dict(str(name), socket_path=socket_path) for name in models]
         used_bytes = ask("stats", socket_path=socket_path)["tiers"]["host"]["used_bytes"]
     assert all(equal(held[head], state(head)) for head in range(3))
     assert frozen_bytes < used_bytes < frozen_bytes + 3000

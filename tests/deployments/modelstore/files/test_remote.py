@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from deployments import modelstore
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import (
     FetchError,
@@ -16,6 +15,7 @@ from deployments.modelstore.errors import (
 from deployments.modelstore.files import remote as remote_module
 from deployments.modelstore.files.remote import FolderRemote, ObjectRemote, open_remote, resolve
 from deployments.modelstore.names import ModelName
+from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.http_files import http_files
 from tests.support.model_stores import manager_thread, publish, settings_for, sign, weights
@@ -47,7 +47,7 @@ def cached_blobs(tmp_path):
 
 def load(tmp_path, url):
     with manager_thread(settings_for(tmp_path, remote=url)) as store:
-        return modelstore.load_state_dict("m", socket_path=store)
+        return load_state_dict("m", socket_path=store)
 
 
 def test_http_in_pieces(tmp_path, http):
@@ -97,13 +97,13 @@ def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, m
         monkeypatch.setattr(remote_module, "REQUEST_TIMEOUT_S", 2.0)
     with manager_thread(settings_for(tmp_path, remote=url)) as store:
         with pytest.raises(FetchError):
-            modelstore.load_state_dict("m", socket_path=store)
+            load_state_dict("m", socket_path=store)
         assert cached_blobs(tmp_path) == []
         assert ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"] == 0
         behavior.status = behavior.cut_after = None
         if behavior.hang is not None:
             behavior.hang.set()
-        assert modelstore.load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
+        assert load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
 
 
 def test_a_remote_that_lies_about_the_length_is_refused(tmp_path, http):
@@ -148,7 +148,7 @@ def test_a_partial_file_of_something_else_is_thrown_away(tmp_path, folder):
     (tmp_path / "disk/partial").mkdir(parents=True)
     with manager_thread(settings) as store:
         (tmp_path / "disk/partial" / blob.sha256).write_bytes(b"an earlier version")
-        assert modelstore.load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
+        assert load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
 
 
 def test_a_link_out_of_the_remote_is_refused(tmp_path, folder):

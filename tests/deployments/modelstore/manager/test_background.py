@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from deployments import modelstore
 from deployments.modelstore.client import ask, open_model
 from deployments.modelstore.errors import FetchError, UnavailableError
 from deployments.modelstore.manager import background as background_module
 from deployments.modelstore.manager import manager as manager_module
 from deployments.modelstore.manager.background import RESOLVES_AT_ONCE
+from deployments.modelstore.tensors import load_state_dict
 from tests.support.model_stores import manager_thread, publish, settings_for, wait_until, weights
 from tests.support.waiting import LIMIT_S
 
@@ -47,7 +47,7 @@ def cached(tmp_path):
     publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
     settings = settings_for(tmp_path)
     with manager_thread(settings) as store:
-        modelstore.load_state_dict("m", socket_path=store)
+        load_state_dict("m", socket_path=store)
     return settings
 
 

@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from deployments import modelstore
 from deployments.modelstore import wire
 from deployments.modelstore.client import ask, list_models, open_model
 from deployments.modelstore.core.store_core import StoreCore
@@ -33,6 +32,7 @@ from deployments.modelstore.manager import manager as manager_module
 from deployments.modelstore.manager.endpoint import allow_many_clients
 from deployments.modelstore.manager.manager import Manager
 from deployments.modelstore.manager.settings import ManagerSettings
+from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.http_files import http_files
 from tests.support.model_stores import (
@@ -51,7 +51,7 @@ FILE = "model.safetensors"
 HOLDER = """
 import sys, pathlib
 from deployments import modelstore
-state = modelstore.open_model(sys.argv[1], socket_path=pathlib.Path(sys.argv[2]))
+state = open_model(sys.argv[1], socket_path=pathlib.Path(sys.argv[2]))
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -65,7 +65,7 @@ def remote(tmp_path):
 
 
 def load(store, name="m"):
-    return modelstore.load_state_dict(name, socket_path=store)
+    return load_state_dict(name, socket_path=store)
 
 
 def right(state, seed=0):

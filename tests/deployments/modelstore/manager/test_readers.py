@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from deployments import modelstore
 from deployments.modelstore.client import ask, list_models
 from deployments.modelstore.errors import StoreError, UnavailableError
 from deployments.modelstore.manager.readers import OWNER_VARIABLE, Reader, Readers, trusted_owners
 from deployments.modelstore.names import ModelName
+from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.model_stores import manager_thread, publish, settings_for, weights
 
@@ -61,7 +61,7 @@ def test_a_reader_opens_what_it_may_and_can_do_nothing_else(folder):
     with manager_thread(settings_for(folder, readers=readers)) as path:
 
         def load(name):
-            return modelstore.load_state_dict(name, socket_path=path)
+            return load_state_dict(name, socket_path=path)
 
         # What this imports, another user could perhaps not read.
         assert load("secret").keys() == {"weight", "bias"}

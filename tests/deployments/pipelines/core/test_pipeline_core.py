@@ -1,5 +1,8 @@
 """The core of a pipeline, in virtual time."""
 
+import math
+
+import numpy as np
 import pytest
 
 from deployments.errors import BusyError, DeadlineError, DeviceError
@@ -16,6 +19,44 @@ def double(x):
 
 def shift(x):
     return x + 3
+
+
+def test_each_result_returns_to_its_own_request_in_any_order():
+    machine = Machine(
+        [Stage(double, batch_size=4, workers=3), Stage(shift)], {"double": 5, "shift": 1}
+    )
+    flows = [machine.submit(value) for value in range(50)]
+    machine.run()
+    assert [flow.result for flow in flows] == [2 * value + 3 for value in range(50)]
+    assert len({flow.id for flow in flows}) == 50
+
+
+def test_nested_fan_outs_join_in_the_order_of_their_elements():
+    steps = [
+        Each(
+            [Stage(double), Ensemble([Stage(shift), [Stage(shift, "a"), Stage(shift, "b")]], sum)]
+        ),
+        Switch(len, {0: [], 1: Stage(max), 3: Stage(sum, "total")}),
+    ]
+    machine = Machine(steps, {"double": 1, "shift": 1, "a": 1, "b": 2, "max": 1, "total": 1})
+    flows = [machine.submit(value) for value in ([1, 2, 3], [5], [])]
+    machine.run()
+
+    def expected(x):
+        return 2 * (2 * x) + 9
+
+    assert flows[0].result == sum(map(expected, [1, 2, 3]))
+    assert flows[1].result == expected(5)
+    assert flows[2].result == []
+
+
+@pytest.mark.parametrize("elements", [1, 10, 1000])
+def test_one_item_may_become_many(elements):
+    machine = Machine([Each(Stage(double, batch_size=32), sum)], {"double": 1})
+    flow = machine.submit(range(elements))
+    machine.run()
+    assert flow.result == elements * (elements - 1)
+    assert machine.core.stages[0].batches == math.ceil(elements / 32)
 
 
 def test_an_item_with_too_many_elements_fails():
@@ -167,6 +208,36 @@ def test_the_bottleneck_is_the_stage_with_the_most_work():
     machine.submit(10)
     machine.run()
     assert machine.core.bottleneck().name == "shift"  # ten items of 1 ms for each request
+
+
+def test_items_are_conserved():
+    """Whatever comes, each request has exactly one end, and no stage keeps anything."""
+    random = np.random.default_rng(1)
+    steps = [
+        Stage(double, workers=2, batch_size=3, max_wait_ms=2),
+        Each([Stage(shift, batch_size=8), Stage(lambda x: 6 // (x % 7), "fails")]),
+    ]
+    steps.insert(1, Stage(lambda x: [x] * (x % 5), "repeat"))
+    machine = Machine(steps, {"double": 3, "repeat": 0.1, "shift": 2, "fails": 0.3})
+    flows, cancelled = [], 0
+    for step in range(2000):
+        machine.run(until_s=step * 3e-3)
+        deadline_s = machine.now_s + random.choice([0.002, 0.02, 0.2, math.inf])
+        try:
+            flows.append(machine.submit(step, deadline_s))
+        except (BusyError, DeadlineError):
+            continue
+        if random.random() < 0.05:
+            machine.core.cancel(flows[-1])
+            machine.advance()
+            cancelled += 1
+    machine.run()
+    core = machine.core
+    assert not core.open
+    assert len(machine.ended) == len(flows) - core.cancelled
+    assert core.completed + core.failed + core.late + core.refused + core.cancelled == 2000
+    assert min(core.completed, core.failed, core.late, core.cancelled) > 0
+    assert all((s.waiting, s.in_service, s.busy) == (0, 0, 0) for s in core.stages)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import (
+    RETRY,
     Flow,
     Item,
     ItemFailure,
@@ -79,6 +80,16 @@ def test_after_a_loss_each_item_runs_once_more_alone():
     assert lost.flow.id == 0
     assert str(failure) == str(ItemFailure(WorkerLostError("died again")))
     assert numbers(core.next_batch(0.0)) == [1]
+
+
+def test_named_items_fail_and_the_others_run_again_together():
+    core = StageCore("s", greedy(3), workers=1)
+    for number in range(3):
+        core.arrive(0.0, item(number))
+    outcome = [RETRY, ItemFailure(ValueError()), RETRY]
+    ((failed, _),) = core.batch_ended(0.0, core.next_batch(0.0), outcome)
+    assert failed.flow.id == 1
+    assert numbers(core.next_batch(0.0)) == [0, 2]
 
 
 def test_an_smdp_table_is_looked_up_at_the_rate_per_worker():

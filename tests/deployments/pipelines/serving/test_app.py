@@ -75,6 +75,14 @@ async def test_all_rows_of_a_refused_request_are_load(client, service):
     assert (core.offered, core.refused) == (50, 48)
 
 
+async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
+    answers = await asyncio.gather(*(client.post(INFER, json=body([v, 0, 0])) for v in range(40)))
+    assert [answer.json()["outputs"][0]["data"][0] for answer in answers] == [
+        4 * v for v in range(40)
+    ]
+    assert service.pipeline.core.stages[0].batches < 40
+
+
 async def test_the_times_of_the_stages_when_asked_for(client):
     headers = {"X-Sojourn-Stage-Times": "true"}
     answer = (await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]), headers=headers)).json()
