@@ -52,10 +52,10 @@ def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:
 
 
 def test_a_history_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-    (tmp_path / "past.csv").write_text("second,requests\n1,5\n")
+    (tmp_path / "past.csv").write_text("when,how many\n1,5\n")
     for history, message in (
         (str(tmp_path / "gone.csv"), "gone.csv: No such file"),
-        (str(tmp_path / "past.csv"), "does not say when it was"),
+        (str(tmp_path / "past.csv"), "past.csv: "),
     ):
         user_config = parse_user_config({"autoscaler": {"history": history}})
         with pytest.raises(InvalidInputError, match=message):
