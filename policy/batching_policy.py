@@ -42,7 +42,7 @@ class BatchingPolicy:
         if self.max_wait_ms is not None and not self.max_wait_ms >= 0:
             raise InvalidInputError(f"max_wait_ms: must be at least 0, not {self.max_wait_ms}")
 
-    @property
+    @cached_property
     def max_batch_size(self) -> int:
         """Largest batch size that the policy starts."""
         return max(self.actions)

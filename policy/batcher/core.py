@@ -37,6 +37,7 @@ from policy.batcher.preemption import preempted
 from policy.batcher.request_queue import RequestQueue
 from policy.batcher.requests import (
     Batch,
+    FixedPolicy,
     PolicySource,
     Refusal,
     Request,
@@ -107,6 +108,7 @@ class BatcherCore:
     def use(self, table: PolicySource, limits: Limits) -> None:
         """Replace the policy table and the limits; the queue stays."""
         self.table = table
+        self._fixed = table.policy if isinstance(table, FixedPolicy) else None
         self.limits = self._admission.limits = limits
         rate = self.arrival_rate
         rate.horizon_s = horizon_s(1e-3 * limits.max_age_ms, rate.window_s)
@@ -179,6 +181,8 @@ class BatcherCore:
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force at the observed arrival rate of one device."""
+        if self._fixed is not None:
+            return self._fixed
         return self.table.lookup(self.arrival_rate.bounded_per_s(now_s) / max(1, self.devices))
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
@@ -222,7 +226,8 @@ class BatcherCore:
 
     def enqueue(self, now_s: float, request: Request) -> None:
         """Queue a request that was admitted elsewhere."""
-        self.arrival_rate.count(now_s, request.rows)
+        if self._fixed is None:
+            self.arrival_rate.count(now_s, request.rows)
         self._queue.append(request)
 
     def device_free(self, batch: Batch | None = None) -> None:

@@ -16,6 +16,17 @@ class PolicySource(Protocol):
         """Return the policy for an arrival rate without computing anything."""
 
 
+@dataclass(frozen=True)
+class FixedPolicy:
+    """The same policy for every arrival rate, which then need not be observed."""
+
+    policy: BatchingPolicy
+
+    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
+        """Return the policy."""
+        return self.policy
+
+
 class StartReason(StrEnum):
     """Why a batch was started."""
 

@@ -243,10 +243,9 @@ class PipelineCore:
         flow.error = error
         del self.open[flow.id]
         for item in flow.items:
-            if item.queued is not None:
+            if item.queued is not None and self.stages[item.stage].abandon(item):
                 # The stage may now wait for fewer items than its policy asked for.
                 self._touched.add(item.stage)
-                self.stages[item.stage].abandon(item)
         flow.items.clear()
         if answer:
             self.ended.append(flow)

@@ -25,7 +25,7 @@ from deployments.pipelines.core.items import (
 from deployments.pipelines.core.steps import Stage
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import PolicySource, Request
+from policy.batcher.requests import FixedPolicy, PolicySource, Request
 from policy.batching_policy import BatchingPolicy
 
 # The longest wait, unless a policy has one or a full batch takes longer.
@@ -49,16 +49,6 @@ def longest_wait_ms(policy: BatchingPolicy, full_batch_ms: float) -> float:
     if policy.max_wait_ms is None:
         return max(_LONGEST_WAIT_MS, full_batch_ms)
     return policy.max_wait_ms
-
-
-class _FixedPolicy:
-    """The same policy for every arrival rate."""
-
-    def __init__(self, policy: BatchingPolicy) -> None:
-        self._policy = policy
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        return self._policy
 
 
 class StageCore:
@@ -184,10 +174,16 @@ class StageCore:
         self.items += 1
         self._batcher.enqueue(now_s, item.queued)
 
-    def abandon(self, item: Item) -> None:
-        """Forget an item whose request is done, if it waits."""
-        if item.queued is not None:
-            self._batcher.cancel(item.queued)
+    def abandon(self, item: Item) -> bool:
+        """Forget an item whose request is done; return whether it waited."""
+        queued = item.queued
+        if queued is None:
+            return False
+        if queued.rows_queued or queued.rows_suspected:
+            self._batcher.cancel(queued)
+            return True
+        queued.cancelled = True
+        return False
 
     def give_up(self) -> list[Item]:
         """Empty the queue, and return what waited."""
@@ -263,10 +259,11 @@ class StageCore:
         return ended
 
     def refresh(self, now_s: float) -> None:
-        """Forget a measured latency that is old, and follow what other pipelines take."""
+        """Take up the measured latency, unless it is old, and the workers that others have."""
         self.set_taken(now_s, self._taken)
-        if self._stated_ms is None and self._batch_ms and now_s - self._measured_s > _MEMORY_S:
-            self._batch_ms = self.item_ms = 0.0
+        if self._stated_ms is None and self._batch_ms:
+            if now_s - self._measured_s > _MEMORY_S:
+                self._batch_ms = self.item_ms = 0.0
             self._batcher.use(self.policies, self._limits())
 
     def _measure(self, now_s: float, duration_ms: float, size: int) -> None:
@@ -275,7 +272,8 @@ class StageCore:
             weight = _NEWEST if self._batch_ms else 1.0
             self._batch_ms += weight * (duration_ms - self._batch_ms)
             self.item_ms += weight * (duration_ms / size - self.item_ms)
-            self._batcher.use(self.policies, self._limits())
+            if weight == 1.0:
+                self._batcher.use(self.policies, self._limits())
 
 
 def stage_core(stage: Stage, workers: int) -> StageCore:
@@ -290,5 +288,5 @@ def _source(
 ) -> tuple[PolicySource, BatchingPolicy | None]:
     """Return a policy for every arrival rate, and the policy if it is the same for all."""
     if isinstance(policy, BatchingPolicy):
-        return _FixedPolicy(policy), policy
+        return FixedPolicy(policy), policy
     return policy, None
