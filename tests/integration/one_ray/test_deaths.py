@@ -74,7 +74,9 @@ def test_large_bodies_survive_full_replicas(one_ray: Running) -> None:
         return sent
 
     service = one_ray.serve_instead(
-        fragile_document("SlowFragile", 2, waiting_room=1, late="serve", batch_size_limit=1)
+        fragile_document(
+            "SlowFragile", 2, max_queue_rows=1, late="serve", expert={"batch_size_limit": 1}
+        )
     )
     assert wait_for(lambda: service.servers_up() == 2)
     with ThreadPoolExecutor(3) as pool:
