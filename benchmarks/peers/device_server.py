@@ -43,7 +43,7 @@ async def main() -> None:
         )
     )
     await service.configure(parse_user_config(json.loads(user_config)))
-    service.start.split.ready()
+    service.start.timings.ready()
     ticks = asyncio.create_task(_tick_forever(service))
     app = InferenceApp(service, "0")
     InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())

@@ -44,8 +44,7 @@ class BatchPlacement:
 
     If `IN_A_ROW` batches turn out to take longer than that, or to wait for something else than the
     CPU, their size and all larger ones go back to the device thread: at once where one computes for
-    `AT_ONCE` times the limit or waits for `LONGEST_WAIT_S`. They stay away for `FIRST_BAN_S`, and
-    for twice as long each time when the same happens soon after their return.
+    `AT_ONCE` times the limit or waits for `LONGEST_WAIT_S`. They stay away for `BAN_S`.
 
     Parameters
     ----------
@@ -61,14 +60,13 @@ class BatchPlacement:
     LEAVE, AT_ONCE = 2.0, 10.0
     #: Shorter waits may be for the interpreter's lock, on a machine with too much to do.
     LONGEST_WAIT_S = 0.05
-    FIRST_BAN_S, LONGEST_BAN_S = 1.0, 600.0
+    BAN_S = 60.0
 
     def __init__(self, limit_ms: float = 0.0) -> None:
         self.largest = 0
         self._limit_ms = limit_ms
         self._banned_from = math.inf
         self._banned_until_s = -math.inf
-        self._ban_s = self.FIRST_BAN_S
         self._slow = 0
 
     def use(self, latency_ms: Sequence[float], limit_ms: float, now_s: float) -> None:
@@ -116,11 +114,7 @@ class BatchPlacement:
         if not very_long and self._slow < IN_A_ROW:
             return False
         self._slow = 0
-        if now_s > self._banned_until_s + self._ban_s:
-            self._ban_s = self.FIRST_BAN_S
-        else:
-            self._ban_s = min(2 * self._ban_s, self.LONGEST_BAN_S)
         self.largest = min(self.largest, size - 1)
         self._banned_from = size
-        self._banned_until_s = now_s + self._ban_s
+        self._banned_until_s = now_s + self.BAN_S
         return True

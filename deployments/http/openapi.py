@@ -460,7 +460,7 @@ def _infer_operation(
                 "X-Request-Priority",
                 priority_schema(signature),
                 f"1 is the highest, {signature.priorities.levels} the lowest; 0, the default, "
-                f"is {signature.priorities.default}",
+                f"is {signature.priorities.levels}",
             ),
             header("Content-Encoding", codings, "Compression of the body"),
             header(

@@ -199,7 +199,7 @@ class Resources:
             "output": [_triton_tensor(spec) for spec in service.signature.outputs],
             "dynamic_batching": {
                 "priority_levels": service.signature.priorities.levels,
-                "default_priority_level": service.signature.priorities.default,
+                "default_priority_level": service.signature.priorities.levels,
             },
         }
 

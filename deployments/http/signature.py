@@ -123,12 +123,10 @@ class PriorityLevels:
     ----------
     levels : int
         Level 1 is the highest priority, this one the lowest.
-    default : int
-        The level of requests that name none, or 0.
+        Requests that name none, or 0, have this one too.
     """
 
     levels: int = LEVELS
-    default: int = LEVELS
 
     def steps(self, first: int, second: int = 0) -> int:
         """Return how many steps above the lowest level a request is.
@@ -138,7 +136,7 @@ class PriorityLevels:
         first, second : int
             Valid priorities, of which the higher one applies.
         """
-        return self.levels - (min(first, second) or first or second or self.default)
+        return self.levels - (min(first, second) or first or second or self.levels)
 
     def check(self, value: object, where: str) -> int:
         """Return `value` if it is a valid priority.
@@ -151,7 +149,7 @@ class PriorityLevels:
         if type(value) is not int or not 0 <= value <= self.levels:
             raise BadRequestError(
                 f"{where} must be from 1 (highest) to {self.levels} (lowest), or 0 for the "
-                f"default, {self.default}; not {reprlib.repr(value)}"
+                f"default, {self.levels}; not {reprlib.repr(value)}"
             )
         return value
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from deployments.modelstore.names import STORE_PREFIX
 from deployments.modelstore.sharing import Sharing
-from deployments.serving.start_split import StartSplit
+from deployments.serving.startup_timings import StartupTimings
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class WeightsLoader:
         The source that the config names; it is loaded instead of the one that the model asks for.
     socket_path : Path or None
         Socket of the model store's manager; None means that of this user.
-    split : StartSplit or None
+    split : StartupTimings or None
         Where the time of loading is counted.
 
     Attributes
@@ -39,10 +39,10 @@ class WeightsLoader:
         self,
         configured: str | None = None,
         socket_path: Path | None = None,
-        split: StartSplit | None = None,
+        split: StartupTimings | None = None,
     ) -> None:
         self._configured, self._socket_path = configured, socket_path
-        self._split = split or StartSplit()
+        self._split = split or StartupTimings()
         self._asked_for: str | None = None
         self.source: str | None = None
         self.found_in: str | None = None

@@ -290,6 +290,6 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         "start_seconds",
         "What the replica's start was spent on, by phase.",
         "phase",
-        lambda s: s.start.split.seconds(),
+        lambda s: s.start.timings.seconds(),
     ),
 )

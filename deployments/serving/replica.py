@@ -31,13 +31,13 @@ from deployments.http.middleware import open_fast_path
 from deployments.models.kept_imports import kept_imports
 from deployments.models.loading import find_model_class
 from deployments.observability.metrics import ReplicaMetrics
-from deployments.profiling.kept_profile import KeptProfile
+from deployments.profiling.profile_cache import ProfileCache
 from deployments.serving.loop_watchdog import LoopWatchdog
 from deployments.serving.ray_replica import call_when_draining, confine_to_node, leave_out_while
 from deployments.serving.service import InferenceService
 from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
-from deployments.serving.start_split import StartSplit, process_busy_s
+from deployments.serving.startup_timings import StartupTimings, process_busy_s
 from deployments.serving.store_actor import open_store
 from policy.errors import InvalidInputError
 
@@ -47,7 +47,7 @@ logger = logging.getLogger("ray.serve")
 DRAIN_TIMEOUT_S = 20.0
 
 
-def _kept_profile(model: str) -> KeptProfile | None:
+def _profile_cache(model: str) -> ProfileCache | None:
     """Return where this deployment's replicas on this node share the profile of a model."""
     context = serve.get_replica_context()
     if context.code_version is None:
@@ -58,7 +58,7 @@ def _kept_profile(model: str) -> KeptProfile | None:
     def write(content: bytes) -> None:
         ray_store.store().save(key, lambda: content)
 
-    return KeptProfile(lambda: ray_store.read(key), write)
+    return ProfileCache(lambda: ray_store.read(key), write)
 
 
 @serve.deployment(
@@ -88,17 +88,17 @@ class Replica:
         on_demand: bool = False,
     ) -> None:
         started_s = time.monotonic()
-        start = ServiceStart(StartSplit(process_busy_s()))
+        start = ServiceStart(StartupTimings(process_busy_s()))
         confine_to_node()
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
         context = serve.get_replica_context()
         configs = [ModelConfig.model_validate(each) for each in (model, *(models or ()))]
-        with start.split.phase("imports"), kept_imports():
+        with start.timings.phase("imports"), kept_imports():
             find_model_class(configs[0].import_path)
         self._node_id = ray.get_runtime_context().get_node_id()
         if store is not None:
-            with start.split.phase("store"):
+            with start.timings.phase("store"):
                 start.store_socket = open_store(StoreConfig.model_validate(store).settings())
         self._store_socket = start.store_socket
         first = self._load(configs[0], start)
@@ -147,7 +147,7 @@ class Replica:
         context = serve.get_replica_context()
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         start = start or ServiceStart(store_socket=self._store_socket)
-        start.kept_profile = _kept_profile(config.name)
+        start.profile_cache = _profile_cache(config.name)
         journals = journal_directory(
             self._node_id, context.app_name, context.deployment, config.model_dump_json()
         )
@@ -200,7 +200,7 @@ class Replica:
                 asyncio.create_task(self._follow_role_forever()),
             ]
             self._start_time_s = time.monotonic() - self._started_s
-            self._repository.first.start.split.ready()
+            self._repository.first.start.timings.ready()
 
     async def _store_history(self) -> None:
         """Store the load of past days, if the config names it, for the autoscaler to learn from."""

@@ -167,7 +167,7 @@ class InferenceService(BatchedService):
             self._model.inputs,
             self._model.outputs,
             limits.max_rows_per_request,
-            PriorityLevels(levels, levels),
+            PriorityLevels(levels),
         )
         self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
         self.receive_timeout_s = limits.expert.receive_timeout_s
@@ -236,7 +236,7 @@ class InferenceService(BatchedService):
             refused=self._refused_rows - refused_before,
         )
         if seen.response_times_s.size:
-            self.start.split.answered(float(seen.response_times_s[0]))
+            self.start.timings.answered(float(seen.response_times_s[0]))
         await asyncio.sleep(0)
         self.device.ran({record.size for record in seen.batches})
         await self.controller.tick(seen)

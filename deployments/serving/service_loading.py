@@ -11,8 +11,8 @@ from deployments.models.base import Model
 from deployments.models.loading import check_weights, find_model_class, load_model
 from deployments.models.threads import limit_threads
 from deployments.models.weights import WeightsLoader
-from deployments.profiling.kept_profile import KeptProfile
 from deployments.profiling.measure import measure_profile
+from deployments.profiling.profile_cache import ProfileCache
 from deployments.serving.service import InferenceService
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.warm_up import warm_up
@@ -56,21 +56,21 @@ def load_service(
     else:
         limit_threads(cpus)
     start = start or ServiceStart()
-    start.weights = WeightsLoader(config.weights, start.store_socket, start.split)
-    with start.split.phase("imports"):
+    start.weights = WeightsLoader(config.weights, start.store_socket, start.timings)
+    with start.timings.phase("imports"):
         device = resolve_device(config.device)
         model_class = find_model_class(config.import_path)
     check_weights(model_class, config.import_path, config.weights)
-    with start.split.phase("model"):
+    with start.timings.phase("model"):
         model = load_model(config.import_path, config.options, device, start.weights)
-    with start.split.phase("profile"):
-        profile = profile_of(config, model, device, cpus, start.kept_profile)
+    with start.timings.phase("profile"):
+        profile = profile_of(config, model, device, cpus, start.profile_cache)
     if profile.max_batch_size > config.max_batch_size:
         raise InvalidInputError(
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
             f"max_batch_size {config.max_batch_size}"
         )
-    with start.split.phase("warm_up"):
+    with start.timings.phase("warm_up"):
         warm = warm_up(model, profile.latency_ms.tolist(), config.expert.warm_up_s)
         load_evaluation()
     service = InferenceService(
@@ -95,7 +95,7 @@ def profile_of(
     model: Model,
     device: str,
     cpus: float | None = None,
-    kept: KeptProfile | None = None,
+    kept: ProfileCache | None = None,
 ) -> Profile:
     """Return the profile in the config, else the model's own, else the one kept, else measure one.
 
@@ -108,7 +108,7 @@ def profile_of(
         ``cpu`` or ``cuda``.
     cpus : float, optional
         CPUs of this process, to be noted in a profile that is measured here.
-    kept : KeptProfile, optional
+    kept : ProfileCache, optional
         Where a profile that is measured here is kept.
 
     Raises

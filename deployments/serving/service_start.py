@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from deployments.models.weights import WeightsLoader
-from deployments.profiling.kept_profile import KeptProfile
-from deployments.serving.start_split import StartSplit
+from deployments.profiling.profile_cache import ProfileCache
+from deployments.serving.startup_timings import StartupTimings
 
 
 @dataclass
@@ -15,20 +15,20 @@ class ServiceStart:
 
     Attributes
     ----------
-    split : StartSplit
+    timings : StartupTimings
         The times of its phases.
     store_socket : Path or None
         Socket of the model store's manager; None means that of this user.
-    kept_profile : KeptProfile or None
+    profile_cache : ProfileCache or None
         Where replicas share the profile that one of them measured.
     weights : WeightsLoader or None
         What the model loads its weights with; `deployments.serving.service_loading.load_service`
         sets it.
     """
 
-    split: StartSplit = field(default_factory=StartSplit)
+    timings: StartupTimings = field(default_factory=StartupTimings)
     store_socket: Path | None = None
-    kept_profile: KeptProfile | None = None
+    profile_cache: ProfileCache | None = None
     weights: WeightsLoader | None = None
 
     def explain(self) -> dict[str, Any]:
@@ -39,10 +39,10 @@ class ServiceStart:
             sharing = self.weights.sharing and asdict(self.weights.sharing)
         socket = self.store_socket
         return {
-            "total_s": self.split.total_s,
-            "phases_s": self.split.seconds(),
+            "total_s": self.timings.total_s,
+            "phases_s": self.timings.seconds(),
             "first_answer_ms": (
-                None if self.split.first_answer_s is None else 1e3 * self.split.first_answer_s
+                None if self.timings.first_answer_s is None else 1e3 * self.timings.first_answer_s
             ),
             "weights": source,
             "weights_found_in": found_in,

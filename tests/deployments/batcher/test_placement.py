@@ -70,28 +70,6 @@ def test_a_batch_during_which_the_thread_was_preempted_is_not_long() -> None:
     assert not short().observe(3, 5e-2, 1e-4, waited=False, now_s=0.0)
 
 
-def test_each_very_long_batch_doubles_the_time_for_which_its_size_stays_away() -> None:
-    placement, now_s, away_s = short(), 0.0, BatchPlacement.FIRST_BAN_S
-    for _ in range(12):
-        placement.observe(1, 0.03, 0.03, waited=False, now_s=now_s)
-        placement.use(LATENCY_MS, 0.2, now_s=now_s + 0.99 * away_s)
-        assert placement.largest == 0
-        placement.use(LATENCY_MS, 0.2, now_s=now_s + 1.01 * away_s)
-        assert placement.largest == 3
-        now_s += 1.01 * away_s
-        away_s = min(2 * away_s, BatchPlacement.LONGEST_BAN_S)
-
-
-def test_a_very_long_batch_after_a_good_time_counts_as_the_first() -> None:
-    placement, now_s = short(), 0.0
-    for _ in range(12):
-        placement.observe(1, 0.03, 0.03, waited=False, now_s=now_s)
-        now_s += 1.01 * BatchPlacement.FIRST_BAN_S
-        placement.use(LATENCY_MS, 0.2, now_s=now_s)
-        assert placement.largest == 3
-        now_s += 1.01 * BatchPlacement.FIRST_BAN_S
-
-
 @pytest.mark.parametrize("waits_s", [1e-4, 0.04])
 def test_a_model_that_waits_goes_back(waits_s: float) -> None:
     placement = short()
@@ -104,3 +82,12 @@ def test_a_model_that_waits_goes_back(waits_s: float) -> None:
 
 def test_a_model_that_waits_for_long_goes_back_at_once() -> None:
     assert short().observe(1, 0.06, 1e-5, waited=True, now_s=0.0)
+
+
+def test_a_size_that_went_back_stays_away_for_a_while() -> None:
+    placement = short()
+    placement.observe(1, 0.03, 0.03, waited=False, now_s=0.0)
+    placement.use(LATENCY_MS, 0.2, now_s=0.99 * BatchPlacement.BAN_S)
+    assert placement.largest == 0
+    placement.use(LATENCY_MS, 0.2, now_s=1.01 * BatchPlacement.BAN_S)
+    assert placement.largest == 3

@@ -306,10 +306,10 @@ def test_a_shape_that_does_not_fit_is_rejected(
 
 @pytest.mark.parametrize(
     ("in_body", "in_header", "steps"),
-    [(0, 0, 1), (0, 1, 3), (4, 0, 0), (2, 4, 2), (4, 2, 2), (1, 1, 3)],
+    [(0, 0, 0), (0, 1, 3), (4, 0, 0), (2, 4, 2), (4, 2, 2), (1, 1, 3)],
 )
 def test_of_two_priorities_the_higher_one_applies(in_body: int, in_header: int, steps: int) -> None:
-    signature = replace(SIGNATURE, priorities=PriorityLevels(4, default=3))
+    signature = replace(SIGNATURE, priorities=PriorityLevels(4))
     content = orjson.dumps({**body(), "parameters": {"priority": in_body}})
     request = parse_request(content, None, signature, priority=in_header)
     assert request.priority == steps

@@ -15,7 +15,7 @@ from deployments.modelstore.client import ask
 from deployments.modelstore.errors import UnavailableError
 from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
-from deployments.serving.start_split import StartSplit
+from deployments.serving.startup_timings import StartupTimings
 from policy.errors import InvalidInputError
 from tests.support.model_stores import manager_thread, publish, settings_for
 
@@ -86,7 +86,7 @@ def test_the_config_replaces_what_the_model_asks_for(store):
 
 
 def test_loading_a_file_is_timed_and_named(tmp_path):
-    split = StartSplit()
+    split = StartupTimings()
     loader = WeightsLoader(str(WEIGHTS), split=split)
     assert loader("other").keys() == load_weights(WEIGHTS).keys()
     assert (loader.source, loader.found_in) == (str(WEIGHTS), "file")

@@ -12,7 +12,7 @@ model and its framework; waiting for the node's model store; reading or attachin
 of the model's `load`; measuring its profile; its first batch; all else until the replica serves."""
 
 
-class StartSplit:
+class StartupTimings:
     """Times the phases of a start. A phase within another one counts for the inner alone.
 
     Parameters

@@ -12,7 +12,7 @@ logger = logging.getLogger("sojourn.service")
 
 
 @dataclass(frozen=True)
-class KeptProfile:
+class ProfileCache:
     """The profile that an earlier replica measured with the same model, config and machine.
 
     Attributes

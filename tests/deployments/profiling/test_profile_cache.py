@@ -5,7 +5,7 @@ import pytest
 
 from deployments.config.replica_args import ModelConfig
 from deployments.models.loading import load_model
-from deployments.profiling.kept_profile import KeptProfile
+from deployments.profiling.profile_cache import ProfileCache
 from deployments.serving.service_loading import profile_of
 from policy.profile import Profile
 
@@ -15,7 +15,7 @@ CONFIG = ModelConfig(name="emulated", import_path="digits", max_batch_size=4)
 class Shelf:
     def __init__(self, content=None):
         self.content = content
-        self.kept = KeptProfile(lambda: self.content, self.put)
+        self.kept = ProfileCache(lambda: self.content, self.put)
 
     def put(self, content):
         self.content = content

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.serving.start_split import PHASES, StartSplit, process_busy_s
+from deployments.serving.startup_timings import PHASES, StartupTimings, process_busy_s
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 def test_a_phase_within_another_counts_once():
     clock = Clock()
-    split = StartSplit(2.0, clock)
+    split = StartupTimings(2.0, clock)
     clock.now_s += 1
     with split.phase("model"):
         clock.now_s += 3
@@ -39,7 +39,7 @@ def test_a_phase_within_another_counts_once():
 
 def test_a_phase_that_fails_still_ends():
     clock = Clock()
-    split = StartSplit(clock=clock)
+    split = StartupTimings(clock=clock)
 
     def load():
         clock.now_s += 2
@@ -62,7 +62,7 @@ steps = st.recursive(
 @given(st.lists(steps, max_size=5), st.integers(0, 5))
 def test_the_phases_add_up_to_the_total(plan, process_s):
     clock = Clock()
-    split = StartSplit(process_s, clock)
+    split = StartupTimings(process_s, clock)
 
     def run(step):
         if isinstance(step, int):
@@ -81,7 +81,7 @@ def test_the_phases_add_up_to_the_total(plan, process_s):
 
 
 def test_only_the_first_answer_counts():
-    split = StartSplit()
+    split = StartupTimings()
     assert split.first_answer_s is None
     split.answered(0.5)
     split.answered(0.1)
