@@ -53,7 +53,7 @@ class Section:
 
 MODEL = (
     Section("args", args.ReplicaArgs),
-    Section("args.model", args.ModelConfig),
+    Section("args.model, args.models[]", args.ModelConfig),
     Section("args.model.expert", args.ExpertModelConfig),
     Section("args.store", args.StoreConfig),
     Section("args.store.expert", args.ExpertStoreConfig),

@@ -24,7 +24,7 @@ class ExpertModelConfig(StrictModel):
 
 
 class ModelConfig(StrictModel):
-    """The model that a replica hosts, and its device."""
+    """The model that a replica hosts, and its device; `models` are further ones, alike."""
 
     #: Names the model in paths (``/v2/models/NAME/infer``), logs and metrics.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
