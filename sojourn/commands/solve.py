@@ -10,7 +10,7 @@ import click
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights
+from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.solvers.solution import Solution
@@ -18,7 +18,6 @@ from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
-_DEFAULT_PERCENTILE = 99.0
 
 
 @click.command(name="solve")
@@ -42,12 +41,7 @@ _DEFAULT_PERCENTILE = 99.0
 @click.option(
     "--max-wait-ms", type=float, help="Start a batch when the oldest request has waited this long."
 )
-@click.option(
-    "--response-time-ms", type=option_types.above_0, help="Minimize power under this SLA instead."
-)
-@click.option(
-    "--percentile", type=option_types.percentile, help="The SLA's percentile.  [default: 99]"
-)
+@option_types.sla_options("Minimize power under this SLA instead")
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
     "--plot",
@@ -61,6 +55,7 @@ def command(
     latency_weight: float,
     energy_weight: float,
     max_wait_ms: float | None,
+    sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
     percentile: float | None,
     batching: str | None,
@@ -70,17 +65,23 @@ def command(
     """Compute the optimal batching policy of a profile at an arrival rate.
 
     It minimizes latency weight x mean response time + energy weight x mean power or, with
-    --response-time-ms, the power under that SLA. The percentiles of a control limit are exact;
+    --sla, the power under that SLA. The percentiles of a control limit are exact;
     those of other policies, and where batch times vary, come from a sample of arrivals.
     """
     profile = Profile.load(profile_file)
     weights = Weights(latency_weight, energy_weight, max_wait_ms)
-    objective = _objective(weights, response_time_ms, percentile, batching)
+    objective = option_types.chosen_sla(sla, response_time_ms, percentile)
+    if batching is not None and (objective or max_wait_ms is not None):
+        raise InvalidInputError(
+            "--batching: fixes the whole policy; omit --sla, --response-time-ms and --max-wait-ms"
+        )
+    if objective and max_wait_ms is not None:
+        raise InvalidInputError("--max-wait-ms: the SLA computes it; omit one of them")
     profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
     begin = time.perf_counter()
     if batching is None:
-        solution = solve(profile, arrival_rate, objective)
+        solution = solve(profile, arrival_rate, objective or weights)
     else:
         solution = Solution(profile, arrival_rate, weights, reference_policy(batching, profile))
     solve_ms = 1e3 * (time.perf_counter() - begin)
@@ -91,29 +92,6 @@ def command(
         print_json(result)
     else:
         _print(solution, result)
-
-
-def _objective(
-    weights: Weights,
-    response_time_ms: float | None,
-    percentile: float | None,
-    batching: str | None,
-) -> Objective:
-    """Return the SLA, or the weights without one, if the options fit together."""
-    if percentile is not None and response_time_ms is None:
-        raise InvalidInputError("--percentile: needs --response-time-ms")
-    if batching is not None and (response_time_ms, weights.max_wait_ms) != (None, None):
-        raise InvalidInputError(
-            "--batching: fixes the whole policy; omit --response-time-ms, --percentile and "
-            "--max-wait-ms"
-        )
-    if response_time_ms is None:
-        return weights
-    if weights.max_wait_ms is not None:
-        raise InvalidInputError("--max-wait-ms: --response-time-ms computes it; omit one of them")
-    return ServiceLevelObjective(
-        response_time_ms, _DEFAULT_PERCENTILE if percentile is None else percentile
-    )
 
 
 def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:

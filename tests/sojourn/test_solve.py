@@ -129,7 +129,7 @@ def test_a_profile_without_energy(capsys, tmp_path):
         (
             ["--response-time-ms=9", "--max-wait-ms=1"],
             900.0,
-            "--max-wait-ms: --response-time-ms computes",
+            "--max-wait-ms: the SLA computes it",
         ),
         (["--batching=best"], 900.0, "must be one of work-conserving, static:B, timeout:B:T"),
         (["--batching=static:0"], 900.0, "the batch size must be 1 to 32, not 0"),
@@ -201,3 +201,10 @@ def test_sampled_percentiles_have_standard_errors(capsys, tmp_path):
         assert 0 < error_ms < 0.02 * found["response_percentiles_ms"][percentile]
     assert main(arguments(rate=1500, profile=varying)) == 0
     assert " ± " in capsys.readouterr().out
+
+
+def test_an_sla_is_one_option_or_two(capsys):
+    one = solve(capsys, "--sla", "10ms@99", rate=1200)
+    two = solve(capsys, "--response-time-ms", "10", "--percentile", "99", rate=1200)
+    assert one["meets_sla"]
+    assert {**one, "solve_ms": 0} == {**two, "solve_ms": 0}
