@@ -80,8 +80,6 @@ class LatencyRefit:
     TOLERANCE = 0.25
     #: Batches that are needed to say how their time varies.
     MIN_VARYING = 200
-    #: Batches beyond a percentile that are needed to refit it.
-    MIN_BEYOND = 5
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -114,10 +112,7 @@ class LatencyRefit:
         self._was_off = False
         self.profile = _with_latency(self.profile, _refit_ms(self.profile.latency_ms, groups))
         if self.profile.latency_quantiles is not None:
-            ratios = durations_ms / self.profile.latency_ms[sizes - 1]
-            quantiles = _refit_quantiles(
-                self.profile.latency_quantiles, sizes, ratios, self.MIN_BEYOND
-            )
+            quantiles = self.measured_quantiles() or self.profile.latency_quantiles
             self.profile = replace(self.profile, latency_quantiles=quantiles)
         return self.profile
 
@@ -191,31 +186,3 @@ def _with_latency(profile: Profile, latency_ms: FloatArray) -> Profile:
         longer_ms = np.maximum(latency_ms - profile.latency_ms, 0.0)
         energy_mj = np.maximum.accumulate(energy_mj + profile.idle_power_w * longer_ms)
     return replace(profile, latency_ms=latency_ms, energy_mj=energy_mj)
-
-
-def _refit_quantiles(
-    quantiles: LatencyQuantiles, sizes: NDArray[np.int64], ratios: FloatArray, min_beyond: int
-) -> LatencyQuantiles:
-    """Return the quantiles scaled to those of all batches, whatever their sizes.
-
-    Parameters
-    ----------
-    quantiles : LatencyQuantiles
-    sizes : ndarray of int, shape (batches,)
-    ratios : ndarray of float, shape (batches,)
-        Measured time over the profile's latency.
-    min_beyond : int
-        A percentile is scaled if this many batches lie beyond it on either side; one further out is
-        scaled like the next one inside.
-    """
-    percentiles = quantiles.percentiles
-    beyond = ratios.size * np.minimum(percentiles, 100 - percentiles) / 100
-    known = beyond >= min_beyond
-    if not known.any():
-        return quantiles
-    measured = np.percentile(ratios, percentiles[known])
-    believed = quantiles.ratios[known][:, sizes - 1].mean(axis=1)
-    factors = np.interp(percentiles, percentiles[known], measured / believed)
-    scaled = np.maximum.accumulate(quantiles.ratios * factors[:, None], axis=0)
-    scaled = np.minimum(scaled, MAX_RATIO * _median_ratios(percentiles, scaled))
-    return LatencyQuantiles(percentiles, scaled)

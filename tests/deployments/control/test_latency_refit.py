@@ -121,23 +121,8 @@ def test_a_slower_device_still_draws_its_idle_power() -> None:
 QUANTILES = LatencyQuantiles.from_dict({"10": 0.9, "50": 1.0, "90": 1.2, "99": 1.4}, 32)
 
 
-def test_a_refit_keeps_how_batch_times_vary_where_they_vary_as_before() -> None:
-    refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
-    times, weights = QUANTILES.points
-    rng = np.random.default_rng(3)
-    for _ in range(2):
-        for size in rng.integers(1, 33, size=500):
-            ratio = rng.choice(times[size - 1], p=weights)
-            refit.observe(int(size), 2 * PROFILE.latency_ms[size - 1] * ratio)
-        revised = refit.revise()
-    assert revised is not None
-    assert revised.latency_quantiles is not None
-    np.testing.assert_allclose(revised.latency_quantiles.ratios, QUANTILES.ratios, rtol=0.08)
-    means_ms = revised.latency_quantiles.means_ms(revised.latency_ms)
-    np.testing.assert_allclose(means_ms, 2 * QUANTILES.means_ms(PROFILE.latency_ms), rtol=0.1)
-
-
-def test_a_refit_widens_the_quantiles_where_batch_times_vary_more() -> None:
+def test_a_refit_measures_how_batch_times_vary() -> None:
+    """Log-normal times with sigma 0.5 around twice the profile's."""
     refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
     rng = np.random.default_rng(4)
     for _ in range(2):
@@ -145,11 +130,10 @@ def test_a_refit_widens_the_quantiles_where_batch_times_vary_more() -> None:
             refit.observe(int(size), 2 * PROFILE.latency_ms[size - 1] * rng.lognormal(0, 0.5))
         revised = refit.revise()
     assert revised is not None
-    assert revised.latency_quantiles is not None
-    # The quantiles of a log-normal variable with sigma 0.5.
-    expected = np.exp(0.5 * np.array([-1.2816, 0.0, 1.2816, 2.3263]))
-    measured = revised.latency_quantiles.ratios.mean(axis=1)
-    np.testing.assert_allclose(measured, expected, rtol=0.15)
+    quantiles = revised.latency_quantiles
+    assert quantiles is not None
+    normal = np.array([-1.6449, -0.6745, 0.0, 0.6745, 1.2816, 1.6449, 2.3263])
+    np.testing.assert_allclose(quantiles.ratios.mean(axis=1), np.exp(0.5 * normal), rtol=0.15)
 
 
 def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves() -> None:
@@ -163,18 +147,15 @@ def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves()
     assert revised is not None
     assert revised.latency_quantiles is not None
     ratios = revised.latency_quantiles.ratios
-    np.testing.assert_allclose(ratios[-1], MAX_RATIO * ratios[1])
+    np.testing.assert_allclose(ratios[-1], MAX_RATIO * ratios[2])
     assert (np.diff(ratios, axis=0) >= 0).all()
 
 
-@pytest.mark.parametrize("batches", [8, 30])
-def test_few_batches_leave_the_outer_quantiles_alone(batches: int) -> None:
+def test_few_batches_leave_the_quantiles_alone() -> None:
     refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
     for _ in range(2):
-        for _ in range(batches):
+        for _ in range(30):
             refit.observe(4, 2 * float(PROFILE.latency_ms[3]))
         revised = refit.revise()
     assert revised is not None
-    assert revised.latency_quantiles is not None
-    shape = revised.latency_quantiles.ratios / revised.latency_quantiles.ratios[1]
-    np.testing.assert_allclose(shape[-1] / shape[-2], 1.4 / 1.2)
+    assert revised.latency_quantiles is QUANTILES
