@@ -20,9 +20,9 @@ def bottleneck_remark(bottleneck: str | None) -> str:
     if bottleneck == "neither":
         return (
             "; bottleneck: neither event loop nor device; other processes use the replicas' "
-            "cores, or HAProxy is too busy (another replica on the same machine does not help)"
+            "cores (another replica on the same machine does not help)"
         )
-    return "" if bottleneck is None else f"; bottleneck: {bottleneck}"
+    return "" if bottleneck is None else f"; bottleneck: {bottleneck.replace('_', ' ')}"
 
 
 def report_remark(status: FleetStatus) -> str:

@@ -14,9 +14,9 @@ from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
 
-#: What limits a replica, in the order of its codes in a report, from 1: the device, the front (its
-#: event loop), or neither, because other processes use the cores that the front needs.
-BOTTLENECKS = ("device", "front", "neither")
+#: What limits a replica, in the order of its codes in a report, from 1: the device, the event loop
+#: (its event loop), or neither, because other processes use the cores that the event loop needs.
+BOTTLENECKS = ("device", "event_loop", "neither")
 
 #: Prefix of the late shares of a curve among the floats of a report.
 _LATE_SHARE_PREFIX = "late_share_"

@@ -59,8 +59,9 @@ from sojourn.output import print_json, print_table, say
 
 MB = 1_000_000
 #: What is needed besides PyTorch, numpy, safetensors and pydantic: wheels of 118 MB. llvmlite is 60
-#: of them and numba 4, which compile the model of front and device in tandem; scipy is 35. An image
-#: for PyTorch often has these three, and ``--has`` leaves out what it has; the rest takes 19 MB.
+#: of them and numba 4, which compile the model of event loop and device in tandem; scipy is 35. An
+#: image for PyTorch often has these three, and ``--has`` leaves out what it has; the rest takes 19
+#: MB.
 NEEDS = (
     *("anyio", "cffi", "click", "cryptography", "h11", "httptools", "idna", "llvmlite"),
     *("markdown-it-py", "mdurl", "numba", "nvidia-ml-py", "obstore", "orjson"),

@@ -44,9 +44,9 @@ _MIN_GAIN, _MIN_GAIN_IN_STEPS = 0.01, 0.025
 # overload, and evaluating it takes seconds. The service level is then too low by less than 0.1% at
 # the capacity, and by nothing below 0.95 of it.
 _MAX_ROOM = 512
-# The shares of the front's time that the least control limits tried leave it busy.
-_FRONT_LOADS = (0.95, 0.85, 0.7)
-# A front that is busier than this passes requests on too late.
+# The shares of the event loop's time that the least control limits tried leave it busy.
+_EVENT_LOOP_LOADS = (0.95, 0.85, 0.7)
+# An event loop that is busier than this passes requests on too late.
 _MAX_PASSED_ON = 0.9
 # Smaller late shares are errors of the quadrature.
 _MIN_LATE_SHARE = 1e-10
@@ -272,8 +272,8 @@ class _PolicyCurve:
     def level_if_refused_by_time(self, arrival_rate_per_s: float, admit_within_ms: float) -> float:
         """Return the fraction answered in time beyond the SLA's rate, where the rest is refused."""
         refused = self._refused_by_time(arrival_rate_per_s, admit_within_ms)
-        # Where the device could do more than the front passes on, less is in time, but no less than
-        # at the rate within the SLA.
+        # Where the device could do more than the event loop passes on, less is in time, but no less
+        # than at the rate within the SLA.
         at_sla_rate_per_s = (1 - self._late_share_allowed) * self.sla_rate_per_s
         passed_on_per_s = max(_MAX_PASSED_ON * self._pass_on_capacity_per_s(), at_sla_rate_per_s)
         most_per_s = min(self.capacity_per_s, passed_on_per_s)
@@ -285,7 +285,7 @@ class _PolicyCurve:
         It counts full batches of the times that it believes, the means of those that vary. Those
         that smaller batches would answer too late are dropped: they count as refused.
         """
-        believed_ms, profile = self._profile.latency_ms, replace(self._profile, front=None)
+        believed_ms, profile = self._profile.latency_ms, replace(self._profile, event_loop=None)
         if profile.latency_quantiles is not None:
             means_ms = np.maximum.accumulate(profile.latency_quantiles.means_ms(believed_ms))
             profile = replace(profile, latency_ms=means_ms, latency_quantiles=None, energy_mj=None)
@@ -298,10 +298,12 @@ class _PolicyCurve:
         )
 
     def _pass_on_capacity_per_s(self) -> float:
-        """Return what the front can pass on at most; infinity if it takes no time."""
-        front = self._profile.front
-        front_ms = 0.0 if front is None else front.ms_per_request(self.sizing.max_batch_size)
-        return 1e3 / front_ms if front_ms else math.inf
+        """Return what the event loop can pass on at most; infinity if it takes no time."""
+        event_loop = self._profile.event_loop
+        event_loop_ms = (
+            0.0 if event_loop is None else event_loop.ms_per_request(self.sizing.max_batch_size)
+        )
+        return 1e3 / event_loop_ms if event_loop_ms else math.inf
 
     def percentile_ms(self, arrival_rate_per_s: float, percentile: float) -> float:
         """Return the shortest response time that `percentile` percent keep; infinity if none.
@@ -327,9 +329,10 @@ class _PolicyCurve:
         return [one for one in found if one is not None]
 
     def _limits_at(self, arrival_rate_per_s: float) -> set[int]:
-        """Return control limits worth a try: with small batches, a front may not keep up."""
+        """Return control limits worth a try: with small batches, an event loop may not keep up."""
         limits = {
-            least_control_limit(self._profile, arrival_rate_per_s / load) for load in _FRONT_LOADS
+            least_control_limit(self._profile, arrival_rate_per_s / load)
+            for load in _EVENT_LOOP_LOADS
         }
         return {min(limit, self.sizing.max_batch_size) for limit in (1, *limits)}
 
@@ -341,7 +344,7 @@ class _PolicyCurve:
         return min(max(1 - (1 - evaluation.full_probability) * in_time, 0.0), 1.0)
 
     def _evaluate(self, arrival_rate_per_s: float, control_limit: int) -> Evaluation | None:
-        """Return the evaluation, or None if the front cannot keep up; with a room, others can."""
+        """Return the evaluation, or None if the event loop cannot keep up."""
         try:
             return evaluate(
                 self._profile,

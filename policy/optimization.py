@@ -25,8 +25,8 @@ def solve(
     Parameters
     ----------
     profile : Profile
-        Time and, if known, energy by batch size, and the costs of the front. With a front beside
-        the device, the optimum for weights is that among control limits.
+        Time and, if known, energy by batch size, and the costs of the event loop. With an event
+        loop beside the device, the optimum for weights is that among control limits.
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
     objective : Weights or ServiceLevelObjective
@@ -74,10 +74,11 @@ def solve(
                 f"method: must be auto for a service level objective, not {method!r}"
             )
         return constrained.solve(profile, arrival_rate_per_s, objective, start=start)
-    if profile.front is not None:
+    if profile.event_loop is not None:
         if method != "auto":
             raise InvalidInputError(
-                f"method: must be auto for a profile with a front beside the device, not {method!r}"
+                "method: must be auto for a profile with an event loop beside the device, not "
+                f"{method!r}"
             )
         return tandem.solve(profile, arrival_rate_per_s, objective, start=start)
     if not is_reference:
@@ -105,10 +106,10 @@ def average_cost(
         Poisson arrivals, requests per second, below the profile's capacity.
     weights : Weights
     policy : BatchingPolicy
-        One that `solve` found at another rate. Without a front beside the device its max wait does
-        not count.
+        One that `solve` found at another rate. Without an event loop beside the device its max wait
+        does not count.
     """
     profile = profile.serial()
-    if profile.front is not None:
+    if profile.event_loop is not None:
         return tandem.average_cost(profile, arrival_rate_per_s, weights, policy)
     return exact.average_cost(profile, arrival_rate_per_s, weights, policy)

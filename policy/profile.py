@@ -8,9 +8,9 @@ Its file is JSON; latency and energy are each a line over the batch size or a ta
 
 A table has one entry per batch size from 1 to `max_batch_size`. Optional keys: with
 ``"idle_power_w": 8.0`` the device draws 8 W while no batch is in service; ``latency_quantiles``
-says how the time of a batch varies (`policy.latency_quantiles`); ``front`` says what the event loop
-spends on requests and batches (`policy.front`); and ``"cpus": 1`` how many CPUs, and so threads,
-the measurement had.
+says how the time of a batch varies (`policy.latency_quantiles`); ``event_loop`` says what the event
+loop spends on requests and batches (`policy.event_loop`); and ``"cpus": 1`` how many CPUs, and so
+threads, the measurement had.
 """
 
 import json
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile_values import check_table, expand_table, number
 
@@ -62,7 +62,7 @@ class Profile:
         not counted.
     latency_quantiles : LatencyQuantiles or None
         How the time of a batch varies; None: batches of one size all take the same time.
-    front : FrontCosts or None
+    event_loop : EventLoopCosts or None
         What requests and batches cost the event loop; None: nothing that matters.
     cpus : float or None
         CPUs, and so threads, that the measurement had; None if it is not known.
@@ -82,7 +82,7 @@ class Profile:
     measured: Mapping[str, Any] = field(default_factory=dict)
     idle_power_w: float | None = None
     latency_quantiles: LatencyQuantiles | None = None
-    front: FrontCosts | None = None
+    event_loop: EventLoopCosts | None = None
     cpus: float | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Profile:
 
     @property
     def capacity_per_s(self) -> float:
-        """Highest throughput in requests per second, over all batch sizes, front included."""
+        """Highest throughput in requests per second, over all batch sizes, event loop included."""
         sizes = np.arange(1, self.max_batch_size + 1)
         return float(1e3 * np.max(sizes / self.batch_interval_ms()))
 
@@ -154,48 +154,52 @@ class Profile:
     def batch_interval_ms(self) -> FloatArray:
         """Return the least time between batches of each size, shape (max_batch_size,).
 
-        It is that of the slower stage, or of both in turn; without a front, the batch's own time:
-        its mean, where the mean is known and above `latency_ms`.
+        It is that of the slower stage, or of both in turn; without an event loop, the batch's own
+        time: its mean, where the mean is known and above `latency_ms`.
         """
-        front, profile = self.front, self.serial()
+        event_loop, profile = self.event_loop, self.serial()
         interval_ms = profile.latency_ms
         if profile.latency_quantiles is not None:
             means_ms = profile.latency_quantiles.means_ms(interval_ms)
             interval_ms = np.maximum(interval_ms, np.maximum.accumulate(means_ms))
-        if front is not None and not front.shares_cpu:
-            front_ms = front.batch_ms + front.request_ms * np.arange(1, self.max_batch_size + 1)
-            interval_ms = np.maximum(interval_ms, front_ms)
+        if event_loop is not None and not event_loop.shares_cpu:
+            event_loop_ms = event_loop.batch_ms + event_loop.request_ms * np.arange(
+                1, self.max_batch_size + 1
+            )
+            interval_ms = np.maximum(interval_ms, event_loop_ms)
         return np.asarray(interval_ms)
 
     def serial(self) -> "Profile":
-        """Return the profile of front and device as one server, if they share a CPU.
+        """Return the profile of event loop and device as one server, if they share a CPU.
 
-        A batch then takes the front's time as well, and its requests with it. In that time the
-        device draws its idle power. The result has no `front`. A profile without a front, or with
-        one beside the device, is returned as it is.
+        A batch then takes the event loop's time as well, and its requests with it. In that time the
+        device draws its idle power. The result has no `event_loop`. A profile without an event
+        loop, or with one beside the device, is returned as it is.
         """
-        front = self.front
-        if front is None or not front.shares_cpu:
+        event_loop = self.event_loop
+        if event_loop is None or not event_loop.shares_cpu:
             return self
-        front_ms = front.batch_ms + front.request_ms * np.arange(1, self.max_batch_size + 1)
-        latency_ms, quantiles = self.latency_ms + front_ms, self.latency_quantiles
+        event_loop_ms = event_loop.batch_ms + event_loop.request_ms * np.arange(
+            1, self.max_batch_size + 1
+        )
+        latency_ms, quantiles = self.latency_ms + event_loop_ms, self.latency_quantiles
         if quantiles is not None:
-            ratios = (quantiles.ratios * self.latency_ms + front_ms) / latency_ms
+            ratios = (quantiles.ratios * self.latency_ms + event_loop_ms) / latency_ms
             quantiles = replace(quantiles, ratios=ratios)
         energy_mj = self.energy_mj
         if energy_mj is not None:
-            energy_mj = energy_mj + (self.idle_power_w or 0.0) * front_ms
+            energy_mj = energy_mj + (self.idle_power_w or 0.0) * event_loop_ms
         return replace(
             self,
             latency_ms=latency_ms,
             energy_mj=energy_mj,
             latency_quantiles=quantiles,
-            front=None,
+            event_loop=None,
         )
 
     def bottleneck(
         self, arrival_rate_per_s: float, mean_batch_size: float | None = None
-    ) -> Literal["front", "device"]:
+    ) -> Literal["event_loop", "device"]:
         """Return which stage spends more time per request.
 
         Parameters
@@ -205,7 +209,7 @@ class Profile:
             Of the policy in use. By default, the smallest size that keeps up with the arrivals, or
             the best one if none does: that of a device which starts whenever it is free.
         """
-        if self.front is None:
+        if self.event_loop is None:
             return "device"
         sizes = np.arange(1, self.max_batch_size + 1)
         if mean_batch_size is None:
@@ -213,7 +217,7 @@ class Profile:
             mean_batch_size = float(enough[0] + 1) if enough.size else float(self.best_batch_size)
         batch_size = min(max(mean_batch_size, 1.0), float(self.max_batch_size))
         device_ms = float(np.interp(batch_size, sizes, self.latency_ms)) / batch_size
-        return "front" if self.front.ms_per_request(batch_size) > device_ms else "device"
+        return "event_loop" if self.event_loop.ms_per_request(batch_size) > device_ms else "device"
 
     def up_to(self, batch_size: int) -> "Profile":
         """Return the profile without the batch sizes above `batch_size`.
@@ -268,7 +272,7 @@ class Profile:
         if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
             raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
         if arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
-            stage = "front (event loop)" if self.bottleneck(capacity_per_s) == "front" else "device"
+            stage = "event loop" if self.bottleneck(capacity_per_s) == "event_loop" else "device"
             raise InfeasibleError(
                 f"arrival rate: {arrival_rate_per_s:g} per second is not below the "
                 f"{capacity_per_s:g} per second that the {stage} can serve"
@@ -302,7 +306,9 @@ class Profile:
         latency_ms = expand_table("latency_ms", content.get("latency_ms"), size)
         if latency_ms is None:
             raise InvalidInputError("profile: latency_ms is missing")
-        idle_power_w, front, cpus = (content.get(key) for key in ("idle_power_w", "front", "cpus"))
+        idle_power_w, event_loop, cpus = (
+            content.get(key) for key in ("idle_power_w", "event_loop", "cpus")
+        )
         quantiles = content.get("latency_quantiles")
         if quantiles is not None:
             quantiles = LatencyQuantiles.from_dict(quantiles, size)
@@ -314,7 +320,7 @@ class Profile:
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
             idle_power_w=None if idle_power_w is None else number("idle_power_w", idle_power_w),
             latency_quantiles=quantiles,
-            front=None if front is None else FrontCosts.from_dict(front),
+            event_loop=None if event_loop is None else EventLoopCosts.from_dict(event_loop),
             cpus=None if cpus is None else number("cpus", cpus),
         )
 
@@ -352,8 +358,8 @@ class Profile:
             content["idle_power_w"] = self.idle_power_w
         if self.latency_quantiles is not None:
             content["latency_quantiles"] = self.latency_quantiles.to_dict()
-        if self.front is not None:
-            content["front"] = self.front.to_dict()
+        if self.event_loop is not None:
+            content["event_loop"] = self.event_loop.to_dict()
         if self.cpus is not None:
             content["cpus"] = self.cpus
         if self.measured:

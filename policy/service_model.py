@@ -107,5 +107,5 @@ def service_model(
         profile.up_to(limits.max_batch_size),
         limits,
         settings.policy_objective(profile, sla),
-        sla.after(delays.way_ms),
+        sla.after(delays.round_trip_ms),
     )

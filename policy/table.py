@@ -63,8 +63,8 @@ class PolicyTable:
         to the rate of the bursts (`policy.burstiness`). A shorter wait with a higher limit would
         not do: in lulls, the limit of a burst's rate keeps requests waiting. If one of these rates
         has no max wait, its control limit could leave requests alone in the lulls between bursts:
-        the device then starts whenever it is free. Where that costs a front too much, beyond the
-        last rate it waits for full batches: then only the rates with a max wait count, if any.
+        the device then starts whenever it is free. Where that costs an event loop too much, beyond
+        the last rate it waits for full batches: then only the rates with a max wait count, if any.
 
         Parameters
         ----------
@@ -138,8 +138,8 @@ def source_hash(profile: Profile, objective: Objective) -> str:
     }
     if profile.idle_power_w is not None:
         source["idle_power_w"] = profile.idle_power_w
-    if profile.front is not None:
-        source["front"] = profile.front.to_dict()
+    if profile.event_loop is not None:
+        source["event_loop"] = profile.event_loop.to_dict()
     if profile.latency_quantiles is not None:
         source["latency_quantiles"] = profile.latency_quantiles.to_dict()
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()

@@ -38,9 +38,10 @@ def solve_table(
     control limit is reached later: if it misses the objective there, it gives way to the policy of
     the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
     cell has the one with the most requests in time. Below the first rate the next request is too
-    far off to be worth waiting for (if the front keeps up with single requests), and from the last
-    rate on the queue is never short: there, the device starts whenever it is free. Behind a front
-    of its own it waits for a full batch, as small ones would cost the front its time for requests.
+    far off to be worth waiting for (if the event loop keeps up with single requests), and from the
+    last rate on the queue is never short: there, the device starts whenever it is free. Behind an
+    event loop of its own it waits for a full batch, as small ones would cost the event loop its
+    time for requests.
 
     Parameters
     ----------
@@ -118,9 +119,10 @@ def _least_cost_policy(
     try:
         solution = solve(profile, rate_per_s, weights, start=start)
     except InfeasibleError:
-        if profile.front is None:
+        if profile.event_loop is None:
             raise
-        # The max wait starts batches too small for the front: nothing carries more than full ones.
+        # The max wait starts batches too small for the event loop: nothing carries more than full
+        # ones.
         return _when_overloaded(profile, _work_conserving(profile, weights.max_wait_ms)), math.inf
     return solution.policy, solution.average_cost
 

@@ -47,7 +47,7 @@ class TryDelays:
             raise InvalidInputError(f"retries: must be at least 0, not {self.retries}")
 
     @property
-    def way_ms(self) -> float:
+    def round_trip_ms(self) -> float:
         """The round trip to a replica, in ms: d₁ + d₂."""
         return self.request_delay_ms + self.reply_delay_ms
 

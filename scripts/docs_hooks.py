@@ -19,7 +19,7 @@ ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
     "kubernetes.md": "k8s/README.md",
 }
-#: The README is the front page on GitHub; the site has one of its own.
+#: The README is the event loop page on GitHub; the site has one of its own.
 _ON_SITE = {source: name for name, source in ELSEWHERE.items()} | {"README.md": "index.md"}
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|[#/])([^)\s#]+)")
 _FORMULA = re.compile(

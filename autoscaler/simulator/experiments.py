@@ -239,10 +239,10 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
     if curve is not None:
         return curve
     model = scenario.replica_model()
-    way_ms = model.delays.way_ms
-    if scenario.objective.response_time_ms <= way_ms:
+    round_trip_ms = model.delays.round_trip_ms
+    if scenario.objective.response_time_ms <= round_trip_ms:
         raise InfeasibleError(
-            f"the way to a replica and back alone takes {way_ms:g} ms; the SLA must allow more, "
+            f"the delays to a replica and back take {round_trip_ms:g} ms; the SLA must allow more, "
             f"not {scenario.objective.response_time_ms:g} ms"
         )
     try:
@@ -251,7 +251,7 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
         )
     except InfeasibleError as error:
         raise InfeasibleError(
-            f"{error} (the way to the replica and back takes {way_ms:g} of the SLA's "
+            f"{error} (the way to the replica and back takes {round_trip_ms:g} of the SLA's "
             f"{scenario.objective.response_time_ms:g} ms)"
         ) from error
 

@@ -34,7 +34,7 @@ class Predicted:
     mean_power_w : float or None
         Mean power of all replicas together, in W; None if the profile has no energy.
     bottleneck : str
-        The stage of a replica that is busy for longer, "front" or "device".
+        The stage of a replica that is busy for longer, "event_loop" or "device".
     cdf : callable or None
         Maps response times in ms to the fraction of all requests answered within them; None if it
         cannot be predicted.
@@ -64,7 +64,7 @@ def predict(
     Parameters
     ----------
     profile : Profile
-        With the costs of the front, if known, and how batch times vary.
+        With the costs of the event loop, if known, and how batch times vary.
     policy : BatchingPolicy
         Of each replica.
     objective : ServiceLevelObjective
@@ -80,8 +80,8 @@ def predict(
     Returns
     -------
     Predicted or None
-        None if the replicas refuse nearly every try, or their fronts cannot keep up: the model does
-        not cover that.
+        None if the replicas refuse nearly every try, or their event loops cannot keep up: the model
+        does not cover that.
     """
     if policy.control_limit > 1:
         wait_ms = math.inf if policy.max_wait_ms is None else policy.max_wait_ms
@@ -125,7 +125,7 @@ def predict_overload(
     Parameters
     ----------
     profile : Profile
-        With the costs of the front, if known.
+        With the costs of the event loop, if known.
     curve : LoadLatenessCurve
         Of each replica.
     delays : TryDelays

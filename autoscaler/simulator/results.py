@@ -44,8 +44,8 @@ class Run:
         Answered requests by response time.
     bin_edges_ms : FloatArray, shape (bins + 1,)
         Edges of the histogram's bins.
-    device_busy_s, front_busy_s : float
-        Time for which the devices and the fronts of all replicas were busy, in s.
+    device_busy_s, event_loop_busy_s : float
+        Time for which the devices and the event loops of all replicas were busy, in s.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Run:
     histogram: FloatArray
     bin_edges_ms: FloatArray
     device_busy_s: float = 0.0
-    front_busy_s: float = 0.0
+    event_loop_busy_s: float = 0.0
 
     @property
     def service_level(self) -> float:
@@ -70,9 +70,9 @@ class Run:
         return float(self.in_time.sum()) / offered if offered else 1.0
 
     @property
-    def bottleneck(self) -> Literal["front", "device"]:
+    def bottleneck(self) -> Literal["event_loop", "device"]:
         """The stage of the replicas that was busy for longer."""
-        return "front" if self.front_busy_s > self.device_busy_s else "device"
+        return "event_loop" if self.event_loop_busy_s > self.device_busy_s else "device"
 
     def windows_in_time(self) -> FloatArray:
         """Return the share of requests in time in each window of `WINDOW_S` seconds.

@@ -36,8 +36,8 @@ class Scenario:
     Attributes
     ----------
     profile : Profile
-        Profile of every replica. If it says what requests cost the front, they pass the front as
-        well; see `replica_profile`.
+        Profile of every replica. If it says what requests cost the event loop, they pass the event
+        loop as well; see `replica_profile`.
     objective : ServiceLevelObjective
         The client's SLA. A response time counts from sending the request to having the answer.
     counts : FloatArray, shape (seconds,)
@@ -145,8 +145,8 @@ class Scenario:
     def replica_profile(self) -> Profile:
         """The profile that the replicas are simulated by.
 
-        Where front and device share a CPU, they are one server, and this is its profile. The way to
-        a replica and back takes what `delays` says, so the profile's path is left out.
+        Where event loop and device share a CPU, they are one server, and this is its profile. The
+        way to a replica and back takes what `delays` says, so the profile's path is left out.
         """
         return _serial(self.profile)
 
@@ -194,7 +194,7 @@ class Scenario:
             objective=self.objective,
             delays=self.delays,
             routing=self.routing,
-            front=profile.front,
+            event_loop=profile.event_loop,
         )
 
     def load_lateness_curve(self) -> LoadLatenessCurve | None:

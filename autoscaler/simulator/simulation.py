@@ -144,10 +144,12 @@ class Simulation:
         paid_replica_s = fleet.finish()
         counters = self._counters
         work = self._engine.work()
-        serial_front_s, front = 0.0, scenario.profile.front
-        if front is not None and front.shares_cpu:
+        serial_event_loop_s, event_loop = 0.0, scenario.profile.event_loop
+        if event_loop is not None and event_loop.shares_cpu:
             answered = float(counters.histogram.sum())
-            serial_front_s = 1e-3 * (front.request_ms * answered + front.batch_ms * work.batches)
+            serial_event_loop_s = 1e-3 * (
+                event_loop.request_ms * answered + event_loop.batch_ms * work.batches
+            )
         has_energy = scenario.profile.energy_mj is not None
         return Run(
             name=self._autoscaler.name,
@@ -162,8 +164,8 @@ class Simulation:
             energy_j=counters.energy_j if has_energy else np.full(seconds, math.nan),
             histogram=counters.histogram,
             bin_edges_ms=bin_edges_ms(),
-            device_busy_s=work.devices_busy_s - serial_front_s,
-            front_busy_s=work.loops_busy_s + serial_front_s,
+            device_busy_s=work.devices_busy_s - serial_event_loop_s,
+            event_loop_busy_s=work.loops_busy_s + serial_event_loop_s,
         )
 
     def request_log(self) -> list[AnsweredRequest]:

@@ -99,8 +99,8 @@ class BatchQueueEstimator:
         """Raise `InfeasibleError` if even a batch of one takes too long."""
         profile = self.profile.serial()
         batch_ms = float(profile.latency_ms[0])
-        if profile.front is not None:
-            batch_ms += profile.front.ms_per_request(1)
+        if profile.event_loop is not None:
+            batch_ms += profile.event_loop.ms_per_request(1)
         min_ms = self.delays.request_delay_ms + batch_ms
         if objective.response_time_ms <= min_ms:
             raise InfeasibleError(
@@ -177,7 +177,7 @@ class BatchQueueEstimator:
                 return overloaded
             return self._of_fleet(fleet, replicas, objective, policy)
         except InfeasibleError:
-            return overloaded  # retries bring the front more than it can read
+            return overloaded  # retries bring the event loop more than it can read
 
     def _of_fleet(
         self,

@@ -138,8 +138,8 @@ class Planner:
         return best
 
     def bottleneck(self, plan: Plan, arrival_rate_per_s: float) -> str | None:
-        """Return the stage that is busier in each replica; None if the profile has no front."""
-        if self._profile.front is None or plan.policy is None:
+        """Return the busier stage of each replica; None if the profile has no event loop."""
+        if self._profile.event_loop is None or plan.policy is None:
             return None
         share_per_s = arrival_rate_per_s / plan.prediction.replicas
         try:

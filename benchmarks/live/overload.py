@@ -173,12 +173,12 @@ def measure_shape(
     """Serve one device, and overload it by every factor."""
     profile = Profile(shape, "device", np.asarray(latency_ms, dtype=np.float64))
     sla = ServiceLevelObjective(response_time_ms, PERCENTILE)
-    way_ms = TryDelays().way_ms
-    possible = possible_per_s(profile, sla.after(way_ms))
+    round_trip_ms = TryDelays().round_trip_ms
+    possible = possible_per_s(profile, sla.after(round_trip_ms))
     slower = max(1.0, possible / MAX_POSSIBLE_PER_S)
     profile = Profile(shape, "device", np.asarray(slower * latency_ms, dtype=np.float64))
     sla = ServiceLevelObjective(slower * response_time_ms, PERCENTILE)
-    possible = possible_per_s(profile, sla.after(way_ms))
+    possible = possible_per_s(profile, sla.after(round_trip_ms))
     rows = []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         yaml.safe_dump(config_of(profile, sla), config)

@@ -314,7 +314,7 @@ def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> U
         The first error, in one line: where it is, and what is allowed.
     """
     config = validate(UserConfig, content or {}, *place, "user_config")
-    least_ms = TryDelays().way_ms
+    least_ms = TryDelays().round_trip_ms
     slas = {(): config.sla} | {("models", n): model.sla for n, model in config.models.items()}
     for where, sla in slas.items():
         if sla is not None and sla.response_time_ms < least_ms:

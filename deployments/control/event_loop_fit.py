@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from deployments.batcher.event_loop_meter import EventLoopCounts
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 
 #: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch
 #: and a refusal. Only their proportions matter.
@@ -39,12 +39,12 @@ class EventLoopFit:
 
     Parameters
     ----------
-    costs : FrontCosts or None
+    costs : EventLoopCosts or None
         The costs in the profile; None if they are not known.
 
     Attributes
     ----------
-    costs : FrontCosts or None
+    costs : EventLoopCosts or None
         The costs that the model uses; None until they are measured.
     utilization : float
         Fraction of the time for which the loop had work.
@@ -64,7 +64,7 @@ class EventLoopFit:
     #: costs more, and it does not matter.
     LEAST_JUDGED = 0.05
 
-    def __init__(self, costs: FrontCosts | None = None) -> None:
+    def __init__(self, costs: EventLoopCosts | None = None) -> None:
         self.costs = costs
         self.utilization, self.slowdown, self.lag_s = 0.0, 1.0, 0.0
         # Duration, busy time, CPU time and waits for a CPU.
@@ -157,7 +157,7 @@ class EventLoopFit:
         # What did not occur is believed to cost as much in proportion.
         return np.where(squares > 0, costs_ms, believed)
 
-    def revise(self) -> FrontCosts | None:
+    def revise(self) -> EventLoopCosts | None:
         """Return the measured costs if those that the model uses are wrong, else None.
 
         Call it at intervals of some seconds: two calls in a row must find them wrong. Costs that
@@ -185,13 +185,13 @@ class EventLoopFit:
         self.costs = _rounded(measured)
         return self.costs
 
-    def measured(self) -> FrontCosts:
+    def measured(self) -> EventLoopCosts:
         """Return the costs as measured now, in wall time."""
         request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
-        return FrontCosts(request_ms, batch_ms, self._shares_cpu)
+        return EventLoopCosts(request_ms, batch_ms, self._shares_cpu)
 
 
-def _rounded(costs: FrontCosts) -> FrontCosts:
+def _rounded(costs: EventLoopCosts) -> EventLoopCosts:
     """Return the costs to two digits: replicas that measure nearly the same share solved tables."""
     return replace(
         costs,

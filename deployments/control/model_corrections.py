@@ -109,7 +109,7 @@ class ModelCorrections:
         self.index_of_dispersion = 1.0
         self.proxy_delay_ms = 0.0
         self._proxy_delays_ms: deque[float] = deque(maxlen=PROXY_DELAY_TICKS)
-        self.event_loop = EventLoopFit(profile.front)
+        self.event_loop = EventLoopFit(profile.event_loop)
         self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
@@ -124,9 +124,9 @@ class ModelCorrections:
 
         Solving for every small change would take too long, but predicting does not.
         """
-        if self.profile.front is None:
+        if self.profile.event_loop is None:
             return self.profile
-        profile = replace(self.profile, front=self.event_loop.measured())
+        profile = replace(self.profile, event_loop=self.event_loop.measured())
         quantiles = self._latency.measured_quantiles()
         return profile if quantiles is None else replace(profile, latency_quantiles=quantiles)
 
@@ -178,15 +178,18 @@ class ModelCorrections:
         """
         if self._ticks % REVISE_EVERY:
             return False
-        rests, front_known = self._ticks < self._rest_until, self.profile.front is not None
+        rests, event_loop_known = (
+            self._ticks < self._rest_until,
+            self.profile.event_loop is not None,
+        )
         latency = None if rests else self._latency.revise()
-        front = None if (rests or solving) and front_known else self.event_loop.revise()
-        if latency is None and front is None:
+        event_loop = None if (rests or solving) and event_loop_known else self.event_loop.revise()
+        if latency is None and event_loop is None:
             return False
-        self.profile = replace(self._latency.profile, front=self.event_loop.costs)
+        self.profile = replace(self._latency.profile, event_loop=self.event_loop.costs)
         self.profile_revisions += 1
         # What is measured for the first time is no sign of a restless device.
-        if latency is not None or front_known:
+        if latency is not None or event_loop_known:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest

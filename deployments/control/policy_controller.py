@@ -104,7 +104,7 @@ class PolicyController:
         return self._corrections.event_loop
 
     @property
-    def bottleneck(self) -> Literal["device", "front", "neither"]:
+    def bottleneck(self) -> Literal["device", "event_loop", "neither"]:
         """What limits this replica, at its present load and with the batches of the last minutes.
 
         ``neither`` if the event loop is held up mainly by other processes on its cores; else the

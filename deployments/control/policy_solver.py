@@ -38,7 +38,7 @@ FIRST_LIMIT_S, LONGEST_LIMIT_S = 120.0, 1800.0
 
 # The loads whose arrival rates the first table has, and the event loop's utilization by it.
 _LOADS = tuple(step / 16 for step in range(1, 17))
-_FRONT_LOAD = 0.85
+_EVENT_LOOP_LOAD = 0.85
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ class SolveRequest:
 def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable:
     """Return the table that starts a batch whenever the device is free.
 
-    It is in force until a better one is solved. Behind a front of its own, it waits for as many as
-    leave the front some time, at rates at which smaller batches would not.
+    It is in force until a better one is solved. Behind an event loop of its own, it waits for as
+    many as leave the event loop some time, at rates at which smaller batches would not.
 
     Raises
     ------
@@ -137,7 +137,9 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
             f"than a batch of one takes ({shortest_ms:g} ms)"
         )
     best, capacity_per_s = profile.best_batch_size, profile.capacity_per_s
-    limits = [least_control_limit(profile, capacity_per_s * load / _FRONT_LOAD) for load in _LOADS]
+    limits = [
+        least_control_limit(profile, capacity_per_s * load / _EVENT_LOOP_LOAD) for load in _LOADS
+    ]
     policies = [BatchingPolicy.from_control_limit(limit, best) for limit in (*limits, limits[-1])]
     rates = tuple(capacity_per_s * load for load in _LOADS)
     return PolicyTable(rates, tuple(policies))

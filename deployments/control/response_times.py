@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from policy.batcher.core import BatcherCore
 from policy.batching_policy import BatchingPolicy
 from policy.errors import SojournError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 
@@ -110,7 +110,7 @@ def load_evaluation() -> None:
     To load numba and its compiled code stops the other threads for up to a tenth of a second at a
     time, so it is better done before there are requests.
     """
-    profile = Profile("", "", np.ones(1), front=FrontCosts(0.0, 0.0, shares_cpu=False))
+    profile = Profile("", "", np.ones(1), event_loop=EventLoopCosts(0.0, 0.0, shares_cpu=False))
     evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1.0)
 
 

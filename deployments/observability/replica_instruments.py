@@ -282,7 +282,7 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     ),
     _gauges(
         "bottleneck",
-        "1 for what limits the replica: front, device or neither; else 0.",
+        "1 for what limits the replica: event loop, device or neither; else 0.",
         "stage",
         lambda s: {stage: float(stage == s.controller.bottleneck) for stage in BOTTLENECKS},
     ),

@@ -33,7 +33,7 @@ from deployments.models.example_request import example_request
 from deployments.profiling import closed_loop
 from deployments.serving.service import InferenceService
 from policy.batching_policy import BatchingPolicy
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
 
 _CONNECTIONS = 32
@@ -45,7 +45,7 @@ _TRIED_BATCHES, _BUSY_SHARE = 10, 0.5
 _NAME = "profiled"
 
 
-def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> FrontCosts:
+def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> EventLoopCosts:
     """Measure the event loop's costs for requests of one row of a model, in about four seconds.
 
     Parameters
@@ -59,7 +59,7 @@ def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> F
 
     Returns
     -------
-    FrontCosts
+    EventLoopCosts
         In CPU time.
 
     Raises
@@ -67,13 +67,13 @@ def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> F
     StartError
         The requests were not answered.
     """
-    found: list[FrontCosts | BaseException] = []
+    found: list[EventLoopCosts | BaseException] = []
 
     def measure() -> None:
         try:
             costs = uvloop.run(_measure(model, profile))
             request_ms, batch_ms = round(costs.request_ms, 6), round(costs.batch_ms, 6)
-            found.append(FrontCosts(request_ms, batch_ms, shares_cpu))
+            found.append(EventLoopCosts(request_ms, batch_ms, shares_cpu))
         except BaseException as error:
             found.append(error)
 
@@ -128,7 +128,7 @@ class _OneSize:
         return self._policy
 
 
-async def _measure(model: Model, profile: Profile) -> FrontCosts:
+async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
     sizes = [size for size in _BATCH_SIZES if size <= profile.max_batch_size]
     instant = _InstantModel(model, max(sizes))
     config = ModelConfig(name=_NAME, import_path="unused:Unused", max_batch_size=max(sizes))

@@ -56,9 +56,9 @@ class BatchedService(Service):
             The device is lost. The request is counted.
         """
         # Answers leave at the end of the loop's iteration, when all that is there has been read.
-        front_s = self.event_loop_meter.time_left_s(now_s)
+        event_loop_s = self.event_loop_meter.time_left_s(now_s)
         steps = max(0, self.signature.priorities.steps(priority))
-        if self.batcher.make_room(1, now_s + front_s, arrival_s, steps):
+        if self.batcher.make_room(1, now_s + event_loop_s, arrival_s, steps):
             return None
         if self.batcher.lost_reason is not None:
             self.event_loop_meter.request_refused()

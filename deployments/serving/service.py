@@ -252,7 +252,7 @@ class InferenceService(BatchedService):
     def compare_with_proxy(self, report: ProxyReport) -> None:
         """Update the proxy delay, and count the requests that HAProxy refused."""
         self.counts.refused_by_balancer(report.denied)
-        allowed_ms = self.controller.user_config.autoscaler.settings().delays.way_ms
+        allowed_ms = self.controller.user_config.autoscaler.settings().delays.round_trip_ms
         self.observer.proxy_delay.update(report.mean_ms, allowed_ms)
 
     def autoscaling_stats(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
@@ -17,14 +17,14 @@ MAX_WAITING_ROOM = 4096
 #: A request is admitted if it will be done within this share of the SLA's response time. The rest
 #: covers parsing, and batches that take a little longer than their profile.
 ADMISSION_SHARE = 0.97
-#: The balancer sends as many requests at a time as the front handles in this share of the SLA's
-#: response time, if it is the front that limits the replica.
+#: The balancer sends as many requests at a time as the event loop handles in this share of the
+#: SLA's response time, if it is the event loop that limits the replica.
 CONCURRENCY_SHARE = 0.25
 #: To meet a deadline, a batch starts earlier than it must by this much, or by this share of its
 #: latency if that is more: timers fire late, and batch latency varies.
 _SLACK_MS = 2.0
 _SLACK_SHARE = 0.1
-#: No front is faster.
+#: No event loop is faster.
 _NO_TIME_MS = 1e-6
 
 
@@ -127,9 +127,9 @@ def limits_for(
 
     The SLA is the deadline of every request. A request is admitted if the batch on the device, the
     rows ahead of it and its own batch will be done in time; otherwise it is refused at once, and
-    HAProxy tries another replica. Where the profile has a front that shares the device's CPU, its
-    time is part of a batch's; one beside the device takes what it does per batch off the response
-    time, as the answers leave after it.
+    HAProxy tries another replica. Where the profile has an event loop that shares the device's CPU,
+    its time is part of a batch's; one beside the device takes what it does per batch off the
+    response time, as the answers leave after it.
 
     Parameters
     ----------
@@ -155,10 +155,10 @@ def limits_for(
     -------
     Limits
     """
-    front = profile.front
+    event_loop = profile.event_loop
     profile = profile.serial()
-    answer_ms = 0.0 if profile.front is None else profile.front.batch_ms
-    sla = sla.after(delays.way_ms + answer_ms)
+    answer_ms = 0.0 if profile.event_loop is None else profile.event_loop.batch_ms
+    sla = sla.after(delays.round_trip_ms + answer_ms)
     serve_late = serve_late or profile.latency_ms[0] > ADMISSION_SHARE * sla.response_time_ms
     largest = profile.max_batch_size if serve_late else batch_size_within(profile, sla)
     profile = profile.up_to(largest if batch_size_limit is None else min(largest, batch_size_limit))
@@ -181,17 +181,19 @@ def limits_for(
         try_ms=delays.try_ms,
         retries=delays.retries or 0,
         late_share_allowed=sla.late_share_allowed,
-        concurrency=None if serve_late else _concurrency(front, profile.max_batch_size, time_ms),
+        concurrency=None
+        if serve_late
+        else _concurrency(event_loop, profile.max_batch_size, time_ms),
     )
 
 
-def _concurrency(front: FrontCosts | None, batch_size: int, time_ms: float) -> int | None:
+def _concurrency(event_loop: EventLoopCosts | None, batch_size: int, time_ms: float) -> int | None:
     """Return how many requests the balancer should send at a time; None: as many as come.
 
     At least two full batches: one on the device, and one that gathers. Where the device limits the
     replica, the waiting room is full before, and the replica refuses at little cost.
     """
-    request_ms = 0.0 if front is None else front.ms_per_request(batch_size)
+    request_ms = 0.0 if event_loop is None else event_loop.ms_per_request(batch_size)
     if request_ms < _NO_TIME_MS:
         return None
     return max(2 * batch_size, math.ceil(CONCURRENCY_SHARE * time_ms / request_ms))

@@ -181,7 +181,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         list of (part, lengths, behind_oldest)
             By ranges of blocks. `lengths`, shape (blocks, nodes, lengths), is the density of the
             requests by the length of the queue, from 1. `behind_oldest`, shape (blocks, nodes,
-            control_limit - 1), is the distribution of the requests behind one at the front.
+            control_limit - 1), is the distribution of the requests behind one at the event loop.
         """
         system, room = self._system, self._system.waiting_room
         size, rate, others = system.max_batch_size, system.arrival_rate, system.control_limit - 1

@@ -8,12 +8,12 @@ There are two evaluators:
   of up to 32, less than 0.1% up to 256. Without batching the result is Crommelin's distribution of
   M/D/1, with a waiting room M/D/1/K, without any room Erlang's loss system; the tests compare.
 - *Sampled*: all else, that is tables that leave requests behind, batch times that vary
-  (`Profile.latency_quantiles`), and an event loop beside the device (`Profile.front`). The policy
-  is followed on a fixed sample of arrivals (`policy.response_time.sample`), in 10 to 40 ms. The
-  evaluation says the standard error of each percentile: mostly below 1% up to the 99th.
+  (`Profile.latency_quantiles`), and an event loop beside the device (`profile.event_loop`). The
+  policy is followed on a fixed sample of arrivals (`policy.response_time.sample`), in 10 to 40 ms.
+  The evaluation says the standard error of each percentile: mostly below 1% up to the 99th.
 
 Without the quantiles the percentiles of a device whose batch times vary come out too low, by up to
-60% (docs/policy.md). A front that shares the device's CPU makes one server of both
+60% (docs/policy.md). An event loop that shares the device's CPU makes one server of both
 (`Profile.serial`).
 """
 
@@ -148,7 +148,7 @@ def evaluate(
     Parameters
     ----------
     profile : Profile
-        Batch times, and energies and the costs of the front if known.
+        Batch times, and energies and the costs of the event loop if known.
     batching_policy : BatchingPolicy
         What a free device does.
     arrival_rate_per_s : float
@@ -171,8 +171,8 @@ def evaluate(
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate, or so hardly that
         its response times cannot be computed. Its capacity is that of its last action, which long
-        queues repeat. With a front beside the device, also if the front cannot keep up, with or
-        without a waiting room.
+        queues repeat. With an event loop beside the device, also if the event loop cannot keep up,
+        with or without a waiting room.
     """
     profile = profile.serial()
     _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
@@ -182,7 +182,7 @@ def evaluate(
     queue = _control_limit_queue(batching_policy, times_ms, arrivals_per_ms, waiting_room)
     found: ControlLimitChain | Sample
     if (
-        profile.front is None
+        profile.event_loop is None
         and profile.latency_quantiles is None
         and _takes_all(batching_policy, size)
         and queue.refuses_none_below_limit()
@@ -224,7 +224,7 @@ def _check(
     if waiting_room is not None:
         _check_room(policy, waiting_room)
     repeated = policy.actions[-1]
-    device = profile if profile.front is None else replace(profile, front=None)
+    device = profile if profile.event_loop is None else replace(profile, event_loop=None)
     capacity_per_s = 1e3 * repeated / float(device.batch_interval_ms()[repeated - 1])
     if waiting_room is None and arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
         raise InfeasibleError(

@@ -6,8 +6,8 @@ queue lengths spread evenly over their stationary distribution, which is exact (
 and half of them at the longest tenth. Only the ages of the requests that wait are not known there:
 their timers have run off, and some batches pass before requests are counted.
 
-An event loop beside the device (`policy.front`) makes for a second queue, whose lengths are not
-known. Both are followed on one long path. Small batches make the event loop busier; its busy
+An event loop beside the device (`policy.event_loop`) makes for a second queue, whose lengths are
+not known. Both are followed on one long path. Small batches make the event loop busier; its busy
 periods delay a request and its answer; and it hands requests on at even intervals: so its times and
 the device's cannot be taken as independent (docs/response_times.md, section 10).
 
@@ -23,7 +23,7 @@ from scipy.special import ndtri
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.start_lengths import StartLengthChain, StartLengths
@@ -85,12 +85,12 @@ class Sample:
     Parameters
     ----------
     profile : Profile
-        Without a front, or with one beside the device.
+        Without an event loop, or with one beside the device.
     policy : BatchingPolicy
-        The max wait counts from a request's arrival at the front.
+        The max wait counts from a request's arrival at the event loop.
     arrivals_per_ms : float
     waiting_room : int or None
-        Requests that may wait for the device. The front reads those refused, too.
+        Requests that may wait for the device. The event loop reads those refused, too.
     rules : ndarray of float, shape (rules, 3), optional
         A request that arrives while a batch runs is also refused unless that batch, and full
         batches (of the second, a size, and the third, a time) for it and those ahead of it, end
@@ -110,7 +110,7 @@ class Sample:
     Raises
     ------
     InfeasibleError
-        Front and device do not keep up with the arrivals, or hardly so.
+        Event loop and device do not keep up with the arrivals, or hardly so.
     """
 
     def __init__(
@@ -128,18 +128,18 @@ class Sample:
         self._waiting_room = waiting_room
         self._rules = np.empty((0, 3)) if rules is None else rules
         self._part = _COARSE if coarse else 1.0
-        if profile.front is None and self._rules.size == 0:
+        if profile.event_loop is None and self._rules.size == 0:
             self._follow_many_paths()
         else:
-            self._follow_one_path(profile.front or FrontCosts(0.0, 0.0, shares_cpu=False))
+            self._follow_one_path(profile.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False))
         self.ms_per_start = (self.served_per_start + self.refused_per_start) / arrivals_per_ms
 
-    def _follow_one_path(self, front: FrontCosts) -> None:
-        _check_front(front, self._arrivals_per_ms, self._policy.max_batch_size)
+    def _follow_one_path(self, event_loop: EventLoopCosts) -> None:
+        _check_event_loop(event_loop, self._arrivals_per_ms, self._policy.max_batch_size)
         # A device that refuses by time forgets a queue soon.
         counted = _BLOCK if self._rules.size else int(self._part * _IN_WINDOW)
         window = np.array([0, _WARM_UP, 0, counted])
-        self._follow(np.zeros(1, np.int64), np.ones(1), window, front, 2 * _IN_WINDOW)
+        self._follow(np.zeros(1, np.int64), np.ones(1), window, event_loop, 2 * _IN_WINDOW)
         self._group_ends = np.linspace(0, self._responses_ms.size, _GROUPS + 1)[1:].astype(int)
 
     def _follow_many_paths(self) -> None:
@@ -192,7 +192,7 @@ class Sample:
         count = max(3 if warm_up else 1, round(part * _REQUESTS / (paths * mean)))
         window = np.array([warm_up, 0, count, 0])
         expected = int(2 * count * paths * (mean + 3 * np.sqrt(mean) + 3))
-        self._follow(lengths, weights, window, FrontCosts(0.0, 0.0, shares_cpu=False), expected)
+        self._follow(lengths, weights, window, EventLoopCosts(0.0, 0.0, shares_cpu=False), expected)
         self._group_ends = self._path_ends[paths // _GROUPS - 1 :: paths // _GROUPS]
 
     def _follow(
@@ -200,7 +200,7 @@ class Sample:
         lengths: IntArray,
         weights: FloatArray,
         window: IntArray,
-        front: FrontCosts,
+        event_loop: EventLoopCosts,
         capacity: int,
     ) -> None:
         # Loading numba takes a third of a second, and most profiles do not need it.
@@ -226,8 +226,8 @@ class Sample:
             weights,
             (np.arange(paths) * 0x9E3779B1) % _DRAWS,
             window,
-            front.request_ms,
-            front.batch_ms,
+            event_loop.request_ms,
+            event_loop.batch_ms,
             np.array(policy.actions, np.int64),
             largest,
             np.inf if policy.max_wait_ms is None else float(policy.max_wait_ms),
@@ -261,7 +261,7 @@ class Sample:
         mean_size = float(batches.sum(axis=0) @ sizes / starts) if starts else 1.0
         rate_per_s = 1e3 * self._arrivals_per_ms
         stage = self._profile.bottleneck(rate_per_s, mean_size)
-        name = "front (event loop)" if stage == "front" else "device"
+        name = "event loop" if stage == "event_loop" else "device"
         raise InfeasibleError(
             f"arrival rate {rate_per_s:g}/s: in batches of {mean_size:.3g}, which the policy "
             f"starts, the {name} does not keep up"
@@ -346,15 +346,15 @@ def _least_rate_per_ms(profile: Profile, policy: BatchingPolicy) -> float:
         if policy.control_limit > 1:
             return 0.0  # response times grow with the times between arrivals
         waits_ms = 0.0
-    front_ms = 0.0 if profile.front is None else profile.front.ms_per_request(1)
-    return _CHANCE_TO_MEET / (waits_ms + front_ms + float(profile.latency_ms[-1]))
+    event_loop_ms = 0.0 if profile.event_loop is None else profile.event_loop.ms_per_request(1)
+    return _CHANCE_TO_MEET / (waits_ms + event_loop_ms + float(profile.latency_ms[-1]))
 
 
-def _check_front(front: FrontCosts, arrivals_per_ms: float, largest: int) -> None:
-    least_ms = front.ms_per_request(largest)
+def _check_event_loop(event_loop: EventLoopCosts, arrivals_per_ms: float, largest: int) -> None:
+    least_ms = event_loop.ms_per_request(largest)
     if arrivals_per_ms * least_ms >= 1:
         raise InfeasibleError(
-            f"arrival rate {1e3 * arrivals_per_ms:g}/s: the front (event loop) serves at most "
+            f"arrival rate {1e3 * arrivals_per_ms:g}/s: the event loop serves at most "
             f"{1e3 / least_ms:.4g}/s, in batches of {largest}"
         )
 

@@ -17,7 +17,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _njit: Any = numba.njit
 
 _ROUNDING = 1e-9
-#: The most requests that may wait, those at the front included; a power of two.
+#: The most requests that may wait, those at the event loop included; a power of two.
 MAX_BACKLOG = 1 << 16
 
 
@@ -124,7 +124,7 @@ def follow_requests(
     last = actions.size - 1
     draws = gaps.size - 1
     mask = MAX_BACKLOG - 1
-    has_front = request_ms > 0 or batch_ms > 0
+    has_event_loop = request_ms > 0 or batch_ms > 0
     limited = waiting_room >= 0 or rules.shape[0] > 0
     varying = ratios.shape[1] > 1
     arrived_ms, ready_ms = np.empty(MAX_BACKLOG), np.empty(MAX_BACKLOG)  # read, not handed on
@@ -135,7 +135,7 @@ def follow_requests(
         old = queue_lengths[path]
         read, handed = 0, 0
         queued, taken = 0, 0
-        now_ms, front_free_ms = 0.0, 0.0
+        now_ms, event_loop_free_ms = 0.0, 0.0
         next_ms = gaps[draw & draws] * ms_per_arrival
         begin_ms, end_window_ms = infinite, infinite
         starts, first_start = 0, 0
@@ -148,7 +148,7 @@ def follow_requests(
             waiting = old + queued - taken
             if begin_ms == infinite and starts >= window[0] and read >= window[1]:
                 begin_ms, first_start = now_ms, starts
-                while not has_front and not limited and next_ms < now_ms:
+                while not has_event_loop and not limited and next_ms < now_ms:
                     queue_ms[queued & mask] = next_ms
                     queued += 1
                     read += 1
@@ -166,7 +166,7 @@ def follow_requests(
                 oldest_ms = next_ms
                 if queued > taken:
                     oldest_ms = queue_ms[taken & mask]
-                elif read > handed and has_front:
+                elif read > handed and has_event_loop:
                     oldest_ms = arrived_ms[handed & mask]
                 if oldest_ms > end_window_ms:
                     break
@@ -191,12 +191,12 @@ def follow_requests(
             of_old = min(size, old)
             old -= of_old
             first_of_batch, taken = taken, taken + size - of_old
-            # The front reads what arrives meanwhile. Far from the window, only what matters.
-            eager = has_front or limited or in_window
+            # The event loop reads what arrives meanwhile. Far from the window, only what matters.
+            eager = has_event_loop or limited or in_window
             while next_ms <= end_ms and (eager or old + queued - taken < last):
-                if has_front:
-                    front_free_ms = max(front_free_ms, next_ms) + request_ms
-                    arrived_ms[read & mask], ready_ms[read & mask] = next_ms, front_free_ms
+                if has_event_loop:
+                    event_loop_free_ms = max(event_loop_free_ms, next_ms) + request_ms
+                    arrived_ms[read & mask], ready_ms[read & mask] = next_ms, event_loop_free_ms
                 else:
                     waiting = old + queued - taken
                     room = waiting_room
@@ -210,11 +210,11 @@ def follow_requests(
                 read += 1
                 draw += 1
                 next_ms += gaps[draw & draws] * ms_per_arrival
-                if (read - handed > mask and has_front) or queued - taken > mask:
+                if (read - handed > mask and has_event_loop) or queued - taken > mask:
                     return path, False
             answered_ms = end_ms
-            if has_front:
-                answered_ms = front_free_ms = max(front_free_ms, end_ms) + batch_ms
+            if has_event_loop:
+                answered_ms = event_loop_free_ms = max(event_loop_free_ms, end_ms) + batch_ms
                 while handed < read and ready_ms[handed & mask] <= end_ms:
                     if waiting_room < 0 or old + queued - taken < waiting_room:
                         queue_ms[queued & mask] = arrived_ms[handed & mask]
@@ -243,13 +243,13 @@ def follow_requests(
                 if timer_ms <= now_ms:
                     size = min(waiting, largest)
                     break
-                if has_front:
+                if has_event_loop:
                     if handed == read:
                         if timer_ms < next_ms:
                             now_ms = timer_ms
                             continue
-                        front_free_ms = max(front_free_ms, next_ms) + request_ms
-                        arrived_ms[read & mask], ready_ms[read & mask] = next_ms, front_free_ms
+                        event_loop_free_ms = max(event_loop_free_ms, next_ms) + request_ms
+                        arrived_ms[read & mask], ready_ms[read & mask] = next_ms, event_loop_free_ms
                         read += 1
                         draw += 1
                         next_ms += gaps[draw & draws] * ms_per_arrival
@@ -267,7 +267,7 @@ def follow_requests(
                     waiting += 1
                 elif begin_ms < arrival_ms <= end_window_ms:
                     refused[path] += 1
-                if has_front:
+                if has_event_loop:
                     handed += 1
                 else:
                     read += 1

@@ -79,15 +79,15 @@ class BatchSizing:
 
 
 def least_control_limit(profile: Profile, arrival_rate_per_s: float) -> int:
-    """Return the least control limit whose batches the front keeps up with for sure.
+    """Return the least control limit whose batches the event loop keeps up with for sure.
 
-    It is 1 unless there is a front beside the device: a device that starts at once may cost the
-    front more than it has. Where no size keeps up, it is that of the highest throughput.
+    It is 1 unless there is an event loop beside the device: a device that starts at once may cost
+    the event loop more than it has. Where no size keeps up, it is that of the highest throughput.
     """
-    if profile.front is None or profile.front.shares_cpu:
+    if profile.event_loop is None or profile.event_loop.shares_cpu:
         return 1
     best = profile.best_batch_size
-    busy_ms = [profile.front.ms_per_request(size) for size in range(1, best + 1)]
+    busy_ms = [profile.event_loop.ms_per_request(size) for size in range(1, best + 1)]
     enough = (size for size, ms in enumerate(busy_ms, 1) if 1e-3 * arrival_rate_per_s * ms < 1)
     return next(enough, best)
 

@@ -65,9 +65,9 @@ def solve(
         No batch is as short as the response time, or the device cannot keep up.
     """
     shortest_ms = float(profile.latency_ms[0])
-    if profile.front is not None:
-        shortest_ms += profile.front.ms_per_request(1)
-    if profile.front is not None or profile.latency_quantiles is not None:
+    if profile.event_loop is not None:
+        shortest_ms += profile.event_loop.ms_per_request(1)
+    if profile.event_loop is not None or profile.latency_quantiles is not None:
         profile.arrivals_per_ms(arrival_rate_per_s)  # refuses what no policy can keep up with
     if objective.response_time_ms < shortest_ms:
         raise InfeasibleError(

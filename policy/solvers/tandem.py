@@ -1,8 +1,8 @@
-"""The control limit of least weighted cost where the front works beside the device.
+"""The control limit of least weighted cost where the event loop works beside the device.
 
 The decision process of `exact` knows the device only. A device that starts at once may cost the
-front more than it has, or more than the wait for company would: so control limits are compared by
-what front and device achieve together.
+event loop more than it has, or more than the wait for company would: so control limits are compared
+by what event loop and device achieve together.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def solve(
     Parameters
     ----------
     profile : Profile
-        With a front beside the device.
+        With an event loop beside the device.
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
     weights : Weights
@@ -45,7 +45,7 @@ def solve(
     ------
     InvalidInputError, InfeasibleError
         The arrival rate is not above 0, or not below the capacity; energy has a weight but the
-        profile has no energy; or the max wait starts batches too small for the front.
+        profile has no energy; or the max wait starts batches too small for the event loop.
     """
     profile.arrivals_per_ms(arrival_rate_per_s)
     profile.energy_mj_for_weight(weights.energy_weight)
@@ -78,7 +78,7 @@ def solve(
     policies = [with_limit(limit)]
     # The device's optimum may leave requests behind, which can be better still.
     with contextlib.suppress(InfeasibleError):
-        device = replace(profile, front=None)
+        device = replace(profile, event_loop=None)
         policies.append(exact.solve(device, arrival_rate_per_s, weights, start=start).policy)
     best_cost, best = min(map(evaluated, policies), key=lambda found: found[0])
     if not math.isfinite(best_cost):

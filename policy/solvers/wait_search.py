@@ -61,7 +61,7 @@ class WaitSearch:
     ) -> None:
         self.sizing = sizing
         self._profile = profile
-        self._simple_profile = _without_variation_and_front(profile)
+        self._simple_profile = _without_variation_and_event_loop(profile)
         self._arrival_rate_per_s = arrival_rate_per_s
         self._objective = objective
         self._response_time_ms = objective.response_time_ms
@@ -98,7 +98,8 @@ class WaitSearch:
             except InfeasibleError:
                 if self._simple_profile is self._profile:
                     raise
-                # The front has too small batches, or batch times vary so close to the capacity.
+                # The event loop has too small batches, or batch times vary so close to the
+                # capacity.
                 self._evaluations[key] = overloaded(*arguments)
         return self._evaluations[key]
 
@@ -135,8 +136,10 @@ class WaitSearch:
             if surely > allowed + 1e-9:
                 return surely / allowed
         else:
-            # Variation and a front make more requests late, but for rare cases.
-            after_ms = 0.0 if self._profile.front is None else self._profile.front.batch_ms
+            # Variation and an event loop make more requests late, but for rare cases.
+            after_ms = (
+                0.0 if self._profile.event_loop is None else self._profile.event_loop.batch_ms
+            )
             simple = self._evaluate_simply(control_limit, max_wait_ms)
             simply = surely
             if simply <= _SURELY * allowed:
@@ -149,7 +152,7 @@ class WaitSearch:
     def surely_late_share(self, control_limit: int, max_wait_ms: float | None) -> float:
         """Return a lower bound of the late share, without the distribution of response times.
 
-        Where batch times vary, or with a front, it is an estimate.
+        Where batch times vary, or with an event loop, it is an estimate.
         """
         evaluation = self._evaluate_simply(control_limit, max_wait_ms)
         probabilities, times = evaluation.batch_size_probabilities, self._profile.latency_ms
@@ -290,9 +293,9 @@ class WaitSearch:
         return low
 
 
-def _without_variation_and_front(profile: Profile) -> Profile:
-    quantiles, front = profile.latency_quantiles, profile.front
-    if quantiles is None and front is None:
+def _without_variation_and_event_loop(profile: Profile) -> Profile:
+    quantiles, event_loop = profile.latency_quantiles, profile.event_loop
+    if quantiles is None and event_loop is None:
         return profile
     times_ms, energy_mj = profile.latency_ms, profile.energy_mj
     if quantiles is not None:
@@ -300,7 +303,7 @@ def _without_variation_and_front(profile: Profile) -> Profile:
     if energy_mj is not None and profile.idle_power_w is not None:
         energy_mj = np.maximum(energy_mj, profile.idle_power_w * times_ms)
     return replace(
-        profile, latency_ms=times_ms, energy_mj=energy_mj, latency_quantiles=None, front=None
+        profile, latency_ms=times_ms, energy_mj=energy_mj, latency_quantiles=None, event_loop=None
     )
 
 

@@ -21,7 +21,7 @@ _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
     "fill its batches, as long as the SLA allows, because that saves {}."
 )
-_STAGES = {"front": "its front (event loop)", "device": "its device"}
+_STAGES = {"event_loop": "its event loop", "device": "its device"}
 
 
 @click.command("plan")

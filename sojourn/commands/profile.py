@@ -125,7 +125,7 @@ def command(
 
         shares_cpu = device == "cpu" and cpus < _CPUS_OF_BOTH and runs_on_the_cpu(model, 1)
         costs = measure_event_loop(model, profile, shares_cpu=shares_cpu)
-        profile = replace(profile, front=costs)
+        profile = replace(profile, event_loop=costs)
     try:
         profile.save(out)
     except OSError as error:
@@ -179,12 +179,12 @@ def _print_profile(profile: Profile) -> None:
         say(f"latency: {fit['fixed']:.4g} ms + {fit['per_request']:.4g} ms per request")
     else:
         say("latency: not linear; the table is the isotonic regression of the medians")
-    front = profile.front
-    if front is not None:
-        beside = "on the same CPU as" if front.shares_cpu else "beside"
+    event_loop = profile.event_loop
+    if event_loop is not None:
+        beside = "on the same CPU as" if event_loop.shares_cpu else "beside"
         say(
-            f"front: {1e3 * front.request_ms:.3g} µs per request + {1e3 * front.batch_ms:.3g} µs "
-            f"per batch, {beside} the batches"
+            f"event loop: {1e3 * event_loop.request_ms:.3g} µs per request + "
+            f"{1e3 * event_loop.batch_ms:.3g} µs per batch, {beside} the batches"
         )
     none = "none; " if profile.energy_mj is None else ""
     say(f"energy: {none}{profile.measured['energy_source']}")

@@ -21,7 +21,7 @@ from autoscaler.simulator.reporting.comparison import (
 from autoscaler.simulator.reporting.tournament import line, verdict
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.tuning import Tournament
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
 from sojourn.output import command_line, print_json, print_table
 
@@ -227,7 +227,11 @@ def setting_of(
             *((("starts", fleet),) if choices else ()),
             ("cost", "a replica is paid for from its order until it has stopped"),
             ("batch times", f"{_batch_times_in_words(profile)}; no batch fails"),
-            *((("front", _front_in_words(profile.front)),) if profile.front else ()),
+            *(
+                (("event_loop", _event_loop_in_words(profile.event_loop)),)
+                if profile.event_loop
+                else ()
+            ),
         ),
         autoscalers=tuple((choice.label, choice.rule) for choice in choices),
     )
@@ -252,6 +256,6 @@ def _batch_times_in_words(profile: Profile) -> str:
     return "drawn at random, from the quantiles of the profile"
 
 
-def _front_in_words(front: FrontCosts) -> str:
-    where = "in turn with the device, on one CPU" if front.shares_cpu else "beside the device"
-    return f"{front.request_ms:g} ms a request and {front.batch_ms:g} ms a batch, {where}"
+def _event_loop_in_words(event_loop: EventLoopCosts) -> str:
+    where = "in turn with the device, on one CPU" if event_loop.shares_cpu else "beside the device"
+    return f"{event_loop.request_ms:g} ms a request and {event_loop.batch_ms:g} ms a batch, {where}"

@@ -9,7 +9,7 @@ from autoscaler.decision import FleetState
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.scale_down import first_fleet_kept_s
 from policy.errors import InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from tests.support.reporting_fleet import (
@@ -246,10 +246,10 @@ def test_an_overload_is_seen_although_queues_are_short_and_answers_in_time():
     assert decision.replicas >= 5
 
 
-def test_a_fleet_whose_front_is_saturated_scales_out_once_its_curve_says_so():
+def test_a_fleet_whose_event_loop_is_saturated_scales_out_once_its_curve_says_so():
     """Each request costs the event loop 8 ms beside the device's time: it carries half the load."""
-    front = FrontCosts(request_ms=8.0, batch_ms=10.0, shares_cpu=True)
-    serial = replace(PROFILE, front=front).serial()
+    event_loop = EventLoopCosts(request_ms=8.0, batch_ms=10.0, shares_cpu=True)
+    serial = replace(PROFILE, event_loop=event_loop).serial()
     fleet = Fleet(4, batch_ms=lambda size: float(serial.latency_ms[size - 1]))
     unaware = fleet.run(60, 4 * PER_REPLICA)
     assert fleet.missed_share() > 0.2
@@ -258,13 +258,13 @@ def test_a_fleet_whose_front_is_saturated_scales_out_once_its_curve_says_so():
     fleet.report = {
         "sla_rate_per_s": curve.sla_rate_per_s,
         "late_shares": curve.late_shares,
-        **bottleneck_to_floats("front"),
+        **bottleneck_to_floats("event_loop"),
     }
     aware = fleet.run(30, 4 * PER_REPLICA)
     assert aware.replicas > 1.5 * unaware.replicas
     assert aware.sla_rate_per_s == pytest.approx(aware.correction * curve.sla_rate_per_s)
-    assert aware.bottleneck == "front"
-    assert "; bottleneck: front" in aware.reason
+    assert aware.bottleneck == "event_loop"
+    assert "; bottleneck: event loop" in aware.reason
     fleet.missed_share()
     fleet.run(120, 4 * PER_REPLICA)
     assert fleet.missed_share() < 0.01
@@ -283,7 +283,7 @@ def test_most_replicas_decide_what_the_bottleneck_is():
             code = 1.0 if name == "r0" else 2.0
             return replace(super().report_of(name), bottleneck_code=code)
 
-    assert Mixed(3).run(30, 2.5 * PER_REPLICA).bottleneck == "front"
+    assert Mixed(3).run(30, 2.5 * PER_REPLICA).bottleneck == "event_loop"
 
 
 def test_retried_requests_count_once():

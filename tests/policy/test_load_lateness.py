@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policy import load_lateness
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
@@ -178,9 +178,9 @@ def test_a_replica_that_refuses_by_time_goes_on_to_answer_in_time_beyond_its_rat
 
 
 @pytest.mark.slow
-def test_where_the_front_limits_the_replica_no_more_is_in_time_than_it_passes_on():
+def test_where_the_event_loop_limits_the_replica_no_more_is_in_time_than_it_passes_on():
     sla = ServiceLevelObjective(29.5, 99.0)
-    profile = replace(P4, front=FrontCosts(0.6, 0.5, shares_cpu=False))
+    profile = replace(P4, event_loop=EventLoopCosts(0.6, 0.5, shares_cpu=False))
     curve = solve_load_lateness_curve(profile, sla, 64, admit_within_ms=28.6)
     rate = curve.sla_rate_per_s
     most = 1e3 / (0.6 + 0.5 / 32)

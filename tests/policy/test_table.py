@@ -45,8 +45,8 @@ def test_the_policy_for_bursts_has_the_shortest_wait_and_the_lowest_limit_of_the
     assert table.lookup_bursty(250.0, 1.0, 0.1) == policies[2]
 
 
-def test_behind_a_front_bursts_have_no_request_wait_for_ever():
-    """Beyond the last rate, a front beside the device carries full batches only."""
+def test_behind_an_event_loop_bursts_have_no_request_wait_for_ever():
+    """Beyond the last rate, an event loop beside the device carries full batches only."""
     at_once, full = (BatchingPolicy.from_control_limit(limit, 16) for limit in (1, 16))
     timed = BatchingPolicy.from_control_limit(16, 16, 19.8)
     table = PolicyTable((180.0, 460.0, 2700.0), (at_once, timed, full, full))

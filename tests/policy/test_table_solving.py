@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
@@ -22,10 +22,13 @@ from tests.support.profiles import GOOGLENET_P4
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
 TABLE = solve_table(GOOGLENET_P4, Weights(1, 1))
-#: Behind fronts of their own, which single requests would overload.
-P4_BEHIND_FRONT = replace(GOOGLENET_P4, front=FrontCosts(0.6, 0.5, shares_cpu=False))
-FAST_BEHIND_FRONT = Profile(
-    "mlp", "d", 0.025 + 0.001 * np.arange(1, 17), front=FrontCosts(0.1, 0.15, shares_cpu=False)
+#: Behind event loops of their own, which single requests would overload.
+P4_BEHIND_EVENT_LOOP = replace(GOOGLENET_P4, event_loop=EventLoopCosts(0.6, 0.5, shares_cpu=False))
+FAST_BEHIND_EVENT_LOOP = Profile(
+    "mlp",
+    "d",
+    0.025 + 0.001 * np.arange(1, 17),
+    event_loop=EventLoopCosts(0.1, 0.15, shares_cpu=False),
 )
 
 
@@ -96,14 +99,14 @@ def weighted_cost(profile, policy, rate, weights):
 @pytest.mark.parametrize(
     ("profile", "weights"),
     [
-        (P4_BEHIND_FRONT, Weights()),
-        (P4_BEHIND_FRONT, Weights(1, 1)),
-        (FAST_BEHIND_FRONT, Weights()),
-        (FAST_BEHIND_FRONT, Weights(1, 0, max_wait_ms=20)),
+        (P4_BEHIND_EVENT_LOOP, Weights()),
+        (P4_BEHIND_EVENT_LOOP, Weights(1, 1)),
+        (FAST_BEHIND_EVENT_LOOP, Weights()),
+        (FAST_BEHIND_EVENT_LOOP, Weights(1, 0, max_wait_ms=20)),
     ],
 )
-def test_a_front_keeps_up_with_each_policy_at_no_more_cost_than_alone(profile, weights):
-    """The device by itself would start single requests, which cost the front more than it has."""
+def test_an_event_loop_keeps_up_with_each_policy_at_no_more_cost_than_alone(profile, weights):
+    """The device alone would start single requests, which the event loop cannot keep up with."""
     rates = np.array([0.3, 0.6, 0.8, 0.9]) * profile.capacity_per_s
     table = solve_table(profile, weights, rates)
     assert table.policies[-2].control_limit > 1
@@ -114,8 +117,8 @@ def test_a_front_keeps_up_with_each_policy_at_no_more_cost_than_alone(profile, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", [P4_BEHIND_FRONT, FAST_BEHIND_FRONT])
-def test_behind_a_front_the_cost_is_near_the_optimum_throughout_the_default_cells(profile):
+@pytest.mark.parametrize("profile", [P4_BEHIND_EVENT_LOOP, FAST_BEHIND_EVENT_LOOP])
+def test_behind_an_event_loop_the_cost_is_near_the_optimum_throughout_the_default_cells(profile):
     weights = Weights()
     table = solve_table(profile, weights)
     rates = np.array(table.rates_per_s)
@@ -125,22 +128,22 @@ def test_behind_a_front_the_cost_is_near_the_optimum_throughout_the_default_cell
         assert weighted_cost(profile, policy, rate, weights) <= 1.02 * best
 
 
-def test_below_the_first_rate_the_front_keeps_up():
-    rate = 0.9 * FAST_BEHIND_FRONT.capacity_per_s
-    policy = solve_table(FAST_BEHIND_FRONT, Weights(), [rate]).lookup(0.99 * rate)
-    assert evaluate(FAST_BEHIND_FRONT, policy, 0.99 * rate).mean_response_ms < 10
+def test_below_the_first_rate_the_event_loop_keeps_up():
+    rate = 0.9 * FAST_BEHIND_EVENT_LOOP.capacity_per_s
+    policy = solve_table(FAST_BEHIND_EVENT_LOOP, Weights(), [rate]).lookup(0.99 * rate)
+    assert evaluate(FAST_BEHIND_EVENT_LOOP, policy, 0.99 * rate).mean_response_ms < 10
 
 
-def test_where_a_max_wait_overloads_the_front_batches_are_full_otherwise():
-    weights, rate = Weights(1, 0, max_wait_ms=0), 0.8 * FAST_BEHIND_FRONT.capacity_per_s
-    with pytest.raises(InfeasibleError, match="front"):
-        solve(FAST_BEHIND_FRONT, rate, weights)
-    policy = solve_table(FAST_BEHIND_FRONT, weights, [0.1 * rate, rate]).lookup(0.9 * rate)
+def test_where_a_max_wait_overloads_the_event_loop_batches_are_full_otherwise():
+    weights, rate = Weights(1, 0, max_wait_ms=0), 0.8 * FAST_BEHIND_EVENT_LOOP.capacity_per_s
+    with pytest.raises(InfeasibleError, match="event loop"):
+        solve(FAST_BEHIND_EVENT_LOOP, rate, weights)
+    policy = solve_table(FAST_BEHIND_EVENT_LOOP, weights, [0.1 * rate, rate]).lookup(0.9 * rate)
     assert (policy.control_limit, policy.max_wait_ms) == (16, 0)
 
 
-def test_a_front_on_the_same_cpu_is_part_of_the_batch_time():
-    shared = replace(FAST_BEHIND_FRONT, front=FrontCosts(0.1, 0.15, shares_cpu=True))
+def test_an_event_loop_on_the_same_cpu_is_part_of_the_batch_time():
+    shared = replace(FAST_BEHIND_EVENT_LOOP, event_loop=EventLoopCosts(0.1, 0.15, shares_cpu=True))
     table, serial = (solve_table(profile, Weights()) for profile in (shared, shared.serial()))
     assert (table.rates_per_s, table.policies) == (serial.rates_per_s, serial.policies)
 

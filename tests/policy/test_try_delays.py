@@ -8,7 +8,7 @@ from policy.try_delays import TryDelays
 
 def test_sums_of_the_delays():
     delays = TryDelays(request_delay_ms=1.0, reply_delay_ms=2.0, retry_delay_ms=5.0)
-    assert delays.way_ms == 3.0
+    assert delays.round_trip_ms == 3.0
     assert delays.try_ms == 8.0
 
 

@@ -200,28 +200,28 @@ def test_imports_neither_torch_nor_ray():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def with_front(tmp_path, **front):
-    content = {**json.loads(PROFILE.read_text()), "front": front, "cpus": 2}
+def with_event_loop(tmp_path, **event_loop):
+    content = {**json.loads(PROFILE.read_text()), "event_loop": event_loop, "cpus": 2}
     file = tmp_path / "with_front.json"
     file.write_text(json.dumps(content))
     return file
 
 
 @pytest.mark.slow
-def test_a_front_on_the_same_cpu_needs_more_replicas(capsys, tmp_path):
+def test_an_event_loop_on_the_same_cpu_needs_more_replicas(capsys, tmp_path):
     without = plan(capsys, rate=5000)
     assert without["bottleneck"] is None
-    file = with_front(tmp_path, request_ms=0.5, batch_ms=0.2, shares_cpu=True)
+    file = with_event_loop(tmp_path, request_ms=0.5, batch_ms=0.2, shares_cpu=True)
     serial = plan(capsys, profile=file, rate=5000)
-    assert serial["bottleneck"] == "front"
+    assert serial["bottleneck"] == "event_loop"
     assert serial["replicas"] > without["replicas"]
 
 
 @pytest.mark.slow
-def test_a_front_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_path):
-    """At 0.6 ms a request, a front reads at most 1,667 requests a second."""
-    file = with_front(tmp_path, request_ms=0.6, batch_ms=0.2, shares_cpu=False)
+def test_an_event_loop_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_path):
+    """At 0.6 ms a request, an event loop reads at most 1,667 requests a second."""
+    file = with_event_loop(tmp_path, request_ms=0.6, batch_ms=0.2, shares_cpu=False)
     assert main(arguments(rate=2400, response_time_ms=30, profile=file)) == 0
     printed = capsys.readouterr().out
     assert "30 ms: 2 replicas" in printed
-    assert "bottleneck of a replica: its front (event loop)" in printed
+    assert "bottleneck of a replica: its event loop" in printed

@@ -87,11 +87,11 @@ def test_the_cpus_asked_for_limit_the_threads_and_are_in_the_profile(out, cpus):
     profile = Profile.load(out)
     assert profile.cpus == 2.5
     assert profile.latency_quantiles is not None
-    assert profile.front is None
+    assert profile.event_loop is None
 
 
 @pytest.mark.slow
-def test_the_front_is_measured_beside_a_device_that_leaves_the_processor_alone(out, capsys):
+def test_the_event_loop_is_measured_beside_a_device_that_leaves_the_processor_alone(out, capsys):
     # On a busy machine, batches of one and of two alone do not tell requests and batches apart.
     of_sixteen = "profile={latency_ms: [" + ", ".join(["0.75"] * 16) + "]}"
     words = [
@@ -105,9 +105,9 @@ def test_the_front_is_measured_beside_a_device_that_leaves_the_processor_alone(o
     ]
     assert main(words) == 0
     profile = Profile.load(out)
-    front = profile.front
-    assert not front.shares_cpu
-    assert front.request_ms > 0
+    event_loop = profile.event_loop
+    assert not event_loop.shares_cpu
+    assert event_loop.request_ms > 0
     assert "per batch, beside the batches" in capsys.readouterr().err
 
 

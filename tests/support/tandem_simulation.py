@@ -1,4 +1,4 @@
-"""An event simulation of front and device in tandem, as plain as it can be: an oracle."""
+"""An event simulation of event loop and device in tandem, as plain as it can be: an oracle."""
 
 import heapq
 from collections import deque
@@ -7,12 +7,12 @@ from itertools import count
 import numpy as np
 
 from policy.batching_policy import BatchingPolicy
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 
 
 def simulate_tandem(
     latency_ms: np.ndarray,
-    front: FrontCosts,
+    event_loop: EventLoopCosts,
     policy: BatchingPolicy,
     arrival_rate_per_s: float,
     requests: int,
@@ -21,7 +21,7 @@ def simulate_tandem(
     variation: float = 0.0,
     waiting_room: float = np.inf,
 ) -> tuple[np.ndarray, float, float]:
-    """Simulate Poisson arrivals through the front, the device, and the front again.
+    """Simulate Poisson arrivals through the event loop, the device, and the event loop again.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ def simulate_tandem(
     order = count()
     arrivals_ms = np.cumsum(rng.exponential(1e3 / arrival_rate_per_s, requests)).tolist()
     events = [(arrivals_ms[0], next(order), "arrival", 0)]
-    work: deque = deque()  # the front's: (duration, request or batch)
+    work: deque = deque()  # the event loop's: (duration, request or batch)
     queue: deque = deque()
-    device_free, front_free, now = True, True, 0.0
+    device_free, event_loop_free, now = True, True, 0.0
     responses_ms: list[tuple[int, float]] = []
     sizes: list[int] = []
     refused = 0
@@ -52,14 +52,14 @@ def simulate_tandem(
     while events:
         now, _, what, payload = heapq.heappop(events)
         if what == "arrival":
-            work.append((front.request_ms, payload))
+            work.append((event_loop.request_ms, payload))
             if payload + 1 < requests:
                 push(arrivals_ms[payload + 1], "arrival", payload + 1)
         elif what == "batch ended":
             device_free = True
-            work.append((front.batch_ms, payload))
-        elif what == "front done":
-            front_free = True
+            work.append((event_loop.batch_ms, payload))
+        elif what == "event loop done":
+            event_loop_free = True
             if isinstance(payload, list):
                 responses_ms += [(r, now - arrivals_ms[r]) for r in payload]
             elif len(queue) < waiting_room or (
@@ -70,10 +70,10 @@ def simulate_tandem(
                     push(max(now, arrivals_ms[payload] + policy.max_wait_ms), "timer", payload)
             else:
                 refused += 1
-        if front_free and work:
+        if event_loop_free and work:
             duration_ms, job = work.popleft()
-            front_free = False
-            push(now + duration_ms, "front done", job)
+            event_loop_free = False
+            push(now + duration_ms, "event loop done", job)
         if device_free and queue:
             size = policy.batch_size(len(queue))
             if size == 0 and policy.max_wait_ms is not None:

@@ -18,7 +18,7 @@ from autoscaler.simulator.engines.interface import (
 )
 from autoscaler.simulator.engines.kernel import Rules, State
 from policy.batcher.arrival_rate import horizon_s
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 
 FloatArray = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
@@ -252,7 +252,7 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
     """
     policies = model.table.policies
     limits, delays = model.limits, model.delays
-    front = model.front or FrontCosts(0.0, 0.0, shares_cpu=False)
+    event_loop = model.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False)
     lengths = max(len(policy.actions) for policy in policies)
     latency_ms = np.asarray(limits.latency_ms, dtype=np.float64)
     energy_mj = model.energy_mj
@@ -279,9 +279,9 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
         idle_power_w=float(model.idle_power_w),
-        has_loop=model.front is not None,
-        loop_request_s=1e-3 * front.request_ms,
-        loop_batch_s=1e-3 * front.batch_ms,
+        has_loop=model.event_loop is not None,
+        loop_request_s=1e-3 * event_loop.request_ms,
+        loop_batch_s=1e-3 * event_loop.batch_ms,
         rate_window_s=float(rate_window_s),
         rate_horizon_s=float(horizon_s(1e-3 * limits.max_age_ms, rate_window_s)),
         request_delay_s=1e-3 * delays.request_delay_ms,

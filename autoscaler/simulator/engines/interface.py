@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.batcher.limits import Limits
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.table import PolicyTable
@@ -84,7 +84,7 @@ class ReplicaModel:
         Delays between balancer and replica. `retries` must be a number.
     routing : Routing
         How the balancer picks a replica.
-    front : FrontCosts or None
+    event_loop : EventLoopCosts or None
         What requests cost the event loop beside the device: one server, first come first served,
         that takes `request_ms` for each request, and `batch_ms` for each batch that has ended.
         None: requests reach the device at once, and answers leave at once.
@@ -98,7 +98,7 @@ class ReplicaModel:
     objective: ServiceLevelObjective
     delays: TryDelays
     routing: Routing
-    front: FrontCosts | None = None
+    event_loop: EventLoopCosts | None = None
 
     @property
     def objective_at_replica(self) -> ServiceLevelObjective:
@@ -106,7 +106,7 @@ class ReplicaModel:
 
         A replica counts an answer as late by this objective, as a live one does.
         """
-        return self.objective.after(self.delays.way_ms)
+        return self.objective.after(self.delays.round_trip_ms)
 
     @property
     def concurrency(self) -> int:

@@ -198,15 +198,15 @@ class LiveEngine:
         message.tries += 1
         message.reached_s = now_s
         replica = self._balancer.pick(self._ready, message.avoid)
-        if self._model.front is None:
+        if self._model.event_loop is None:
             self._admit(now_s, message, replica)
         else:
             self._reach(now_s, message, replica)
 
     def _reach(self, now_s: float, message: Message, replica: LiveReplica) -> None:
         """Have the event loop read a request, unless it would be too late then; else refuse it."""
-        assert self._model.front is not None
-        work_s = 1e-3 * self._model.front.request_ms
+        assert self._model.event_loop is not None
+        work_s = 1e-3 * self._model.event_loop.request_ms
         read_s = max(now_s, replica.loop_free_s) + work_s
         is_full = replica.load >= self._model.concurrency
         since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
@@ -328,9 +328,9 @@ class LiveEngine:
         size = replica.batch.size
         replica.batch = None
         replica.core.device_free()
-        answered_s, front = now_s, self._model.front
-        if front is not None:
-            answered_s = self._use_loop(now_s, replica, 1e-3 * front.batch_ms)
+        answered_s, event_loop = now_s, self._model.event_loop
+        if event_loop is not None:
+            answered_s = self._use_loop(now_s, replica, 1e-3 * event_loop.batch_ms)
             self._ongoing_s += size * (answered_s - now_s)
         for _ in range(size):
             message = replica.messages.popleft()

@@ -45,7 +45,7 @@ class Row:
     refused : float
         Requests refused by every try.
     bottleneck : str
-        The stage of the replicas that was busy for longer, "front" or "device".
+        The stage of the replicas that was busy for longer, "event_loop" or "device".
     """
 
     name: str

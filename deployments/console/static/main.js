@@ -105,7 +105,7 @@ function renderModel(report, kept, isFirst) {
   const power = since(kept, 10, ({ device }) => device.energy_j);
   const done = since(kept, 10, ({ rows }) => rows.completed).value;
   const powerW = report.has_energy && power.seconds > 0 ? power.value / power.seconds : null;
-  const limits = { front: "event loop", device: "device", neither: "something else" };
+  const limits = { event_loop: "event loop", device: "device", neither: "something else" };
   tiles([
     ["In time, last minute", percent(now.share), `the SLA asks ${percent(target, 3)}`, kept99 === null ? "" : kept99 ? "good" : "bad"],
     [`p${key} response time`, `${number(measuredMs)}|ms`, predicted[key] ? `predicted ${number(predicted[key])} ms` : "no prediction now", ""],
@@ -224,7 +224,7 @@ function reasons() {
 
 function renderLimits(report, kept) {
   const words = {
-    front: "The event loop is busier than the device: another replica helps, a faster device does not.",
+    event_loop: "The event loop is busier than the device: another replica helps, a faster device does not.",
     device: "The device is the busier stage: another replica helps, and so does a faster device.",
     neither: "Neither the device nor the event loop: other processes take the cores.",
   };
@@ -232,7 +232,7 @@ function renderLimits(report, kept) {
   const { event_loop: loop } = report;
   meters(byId("meters"), [
     ["Device", deviceShare(kept), null, report.bottleneck === "device"],
-    ["Event loop", loop.utilization, loop.request_ms === null ? null : `${number(1000 * loop.request_ms)} µs per request, ${number(loop.lag_ms)} ms late`, report.bottleneck === "front"],
+    ["Event loop", loop.utilization, loop.request_ms === null ? null : `${number(1000 * loop.request_ms)} µs per request, ${number(loop.lag_ms)} ms late`, report.bottleneck === "event_loop"],
   ]);
 }
 

@@ -286,7 +286,7 @@ function sentence(plan, asked) {
     ? "The replicas cannot carry this load."
     : `Each starts a batch once ${plan.control_limit} wait${plan.control_limit === 1 ? "s" : ""}`
       + (Number.isFinite(plan.max_wait_ms) && plan.control_limit > 1 ? `, or the oldest has waited ${number(plan.max_wait_ms)} ms.` : ".");
-  const limit = plan.bottleneck ? ` Its ${plan.bottleneck === "front" ? "event loop" : plan.bottleneck} is the busier stage.` : "";
+  const limit = plan.bottleneck ? ` Its ${plan.bottleneck === "event_loop" ? "event loop" : plan.bottleneck} is the busier stage.` : "";
   const misses = plan.meets_sla ? "" : ` ${number(asked.percentile, 5)}% within ${number(asked.response_time_ms)} ms is not kept.`;
   return `${starts}${limit}${misses}`;
 }

@@ -16,7 +16,7 @@ from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
 from policy.batching_policy import BatchingPolicy
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -98,26 +98,26 @@ def test_one_replica_matches_it_where_batch_times_vary(variation, policy, traffi
 
 @pytest.mark.parametrize("shares_cpu", [True, False])
 @pytest.mark.parametrize("variation", [None, 0.3])
-def test_one_replica_with_a_front_matches_its_evaluation(shares_cpu, variation):
+def test_one_replica_with_an_event_loop_matches_its_evaluation(shares_cpu, variation):
     quantiles = None
     if variation:
         ratios = gamma_ratios(variation)[:, None] * np.ones(32)
         quantiles = LatencyQuantiles(GAMMA_PERCENTILES, ratios)
-    front = FrontCosts(0.4, 0.5, shares_cpu)
-    profile = replace(GOOGLENET_P4, latency_quantiles=quantiles, front=front)
+    event_loop = EventLoopCosts(0.4, 0.5, shares_cpu)
+    profile = replace(GOOGLENET_P4, latency_quantiles=quantiles, event_loop=event_loop)
     policy = BatchingPolicy.from_control_limit(8, 32, 8.0)
     # In tandem the evaluation is itself a sample, off by 2% and more at higher loads.
     error = 0.004 if shares_cpu else 0.02
     check_one_replica(profile, policy, 0.5, None, error)
 
 
-def test_a_front_is_busy_for_each_request_and_each_batch():
-    front = FrontCosts(request_ms=0.5, batch_ms=3.0, shares_cpu=False)
-    profile = Profile("model", "device", np.full(8, 2.0), np.full(8, 7.0), front=front)
+def test_an_event_loop_is_busy_for_each_request_and_each_batch():
+    event_loop = EventLoopCosts(request_ms=0.5, batch_ms=3.0, shares_cpu=False)
+    profile = Profile("model", "device", np.full(8, 2.0), np.full(8, 7.0), event_loop=event_loop)
     policy = BatchingPolicy.from_control_limit(4, 8)
     for run in runs(profile, policy, 600.0, 10):
         batches = run.energy_j.sum() / 7e-3
-        assert_allclose(run.front_busy_s, 5e-4 * run.offered.sum() + 3e-3 * batches, rtol=1e-9)
+        assert_allclose(run.event_loop_busy_s, 5e-4 * run.offered.sum() + 3e-3 * batches, rtol=1e-9)
         assert_allclose(run.device_busy_s, 2e-3 * batches, rtol=1e-9)
 
 

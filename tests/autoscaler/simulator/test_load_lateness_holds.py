@@ -14,7 +14,7 @@ from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from policy.batcher.limits import limits_for
 from policy.batching_policy import BatchingPolicy
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -46,11 +46,11 @@ class Case:
     def scenario(self, *, serve_late: bool = False) -> Scenario:
         """Make the scenario of a replica that starts whenever its device is free.
 
-        Behind a front of its own it starts batches that are worth the front's time.
+        Behind an event loop of its own it starts batches that are worth the event loop's time.
         """
         objective, delays = ServiceLevelObjective(self.response_time_ms, 99.0), TryDelays(retries=0)
         limits = limits_for(self.profile, objective, delays, serve_late=serve_late)
-        start = 1 if self.profile.serial().front is None else 8
+        start = 1 if self.profile.serial().event_loop is None else 8
         return Scenario(
             self.profile,
             objective,
@@ -84,16 +84,16 @@ PLAIN = [
     Case(FLAT, 130.0, 0.02),
     Case(STEPS, 12.0, 0.02),
     Case(STEPS, 50.0, 0.02),
-    Case(replace(P4, front=FrontCosts(0.1, 0.2, shares_cpu=True)), 30.0, 0.02),
+    Case(replace(P4, event_loop=EventLoopCosts(0.1, 0.2, shares_cpu=True)), 30.0, 0.02),
 ]
 VARIED = [
     Case(varied(P4, 0.1), 20.0, 0.04),
     Case(varied(P4, 0.3), 50.0, 0.08),
     Case(varied(FLAT, 0.1), 130.0, 0.04),
 ]
-FRONTS = [
-    Case(replace(P4, front=FrontCosts(0.05, 0.1, shares_cpu=False)), 30.0, 0.06),
-    Case(replace(P4, front=FrontCosts(0.6, 0.5, shares_cpu=False)), 30.0, 0.06),
+EVENT_LOOPS = [
+    Case(replace(P4, event_loop=EventLoopCosts(0.05, 0.1, shares_cpu=False)), 30.0, 0.06),
+    Case(replace(P4, event_loop=EventLoopCosts(0.6, 0.5, shares_cpu=False)), 30.0, 0.06),
 ]
 
 
@@ -107,8 +107,8 @@ def test_beyond_its_rate_a_replica_answers_what_its_curve_says(case, multiple):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("multiple", [1.1, 1.5])
-@pytest.mark.parametrize("case", [*VARIED, *FRONTS])
-def test_so_does_one_behind_a_front_or_with_batch_times_that_vary(case, multiple):
+@pytest.mark.parametrize("case", [*VARIED, *EVENT_LOOPS])
+def test_so_does_one_behind_an_event_loop_or_with_batch_times_that_vary(case, multiple):
     """At three times the rate, up to a tenth of it less is in time: not all refusals are free."""
     check(case, multiple)
 

@@ -10,7 +10,7 @@ from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
@@ -28,8 +28,8 @@ DEVICES = {
     "GPU, tight SLA": (GOOGLENET_P4.latency_ms, 12.0, 2307.0),
 }
 
-#: The rate at which a fast model behind a front holds 99% in 20 ms.
-FRONT_POSSIBLE_PER_S = 9434.0
+#: The rate at which a fast model behind an event loop holds 99% in 20 ms.
+EVENT_LOOP_POSSIBLE_PER_S = 9434.0
 
 
 def overloaded(device: str, factor: float, seconds: int) -> tuple[Scenario, float]:
@@ -55,11 +55,11 @@ def test_a_replica_in_overload_answers_in_time_what_is_possible(device: str, fac
     assert run.in_time.sum() >= 0.99 * answered  # hardly anything is answered late
 
 
-def front_overloaded(factor: float, batching: BatchingPolicy | None, retries: int) -> float:
-    """Return the answers in time, of those possible, of a fast model behind a slow front."""
-    front = FrontCosts(request_ms=0.1, batch_ms=0.15, shares_cpu=False)
-    fast = Profile("fast", "device", 0.02 + 0.001 * np.arange(1, 65), front=front)
-    counts = poisson_counts(factor * FRONT_POSSIBLE_PER_S, 3, np.random.default_rng(1))
+def event_loop_overloaded(factor: float, batching: BatchingPolicy | None, retries: int) -> float:
+    """Return the answers in time, of those possible, of a fast model behind a slow event loop."""
+    event_loop = EventLoopCosts(request_ms=0.1, batch_ms=0.15, shares_cpu=False)
+    fast = Profile("fast", "device", 0.02 + 0.001 * np.arange(1, 65), event_loop=event_loop)
+    counts = poisson_counts(factor * EVENT_LOOP_POSSIBLE_PER_S, 3, np.random.default_rng(1))
     scenario = Scenario(
         fast,
         ServiceLevelObjective(20.0, 99.0),
@@ -69,31 +69,31 @@ def front_overloaded(factor: float, batching: BatchingPolicy | None, retries: in
         batching=batching,
     )
     run = simulate(scenario, FixedFleet(1))
-    assert run.bottleneck == "front"
-    return float(run.in_time.sum()) / (3 * FRONT_POSSIBLE_PER_S)
+    assert run.bottleneck == "event_loop"
+    return float(run.in_time.sum()) / (3 * EVENT_LOOP_POSSIBLE_PER_S)
 
 
 @pytest.mark.parametrize(("factor", "share"), [(1.05, 0.95), (1.5, 0.9), (4.0, 0.45)])
-def test_an_overloaded_front_answers_in_time_what_refusing_leaves_it_time_for(
+def test_an_overloaded_event_loop_answers_in_time_what_refusing_leaves_it_time_for(
     factor: float, share: float
 ) -> None:
     # A refusal costs a tenth. At 4 times the rate, refusals leave 0.7 of the time, and the queue's
     # swings take some of that.
     batching = BatchingPolicy.from_control_limit(64, 64)
-    assert share <= front_overloaded(factor, batching, retries=0) <= 1.05
+    assert share <= event_loop_overloaded(factor, batching, retries=0) <= 1.05
 
 
-def test_what_the_only_front_refuses_is_not_sent_back_to_it() -> None:
+def test_what_the_only_event_loop_refuses_is_not_sent_back_to_it() -> None:
     # Otherwise refusals take all of its time: five retries leave 0.06 of the answers.
     batching = BatchingPolicy.from_control_limit(64, 64)
-    shares = [front_overloaded(1.5, batching, retries) for retries in (0, 5)]
+    shares = [event_loop_overloaded(1.5, batching, retries) for retries in (0, 5)]
     assert min(shares) >= 0.9
     assert shares[0] == pytest.approx(shares[1], abs=0.03)
 
 
 @pytest.mark.slow
-def test_in_overload_a_replica_spares_its_front_small_batches() -> None:
-    assert front_overloaded(1.5, None, retries=0) >= 0.9
+def test_in_overload_a_replica_spares_its_event_loop_small_batches() -> None:
+    assert event_loop_overloaded(1.5, None, retries=0) >= 0.9
 
 
 @pytest.mark.slow

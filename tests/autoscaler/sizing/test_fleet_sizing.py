@@ -87,8 +87,8 @@ def test_a_fleet_serves_what_its_devices_can_because_a_refused_request_is_retrie
     assert sizing(WITHOUT_CURVE).fleet_rate_per_s(retries=5) is None
 
 
-@pytest.mark.parametrize("bottleneck", ["front", "neither"])
-def test_a_front_serves_no_more_in_a_fleet_than_alone(bottleneck):
+@pytest.mark.parametrize("bottleneck", ["event_loop", "neither"])
+def test_an_event_loop_serves_no_more_in_a_fleet_than_alone(bottleneck):
     limited = replace(REPORT, **bottleneck_to_floats(bottleneck))
     assert sizing(limited).fleet_rate_per_s(retries=5) == PER_REPLICA
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from deployments.batcher.event_loop_meter import EventLoopCounts, IterationSums
 from deployments.control.event_loop_fit import EventLoopFit
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
 from tests.support.event_loop_counts import event_loop_counts
 
@@ -42,7 +42,7 @@ def varied(seconds: int, seed: int = 0, **options: float) -> list[EventLoopCount
     return counts
 
 
-def fitted(counts: list[EventLoopCounts], costs: FrontCosts | None = None) -> EventLoopFit:
+def fitted(counts: list[EventLoopCounts], costs: EventLoopCosts | None = None) -> EventLoopFit:
     fit = EventLoopFit(costs)
     for one in counts:
         fit.observe(one, shares_cpu=False)
@@ -69,9 +69,9 @@ def test_idle_seconds_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "belief", [None, FrontCosts(0.02, 0.05, False), FrontCosts(1.0, 0.0, False)]
+    "belief", [None, EventLoopCosts(0.02, 0.05, False), EventLoopCosts(1.0, 0.0, False)]
 )
-def test_a_steady_load_fixes_the_cost_per_request(belief: FrontCosts | None) -> None:
+def test_a_steady_load_fixes_the_cost_per_request(belief: EventLoopCosts | None) -> None:
     """Two requests per batch, every second: only their sum can be measured."""
     fit = fitted([second(1000, 500)] * 60, belief)
     expected_ms = REQUEST_MS + BATCH_MS / 2
@@ -122,7 +122,7 @@ def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
     for one in varied(10):
         fit.observe(one, shares_cpu=False)
         revised.append(fit.revise())
-    first = next(number for number, front in enumerate(revised, 1) if front is not None)
+    first = next(number for number, event_loop in enumerate(revised, 1) if event_loop is not None)
     assert EventLoopFit.MIN_SECONDS <= first <= EventLoopFit.MIN_SECONDS + 1  # it forgets a little
     assert revised[first:] == (10 - first) * [None]
     assert fit.costs == revised[first - 1]
@@ -138,23 +138,23 @@ def test_few_requests_measure_nothing() -> None:
 
 @pytest.mark.slow
 def test_costs_that_rise_are_revised_once_and_those_that_fall_again() -> None:
-    fit = EventLoopFit(FrontCosts(REQUEST_MS, BATCH_MS, False))
+    fit = EventLoopFit(EventLoopCosts(REQUEST_MS, BATCH_MS, False))
     counts = [*varied(100), *varied(600, factor=2.0), *varied(1200)]
-    fronts = []
+    event_loops = []
     for number, one in enumerate(counts):
         fit.observe(one, shares_cpu=False)
         if number % 3 == 0 and fit.revise() is not None:
-            fronts.append((number, fit.costs))
-    assert fronts
-    assert 100 < fronts[0][0] < 300
-    assert len(fronts) <= 8
+            event_loops.append((number, fit.costs))
+    assert event_loops
+    assert 100 < event_loops[0][0] < 300
+    assert len(event_loops) <= 8
     assert fit.costs is not None
     assert fit.costs.ms_per_request(4.0) == pytest.approx(REQUEST_MS + BATCH_MS / 4, rel=0.3)
 
 
 def test_noise_revises_nothing() -> None:
     rng = np.random.default_rng(5)
-    fit = EventLoopFit(FrontCosts(REQUEST_MS, BATCH_MS, False))
+    fit = EventLoopFit(EventLoopCosts(REQUEST_MS, BATCH_MS, False))
     for one in varied(300):
         noisy = second(one.requests, one.batches, factor=float(rng.lognormal(0, 0.3)))
         fit.observe(noisy, shares_cpu=False)
@@ -184,23 +184,28 @@ def test_a_neighbor_that_ended_is_forgotten_within_a_minute() -> None:
 
 @pytest.mark.parametrize(
     ("request_ms", "batches", "expected"),
-    [(0.2, 1000, "device"), (0.2, 100, "front"), (0.6, 1000, "front"), (0.05, 62, "device")],
+    [
+        (0.2, 1000, "device"),
+        (0.2, 100, "event_loop"),
+        (0.6, 1000, "event_loop"),
+        (0.05, 62, "device"),
+    ],
 )
 def test_the_batch_size_in_use_decides_which_stage_is_slower(
     request_ms: float, batches: int, expected: str
 ) -> None:
     """A full batch of 16 costs the device 0.125 ms a request, a batch of one 0.5 ms."""
-    costs = FrontCosts(request_ms, 0.0, shares_cpu=False)
-    profile = Profile("m", "d", 0.4 + 0.1 * np.arange(1, 17), front=costs)
+    costs = EventLoopCosts(request_ms, 0.0, shares_cpu=False)
+    profile = Profile("m", "d", 0.4 + 0.1 * np.arange(1, 17), event_loop=costs)
     fit = fitted([second(1000, batches)])
     assert profile.bottleneck(1000.0, fit.mean_batch_size) == expected
 
 
 def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu() -> None:
-    fit = fitted(varied(20), FrontCosts(REQUEST_MS, BATCH_MS, True))
-    front = fit.revise()
-    assert front is not None
-    assert not front.shares_cpu
+    fit = fitted(varied(20), EventLoopCosts(REQUEST_MS, BATCH_MS, True))
+    event_loop = fit.revise()
+    assert event_loop is not None
+    assert not event_loop.shares_cpu
 
 
 @pytest.mark.slow
@@ -233,6 +238,6 @@ def test_any_counts_give_valid_costs(seconds: list[tuple[int, int, float, float,
             shares_cpu=False,
         )
         fit.revise()
-        assert fit.measured().request_ms >= 0  # FrontCosts has checked the rest
+        assert fit.measured().request_ms >= 0  # EventLoopCosts has checked the rest
         assert 0 <= fit.utilization <= 1
         assert fit.slowdown >= 1

@@ -71,49 +71,49 @@ def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> No
     assert (gaps >= REST_AFTER_REFIT * np.arange(1, gaps.size + 1)).all()
 
 
-def front_seconds(cost_ms: float) -> Observations:
+def event_loop_seconds(cost_ms: float) -> Observations:
     """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
-    front = event_loop_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
-    return Observations([], [], 0, [], front)
+    event_loop = event_loop_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
+    return Observations([], [], 0, [], event_loop)
 
 
-def test_the_front_is_measured_put_in_force_and_followed() -> None:
+def test_the_event_loop_is_measured_put_in_force_and_followed() -> None:
     corrections = ModelCorrections(PROFILE)
     in_force = []
     for tick in range(90):
-        corrections.observe(front_seconds(0.1 if tick < 40 else 0.2), 0.01)
+        corrections.observe(event_loop_seconds(0.1 if tick < 40 else 0.2), 0.01)
         if corrections.refit_profile():
-            assert corrections.profile.front is not None
-            in_force.append(corrections.profile.front.ms_per_request(2.0))
+            assert corrections.profile.event_loop is not None
+            in_force.append(corrections.profile.event_loop.ms_per_request(2.0))
     # Measured once, and revised when the average of all that it has seen is off by a quarter.
     assert in_force == [pytest.approx(cost, rel=0.1) for cost in (0.1, 0.14, 0.18)]
-    newest = corrections.newest_profile.front
+    newest = corrections.newest_profile.event_loop
     assert newest is not None
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
-def test_a_table_that_is_being_solved_is_not_begun_anew_for_a_front() -> None:
+def test_a_table_that_is_being_solved_is_not_begun_anew_for_an_event_loop() -> None:
     """Eight replicas on two cores began anew again and again, and answered 23% in time."""
     corrections = ModelCorrections(PROFILE)
     refits = 0
     for tick in range(120):
         cost_s = 1e-4 * (1 + tick // 30)
-        front = event_loop_counts(1000, 500, costs_s=(cost_s, 0.0, 0.0))
-        corrections.observe(Observations([], [], 0, [], front), 0.01)
+        event_loop = event_loop_counts(1000, 500, costs_s=(cost_s, 0.0, 0.0))
+        corrections.observe(Observations([], [], 0, [], event_loop), 0.01)
         refits += corrections.refit_profile(solving=True)
-    assert refits == 1  # the first time that the front is known
+    assert refits == 1  # the first time that the event loop is known
     while not corrections.refit_profile():
-        corrections.observe(front_seconds(0.4), 0.01)
+        corrections.observe(event_loop_seconds(0.4), 0.01)
 
 
 @pytest.mark.parametrize("shares_cpu", [True, False])
 def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
-    """Batches take 0.8 to 1.7 ms, by turns; the front takes 0.1 ms a request besides."""
+    """Batches take 0.8 to 1.7 ms, by turns; the event loop takes 0.1 ms a request besides."""
     corrections = ModelCorrections(Profile("m", "d", np.array([1.0, 1.0])))
     durations_s = np.linspace(0.8e-3, 1.7e-3, LatencyRefit.MIN_VARYING)
     batches = [BatchRecord(2, StartReason.FULL, 0, 0.0, s, None, False) for s in durations_s]
     for batch in batches:
-        tick = replace(front_seconds(0.1), batches=[batch], shares_cpu=shares_cpu)
+        tick = replace(event_loop_seconds(0.1), batches=[batch], shares_cpu=shares_cpu)
         corrections.observe(tick, 0.01)
         corrections.refit_profile()
     newest = corrections.newest_profile
@@ -122,27 +122,27 @@ def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     p90_ms = newest.latency_ms[1] * newest.latency_quantiles.ratios[4, 1]
     assert mean_ms == pytest.approx(1.25, rel=0.05)
     assert p90_ms == pytest.approx(1.61, rel=0.05)
-    assert newest.front is not None
-    assert newest.front.shares_cpu == shares_cpu
+    assert newest.event_loop is not None
+    assert newest.event_loop.shares_cpu == shares_cpu
 
 
-def test_the_front_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
+def test_the_event_loop_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
     corrections = ModelCorrections(PROFILE)
     revised_at = []
     for tick in range(1, 2 * REVISE_EVERY + 31):
-        corrections.observe(seen() if tick <= 2 * REVISE_EVERY else front_seconds(0.1), 0.01)
+        corrections.observe(seen() if tick <= 2 * REVISE_EVERY else event_loop_seconds(0.1), 0.01)
         if corrections.refit_profile():
-            revised_at.append((tick, corrections.profile.front is not None))
+            revised_at.append((tick, corrections.profile.event_loop is not None))
     assert revised_at[0] == (2 * REVISE_EVERY, False)
     assert revised_at[1][0] < 2 * REVISE_EVERY + REST_AFTER_REFIT
     assert revised_at[1][1]
 
 
-def test_a_profile_without_a_front_has_none_until_there_is_data() -> None:
+def test_a_profile_without_an_event_loop_has_none_until_there_is_data() -> None:
     corrections = ModelCorrections(PROFILE)
     corrections.observe(seen(), 0.01)
     assert corrections.newest_profile is corrections.profile
-    assert corrections.profile.front is None
+    assert corrections.profile.event_loop is None
 
 
 def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:

@@ -160,7 +160,7 @@ def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> 
     assert (seen.event_loop.batches, seen.event_loop.busy_s) == (2, pytest.approx(0.005, abs=1e-5))
 
 
-def test_batches_are_counted_by_the_meter_of_the_front_and_handed_over_with_the_rest() -> None:
+def test_batches_are_counted_by_the_meter_of_the_event_loop_and_handed_over_with_the_rest() -> None:
     loop = VirtualLoop()
     meter = EventLoopMeter(loop.call_soon, loop.call_later)
     observer = ReplicaObserver(SLA, meter)

@@ -134,10 +134,10 @@ async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
         # At once, although the new curve is not solved yet.
         report = report_of(service)
         assert report.sla_rate_per_s <= 1.05 * 200 < before.sla_rate_per_s
-        assert report.bottleneck == "front"
+        assert report.bottleneck == "event_loop"
         content = service.explain()
-        assert content["bottleneck"] == "front"
+        assert content["bottleneck"] == "event_loop"
         costs = content["event_loop"]
         assert costs["request_ms"] + costs["batch_ms"] / 4 == pytest.approx(5.0, rel=0.05)
         assert costs["utilization"] == pytest.approx(0.8)
-        assert content["profile"]["front"]["request_ms"] == costs["request_ms"]
+        assert content["profile"]["event_loop"]["request_ms"] == costs["request_ms"]

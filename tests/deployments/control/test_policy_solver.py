@@ -21,7 +21,7 @@ from deployments.control.policy_solver import (
 from deployments.control.solve_cache import SolveCache
 from deployments.control.worker_process import WorkerProcess
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -284,7 +284,10 @@ async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
         replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0)),
         replace(SOLVED, waiting_room=9),
         replace(SOLVED, admit_within_ms=9.2),
-        replace(SOLVED, profile=replace(WITH_ENERGY, front=FrontCosts(0.1, 0.2, shares_cpu=True))),
+        replace(
+            SOLVED,
+            profile=replace(WITH_ENERGY, event_loop=EventLoopCosts(0.1, 0.2, shares_cpu=True)),
+        ),
     ):
         assert not other.same_as(SOLVED)
         with pytest.raises(WorkerError, match="did not start"):
@@ -314,9 +317,9 @@ def test_the_first_table_starts_whenever_the_device_is_free() -> None:
 
 
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.7, 0.85])
-def test_the_first_table_leaves_a_front_beside_the_device_time(load: float) -> None:
-    front = FrontCosts(0.1, 0.15, shares_cpu=False)
-    profile = Profile("m", "d", 0.025 + 0.001 * np.arange(1, 17), front=front)
+def test_the_first_table_leaves_an_event_loop_beside_the_device_time(load: float) -> None:
+    event_loop = EventLoopCosts(0.1, 0.15, shares_cpu=False)
+    profile = Profile("m", "d", 0.025 + 0.001 * np.arange(1, 17), event_loop=event_loop)
     rate_per_s = load * profile.capacity_per_s
     policy = work_conserving_table(profile, Weights()).lookup(rate_per_s)
     assert policy.control_limit == 1 or load >= 0.3

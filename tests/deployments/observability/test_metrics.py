@@ -64,7 +64,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
         assert recorded["sojourn_queue_length_rows"].values == {(): [0]}
         assert recorded["sojourn_bottleneck"].values == {
             ("device",): [1.0],
-            ("front",): [0.0],
+            ("event_loop",): [0.0],
             ("neither",): [0.0],
         }
         (utilization,) = recorded["sojourn_event_loop_utilization_ratio"].values[()]

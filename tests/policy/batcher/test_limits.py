@@ -14,7 +14,7 @@ from policy.batcher.limits import (
     batch_size_within,
     limits_for,
 )
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
@@ -108,12 +108,12 @@ def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
 
 
 @given(request_ms=st.floats(0, 2), batch_ms=st.floats(0, 5))
-def test_a_front_on_the_devices_cpu_is_part_of_every_batch(
+def test_an_event_loop_on_the_devices_cpu_is_part_of_every_batch(
     request_ms: float, batch_ms: float
 ) -> None:
     device = profile(40)
-    front = FrontCosts(request_ms, batch_ms, shares_cpu=True)
-    limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
+    event_loop = EventLoopCosts(request_ms, batch_ms, shares_cpu=True)
+    limits = limits_for(replace(device, event_loop=event_loop), within(500), NO_DELAYS)
     sizes = np.arange(1, limits.max_batch_size + 1)
     np.testing.assert_allclose(
         limits.latency_ms, device.latency_ms[sizes - 1] + batch_ms + request_ms * sizes
@@ -121,10 +121,10 @@ def test_a_front_on_the_devices_cpu_is_part_of_every_batch(
     assert limits.answer_within_ms == 500
 
 
-def test_a_front_beside_the_device_takes_its_time_after_the_batch() -> None:
+def test_an_event_loop_beside_the_device_takes_its_time_after_the_batch() -> None:
     device = profile(40)
-    front = FrontCosts(0.1, 5.0, shares_cpu=False)
-    limits = limits_for(replace(device, front=front), within(500), NO_DELAYS)
+    event_loop = EventLoopCosts(0.1, 5.0, shares_cpu=False)
+    limits = limits_for(replace(device, event_loop=event_loop), within(500), NO_DELAYS)
     without = limits_for(device, within(495), NO_DELAYS)
     assert limits == replace(without, concurrency=limits.concurrency)
 
@@ -135,23 +135,27 @@ def test_a_front_beside_the_device_takes_its_time_after_the_batch() -> None:
     response_time_ms=st.floats(30, 1000),
     shares_cpu=st.booleans(),
 )
-def test_the_balancer_sends_what_the_front_handles_in_a_part_of_the_response_time(
+def test_the_balancer_sends_what_the_event_loop_handles_in_a_part_of_the_response_time(
     request_ms: float, batch_ms: float, response_time_ms: float, *, shares_cpu: bool
 ) -> None:
-    front = FrontCosts(request_ms, batch_ms, shares_cpu)
-    limits = limits_for(replace(profile(1), front=front), within(response_time_ms), NO_DELAYS)
+    event_loop = EventLoopCosts(request_ms, batch_ms, shares_cpu)
+    limits = limits_for(
+        replace(profile(1), event_loop=event_loop), within(response_time_ms), NO_DELAYS
+    )
     assert limits.concurrency is not None
-    # One batch on the device and one that gathers, whatever the front takes.
+    # One batch on the device and one that gathers, whatever the event loop takes.
     batches = limits.concurrency / limits.max_batch_size
     assert batches >= 2
-    handled_ms = limits.concurrency * front.ms_per_request(limits.max_batch_size)
+    handled_ms = limits.concurrency * event_loop.ms_per_request(limits.max_batch_size)
     assert batches == 2 or handled_ms <= 0.25 * response_time_ms + 2 * (request_ms + batch_ms)
 
 
 @pytest.mark.parametrize("options", [{"serve_late": True}, {}])
-def test_the_balancer_sends_as_many_as_come_where_all_are_served_or_the_front_is_not_known(
+def test_the_balancer_sends_as_many_as_come_where_all_are_served_or_the_event_loop_is_not_known(
     options: dict[str, bool],
 ) -> None:
-    front = FrontCosts(0.1, 0.0, shares_cpu=False) if options else None
-    limits = limits_for(replace(profile(40), front=front), within(500), NO_DELAYS, **options)
+    event_loop = EventLoopCosts(0.1, 0.0, shares_cpu=False) if options else None
+    limits = limits_for(
+        replace(profile(40), event_loop=event_loop), within(500), NO_DELAYS, **options
+    )
     assert limits.concurrency is None

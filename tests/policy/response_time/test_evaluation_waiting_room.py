@@ -11,7 +11,7 @@ from scipy.stats import poisson
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
 from policy.response_time.control_limit_chain import ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
@@ -122,11 +122,11 @@ def test_a_room_smaller_than_the_control_limit_is_refused(waiting_room):
         )
 
 
-@pytest.mark.parametrize("front", [None, FrontCosts(0.01, 0.01, shares_cpu=False)])
-def test_a_room_that_does_not_hold_what_a_table_waits_for_is_refused(front):
+@pytest.mark.parametrize("event_loop", [None, EventLoopCosts(0.01, 0.01, shares_cpu=False)])
+def test_a_room_that_does_not_hold_what_a_table_waits_for_is_refused(event_loop):
     """With four waiting, this table waits for six, and no more come in."""
     table = BatchingPolicy((0, 1, 0, 0, 0, 0, 6))
-    profile = replace(GOOGLENET_P4, front=front)
+    profile = replace(GOOGLENET_P4, event_loop=event_loop)
     with pytest.raises(InvalidInputError, match=r"waiting_room: must be at least 6, .* not 4"):
         evaluate(profile, table, 100.0, waiting_room=4)
     assert evaluate(profile, table, 100.0, waiting_room=6).mean_batch_size > 1

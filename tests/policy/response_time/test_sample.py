@@ -11,7 +11,7 @@ from scipy import stats
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -286,8 +286,10 @@ def test_an_event_loop_that_costs_nothing_changes_nothing(load):
     profile = gamma_times(PADDED, 0.2)
     policy = BatchingPolicy.from_control_limit(4, 32, 5.0)
     rate = load * profile.capacity_per_s
-    front = FrontCosts(0.0, 0.0, shares_cpu=False)
-    many, one = (evaluate(p, policy, rate) for p in (profile, replace(profile, front=front)))
+    event_loop = EventLoopCosts(0.0, 0.0, shares_cpu=False)
+    many, one = (
+        evaluate(p, policy, rate) for p in (profile, replace(profile, event_loop=event_loop))
+    )
     for percentile in (50, 95):
         error_ms = np.hypot(
             many.percentile_standard_error_ms(percentile),

@@ -1,11 +1,11 @@
-"""Policies where the front works beside the device."""
+"""Policies where the event loop works beside the device."""
 
 import numpy as np
 import pytest
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
@@ -14,17 +14,17 @@ from policy.response_time.evaluation import evaluate
 from policy.table import source_hash
 
 FAST_MS = 0.025 + 0.001 * np.arange(1, 17)
-COSTLY_FRONT = FrontCosts(0.08, 0.15, shares_cpu=False)
-FAST = Profile("mlp", "d", FAST_MS, front=COSTLY_FRONT)
+COSTLY_EVENT_LOOP = EventLoopCosts(0.08, 0.15, shares_cpu=False)
+FAST = Profile("mlp", "d", FAST_MS, event_loop=COSTLY_EVENT_LOOP)
 
 
 @pytest.mark.parametrize("objective", [Weights(), ServiceLevelObjective(20, 99)])
-def test_a_batch_that_costs_the_front_150_us_waits_for_company(objective):
+def test_a_batch_that_costs_the_event_loop_150_us_waits_for_company(objective):
     """The device takes 26 µs, so that by itself it would start each request alone."""
     rate = 6000.0
     alone = solve(Profile("mlp", "d", FAST_MS), rate, Weights())
     assert alone.policy.control_limit == 1
-    with pytest.raises(InfeasibleError, match="front"):
+    with pytest.raises(InfeasibleError, match="event loop"):
         evaluate(FAST, alone.policy, rate)
     solution = solve(FAST, rate, objective)
     assert solution.policy.control_limit > 1
@@ -49,9 +49,9 @@ def test_the_methods_for_the_device_alone_are_refused():
         solve(FAST, 1000.0, Weights(), method="policy_iteration")
 
 
-def test_a_rate_beyond_the_front_is_refused_by_name():
+def test_a_rate_beyond_the_event_loop_is_refused_by_name():
     for objective in (Weights(), ServiceLevelObjective(20, 99)):
-        with pytest.raises(InfeasibleError, match=r"the front \(event loop\)"):
+        with pytest.raises(InfeasibleError, match=r"the event loop"):
             solve(FAST, 11_500.0, objective)
 
 
@@ -60,7 +60,7 @@ def test_the_rate_within_the_sla_is_bound_by_the_slower_stage():
     objective = ServiceLevelObjective(20, 99)
     curve = solve_load_lateness_curve(FAST, objective, 256, admit_within_ms=20)
     assert 0.9 * FAST.capacity_per_s < curve.sla_rate_per_s < FAST.capacity_per_s
-    # The front passes on no more; if nothing were refused by time, all would be late.
+    # The event loop passes on no more; if nothing were refused by time, all would be late.
     assert curve.service_level(1.5 * curve.sla_rate_per_s) == pytest.approx(0.99 / 1.5, abs=1e-3)
     assert curve.late_share(1.5 * curve.sla_rate_per_s) > 0.99
     device = solve_load_lateness_curve(Profile("mlp", "d", FAST_MS), objective, 256)
@@ -68,25 +68,28 @@ def test_the_rate_within_the_sla_is_bound_by_the_slower_stage():
 
 
 @pytest.mark.slow
-def test_the_rate_within_the_sla_counts_a_front_on_the_same_cpu():
+def test_the_rate_within_the_sla_counts_an_event_loop_on_the_same_cpu():
     objective = ServiceLevelObjective(20, 99)
-    serial = Profile("mlp", "d", FAST_MS, front=FrontCosts(0.08, 0.15, shares_cpu=True))
+    serial = Profile("mlp", "d", FAST_MS, event_loop=EventLoopCosts(0.08, 0.15, shares_cpu=True))
     curve = solve_load_lateness_curve(serial, objective, 256)
     same = solve_load_lateness_curve(serial.serial(), objective, 256)
     assert curve == same
     assert curve.sla_rate_per_s < serial.capacity_per_s < FAST.capacity_per_s
 
 
-def test_tables_of_other_fronts_have_other_names():
+def test_tables_of_other_event_loops_have_other_names():
     objective = ServiceLevelObjective(20, 99)
-    fronts = [None, COSTLY_FRONT, FrontCosts(0.08, 0.15, shares_cpu=True)]
-    names = {source_hash(Profile("mlp", "d", FAST_MS, front=front), objective) for front in fronts}
+    event_loops = [None, COSTLY_EVENT_LOOP, EventLoopCosts(0.08, 0.15, shares_cpu=True)]
+    names = {
+        source_hash(Profile("mlp", "d", FAST_MS, event_loop=event_loop), objective)
+        for event_loop in event_loops
+    }
     assert len(names) == 3
 
 
-def test_a_search_that_begins_at_a_limit_that_overloads_the_front_finds_the_best():
-    """With a max wait, neither single requests nor the least limit for the front keep up here."""
-    profile = Profile("mlp", "d", FAST_MS, front=FrontCosts(0.1, 0.15, shares_cpu=False))
+def test_a_search_that_begins_at_a_limit_that_overloads_the_event_loop_finds_the_best():
+    """With a max wait, neither single requests nor the event loop's least limit keep up here."""
+    profile = Profile("mlp", "d", FAST_MS, event_loop=EventLoopCosts(0.1, 0.15, shares_cpu=False))
     rate, weights = 0.6 * profile.capacity_per_s, Weights(1, 0, max_wait_ms=2)
     start = BatchingPolicy.from_control_limit(1, 16, 2)
     warm, cold = solve(profile, rate, weights, start=start), solve(profile, rate, weights)

@@ -14,7 +14,7 @@ from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -61,7 +61,7 @@ def policies(draw):
     return BatchingPolicy((0, *sizes, draw(st.integers(1, largest))), wait_ms)
 
 
-#: Front and device take turns to be the bottleneck; whole times let their events coincide.
+#: Event loop and device take turns to be the bottleneck; whole times let their events coincide.
 COSTS_MS = st.sampled_from([0.0, 0.25, 1.0, 3.0]) | st.floats(0, 5)
 
 
@@ -75,7 +75,7 @@ def profiles(draw):
         10 + latency_ms,
         idle_power_w=draw(st.sampled_from([None, 0.5])),
         latency_quantiles=draw(st.sampled_from(QUANTILES)),
-        front=draw(st.none() | st.builds(FrontCosts, COSTS_MS, COSTS_MS, st.booleans())),
+        event_loop=draw(st.none() | st.builds(EventLoopCosts, COSTS_MS, COSTS_MS, st.booleans())),
     )
 
 
@@ -151,12 +151,12 @@ def test_both_engines_agree_request_by_request(scenario, numbers):
 
 
 @pytest.mark.parametrize("largest", [1, 4])
-def test_a_front_that_takes_no_time_reads_each_request_that_was_held_before_the_next(largest):
+def test_an_event_loop_that_takes_no_time_reads_each_request_that_was_held_before_the_next(largest):
     """For one second there is no replica. Then each held request finds the last one read."""
     latency_ms = np.linspace(20, 22, largest)
-    front = FrontCosts(request_ms=0.0, batch_ms=0.1, shares_cpu=False)
+    event_loop = EventLoopCosts(request_ms=0.0, batch_ms=0.1, shares_cpu=False)
     scenario = Scenario(
-        Profile("model", "device", latency_ms, front=front),
+        Profile("model", "device", latency_ms, event_loop=event_loop),
         ServiceLevelObjective(500.0, 99.0),
         np.full(4, 200),
         start_time=StartTime(0.0),

@@ -1,9 +1,9 @@
-"""What a request costs a replica's front: its event loop, before and after the device.
+"""What a request costs a replica's event loop: its event loop, before and after the device.
 
-The front reads, parses and checks each request and writes its answer; each batch costs it the
+The event loop reads, parses and checks each request and writes its answer; each batch costs it the
 hand-over and the wake-ups besides. In a profile's file::
 
-    "front": {"request_ms": 0.08, "batch_ms": 0.15, "shares_cpu": true}
+    "event_loop": {"request_ms": 0.08, "batch_ms": 0.15, "shares_cpu": true}
 """
 
 import math
@@ -15,8 +15,8 @@ from policy.profile_values import check_keys, check_number
 
 
 @dataclass(frozen=True)
-class FrontCosts:
-    """The time that the front takes per request and per batch.
+class EventLoopCosts:
+    """The time that the event loop takes per request and per batch.
 
     Attributes
     ----------
@@ -26,8 +26,8 @@ class FrontCosts:
         Time of the event loop per batch: hand-over, wake-ups, delivery.
     shares_cpu : bool
         Whether batches are computed on the CPU that the event loop runs on, or keep the
-        interpreter's lock. Then front and device take turns, as one server (serial). Otherwise the
-        device works beside the front (tandem): a GPU, or a CPU of its own.
+        interpreter's lock. Then event loop and device take turns, as one server (serial). Otherwise
+        the device works beside the event loop (tandem): a GPU, or a CPU of its own.
 
     Raises
     ------
@@ -42,22 +42,22 @@ class FrontCosts:
     def __post_init__(self) -> None:
         for name in ("request_ms", "batch_ms"):
             value = getattr(self, name)
-            check_number("front", name, value)
+            check_number("event_loop", name, value)
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidInputError(
-                    f"front: {name} must be a finite number of at least 0, not {value:g}"
+                    f"event loop: {name} must be a finite number of at least 0, not {value:g}"
                 )
         if not isinstance(self.shares_cpu, bool):
             raise InvalidInputError(
-                f"front: shares_cpu must be true or false, not {self.shares_cpu!r}"
+                f"event loop: shares_cpu must be true or false, not {self.shares_cpu!r}"
             )
 
     def ms_per_request(self, batch_size: float) -> float:
-        """Return the front's time per request where batches have `batch_size` on average."""
+        """Return the event loop's time per request where batches have `batch_size` on average."""
         return self.request_ms + self.batch_ms / batch_size
 
     @classmethod
-    def from_dict(cls, content: object) -> "FrontCosts":
+    def from_dict(cls, content: object) -> "EventLoopCosts":
         """Make the costs from the content of a profile file.
 
         Raises
@@ -65,7 +65,7 @@ class FrontCosts:
         InvalidInputError
             The content is not an object with these keys, or a value is out of range.
         """
-        return cls(**check_keys("front", content, [field.name for field in fields(cls)]))
+        return cls(**check_keys("event_loop", content, [field.name for field in fields(cls)]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for a profile file."""

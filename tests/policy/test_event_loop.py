@@ -1,4 +1,4 @@
-"""What requests cost the front, in a profile: its file, its capacity, its bottleneck."""
+"""What requests cost the event loop, in a profile: its file, its capacity, its bottleneck."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
@@ -15,22 +15,22 @@ LATENCY_MS = np.array([1.0, 1.2, 1.4, 1.6])
 costs_ms = st.floats(0, 5)
 
 
-def profile_with(front: FrontCosts | None, **others: object) -> Profile:
-    return Profile("m", "d", LATENCY_MS, front=front, **others)
+def profile_with(event_loop: EventLoopCosts | None, **others: object) -> Profile:
+    return Profile("m", "d", LATENCY_MS, event_loop=event_loop, **others)
 
 
-def test_a_profile_keeps_its_front_and_cpus_in_its_file():
-    profile = profile_with(FrontCosts(0.1, 0.2, shares_cpu=False), cpus=1.5)
+def test_a_profile_keeps_its_event_loop_and_cpus_in_its_file():
+    profile = profile_with(EventLoopCosts(0.1, 0.2, shares_cpu=False), cpus=1.5)
     content = profile.to_dict()
-    assert content["front"] == {"request_ms": 0.1, "batch_ms": 0.2, "shares_cpu": False}
+    assert content["event_loop"] == {"request_ms": 0.1, "batch_ms": 0.2, "shares_cpu": False}
     again = Profile.from_dict(content)
-    assert (again.front, again.cpus) == (profile.front, 1.5)
-    assert again.up_to(2).front == profile.front
-    assert "front" not in profile_with(None).to_dict()
+    assert (again.event_loop, again.cpus) == (profile.event_loop, 1.5)
+    assert again.up_to(2).event_loop == profile.event_loop
+    assert "event_loop" not in profile_with(None).to_dict()
 
 
 @pytest.mark.parametrize(
-    ("front", "message"),
+    ("event_loop", "message"),
     [
         ({"request_ms": 1.0}, "keys request_ms, batch_ms, shares_cpu"),
         ([1.0, 2.0], "must be an object"),
@@ -39,9 +39,9 @@ def test_a_profile_keeps_its_front_and_cpus_in_its_file():
         ({"request_ms": 1.0, "batch_ms": 0.0, "shares_cpu": 1}, "must be true or false, not 1"),
     ],
 )
-def test_a_malformed_front_is_refused(front, message):
+def test_a_malformed_event_loop_is_refused(event_loop, message):
     with pytest.raises(InvalidInputError, match=message):
-        Profile.from_dict({"latency_ms": [1.0], "front": front})
+        Profile.from_dict({"latency_ms": [1.0], "event_loop": event_loop})
 
 
 def test_cpus_must_be_above_zero():
@@ -52,57 +52,57 @@ def test_cpus_must_be_above_zero():
 @settings(derandomize=True)
 @given(request_ms=costs_ms, batch_ms=costs_ms)
 def test_in_serial_a_batch_takes_the_time_of_both(request_ms, batch_ms):
-    serial = profile_with(FrontCosts(request_ms, batch_ms, shares_cpu=True)).serial()
+    serial = profile_with(EventLoopCosts(request_ms, batch_ms, shares_cpu=True)).serial()
     expected_ms = LATENCY_MS + batch_ms + request_ms * np.arange(1, 5)
     np.testing.assert_allclose(serial.latency_ms, expected_ms)
-    assert serial.front is None
+    assert serial.event_loop is None
     assert serial.serial() is serial
 
 
-def test_in_serial_the_front_adds_no_variation_and_idle_power_only():
+def test_in_serial_the_event_loop_adds_no_variation_and_idle_power_only():
     quantiles = LatencyQuantiles(np.array([50.0, 99.0]), np.array([[1.0] * 4, [2.0] * 4]))
     profile = profile_with(
-        FrontCosts(0.5, 0.25, shares_cpu=True),
+        EventLoopCosts(0.5, 0.25, shares_cpu=True),
         energy_mj=10 * LATENCY_MS,
         idle_power_w=4.0,
         latency_quantiles=quantiles,
     )
     serial = profile.serial()
-    front_ms = serial.latency_ms - LATENCY_MS
+    event_loop_ms = serial.latency_ms - LATENCY_MS
     np.testing.assert_allclose(
-        serial.latency_quantiles.ratios[1] * serial.latency_ms, 2 * LATENCY_MS + front_ms
+        serial.latency_quantiles.ratios[1] * serial.latency_ms, 2 * LATENCY_MS + event_loop_ms
     )
-    np.testing.assert_allclose(serial.energy_mj, 10 * LATENCY_MS + 4 * front_ms)
+    np.testing.assert_allclose(serial.energy_mj, 10 * LATENCY_MS + 4 * event_loop_ms)
 
 
-def test_a_front_beside_the_device_stays_a_stage_of_its_own():
-    profile = profile_with(FrontCosts(0.5, 0.25, shares_cpu=False))
+def test_an_event_loop_beside_the_device_stays_a_stage_of_its_own():
+    profile = profile_with(EventLoopCosts(0.5, 0.25, shares_cpu=False))
     assert profile.serial() is profile
 
 
 @settings(derandomize=True)
 @given(request_ms=costs_ms, batch_ms=costs_ms)
 def test_the_capacity_in_tandem_is_that_of_the_slower_stage(request_ms, batch_ms):
-    profile = profile_with(FrontCosts(request_ms, batch_ms, shares_cpu=False))
+    profile = profile_with(EventLoopCosts(request_ms, batch_ms, shares_cpu=False))
     by_size = [
         1e3 * size / max(ms, batch_ms + size * request_ms)
         for size, ms in enumerate(LATENCY_MS, start=1)
     ]
     assert profile.capacity_per_s == pytest.approx(max(by_size))
     assert by_size[profile.best_batch_size - 1] == pytest.approx(max(by_size))
-    serial = profile_with(FrontCosts(request_ms, batch_ms, shares_cpu=True))
+    serial = profile_with(EventLoopCosts(request_ms, batch_ms, shares_cpu=True))
     assert serial.capacity_per_s == pytest.approx(serial.serial().capacity_per_s)
 
 
 def test_the_bottleneck_is_the_stage_that_spends_more_per_request():
-    profile = profile_with(FrontCosts(0.6, 0.2, shares_cpu=False))
+    profile = profile_with(EventLoopCosts(0.6, 0.2, shares_cpu=False))
     assert profile.bottleneck(100.0) == "device"  # alone: 0.8 against 1 ms
-    assert profile.bottleneck(1400.0) == "front"  # in twos: 0.7 against 0.6 ms
-    assert profile.bottleneck(100.0, mean_batch_size=4) == "front"
+    assert profile.bottleneck(1400.0) == "event_loop"  # in twos: 0.7 against 0.6 ms
+    assert profile.bottleneck(100.0, mean_batch_size=4) == "event_loop"
     assert profile_with(None).bottleneck(100.0) == "device"
 
 
-def test_a_rate_beyond_the_front_is_refused_by_name():
-    profile = profile_with(FrontCosts(2.0, 0.0, shares_cpu=False))
-    with pytest.raises(InfeasibleError, match="500 per second that the front"):
+def test_a_rate_beyond_the_event_loop_is_refused_by_name():
+    profile = profile_with(EventLoopCosts(2.0, 0.0, shares_cpu=False))
+    with pytest.raises(InfeasibleError, match="500 per second that the event loop"):
         profile.arrivals_per_ms(600.0)

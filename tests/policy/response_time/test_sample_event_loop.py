@@ -1,4 +1,4 @@
-"""Front and device in tandem: against an independent event simulation, and against known limits."""
+"""Event loop and device in tandem, against an independent simulation and known limits."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
-from policy.front import FrontCosts
+from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -17,10 +17,10 @@ from tests.support.tandem_simulation import simulate_tandem
 P4_MS = GOOGLENET_P4.latency_ms
 LINEAR_MS = 0.1 + 0.09 * np.arange(1, 17)
 FAST_MS = 0.025 + 0.001 * np.arange(1, 65)
-FRONTS = {
-    "device": (P4_MS, FrontCosts(0.05, 0.1, shares_cpu=False)),
-    "balanced": (LINEAR_MS, FrontCosts(0.09, 0.05, shares_cpu=False)),
-    "front": (FAST_MS, FrontCosts(0.08, 0.15, shares_cpu=False)),
+EVENT_LOOPS = {
+    "device": (P4_MS, EventLoopCosts(0.05, 0.1, shares_cpu=False)),
+    "balanced": (LINEAR_MS, EventLoopCosts(0.09, 0.05, shares_cpu=False)),
+    "event_loop": (FAST_MS, EventLoopCosts(0.08, 0.15, shares_cpu=False)),
 }
 # Bottleneck, control limit, max wait and rate; then p50, p95, p99 of five runs of 250,000 requests
 # of `simulate_tandem` (seeds 0 to 4), and the mean batch size.
@@ -33,15 +33,15 @@ SIMULATED = [
     ("balanced", 1, None, 5800.0, (0.6565, 1.2293, 1.5626), 1.643),
     ("balanced", 1, None, 8600.0, (1.3948, 2.9369, 3.8506), 3.971),
     ("balanced", 4, 2.0, 5800.0, (0.9764, 1.5534, 1.8955), 4.138),
-    ("front", 1, None, 1200.0, (0.2560, 0.5129, 0.6883), 1.000),
-    ("front", 4, None, 5100.0, (0.6293, 1.2758, 1.6756), 4.000),
-    ("front", 16, None, 7700.0, (1.3674, 2.5979, 3.1188), 16.000),
+    ("event_loop", 1, None, 1200.0, (0.2560, 0.5129, 0.6883), 1.000),
+    ("event_loop", 4, None, 5100.0, (0.6293, 1.2758, 1.6756), 4.000),
+    ("event_loop", 16, None, 7700.0, (1.3674, 2.5979, 3.1188), 16.000),
 ]
 
 
 def tandem(bottleneck: str, **others: object) -> Profile:
-    latency_ms, front = FRONTS[bottleneck]
-    return Profile(bottleneck, "d", latency_ms, front=front, **others)
+    latency_ms, event_loop = EVENT_LOOPS[bottleneck]
+    return Profile(bottleneck, "d", latency_ms, event_loop=event_loop, **others)
 
 
 def percentiles_ms(evaluation, percentiles=(50, 95, 99)):
@@ -68,21 +68,23 @@ def test_percentiles_are_within_3_percent_of_a_simulation(
 def test_the_simulation_gives_these_percentiles(
     bottleneck, limit, wait_ms, rate, expected_ms, size
 ):
-    latency_ms, front = FRONTS[bottleneck]
+    latency_ms, event_loop = EVENT_LOOPS[bottleneck]
     policy = BatchingPolicy.from_control_limit(limit, latency_ms.size, wait_ms)
-    responses_ms, _, mean_size = simulate_tandem(latency_ms, front, policy, rate, 100_000, seed=0)
+    responses_ms, _, mean_size = simulate_tandem(
+        latency_ms, event_loop, policy, rate, 100_000, seed=0
+    )
     p50, p95, p99 = np.percentile(responses_ms, (50, 95, 99)) / np.array(expected_ms)
     assert (p50, p95) == pytest.approx((1, 1), rel=0.05)
     assert p99 == pytest.approx(1, rel=0.12)  # three standard errors of so short a run
     assert mean_size == pytest.approx(size, rel=0.02)
 
 
-@pytest.mark.parametrize("bottleneck", FRONTS)
+@pytest.mark.parametrize("bottleneck", EVENT_LOOPS)
 def test_a_table_that_leaves_requests_behind_is_followed_too(bottleneck):
-    latency_ms, front = FRONTS[bottleneck]
+    latency_ms, event_loop = EVENT_LOOPS[bottleneck]
     policy = BatchingPolicy((0, 0, 0, 3, 2, 3, 4), max_wait_ms=5.0)
     rate = 800.0
-    simulated_ms, _, size = simulate_tandem(latency_ms, front, policy, rate, 20_000, seed=1)
+    simulated_ms, _, size = simulate_tandem(latency_ms, event_loop, policy, rate, 20_000, seed=1)
     evaluation = evaluate(tandem(bottleneck), policy, rate)
     expected_ms = np.percentile(simulated_ms, (50, 95))
     assert percentiles_ms(evaluation, (50, 95)) == pytest.approx(expected_ms, rel=0.05)
@@ -97,7 +99,7 @@ def test_batch_times_that_vary_are_drawn_from_their_quantiles():
     profile = tandem("device", latency_quantiles=LatencyQuantiles(percentiles, ratios))
     policy = BatchingPolicy.from_control_limit(1, 32)
     simulated_ms, _, _ = simulate_tandem(
-        P4_MS, profile.front, policy, 1000.0, 40_000, seed=2, variation=0.3
+        P4_MS, profile.event_loop, policy, 1000.0, 40_000, seed=2, variation=0.3
     )
     expected_ms = np.percentile(simulated_ms, (50, 95))
     found_ms = percentiles_ms(evaluate(profile, policy, 1000.0), (50, 95))
@@ -106,13 +108,13 @@ def test_batch_times_that_vary_are_drawn_from_their_quantiles():
     assert constant_ms[1] < 0.95 * expected_ms[1]
 
 
-def test_a_table_with_batch_times_that_vary_needs_no_front():
+def test_a_table_with_batch_times_that_vary_needs_no_event_loop():
     sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
     percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
     ratios = np.repeat(np.percentile(sample, percentiles)[:, None], 32, axis=1)
     profile = Profile("m", "d", P4_MS, latency_quantiles=LatencyQuantiles(percentiles, ratios))
     policy = BatchingPolicy((0, 0, 2, 2, 4, 4, 4, 4, 8), max_wait_ms=3.0)
-    free = FrontCosts(0.0, 0.0, shares_cpu=False)
+    free = EventLoopCosts(0.0, 0.0, shares_cpu=False)
     simulated_ms, _, _ = simulate_tandem(P4_MS, free, policy, 1200.0, 40_000, seed=4, variation=0.3)
     expected_ms = np.percentile(simulated_ms, (50, 95))
     found_ms = percentiles_ms(evaluate(profile, policy, 1200.0), (50, 95))
@@ -120,10 +122,10 @@ def test_a_table_with_batch_times_that_vary_needs_no_front():
 
 
 def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
-    latency_ms, front = FRONTS["device"]
+    latency_ms, event_loop = EVENT_LOOPS["device"]
     policy = BatchingPolicy.from_control_limit(1, 4)
     _, refused, _ = simulate_tandem(
-        latency_ms, front, policy, 1800.0, 20_000, seed=3, waiting_room=6
+        latency_ms, event_loop, policy, 1800.0, 20_000, seed=3, waiting_room=6
     )
     evaluation = evaluate(tandem("device"), policy, 1800.0, waiting_room=6)
     assert refused > 0.05
@@ -132,10 +134,12 @@ def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
 
 @pytest.mark.parametrize("overload", [2.0, 10.0])
 @pytest.mark.parametrize("largest", [1, 4])
-def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_a_front(largest, overload):
+def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_an_event_loop(
+    largest, overload
+):
     """The requests refused, most of the arrivals, take no place among those served."""
     exact = Profile("m", "d", P4_MS, energy_mj=np.arange(40.0, 72.0), idle_power_w=1.0)
-    free = replace(exact, front=FrontCosts(0.0, 0.0, shares_cpu=False))
+    free = replace(exact, event_loop=EventLoopCosts(0.0, 0.0, shares_cpu=False))
     policy = BatchingPolicy.from_control_limit(1, largest)
     rate = overload * 1e3 * largest / P4_MS[largest - 1]
     expected, sampled = (evaluate(one, policy, rate, waiting_room=4) for one in (exact, free))
@@ -147,10 +151,12 @@ def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_a_front
 
 @pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-320])
 @pytest.mark.parametrize("wait_ms", [None, 4.0])
-def test_a_request_that_comes_alone_passes_front_and_device_however_rarely_it_comes(rate, wait_ms):
+def test_a_request_that_comes_alone_passes_event_loop_and_device_however_rarely_it_comes(
+    rate, wait_ms
+):
     profile = tandem("device", energy_mj=P4_MS)
     policy = BatchingPolicy.from_control_limit(1 if wait_ms is None else 2, 32, wait_ms)
-    alone_ms = (wait_ms or 0.05) + P4_MS[0] + 0.1  # the front reads during the wait
+    alone_ms = (wait_ms or 0.05) + P4_MS[0] + 0.1  # the event loop reads during the wait
     evaluation = evaluate(profile, policy, rate)
     assert evaluation.response_percentile_ms(50) == pytest.approx(alone_ms, rel=1e-4)
     assert evaluation.mean_response_ms == pytest.approx(alone_ms, rel=1e-3)
@@ -159,9 +165,9 @@ def test_a_request_that_comes_alone_passes_front_and_device_however_rarely_it_co
     assert evaluation.mean_power_w == pytest.approx(1e-3 * least * P4_MS[0], rel=1e-3)
 
 
-def test_a_device_that_takes_no_time_leaves_a_queue_before_the_front():
-    """M/D/1 before the front; each answer takes what a request does, and so another round."""
-    instant = Profile("m", "d", [1e-9], front=FrontCosts(1.0, 0.0, shares_cpu=False))
+def test_a_device_that_takes_no_time_leaves_a_queue_before_the_event_loop():
+    """M/D/1 before the event loop; each answer takes what a request does, and so another round."""
+    instant = Profile("m", "d", [1e-9], event_loop=EventLoopCosts(1.0, 0.0, shares_cpu=False))
     mean_ms = evaluate(instant, BatchingPolicy((0, 1)), 600.0).mean_response_ms
     # Pollaczek and Khinchine: a wait of ρs / 2(1 - ρ) before the service of 1 ms. The answer then
     # waits behind those who came meanwhile, of whom there are as many as one leaves behind: λ T.
@@ -169,21 +175,21 @@ def test_a_device_that_takes_no_time_leaves_a_queue_before_the_front():
     assert mean_ms == pytest.approx((wait_ms + 1) * (1 + 0.6), rel=0.02)
 
 
-def test_a_policy_that_the_front_cannot_keep_up_with_is_refused_by_name():
-    profile = tandem("front")
+def test_a_policy_that_the_event_loop_cannot_keep_up_with_is_refused_by_name():
+    profile = tandem("event_loop")
     at_once = BatchingPolicy.from_control_limit(1, 64)
     with pytest.raises(
-        InfeasibleError, match=r"in batches of 1.*, the front \(event loop\) does not keep up"
+        InfeasibleError, match=r"in batches of 1.*, the event loop does not keep up"
     ):
         evaluate(profile, at_once, 6000.0)
     assert evaluate(profile, BatchingPolicy.from_control_limit(8, 64), 6000.0).mean_batch_size >= 8
-    with pytest.raises(InfeasibleError, match=r"the front .* in batches of 64"):
+    with pytest.raises(InfeasibleError, match=r"the event loop .* in batches of 64"):
         evaluate(profile, at_once, 13_000.0, waiting_room=100)
 
 
-def test_a_serial_front_is_a_slower_device():
-    front = FrontCosts(0.05, 0.1, shares_cpu=True)
-    profile = Profile("m", "d", P4_MS, front=front)
+def test_a_serial_event_loop_is_a_slower_device():
+    event_loop = EventLoopCosts(0.05, 0.1, shares_cpu=True)
+    profile = Profile("m", "d", P4_MS, event_loop=event_loop)
     slower = Profile("m", "d", P4_MS + 0.1 + 0.05 * np.arange(1, 33))
     policy = BatchingPolicy.from_control_limit(3, 32, 4.0)
     assert percentiles_ms(evaluate(profile, policy, 1500.0)) == percentiles_ms(
