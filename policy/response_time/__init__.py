@@ -1,7 +1,7 @@
 """The response-time distribution of a batching policy.
 
 `evaluation.evaluate` is the entry: it computes control limits exactly, and samples all else.
-docs/response_times.md derives the equations, whose numbers the modules refer to:
+docs/policy.md derives the equations, whose numbers the modules refer to:
 
 ===========================  ===================================================================
 `control_limit_chain`        queue lengths at the starts of batches, under a control limit

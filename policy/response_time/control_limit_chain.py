@@ -4,7 +4,7 @@ A start finds :math:`m` requests in the queue and takes :math:`\min(m, B)`. If i
 what happens until the next start depends on the batch time alone. If it leaves some, the timer of
 the oldest of them matters too. Its age follows from the batch in which it arrived, so the equations
 stay linear (`ControlLimitChain._correct_running_timers`). Sections 2 and 3 of
-docs/response_times.md derive them.
+docs/policy.md derive them.
 """
 
 from dataclasses import dataclass

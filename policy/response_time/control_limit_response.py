@@ -9,7 +9,7 @@ Requests are counted per start of a batch, by their age when their own batch sta
 - Where the queue is short, the oldest request decides (its timer, the control limit), and the
   others are uniform over its age.
 
-Both are exact up to quadrature. Sections 4 and 5 of docs/response_times.md have the equations.
+Both are exact up to quadrature. docs/policy.md has the equations.
 """
 
 import numpy as np

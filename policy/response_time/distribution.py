@@ -2,7 +2,7 @@
 
 Requests are counted per batch start. A distribution collects *components*: requests whose response
 times have a density, atoms (requests of exactly one response time) and uniforms. Its cdf is the
-count up to a time over the count of all (docs/response_times.md, section 4).
+count up to a time over the count of all (docs/policy.md).
 """
 
 from typing import Protocol
@@ -42,7 +42,7 @@ class AgesAtStart:
     Row ``b`` holds the requests of batches that take :math:`\tau_b`. At age :math:`s`, the density
     :math:`o_b(s)` counts requests of exactly that age, and :math:`y_b(s)` counts requests whose
     age is uniform between 0 and :math:`s`. The requests with a response time of at most :math:`t`
-    are, with :math:`u_b = t - \tau_b` (equation 13 of docs/response_times.md),
+    are, with :math:`u_b = t - \tau_b` (equation 13 of docs/policy.md),
 
     .. math:: \sum_b \int_0^{u_b} (o_b(s) + y_b(s))\,ds + u_b \int_{u_b}^\infty y_b(s) / s\,ds .
 
@@ -96,7 +96,7 @@ class AgesInFullBatches:
     .. math:: \sum_{i \ge 1} w^i A(u - (f + n + i)\,\tau) ,
 
     where all but a few terms are complete and sum to a geometric series (equation 9a of
-    docs/response_times.md).
+    docs/policy.md).
 
     Parameters
     ----------

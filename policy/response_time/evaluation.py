@@ -4,7 +4,7 @@ There are two evaluators:
 
 - *Exact*: control limits with constant batch times, with and without a max wait and a waiting room.
   The queue at the starts of batches is a Markov chain; the ages of the requests in it follow from
-  the Poisson arrivals (docs/response_times.md). Percentiles are off by less than 0.003% for batches
+  the Poisson arrivals (docs/policy.md). Percentiles are off by less than 0.003% for batches
   of up to 32, less than 0.1% up to 256. Without batching the result is Crommelin's distribution of
   M/D/1, with a waiting room M/D/1/K, without any room Erlang's loss system; the tests compare.
 - *Sampled*: all else, that is tables that leave requests behind, batch times that vary

@@ -9,7 +9,7 @@ their timers have run off, and some batches pass before requests are counted.
 An event loop beside the device (`policy.event_loop`) makes for a second queue, whose lengths are
 not known. Both are followed on one long path. Small batches make the event loop busier; its busy
 periods delay a request and its answer; and it hands requests on at even intervals: so its times and
-the device's cannot be taken as independent (docs/response_times.md, section 10).
+the device's cannot be taken as independent (docs/policy.md).
 
 The draws are the same at every call, scaled to the rate: equal arguments give equal results, and
 policies are compared on the same arrivals.

@@ -7,7 +7,7 @@ batch, or by the timer of the oldest request. Long queues fall by :math:`e^{-x}`
 
 .. math:: \mathrm E\,e^{\theta S_b} = e^{b x}, \qquad \theta = \lambda (e^x - 1)
 
-(equations 1 to 3, 8 and 31 of docs/response_times.md).
+(equations 1 to 3 and 8 of docs/policy.md; with batch times that vary here).
 """
 
 from dataclasses import dataclass
