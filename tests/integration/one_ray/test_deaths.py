@@ -75,7 +75,9 @@ def test_large_bodies_survive_full_replicas(one_ray: Running) -> None:
 
     service = one_ray.serve_instead(
         fragile_document(
-            "SlowFragile", 2, max_queue_rows=1, late="serve", expert={"batch_size_limit": 1}
+            *("SlowFragile", 2),
+            late="serve",
+            expert={"max_queue_rows": 1, "batch_size_limit": 1},
         )
     )
     assert wait_for(lambda: service.servers_up() == 2)
