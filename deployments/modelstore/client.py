@@ -1,4 +1,4 @@
-"""The client's side: one connection per open model. While it is open, the model stays in memory."""
+"""Client of the model store. A model stays in memory while its connection is open."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Hold:
-    """A connection that holds a model; it ends when nothing refers to this object any more.
+    """A connection that keeps a model in memory. It closes when this object is garbage collected.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Hold:
         self.source, self.sharing = source, sharing
 
     def close(self) -> None:
-        """Give the model back."""
+        """Release the model."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -48,15 +48,9 @@ class Hold:
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A file of a model, as sealed memory.
+    """A model file in sealed memory.
 
-    Attributes
-    ----------
-    name : str
-    sha256 : str
-    size_bytes : int
-    descriptor : int
-        The caller's to close; a mapping stays valid without it.
+    The caller closes `descriptor`; a mapping stays valid without it.
     """
 
     name: str
@@ -110,7 +104,7 @@ def open_in_tier(
     socket_path: Path | None,
     timeout_s: float | None = None,
 ) -> tuple[socket.socket, dict[str, Any], list[int]]:
-    """Open a model in a tier of memory; return the connection, the grant and its descriptors.
+    """Open a model in one tier; return the connection, the grant and its descriptors.
 
     Parameters and errors are those of `open_model`.
     """
@@ -139,7 +133,7 @@ def ask(
     timeout_s: float | None = None,
     **options: Any,
 ) -> Any:
-    """Ask the manager for `stats` or to `verify`, or to `pin`, `unpin` or `evict` a model.
+    """Send an administrative request: `stats`, `verify`, `pin`, `unpin` or `evict`.
 
     Raises
     ------
@@ -154,7 +148,7 @@ def ask(
 
 
 def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:
-    """Return what the store knows of each model, by name.
+    """Return the models that the store knows, by name.
 
     Raises
     ------

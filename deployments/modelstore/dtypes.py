@@ -25,7 +25,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("f8"),
     "C64": np.dtype("c8"),
 }
-#: Torch's data types that numpy lacks, and so has as whole numbers above.
+#: Torch data types that numpy lacks; above they are whole numbers.
 TORCH_ONLY: Mapping[str, torch.dtype] = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,

@@ -26,34 +26,34 @@ class UnknownModelError(StoreError):
 
 
 class UntrustedFileError(StoreError):
-    """A file was refused and not cached: its digest, its length or its format is wrong."""
+    """A file was refused and not cached: its digest, length or format is wrong."""
 
 
 class FetchError(StoreError):
-    """The remote, or this machine's disk or memory, failed. Trying again may help."""
+    """The remote, or this machine's disk or memory, failed. A retry may help."""
 
 
 class StoreFullError(StoreError):
-    """The model does not fit into the tier's budget beside the models in use."""
+    """The model does not fit into the tier's budget while other models are in use."""
 
 
 class InUseError(StoreError):
-    """The model is in use or pinned, so it stays where it is."""
+    """The model is in use or pinned, so it stays."""
 
 
 class DeviceError(StoreError):
-    """The device, or its driver, refused."""
+    """The device or its driver failed."""
 
 
 class OutOfDeviceMemoryError(DeviceError):
-    """The device has no memory left, whatever the budget says."""
+    """The device has no free memory, whatever the budget."""
 
 
 class UnavailableError(StoreError):
-    """No manager answers on this machine, or it went away."""
+    """No manager answers on this machine, or it ended."""
 
 
-#: The errors that cross the socket, by name.
+#: Errors that cross the socket, by name.
 ERRORS: dict[str, type[StoreError]] = {
     error.__name__: error
     for error in (

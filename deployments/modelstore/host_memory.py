@@ -1,8 +1,8 @@
 """The host tier: one sealed memory file (memfd) per blob, which clients map.
 
-Once filled, a file is sealed: nobody, the manager included, can change its bytes or its size. It
-lives as long as any process has it open or mapped, so a client that outlives the manager keeps its
-weights, and the next manager can take them over from there.
+A filled file is sealed: nobody, including the manager, can change its bytes or size. It lives as
+long as any process has it open or mapped. A client that outlives the manager keeps its weights, and
+the next manager can recover them from there.
 """
 
 import fcntl
@@ -22,8 +22,7 @@ _MEMORY_FILE = re.compile(r"/memfd:(sojourn:[0-9a-f:]+) \(deleted\)", re.ASCII)
 class HostMemory:
     """The blobs in host memory.
 
-    It is made when the manager starts, and looks then for memory that processes still have of an
-    earlier manager, however that ended.
+    At its creation it looks for memory of an earlier manager that other processes still hold.
 
     Parameters
     ----------
@@ -45,9 +44,9 @@ class HostMemory:
 
     @contextmanager
     def fill(self, blob: Blob) -> Iterator[int]:
-        """Provide a memory file for a blob's bytes. On success it is sealed; on error, freed.
+        """Create a memory file for a blob's bytes. It is sealed on success and freed on error.
 
-        Write to it with `write_at`: to map fresh memory costs more than to copy into it.
+        Write to it with `write_at`, which is cheaper than mapping fresh memory.
 
         Raises
         ------
@@ -71,8 +70,8 @@ class HostMemory:
     def take_over(self, blob: Blob) -> bool:
         """Take over a blob that a process of this user still has from an earlier manager.
 
-        Its digest is checked after its seals, so nobody can change what was checked. Processes in
-        other containers are not seen.
+        Its digest is checked after its seals, so the checked bytes cannot change. Processes in
+        other containers are not visible.
         """
         if self.file_name(blob) not in self._left:
             return False
@@ -81,7 +80,7 @@ class HostMemory:
                 continue
             try:
                 descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:  # its process ended
+            except OSError:  # the process ended
                 continue
             if (
                 is_sealed(descriptor)
@@ -95,11 +94,11 @@ class HostMemory:
         return False
 
     def descriptor(self, blob: Blob) -> int:
-        """Return the blob's descriptor; it stays this object's."""
+        """Return the blob's descriptor, which stays this object's."""
         return self._descriptors[blob]
 
     def drop(self, blob: Blob) -> None:
-        """Free a blob, as far as no client still has it mapped."""
+        """Free a blob; clients that have it mapped keep it."""
         os.close(self._descriptors.pop(blob))
 
     def close(self) -> None:
@@ -123,7 +122,7 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def is_sealed(descriptor: int) -> bool:
-    """Tell whether nobody can change what the descriptor refers to."""
+    """Return whether the descriptor's content is immutable."""
     try:
         return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS)
     except OSError:
@@ -131,13 +130,13 @@ def is_sealed(descriptor: int) -> bool:
 
 
 def _held_by_others() -> Iterator[tuple[Path, str]]:
-    """Yield the memory files that other processes of this user have open, and their names."""
+    """Yield the memory files that other processes of this user have open, with their names."""
     for process in Path("/proc").glob("[0-9]*"):
         if process.name == str(os.getpid()):
             continue
-        with suppress(OSError):  # it ended, or is not this user's
+        with suppress(OSError):  # the process ended or is not this user's
             for link in (process / "fd").iterdir():
-                with suppress(FileNotFoundError):  # it was closed
+                with suppress(FileNotFoundError):  # the file was closed
                     if match := _MEMORY_FILE.fullmatch(os.readlink(link)):
                         yield link, match[1]
 

@@ -1,4 +1,4 @@
-"""What the store calls things: models by framework, name and version, and files by their digest."""
+"""Names in the store: models by framework, name and version, and files by digest."""
 
 import re
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from deployments.modelstore.errors import UnknownModelError
 from policy.errors import InvalidInputError
 
-#: Before a model's name where a file could be named, too.
+#: The prefix of a model's name where a file could be named, too.
 STORE_PREFIX = "store://"
 DEFAULT_FRAMEWORK = "pytorch"
 DEFAULT_VERSION = "1"
-#: The file beside a model's files that lists their digests, as `sha256sum` writes it.
+#: The list of a model's digests, in the format of `sha256sum`.
 SUMS = "SHA256SUMS"
 #: A grant passes one descriptor per file, and Linux passes at most 253 in one message.
 MAX_FILES = 250
 
-# No slash, no leading dot: a part is one path component that stays where it is put.
+# No slash, no leading dot: a part is one safe path component.
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)", re.ASCII)
 
@@ -73,7 +73,7 @@ Origin = tuple[ModelName, str]
 
 @dataclass(frozen=True)
 class Blob:
-    """The content of a file, which is what the store holds once, however many models contain it.
+    """The content of a file. The store holds it once, however many models contain it.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Manifest:
 
 
 def parse_sums(name: ModelName, text: str) -> dict[str, str]:
-    """Return the digest of each safetensors file that a model's `SHA256SUMS` lists, by file name.
+    """Return the digest of each safetensors file in a model's `SHA256SUMS`, by file name.
 
     Lines of other files, such as a tokenizer, are checked and left out.
 

@@ -1,4 +1,4 @@
-"""A folder that this user alone can read and write, in a place where others might be first."""
+"""A folder that only this user can read and write, below a folder that others may write to."""
 
 import os
 import stat
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 def make_private(folder: Path) -> Path:
-    """Make `folder`, if need be, and return it.
+    """Create `folder` if necessary and return it.
 
-    Its name may be known to other users, and its parent may be a folder that all can write to.
+    Other users may know its name and may write to its parent. Raises `OSError` if the folder cannot
+    be created or written, or if another user created it or could have put something there.
 
     Raises
     ------

@@ -1,7 +1,8 @@
-"""When not to share: a small model is copied where that is faster than mapping it.
+"""Cost comparison of sharing and copying: small models are copied where that is faster.
 
-TrIMS compares what sharing costs per object with what copying costs per byte (Dakkak et al., 2018,
-section 5.2). On the CPU an object is a file, which a client maps once, whatever its tensors.
+TrIMS compares the cost of sharing per object with the cost of copying per byte (Dakkak et al.,
+2018, section 5.2). On the CPU an object is a file, which a client maps once, however many tensors
+it has.
 """
 
 import fcntl
@@ -19,23 +20,23 @@ from typing import Any
 from deployments.modelstore.host_memory import SEALS, write_at
 from deployments.modelstore.names import Manifest
 
-#: A copy is memory that each process has for itself, so a larger model is always shared.
+#: Each process has its own copy, so larger models are always shared.
 MAX_COPIED_BYTES = 4 << 20
-#: The files that the costs are measured with; the models in question are as small.
+#: Sizes of the files with which the costs are measured; such models are as small.
 _SMALL_BYTES, _LARGE_BYTES = 4 << 10, 128 << 10
 _REPEATS = 15
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How a client takes a model, and the estimates that decided it.
+    """Whether a client maps or copies a model, and the estimates behind the decision.
 
     Attributes
     ----------
     shared : bool
         Whether it maps the store's memory; else it copies the bytes and gives the model back.
     share_us, copy_us : float or None
-        Estimated processor time of each way, in µs, the first reading included; None if the store
+        Estimated CPU time of each method, in µs, including the first read; None if the store
         always shares.
     """
 
@@ -46,14 +47,9 @@ class Sharing:
 
 @dataclass(frozen=True)
 class SharingCosts:
-    """What sharing and copying cost on this machine, in s of processor time.
+    """CPU time of sharing and copying on this machine, per file and per byte.
 
-    Attributes
-    ----------
-    share_s, copy_s : float
-        Per file.
-    share_s_per_byte, copy_s_per_byte : float
-        Per byte, the first reading included.
+    It includes the first read.
     """
 
     share_s: float
@@ -62,7 +58,7 @@ class SharingCosts:
     copy_s_per_byte: float
 
     def decide(self, manifest: Manifest) -> Sharing:
-        """Return how a client should take a model (TrIMS, section 5.2)."""
+        """Return whether a client should map or copy a model (TrIMS, section 5.2)."""
         files, size_bytes = len(manifest.files), sum(blob.size_bytes for _, blob in manifest.files)
         share_s = files * self.share_s + size_bytes * self.share_s_per_byte
         copy_s = files * self.copy_s + size_bytes * self.copy_s_per_byte
@@ -71,7 +67,7 @@ class SharingCosts:
 
     @property
     def shared_from_bytes(self) -> int:
-        """Size from which a model of one file is shared."""
+        """Smallest size at which a model of one file is shared."""
         saved_s = self.share_s - self.copy_s
         saved_s_per_byte = self.copy_s_per_byte - self.share_s_per_byte
         if saved_s <= 0:
@@ -81,22 +77,15 @@ class SharingCosts:
         return min(MAX_COPIED_BYTES, round(saved_s / saved_s_per_byte))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the costs, and the size from which a model of one file is shared."""
+        """Return the costs, and the smallest size at which a model of one file is shared."""
         return asdict(self) | {"shared_from_bytes": self.shared_from_bytes}
 
 
-def kept_costs(path: Path) -> SharingCosts:
-    """Return the costs that an earlier run on this machine measured, or measure and keep them.
+def cached_costs(path: Path) -> SharingCosts:
+    """Return the costs from the cache file at `path`, or measure and cache them.
 
-    Parameters
-    ----------
-    path : Path
-        The JSON file that keeps them. One that cannot be read or written is passed by.
-
-    Raises
-    ------
-    OSError
-        There is no memory to measure with.
+    A file that cannot be read or written is ignored. Raises `OSError` if there is no memory to
+    measure with.
     """
     machine = _machine()
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -112,7 +101,7 @@ def kept_costs(path: Path) -> SharingCosts:
 
 
 def measure_costs() -> SharingCosts:
-    """Measure both ways on two sealed files; it takes a few milliseconds.
+    """Measure both methods on two sealed files; it takes a few milliseconds.
 
     Raises
     ------
@@ -148,7 +137,7 @@ def _map(descriptor: int, size_bytes: int) -> mmap.mmap:
 
 
 def _line(take: Callable[[int, int], mmap.mmap | bytearray]) -> tuple[float, float]:
-    """Return the costs of a way per file and per byte: the line through two sizes."""
+    """Return the cost per file and per byte: the line through two sizes."""
     small_s, large_s = _median_s(take, _SMALL_BYTES), _median_s(take, _LARGE_BYTES)
     per_byte_s = max(0.0, (large_s - small_s) / (_LARGE_BYTES - _SMALL_BYTES))
     return max(0.0, small_s - per_byte_s * _SMALL_BYTES), per_byte_s
@@ -156,7 +145,7 @@ def _line(take: Callable[[int, int], mmap.mmap | bytearray]) -> tuple[float, flo
 
 def _median_s(take: Callable[[int, int], mmap.mmap | bytearray], size_bytes: int) -> float:
     descriptor = _sealed_zeros(size_bytes)
-    # They are kept until the end: memory that is freed and taken again costs less than fresh one.
+    # They are kept until the end: reused memory costs less than fresh memory.
     taken, seconds = [], []
     try:
         for _ in range(_REPEATS):
@@ -182,7 +171,7 @@ def _sealed_zeros(size_bytes: int) -> int:
 
 
 def _machine() -> str:
-    """Return what the costs depend on: the processor and the kernel."""
+    """Return the processor and the kernel, on which the costs depend."""
     processor = ""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

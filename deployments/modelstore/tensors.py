@@ -1,8 +1,8 @@
 """A model's weights as ordinary torch tensors on shared memory.
 
-The tensors lie in a private mapping of memory that all processes share: reading shares it, and a
-write copies the page and is seen by this `load_state_dict` alone. A model that is so small that
-copying it is faster (`deployments.modelstore.sharing`) is copied.
+The tensors lie in a private mapping of memory that all processes share. Reading shares it; a write
+copies the page and is visible to this `load_state_dict` only. Models so small that copying is
+faster are copied (`deployments.modelstore.sharing`).
 """
 
 import gc
@@ -110,7 +110,7 @@ def attach(
     *,
     share: bool = True,
 ) -> AttachedModel:
-    """Attach to a model of this machine's store, and say where the model was.
+    """Attach to a model of this machine's store, and return the tier that it was in.
 
     Parameters and errors are those of `load_state_dict`.
     """
@@ -137,7 +137,7 @@ def _attach_on_host(
     hold, files = open_model(name, on_progress, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     collecting = gc.isenabled()
-    # Thousands of new objects would have the collector walk all of torch's, some times over.
+    # Thousands of new objects would trigger several collections of all of torch's objects.
     gc.disable()
     try:
         for file in files:
@@ -174,8 +174,8 @@ def _tensor(content: _Mapping | bytearray, entry: TensorEntry) -> torch.Tensor:
         # Torch expects aligned elements; the format only recommends them.
         array = np.frombuffer(content[begin:end], dtype).reshape(shape).copy()
     else:
-        # By way of numpy, because that takes a third of the time of `torch.frombuffer` and a view.
-        # The tensor has a storage of its own, so that saving it does not save the whole file.
+        # By numpy, which takes a third of the time of `torch.frombuffer` and a view. The tensor has
+        # its own storage, so that saving it does not save the whole file.
         array = np.ndarray(shape, dtype, content, begin)
     tensor = torch.from_numpy(array)
     return tensor.view(TORCH_ONLY[name]) if name in TORCH_ONLY else tensor

@@ -1,7 +1,7 @@
-"""Messages between the manager and its clients, on a Unix socket that keeps message boundaries.
+"""Messages between the manager and its clients, on a Unix socket with message boundaries.
 
-A message is one JSON object, and may carry descriptors. The kernel tells each side the user of the
-other (SO_PEERCRED); `deployments.modelstore.manager.readers` says who is admitted and trusted.
+A message is one JSON object and may carry descriptors. The kernel identifies each side's user
+(SO_PEERCRED); `deployments.modelstore.manager.readers` decides who is admitted and trusted.
 """
 
 import array
@@ -34,7 +34,7 @@ def default_socket() -> Path:
 
 
 def make_socket() -> socket.socket:
-    """Return a socket of the kind that both sides use."""
+    """Return a socket of the protocol's kind."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE_BYTES)
     return made
@@ -68,7 +68,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user of the process at the other end."""
+    """Return the user of the peer process."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(raw)[1]
     return uid

@@ -1,4 +1,4 @@
-"""What the core asks its driver to do, and what it tells the holders of models."""
+"""Actions that the core orders from its driver, and messages to the holders of models."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from deployments.modelstore.names import Blob, Manifest, ModelName
 
 
 class Tier(IntEnum):
-    """Where a blob may be, fastest first. A blob reaches a tier from a tier below it.
+    """A place where a blob may be, fastest first. A blob is copied to a tier from a tier below.
 
-    `DEVICE` is the memory of a GPU (`deployments.modelstore.device`); a store need not have it.
+    `DEVICE` is the memory of a GPU (`deployments.modelstore.device`) and optional.
     """
 
     DEVICE = 0
@@ -21,12 +21,12 @@ class Tier(IntEnum):
 
 
 class Fault(Enum):
-    """Why a copy failed, as far as it decides what happens next.
+    """Cause of a failed copy.
 
-    `SOURCE`: the disk no longer has the right bytes, and the driver deleted
-    them; they are fetched again.
-    `TARGET`: the tier that was written has no room, whatever its budget says; it is left out.
-    `OTHER`: the remote failed, or served a wrong file; whoever waits for the blob is refused.
+    `SOURCE`: the disk no longer has the right bytes, and the driver has deleted them. They are
+    fetched again.
+    `TARGET`: the target tier has no room, whatever its budget. The tier is skipped.
+    `OTHER`: the remote failed or served a wrong file. Opens that wait for the blob are refused.
     """
 
     SOURCE = "source"
@@ -36,14 +36,14 @@ class Fault(Enum):
 
 @dataclass(frozen=True)
 class Resolve:
-    """Find out the files of a model; answer with `resolved` or `resolve_failed`."""
+    """Look up the files of a model. The driver answers with `resolved` or `resolve_failed`."""
 
     name: ModelName
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Copy a blob up; answer with `copied` or `copy_failed`, and `copy_progress` in between."""
+    """Copy a blob up. The driver answers with `copy_progress`, then `copied` or `copy_failed`."""
 
     blob: Blob
     source: Tier
@@ -52,7 +52,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Drop:
-    """Free the blob's room in the tier. Nobody uses it there."""
+    """Free a blob's room in a tier. The blob is not in use there."""
 
     blob: Blob
     tier: Tier
@@ -77,7 +77,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class Refused:
-    """The holder's open failed. It holds nothing."""
+    """The open failed. The holder has nothing."""
 
     holder: Hashable
     error: StoreError
@@ -85,7 +85,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a waiting holder's model is: bytes of the step that each blob is at."""
+    """Bytes done of a waiting holder's model, for the current step of each blob."""
 
     holder: Hashable
     done_bytes: int

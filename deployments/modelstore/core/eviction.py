@@ -1,7 +1,6 @@
-"""Which blob leaves a tier first: rules that rank idle blobs; the lowest rank goes first.
+"""Eviction rules: they rank idle blobs, and the lowest rank leaves the tier first.
 
-A rule sees only blobs that nobody uses; those in use are never candidates (Dakkak et al., TrIMS,
-2018, section 4.1.2).
+A blob in use is never a candidate (Dakkak et al., TrIMS, 2018, section 4.1.2).
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class IdleBlob:
-    """What an eviction rule knows of a blob.
+    """An idle blob, as an eviction rule sees it.
 
     Attributes
     ----------
@@ -35,19 +34,19 @@ EvictionRule = Callable[[IdleBlob], tuple[float, ...]]
 
 
 def least_recently_used(blob: IdleBlob) -> tuple[float, ...]:
-    """Evict the blob whose last use is longest ago."""
+    """Evict the least recently used blob."""
     return (blob.last_use,)
 
 
 def least_commonly_used(blob: IdleBlob) -> tuple[float, ...]:
-    """Evict the blob that was used least often; of those, the least recently used."""
+    """Evict the least often used blob; break ties by the last use."""
     return (blob.uses, blob.last_use)
 
 
 def cheapest_to_reload(blob: IdleBlob) -> tuple[float, ...]:
-    """Evict the blob whose bytes come back soonest; of those, the least recently used.
+    """Evict the blob with the lowest cost of reloading; break ties by the last use.
 
-    A blob that is also on this machine's disk goes before one that only the remote has.
+    A blob on this machine's disk goes before one that only the remote has.
     """
     return (blob.size_bytes * blob.reload_s_per_byte, blob.last_use)
 
@@ -60,7 +59,7 @@ EVICTION_RULES: dict[str, EvictionRule] = {
 
 
 def eviction_rule(name: str) -> EvictionRule:
-    """Return the rule of this name.
+    """Return an eviction rule by name.
 
     Raises
     ------

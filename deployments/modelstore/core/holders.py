@@ -1,4 +1,4 @@
-"""What the core notes of those who wait for a model or hold it."""
+"""State of the holders that wait for a model or have one."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from deployments.modelstore.names import Manifest, ModelName
 
 @dataclass(frozen=True)
 class Open:
-    """A holder that waits for its model, which was in `source` when its room was taken."""
+    """A holder that waits for its model. The model was in `source` when its room was reserved."""
 
     name: ModelName
     tier: Tier
@@ -17,7 +17,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Lease:
-    """A model that a holder has in a tier."""
+    """A holder's model in a tier."""
 
     name: ModelName
     tier: Tier
@@ -26,6 +26,6 @@ class Lease:
 
 @dataclass(frozen=True)
 class Pin:
-    """The holder that keeps a pinned model."""
+    """The holder of a pinned model."""
 
     name: ModelName

@@ -1,8 +1,7 @@
 """The model resource manager as a state machine: events in, actions out.
 
-It knows no clock, socket, thread, torch or Ray. A driver (`deployments.modelstore.manager.manager`)
-reports what
-happened, and carries out the actions that each event returns. Source: Dakkak et al., TrIMS, 2018,
+It uses no clock, socket, thread, torch or Ray. A driver (`deployments.modelstore.manager.manager`)
+reports events and carries out the actions that each returns. Source: Dakkak et al., TrIMS, 2018,
 section 4.1.
 """
 
@@ -31,10 +30,9 @@ from policy.errors import InvalidInputError
 
 
 class StoreCore:
-    """Models, who holds them, and in which tiers their blobs are.
+    """Models, their holders, and the tiers of their blobs.
 
-    A holder is one connection: it opens one model, and gives everything back when it disconnects,
-    for whatever reason.
+    A holder is one connection. It opens one model, and releases everything when it disconnects.
 
     Parameters
     ----------
@@ -66,7 +64,7 @@ class StoreCore:
         self._manifests: dict[ModelName, Manifest] = {}
         self._resolving: set[ModelName] = set()
         self._opens: dict[Hashable, Open] = {}
-        # Those that have no reference on their model's blobs yet, first come first.
+        # Opens without references on their model's blobs, in order of arrival.
         self._unplaced: dict[Hashable, None] = {}
         self._leases: dict[Hashable, Lease] = {}
         self._open_number = 0
@@ -75,9 +73,9 @@ class StoreCore:
     # Holders.
 
     def open(self, holder: Hashable, name: ModelName, tier: Tier = Tier.HOST) -> list[Action]:
-        """Ask for a model in memory, of the device or the host.
+        """Open a model in device or host memory.
 
-        The holder is granted it or refused, once, now or after an event to come.
+        The holder is granted the model or refused exactly once, now or after a later event.
 
         Raises
         ------
@@ -102,7 +100,7 @@ class StoreCore:
         return self._taken()
 
     def disconnect(self, holder: Hashable) -> list[Action]:
-        """Take back what a holder has; it closed its model, or died."""
+        """Release everything of a holder that closed its model or died."""
         placed = holder not in self._unplaced
         self._unplaced.pop(holder, None)
         waiting = self._opens.pop(holder, None)
@@ -113,14 +111,14 @@ class StoreCore:
             self._release(lease.tier, lease.manifest)
         return self._advance()
 
-    # What the driver reports.
+    # Reports of the driver.
 
     def known(self, name: ModelName, manifest: Manifest) -> None:
-        """Take over a model's list of files from an earlier run."""
+        """Restore a model's list of files from an earlier run."""
         self._manifests[name] = manifest
 
     def found(self, blob: Blob, tier: Tier) -> list[Action]:
-        """Take over a blob from an earlier run, or drop it if it does not fit the budget."""
+        """Restore a blob from an earlier run, or drop it if it does not fit the budget."""
         if self._spaces[tier].get(blob) is None:
             if self._transfers.reserve(tier, [blob]):
                 self._spaces[tier].entries[blob].resident = True
@@ -129,9 +127,9 @@ class StoreCore:
         return self._taken()
 
     def lost(self, blob: Blob, tier: Tier) -> list[Action]:
-        """Forget a blob of the disk tier that the driver found wrong and deleted.
+        """Forget a blob of the disk tier that the driver found corrupt and deleted.
 
-        A copy that reads it finds out by itself.
+        Copies that read it fail by themselves.
         """
         entry = self._spaces[tier].get(blob)
         if entry is not None and entry.idle:
@@ -139,10 +137,10 @@ class StoreCore:
         return self._advance()
 
     def lost_all(self, tier: Tier, error: StoreError) -> list[Action]:
-        """Forget what was resident in a tier of memory whose content is gone.
+        """Forget the content of a memory tier that was lost.
 
-        Those who hold a model there hold it no more. Those who wait for one of which a part was
-        there are refused. Copies into the tier go on.
+        Its holders lose their models. Opens of models that were partly there are refused. Copies
+        into the tier continue.
         """
         space = self._spaces[tier]
         gone = [entry.blob for entry in space.entries.values() if entry.resident]
@@ -157,16 +155,16 @@ class StoreCore:
                 del self._leases[holder]
                 self._release(tier, lease.manifest)
         for blob in gone:
-            if space.get(blob) is not None:  # not dropped already with its last holder
+            if space.get(blob) is not None:  # unless dropped with its last holder
                 self._transfers.drop(blob, tier)
         return self._advance()
 
     def resident(self, tier: Tier) -> list[Blob]:
-        """Return the blobs that are in a tier."""
+        """Return the blobs of a tier."""
         return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]
 
     def origins(self, blob: Blob) -> list[Origin]:
-        """Return where the remote may have a blob; first the models that somebody waits for."""
+        """Return the remote locations of a blob, those of waiting opens first."""
         awaited = {waiting.name for waiting in self._opens.values()}
         found = [
             (name, file)
@@ -177,20 +175,20 @@ class StoreCore:
         return sorted(found, key=lambda origin: origin[0] not in awaited)
 
     def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
-        """Note the files of a model."""
+        """Set the files of a model."""
         self._resolving.discard(name)
         self._manifests[name] = manifest
         return self._advance()
 
     def resolve_failed(self, name: ModelName, error: StoreError) -> list[Action]:
-        """Refuse those who asked for a model whose files could not be found out."""
+        """Refuse all opens of a model whose files could not be looked up."""
         self._resolving.discard(name)
         for holder in [held for held, waiting in self._opens.items() if waiting.name == name]:
             self._refuse(holder, error)
         return self._advance()
 
     def copy_progress(self, blob: Blob, tier: Tier, done_bytes: int) -> list[Action]:
-        """Note how far a copy is, and tell everyone who waits for the blob."""
+        """Record a copy's progress and report it to all holders that wait for the blob."""
         self._transfers.progress(blob, tier, done_bytes)
         for holder, waiting in self._opens.items():
             if holder in self._unplaced:
@@ -203,14 +201,14 @@ class StoreCore:
         return self._taken()
 
     def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
-        """Note that a copy is done, and how many seconds it took."""
+        """Record a finished copy and its duration."""
         self._transfers.copied(blob, tier, seconds)
         for holder in list(self._opens):
             self._grant_if_complete(holder)
         return self._advance()
 
     def copy_failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Action]:
-        """Note that a copy failed, and why."""
+        """Record a failed copy."""
         for failure in self._transfers.failed(blob, tier, fault, error):
             self._refuse_waiting(failure)
         return self._advance()
@@ -218,7 +216,7 @@ class StoreCore:
     # Administration.
 
     def pin(self, name: ModelName) -> list[Action]:
-        """Keep a model in host memory, where it is, until `unpin`.
+        """Keep a model in host memory until `unpin`.
 
         Raises
         ------
@@ -235,13 +233,15 @@ class StoreCore:
         return self._taken()
 
     def unpin(self, name: ModelName) -> list[Action]:
-        """Let a pinned model be evicted again."""
+        """Allow a pinned model to be evicted."""
         return self.disconnect(Pin(name))
 
     def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
-        """Drop a model from memory and, if asked, from the disk. Blobs in use elsewhere stay.
+        """Drop a model from memory and, optionally, from the disk.
 
-        The list of its files goes, too: the next open asks the remote again.
+        Blobs in use by other models stay.
+
+        The list of its files is dropped, too, so the next open reads it from the remote.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class StoreCore:
         ]
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters, in all and per tier."""
+        """Return the counters, in total and per tier."""
         pins = sum(isinstance(holder, Pin) for holder in self._leases)
         counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
         now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
@@ -290,7 +290,7 @@ class StoreCore:
         return taken
 
     def _advance(self) -> list[Action]:
-        """Place the opens that fit now, first come first served in each tier."""
+        """Place waiting opens that fit, first come first served in each tier."""
         blocked: set[Tier] = set()
         for holder in list(self._unplaced):
             waiting = self._opens[holder]
@@ -320,7 +320,7 @@ class StoreCore:
             )
 
     def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
-        """Take room for a model and order what is missing; return False if it has to wait."""
+        """Reserve room for a model and order missing blobs; return False if it must wait."""
         space = self._spaces[waiting.tier]
         if not self._transfers.reserve(waiting.tier, new, keep=set(manifest.blobs)):
             fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
@@ -356,7 +356,7 @@ class StoreCore:
         self._actions.append(Refused(holder, error))
 
     def _refuse_waiting(self, failure: Failure) -> None:
-        """Refuse those who wait for a blob that did not come; its entry is gone already."""
+        """Refuse all opens that wait for a blob whose copy failed; its entry is already removed."""
         for holder, waiting in list(self._opens.items()):
             manifest = self._manifests.get(waiting.name)
             if manifest is None or holder in self._unplaced or waiting.tier != failure.tier:

@@ -1,4 +1,4 @@
-"""The room of one tier: which blobs it has or is being filled with, and which of them may go."""
+"""The space of one tier: its blobs, and which of them may be evicted."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from deployments.modelstore.names import Blob, Manifest
 
 @dataclass
 class Entry:
-    """A blob in a tier. Its room is taken from the moment the copy into the tier is ordered.
+    """A blob in a tier. Its room is reserved when the copy into the tier is ordered.
 
     Attributes
     ----------
@@ -35,12 +35,12 @@ class Entry:
 
     @property
     def idle(self) -> bool:
-        """Whether it may be evicted."""
+        """Whether the blob may be evicted."""
         return self.resident and not self.references and not self.reads
 
 
 class TierSpace:
-    """The entries of a tier, within a budget of bytes.
+    """The blobs of a tier within a budget of bytes.
 
     Parameters
     ----------
@@ -55,26 +55,26 @@ class TierSpace:
         self.entries: dict[Blob, Entry] = {}
 
     def get(self, blob: Blob) -> Entry | None:
-        """Return the blob's entry, if it has one."""
+        """Return the blob's entry, or None."""
         return self.entries.get(blob)
 
     def holds(self, manifest: Manifest) -> bool:
-        """Return whether all of a model is here."""
+        """Return whether a whole model is here."""
         entries = map(self.get, manifest.blobs)
         return all(entry is not None and entry.resident for entry in entries)
 
     def room_bytes(self, blobs: Iterable[Blob]) -> int:
-        """Return the room that blobs take here."""
+        """Return the room that blobs use here."""
         return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)
 
     def add(self, blob: Blob) -> Entry:
-        """Take room for a blob that has none yet."""
+        """Reserve room for a new blob."""
         entry = self.entries[blob] = Entry(blob)
         self.used_bytes += self.room_bytes([blob])
         return entry
 
     def remove(self, blob: Blob) -> None:
-        """Give back the room of a blob."""
+        """Free the room of a blob."""
         del self.entries[blob]
         self.used_bytes -= self.room_bytes([blob])
 
@@ -83,7 +83,7 @@ class TierSpace:
         return [blob for blob in blobs if blob not in self.entries]
 
     def unsettled(self) -> bool:
-        """Tell whether a copy into or out of this tier is under way or queued."""
+        """Return whether a copy into or out of this tier is running or queued."""
         return any(not entry.resident or entry.reads for entry in self.entries.values())
 
     def victims(
@@ -93,16 +93,9 @@ class TierSpace:
         rule: EvictionRule,
         reload_s_per_byte: Callable[[Blob], float],
     ) -> list[Blob] | None:
-        """Return the idle blobs to evict so that `needed_bytes` fit, or None if they cannot.
+        """Return the idle blobs to evict to free `needed_bytes`, or None if they do not suffice.
 
-        Parameters
-        ----------
-        needed_bytes : int
-        keep : collection of Blob
-            Blobs that must stay.
-        rule : EvictionRule
-        reload_s_per_byte : callable
-            The cost of bringing a blob back.
+        `keep` are blobs that must stay; `reload_s_per_byte` returns the cost of reloading a blob.
         """
         excess = self.used_bytes + needed_bytes - self.budget_bytes
         if excess <= 0:

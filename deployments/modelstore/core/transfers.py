@@ -1,7 +1,7 @@
-"""Blobs on their way up the tiers: one copy per blob and tier, however many opens wait for it.
+"""Copies of blobs up the tiers: one per blob and tier, however many opens wait for it.
 
-A fill of a tier reads the nearest tier below that has the blob. A tier in between that has room for
-it is filled on the way; one that has none, or fails, is left out.
+A fill reads the nearest lower tier that has the blob. It also fills the tiers in between that have
+room, and skips those that are full or fail.
 """
 
 from collections import deque
@@ -14,16 +14,16 @@ from deployments.modelstore.core.tier_space import TierSpace
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.names import Blob, Manifest
 
-#: After so many wrong reads of a blob from a tier, its waiters are refused.
+#: After this many corrupt reads of a blob from a tier, opens that wait for it are refused.
 MAX_WRONG_READS = 3
-#: Assumed until the first copy is measured: a remote of 100 MB/s, a disk of 1 GB/s.
+#: Assumed before the first copy is measured: a remote of 100 MB/s, a disk of 1 GB/s.
 _FIRST_S_PER_BYTE = {Tier.REMOTE: 1e-8, Tier.DISK: 1e-9, Tier.HOST: 1e-10}
 _SMOOTHING = 0.3
 
 
 @dataclass
 class _Fill:
-    """The way of a blob into a tier: from `source`, or waiting for a fill of the tier below."""
+    """A blob's copy into a tier: from `source`, or after the fill of the tier below."""
 
     blob: Blob
     source: Tier
@@ -34,7 +34,7 @@ class _Fill:
 
 @dataclass(frozen=True)
 class Failure:
-    """A blob that could not be brought to a tier."""
+    """A blob that could not be copied to a tier."""
 
     blob: Blob
     tier: Tier
@@ -88,7 +88,7 @@ class Transfers:
         self._s_per_byte = dict(_FIRST_S_PER_BYTE)
 
     def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
-        """Count in which tiers, from this one down, a model is; return the fastest that has it."""
+        """Count hits and misses from this tier down; return the fastest tier that has the model."""
         for below, space in self.spaces.items():
             if below < tier:
                 continue
@@ -99,7 +99,7 @@ class Transfers:
         return Tier.REMOTE
 
     def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
-        """Take room for new blobs, evicting idle ones; return whether there was enough."""
+        """Reserve room for new blobs, evicting idle ones; return whether it sufficed."""
         space, new = self.spaces[tier], list(blobs)
         needed_bytes = space.room_bytes(new)
         victims = space.victims(
@@ -120,7 +120,7 @@ class Transfers:
         self._actions.append(Drop(blob, tier))
 
     def fill(self, blob: Blob, tier: Tier) -> None:
-        """Bring a blob into a tier where it has an entry."""
+        """Copy a blob into a tier where it has an entry."""
         for below in self.spaces:
             if below <= tier:
                 continue
@@ -140,13 +140,13 @@ class Transfers:
         self._queue(blob, Tier.REMOTE, tier)
 
     def fill_all(self, blobs: Iterable[Blob], tier: Tier) -> None:
-        """Bring blobs into a tier: first those that a tier below has, so that they stay there."""
+        """Copy blobs into a tier, first those in a lower tier, so that they stay there."""
         below_spaces = [space for below, space in self.spaces.items() if below > tier]
         for blob in sorted(blobs, key=lambda blob: all(not s.get(blob) for s in below_spaces)):
             self.fill(blob, tier)
 
     def start_queued(self) -> None:
-        """Order the queued copies that may run now."""
+        """Start the queued copies that may run now."""
         for link, queue in self._queues.items():
             while queue and self._running.get(link, 0) < self._copies_at_once:
                 blob = queue.popleft()
@@ -155,18 +155,18 @@ class Transfers:
                 self._actions.append(Copy(blob, *link))
 
     def progress(self, blob: Blob, tier: Tier, done_bytes: int) -> None:
-        """Note how far a running copy is."""
+        """Record the progress of a running copy."""
         self._fills[blob, tier].done_bytes = done_bytes
 
     def done_bytes(self, blob: Blob, tier: Tier) -> int:
-        """Return the bytes done of the step at which the blob is on its way to the tier."""
+        """Return the bytes done of the blob's current step to the tier."""
         fill = self._fills.get((blob, tier))
         while fill is not None and fill.waiting:
             fill = self._fills.get((blob, fill.source))
         return blob.size_bytes if fill is None else fill.done_bytes
 
     def copied(self, blob: Blob, tier: Tier, seconds: float) -> None:
-        """Note that a copy is done, and begin those that waited for it."""
+        """Record a finished copy and start the fills that waited for it."""
         fill = self._finish(blob, tier)
         link = (fill.source, tier)
         self.copied_bytes[link] = self.copied_bytes.get(link, 0) + blob.size_bytes
@@ -183,7 +183,7 @@ class Transfers:
         self._drop_if_eager(blob, tier)
 
     def failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Failure]:
-        """Note that a copy failed. Return what cannot be brought where it is needed any more."""
+        """Record a failed copy. Return the blobs that can no longer be copied."""
         fill = self._finish(blob, tier)
         if fault is Fault.SOURCE and fill.source is Tier.DISK:
             return self._refill(blob, fill.source, tier, error)
@@ -192,7 +192,7 @@ class Transfers:
         return self._give_up(blob, tier, error)
 
     def release(self, tier: Tier, blob: Blob) -> None:
-        """Give back one reference; abandon a fill that nobody needs."""
+        """Release one reference; cancel a fill that nobody needs."""
         entry = self.spaces[tier].get(blob)
         assert entry is not None
         entry.references -= 1
@@ -230,12 +230,12 @@ class Transfers:
             self.drop(blob, tier)
 
     def _waiters(self, blob: Blob, tier: Tier) -> list[Tier]:
-        """Return the tiers whose fills wait until this tier has the blob."""
+        """Return the tiers whose fills wait for this tier's copy of the blob."""
         fills = ((above, self._fills.get((blob, above))) for above in self.spaces)
         return [above for above, fill in fills if fill and fill.waiting and fill.source == tier]
 
     def _refill(self, blob: Blob, source: Tier, tier: Tier, error: StoreError) -> list[Failure]:
-        """Go around a blob that was found wrong in a tier; the driver has deleted it there."""
+        """Bypass a tier with a corrupt copy of the blob, which the driver has deleted there."""
         entry = self.spaces[source].get(blob)
         if entry is not None and not entry.reads:
             self.spaces[source].remove(blob)
@@ -246,7 +246,7 @@ class Transfers:
         return []
 
     def _leave_out(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
-        """Go on without a tier that cannot take the blob; refuse those who need it there."""
+        """Skip a tier that cannot take the blob; refuse opens that need it there."""
         self._bypassed.add((blob, tier))
         waiters = self._waiters(blob, tier)
         self.spaces[tier].remove(blob)
@@ -270,7 +270,7 @@ class Transfers:
         self._bypassed -= {(blob, tier) for tier in self.spaces}
 
     def _abandon(self, blob: Blob, tier: Tier) -> None:
-        """Cancel a fill that has not begun and that nobody needs. A running copy goes on."""
+        """Cancel a queued fill that nobody needs. A running copy continues."""
         entry = self.spaces[tier].get(blob)
         fill = self._fills.get((blob, tier))
         assert entry is not None

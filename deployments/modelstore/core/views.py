@@ -1,4 +1,4 @@
-"""What the store tells of itself, as JSON values."""
+"""JSON descriptions of the store's models and tiers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from deployments.modelstore.names import Manifest, ModelName
 def describe_model(
     name: ModelName, manifest: Manifest, spaces: Mapping[Tier, TierSpace]
 ) -> dict[str, Any]:
-    """Return a model's name, its bytes, and how many of them each tier has."""
+    """Return a model's name, its bytes, and its resident bytes per tier."""
     resident = {
         f"{tier.name.lower()}_bytes": sum(
             blob.size_bytes
@@ -30,7 +30,7 @@ def describe_model(
 
 
 def describe_tiers(transfers: Transfers) -> dict[str, Any]:
-    """Return each tier's room and counters, and the copies between tiers since the start."""
+    """Return each tier's size and counters, and the copies between tiers since the start."""
     return {
         "tiers": {
             tier.name.lower(): {

@@ -1,1 +1,1 @@
-"""The device tier: one copy of a model's weights in a GPU's memory, which processes share."""
+"""The device tier: one copy of a model's weights in GPU memory, shared by all processes."""

@@ -1,9 +1,9 @@
-"""NVIDIA's GPUs: memory that one process allocates and others attach to.
+"""NVIDIA GPUs: memory that one process allocates and others attach to.
 
-Where the driver has virtual memory with file descriptors (CUDA's VMM API), an allocation is passed
-as a descriptor, and stays valid until the last process has unmapped and closed it; clients map it
-for reading only, if the driver can. Elsewhere it is passed as a CUDA IPC handle, and is the
-holder's: it goes when the holder does, and clients could write to it.
+With CUDA's virtual memory API, an allocation is passed as a file descriptor and stays valid until
+the last process has unmapped and closed it. Clients map it read-only if the driver can. Without it,
+an allocation is passed as a CUDA IPC handle. It then ends with the holder, and clients could write
+to it.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ from deployments.modelstore.device.cuda_api import CudaApi
 from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError
 
-#: An allocation of its own block, so that an IPC handle shares nothing else of it.
+#: An allocation of its own block, so that an IPC handle exposes nothing else.
 _IPC_BLOCK_BYTES = 2 << 20
 VMM, IPC = "cuda-vmm", "cuda-ipc"
 
 
 class _Gpu:
-    """A GPU and this process's primary context on it, which torch uses, too."""
+    """A GPU and this process's primary context on it, which torch also uses."""
 
     def __init__(self, api: CudaApi, ordinal: int) -> None:
         self.api = api
@@ -35,7 +35,7 @@ class _Gpu:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context this thread's."""
+        """Make the context current in this thread."""
         self.api.call("cuCtxPushCurrent_v2", self._context)
         try:
             yield
@@ -63,13 +63,13 @@ class _Gpu:
         return pointer
 
     def unmap(self, pointer: int, size_bytes: int) -> None:
-        """End what `map` made."""
+        """Undo `map`."""
         self.api.call("cuMemUnmap", pointer, size_bytes)
         self.api.call("cuMemAddressFree", pointer, size_bytes)
 
 
 class _PinnedBuffer:
-    """Page-locked memory, which the GPU reads by itself, and a stream to do so."""
+    """Page-locked memory, which the GPU reads directly, and a stream to do so."""
 
     def __init__(self, gpu: _Gpu, size_bytes: int) -> None:
         with gpu.current():
@@ -79,7 +79,7 @@ class _PinnedBuffer:
 
 
 class _Holder:
-    """The holder's side, as `deployments.modelstore.device.driver.HolderDriver` defines it."""
+    """The holder's side: a `deployments.modelstore.device.driver.HolderDriver`."""
 
     def __init__(self, gpu: _Gpu) -> None:
         self._gpu = gpu
@@ -98,7 +98,7 @@ class _Holder:
                 ctypes.byref(self._properties),
                 cuda.MINIMUM_GRANULARITY,
             ).value
-        # By pointer: what was allocated, and its size.
+        # The allocation and its size, by pointer.
         self._allocations: dict[int, tuple[int, int]] = {}
 
     def allocate(self, size_bytes: int) -> int:
@@ -151,11 +151,11 @@ class _Holder:
 
 
 class _Array:
-    """Memory of a region as torch takes it over: the CUDA array interface, version 3."""
+    """Memory of a region for torch: the CUDA array interface, version 3."""
 
     def __init__(self, region: "_Region", pointer: int, shape: Sequence[int], typestr: str) -> None:
         self._region = region
-        # Torch knows no memory that is for reading only, so False; a write fails on the GPU.
+        # Torch has no read-only memory, so False; a write fails on the GPU.
         self.__cuda_array_interface__ = {
             "data": (pointer, False),
             "shape": tuple(shape),
@@ -176,7 +176,7 @@ class _Region:
         self._pointer: int | None = pointer
 
     def __del__(self) -> None:
-        with suppress(DeviceError):  # at its end, a process may have left the driver already
+        with suppress(DeviceError):  # at exit, the process may have left the driver already
             self.close()
 
     def read(self, offset: int, size_bytes: int) -> bytes:
@@ -195,7 +195,7 @@ class _Region:
         if pointer is None:
             return
         with self._gpu.current():
-            # Kernels that were started may still read it.
+            # Running kernels may still read it.
             self._gpu.api.call("cuCtxSynchronize")
             if self._kind == VMM:
                 self._gpu.unmap(pointer, self._size_bytes)
@@ -254,13 +254,13 @@ class CudaClient:
                     pointer = gpu.map(allocation, export.size_bytes, cuda.READ_WRITE)
                     read_only = False
             finally:
-                # The mapping keeps the memory.
+                # The mapping keeps the memory alive.
                 api.call("cuMemRelease", allocation)
             return _Region(gpu, VMM, pointer, export.size_bytes, read_only)
 
 
 def open_holder() -> _Holder:
-    """Open the first GPU that this process sees, to hold memory of it.
+    """Open the first GPU that this process sees, to hold memory on it.
 
     Raises
     ------

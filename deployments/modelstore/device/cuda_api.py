@@ -1,8 +1,8 @@
 """The functions of CUDA's driver (libcuda) that the device tier uses, by ctypes.
 
-The names are those that the library exports: cuda.h maps some to a version of its own, such as
-``cuMemAlloc_v2``. Our own few declarations, and not NVIDIA's Python package: that is 12 MB under a
-license of its own, which every machine without a GPU would have to install.
+The names are those that the library exports: cuda.h maps some to a versioned name, such as
+``cuMemAlloc_v2``. NVIDIA's Python package would add 12 MB under its own license to every machine,
+with or without a GPU.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ NON_BLOCKING_STREAM = 1  # CU_STREAM_NON_BLOCKING
 
 
 class Uuid(ctypes.Structure):
-    """CUuuid: what names a device in all processes."""
+    """CUuuid: identifies a device in all processes."""
 
     _fields_ = (("bytes", ctypes.c_ubyte * 16),)
 
@@ -72,7 +72,7 @@ class AccessDescription(ctypes.Structure):
 
 
 _DEVICE, _POINTER, _ALLOCATION = c_int, c_ulonglong, c_ulonglong
-#: Each function's parameters. All return a CUresult, an int.
+#: The parameters of each function. All return a CUresult, an int.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
@@ -129,6 +129,8 @@ class CudaApi:
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
 
+        Raises `OutOfDeviceMemoryError` when memory is short, `DeviceError` on other failures.
+
         Raises
         ------
         DeviceError
@@ -143,6 +145,6 @@ class CudaApi:
             raise kind(f"{name}: {said} ({result})")
 
     def get(self, made: Any, name: str, *arguments: Any) -> Any:
-        """Call a function whose first parameter points to what it returns; return `made` filled."""
+        """Call a function that returns a value through its first parameter `made`; return it."""
         self.call(name, ctypes.byref(made), *arguments)
         return made

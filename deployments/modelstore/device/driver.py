@@ -1,7 +1,7 @@
-"""What the device tier needs of a kind of device: two small interfaces, one for each side.
+"""The interface of a device driver, one part for each side.
 
-The holder, a process of the manager's, allocates memory and fills it. Clients attach to it.
-`deployments.modelstore.device.cuda` implements both for NVIDIA's GPUs.
+The holder, a child process of the manager, allocates and fills memory. Clients attach to it.
+`deployments.modelstore.device.cuda` implements both for NVIDIA GPUs.
 """
 
 from collections.abc import Sequence
@@ -9,25 +9,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-#: A driver with this name is used unless the settings name another.
+#: The driver that is used unless the settings name another.
 CUDA = "deployments.modelstore.device.cuda"
 
 
 @dataclass(frozen=True)
 class Export:
-    """Device memory as another process can attach to it.
+    """Device memory that another process can attach to.
 
-    Attributes
-    ----------
-    kind : str
-        How it is shared; each driver has kinds of its own.
-    size_bytes : int
-        What was allocated.
-    handle : str
-        What the driver needs beside the descriptor.
-    descriptor : int or None
-        A file descriptor that stands for the memory, if this kind has one. Whoever holds the
-        object closes it.
+    `kind` is the driver's kind of sharing. `handle` is what the driver needs in addition to the
+    file descriptor, if there is one; the owner of the object closes it.
     """
 
     kind: str
@@ -36,16 +27,16 @@ class Export:
     descriptor: int | None = None
 
     def to_message(self) -> list[Any]:
-        """Return all but the descriptor, as JSON values."""
+        """Return everything but the descriptor, as JSON values."""
         return [self.kind, self.size_bytes, self.handle]
 
 
 class Staging(Protocol):
-    """Host memory from which the device copies; only one thread uses it."""
+    """Host memory from which the device copies; for one thread."""
 
     @property
     def buffer(self) -> memoryview:
-        """Its bytes, to be written to."""
+        """The bytes, writable."""
 
 
 class HolderDriver(Protocol):
@@ -63,7 +54,7 @@ class HolderDriver(Protocol):
     outlives_holder: bool
 
     def allocate(self, size_bytes: int) -> int:
-        """Return a handle of at least this much memory.
+        """Allocate at least this much memory; return its handle.
 
         Raises
         ------
@@ -72,37 +63,33 @@ class HolderDriver(Protocol):
         """
 
     def staging(self, size_bytes: int) -> Staging:
-        """Return memory to copy from."""
+        """Return host memory to copy from."""
 
     def write(self, handle: int, offset: int, staging: Staging, size_bytes: int) -> None:
-        """Copy the first bytes of a staging buffer to the device, and return when it is done."""
+        """Copy the first bytes of a staging buffer to the device; return when done."""
 
     def export(self, handle: int) -> Export:
-        """Return what another process needs to attach. The descriptor is the caller's to close."""
+        """Return the data with which another process attaches. The caller closes the descriptor."""
 
     def free(self, handle: int) -> None:
-        """Free memory, as far as no client is attached to it."""
+        """Free memory; clients that are attached keep it."""
 
 
 class Region(Protocol):
     """Device memory that this process is attached to, until `close`.
 
-    Attributes
-    ----------
-    read_only : bool
-        Whether the device refuses to write to it.
-    hold : object
-        What is kept until the last array is gone, when the region is detached by itself.
+    If `read_only`, the device refuses writes. `hold` is kept until the last array is gone, which
+    also detaches the region.
     """
 
     read_only: bool
     hold: object
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return some of its bytes."""
+        """Return bytes of the region."""
 
     def array(self, offset: int, shape: Sequence[int], typestr: str) -> Any:
-        """Return an object from which `torch.as_tensor` makes a tensor without a copy.
+        """Return an object that `torch.as_tensor` turns into a tensor without a copy.
 
         The object keeps the region attached. `typestr` is numpy's name of the data type.
         """
@@ -136,17 +123,9 @@ class ClientDriver(Protocol):
 
 
 def open_holder_driver(module: str) -> HolderDriver:
-    """Open the device that this process sees first, to hold memory of it.
+    """Open the first device that this process sees with the driver of `module`.
 
-    Parameters
-    ----------
-    module : str
-        The module that implements the driver.
-
-    Raises
-    ------
-    DeviceError
-        There is no such device.
+    Raises `DeviceError` if there is no device.
     """
     driver: HolderDriver = import_module(module).open_holder()
     return driver

@@ -1,8 +1,7 @@
-"""The holder: a process of the manager's that owns the device's memory and fills it.
+"""The holder: a child process of the manager that owns and fills device memory.
 
-It is a process of its own so that neither the manager nor any client has a device context of it,
-and so that an error of the device ends nothing but this. It ends with its connection to the
-manager.
+It is a separate process so that neither the manager nor any client needs a device context for it,
+and so that a device error ends nothing else. It ends with its connection to the manager.
 
     python -m deployments.modelstore.device.holder DESCRIPTOR DRIVER
 """
@@ -25,17 +24,12 @@ from deployments.modelstore.files.safetensors_header import header_end, read_hea
 
 #: One thread reads memory at 5 to 10 GB/s; a GPU takes 25 to 55 GB/s over its bus.
 COPY_THREADS = 4
-#: Large enough that a copy's fixed cost of some µs is nothing beside it.
+#: Large enough to hide a copy's fixed cost of some µs.
 STAGING_BYTES = 16 << 20
 
 
 class Holder:
-    """Memory on the device, by digest of the blob.
-
-    Parameters
-    ----------
-    driver : HolderDriver
-    """
+    """Memory on the device, by digest of the blob."""
 
     def __init__(self, driver: HolderDriver) -> None:
         self._driver = driver
@@ -66,7 +60,7 @@ class Holder:
         return [export.to_message(), export.descriptor]
 
     def drop(self, sha256: str) -> None:
-        """Free a blob's memory. One that an earlier holder filled is not this one's to free."""
+        """Free a blob's memory. Memory of an earlier holder is not freed."""
         if sha256 in self._handles:
             self._driver.free(self._handles.pop(sha256))
 
@@ -116,7 +110,7 @@ def _read_all(descriptor: int, target: memoryview, offset: int) -> None:
 
 
 def serve(connection: socket.socket, driver_module: str) -> None:
-    """Do what the manager asks until it closes the connection."""
+    """Serve the manager's requests until it closes the connection."""
     try:
         driver = open_holder_driver(driver_module)
     except StoreError as error:
@@ -155,11 +149,13 @@ def _fill(
 
 def main() -> None:
     """Serve the connection that the manager passed on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the manager; this ends with it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the manager; this process ends with it
     connection = socket.socket(fileno=int(sys.argv[1]))
     with connection, suppress(BrokenPipeError, ConnectionResetError):  # the manager is gone
         serve(connection, sys.argv[2])
-    # Threads that copy for nobody would be waited for, and the driver's own end is not needed.
+    # Do not wait for copy threads or the driver's shutdown.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Where a safetensors file's bytes lie in device memory.
+"""The layout of a safetensors file in device memory.
 
 The header comes first, so that a client can read it from there. Each tensor follows at a multiple
-of `ALIGNMENT_BYTES`, as kernels want; in the file, a tensor lies wherever the one before it ends.
+of `ALIGNMENT_BYTES`, which kernels require; in the file, tensors are not aligned.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,18 +9,13 @@ from dataclasses import dataclass
 
 from deployments.modelstore.files.safetensors_header import TensorEntry
 
-#: What CUDA's own allocator guarantees.
+#: The alignment of CUDA's own allocator.
 ALIGNMENT_BYTES = 256
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of the file that lie together on the device, too.
-
-    Attributes
-    ----------
-    file_offset, device_offset, size_bytes : int
-    """
+    """Bytes that are contiguous both in the file and on the device."""
 
     file_offset: int
     device_offset: int
@@ -46,12 +41,12 @@ def offsets(data_begin: int, entries: Sequence[TensorEntry]) -> list[int]:
 
 
 def pieces(data_begin: int, entries: Sequence[TensorEntry]) -> list[Piece]:
-    """Return what to copy where, in the order of both; neighbors are joined."""
+    """Return the pieces to copy, in order; adjacent pieces are joined."""
     found = [Piece(0, 0, data_begin)]
     for entry, offset in zip(entries, offsets(data_begin, entries), strict=False):
         last, size_bytes = found[-1], entry.end - entry.begin
         if offset == last.device_offset + last.size_bytes:
-            # The file has no gaps, so that they are neighbors there, too.
+            # The file has no gaps, so they are adjacent there, too.
             found[-1] = Piece(last.file_offset, last.device_offset, last.size_bytes + size_bytes)
         elif size_bytes:
             found.append(Piece(entry.begin, offset, size_bytes))
@@ -61,7 +56,7 @@ def pieces(data_begin: int, entries: Sequence[TensorEntry]) -> list[Piece]:
 def windows(
     all_pieces: Sequence[Piece], window_bytes: int
 ) -> Iterator[tuple[int, int, list[Piece]]]:
-    """Divide a copy into parts that fit a staging buffer.
+    """Split a copy into parts that fit a staging buffer.
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""A model's weights as torch tensors on memory of a device that processes share."""
+"""A model's weights as torch tensors on shared device memory."""
 
 import os
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def attach_to_device(
     on_progress: OnProgress | None = None,
     socket_path: Path | None = None,
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Attach to a model in the store's device tier; the store brings it there if it has to.
+    """Attach to a model in the store's device tier; the store loads it there if necessary.
 
     The store keeps the model on the device until the last of the tensors is gone.
 
@@ -46,7 +46,7 @@ def attach_to_device(
     StoreError
         The store refused the model, there is no store, or it is one of another device.
     """
-    torch.empty(0, device=driver.torch_device)  # has torch begin to use the device
+    torch.empty(0, device=driver.torch_device)  # makes torch initialize the device
     connection, grant, descriptors = open_in_tier("device", name, on_progress, socket_path)
     try:
         with connection:
@@ -56,7 +56,7 @@ def attach_to_device(
                     f"{driver.device}"
                 )
             exports = _exports(grant["files"], descriptors)
-            # Regions that were attached before an error are detached as they go out of use.
+            # After an error, attached regions detach as they are garbage collected.
             regions = [driver.attach(export) for export in exports]
             hold = Hold(connection.detach(), str(grant["source"]), Sharing(shared=True))
     finally:
@@ -73,7 +73,7 @@ def attach_to_device(
 
 
 def _exports(files: Sequence[Sequence[Any]], descriptors: Sequence[int]) -> list[Export]:
-    """Return what to attach to; either each file came with a descriptor or none did."""
+    """Return the memory to attach to; either all files came with a descriptor or none."""
     if descriptors and len(descriptors) != len(files):
         raise DeviceError(f"{len(descriptors)} descriptors came with {len(files)} files")
     given: Sequence[int | None] = descriptors or [None] * len(files)

@@ -1,4 +1,4 @@
-"""The manager's side of the device tier: it runs the holder, and keeps what that exports."""
+"""The manager's side of the device tier: it runs the holder and keeps its exports."""
 
 import os
 import socket
@@ -14,12 +14,12 @@ from deployments.modelstore.device.driver import CUDA, Export
 from deployments.modelstore.errors import ERRORS, FetchError, StoreError
 from deployments.modelstore.names import Blob, Manifest
 
-#: Memory is shared in pages of this size, so that each blob takes whole ones.
+#: Memory is shared in pages of this size, so each blob takes whole pages.
 PAGE_BYTES = 2 << 20
 
 
 class _HolderDiedError(FetchError):
-    """The holder's process ended while it was asked for something."""
+    """The holder's process ended during a request."""
 
 
 class DeviceTier:
@@ -47,7 +47,7 @@ class DeviceTier:
     def __init__(self, device: str, on_lost: Callable[[], None], driver: str = CUDA) -> None:
         self._device, self._on_lost, self._driver = device, on_lost, driver
         self._exports: dict[str, Export] = {}
-        # One copy at a time: one takes all of the bus.
+        # One copy at a time: it takes the whole bus.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
@@ -59,14 +59,14 @@ class DeviceTier:
         self.holder_starts = 0
 
     def start(self) -> None:
-        """Start the first holder; if it cannot use the device, `fault` says why from then on."""
+        """Start the first holder; set `fault` if it cannot use the device."""
         try:
             self._start_holder()
         except (StoreError, OSError) as error:
             self.fault = str(error)
 
     def describe(self) -> dict[str, Any]:
-        """Return the device, why it cannot be used, and its holder, as JSON values."""
+        """Return the device, its fault, and its holder, as JSON values."""
         return {
             "name": self.name,
             "fault": self.fault,
@@ -78,7 +78,7 @@ class DeviceTier:
     def fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> None:
         """Copy a blob from sealed host memory to the device.
 
-        A holder that dies meanwhile is started again, once.
+        A holder that dies meanwhile is restarted once.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class DeviceTier:
             self._exports[blob.sha256] = export
 
     def grant(self, manifest: Manifest) -> tuple[dict[str, Any], list[int]]:
-        """Return what a client needs to attach to a model; descriptors stay this object's."""
+        """Return a client's data to attach to a model; descriptors stay this object's."""
         exports = [self._exports[blob.sha256] for _, blob in manifest.files]
         files = [
             [file, blob.size_bytes, *export.to_message()]
@@ -105,17 +105,17 @@ class DeviceTier:
         return {"device": self.name, "files": files}, descriptors
 
     def drop(self, blob: Blob) -> None:
-        """Free a blob, as far as no client is attached to it. This does not wait for the holder."""
+        """Free a blob; attached clients keep it. This does not wait for the holder."""
         export = self._exports.pop(blob.sha256)
         if export.descriptor is not None:
             os.close(export.descriptor)
         connection = self._connection
         if connection is not None:
-            with suppress(OSError):  # the holder is gone, and what it held with it
+            with suppress(OSError):  # the holder is gone, with all of its memory
                 wire.send(connection, {"do": "drop", "blob": blob.sha256}, [])
 
     def close(self) -> None:
-        """End the holder, and forget all blobs."""
+        """End the holder and forget all blobs."""
         self._closing = True
         if self._process is not None:
             self._process.kill()
@@ -129,7 +129,7 @@ class DeviceTier:
                 os.close(descriptor)
 
     def _start_holder(self) -> None:
-        """Start a holder; return once it is ready.
+        """Start a holder; return once it is ready. Raise `StoreError` if it cannot use the device.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class DeviceTier:
             It cannot use the device.
         """
         if self._watcher is not None:
-            # What it reports of the last holder comes before anything that this one does.
+            # Reports on the last holder come before anything that this one does.
             self._watcher.join()
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wire.MAX_MESSAGE_BYTES)
@@ -204,7 +204,7 @@ class DeviceTier:
         return received
 
     def _died(self) -> _HolderDiedError:
-        """Return the error of a holder that does not answer; its process is gone after this."""
+        """Return the error of a holder that does not answer, after its process has ended."""
         assert self._process is not None
         self._process.kill()
         status = self._process.wait()

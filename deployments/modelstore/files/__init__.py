@@ -1,1 +1,1 @@
-"""The files of models: published, read, checked, and fetched from a remote."""
+"""Model files: publishing, reading, verification, and fetching from a remote."""

@@ -1,10 +1,9 @@
-"""The digests of a file: SHA-256 while it streams in, and tags of its blocks for later reads.
+"""Digests of a file: SHA-256 of the stream, and tags of its blocks for later reads.
 
-A file that comes in is checked against the SHA-256 that its publisher wrote down. What is read from
-the disk again later is checked against tags that were computed then: AES-GMAC (NIST SP 800-38D)
-with a random key for each file, which costs a sixth of SHA-256. A wrong block passes with a
-probability below 2⁻¹⁰⁰, whatever went wrong. The tags lie beside the file, so neither they nor any
-other digest kept there would stop a process that may write to the store's folder.
+A new file is checked against the SHA-256 of its publisher. Later reads from the disk are checked
+against tags computed then: AES-GMAC (NIST SP 800-38D) with a random key for each file, at a sixth
+of the cost of SHA-256. A wrong block passes with a probability below 2⁻¹⁰⁰. The tags lie next to
+the file, so they do not protect against a process that may write to the store's folder.
 """
 
 import hashlib
@@ -19,8 +18,8 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.names import Blob
 
-#: Later reads check each block on its own, so that several threads can. A block fits into a core's
-#: cache, where it is checked and copied.
+#: Later reads check each block on its own, in several threads. A block fits into a core's cache,
+#: where it is checked and copied.
 BLOCK_BYTES = 2 << 20
 _KEY_BITS = 128
 _NONCE_BYTES = 12
@@ -30,24 +29,14 @@ _NONCE_BYTES = 12
 class BlockTags:
     """The tag of each block of `BLOCK_BYTES` of a blob; the last block may be shorter.
 
-    Attributes
-    ----------
-    key : bytes
-        The key of this blob's tags alone, so that no block number is used twice with a key.
-    tags : tuple of bytes
+    Each blob has its own key, so no block number is used twice with a key.
     """
 
     key: bytes
     tags: tuple[bytes, ...]
 
     def check(self, blob: Blob, index: int, block: memoryview) -> None:
-        """Check one block.
-
-        Raises
-        ------
-        UntrustedFileError
-            The block is not what was verified when the blob came in.
-        """
+        """Check one block; raise `UntrustedFileError` if it is not as verified."""
         if AESGCM(self.key).encrypt(_nonce(index), b"", block) != self.tags[index]:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: block {index} is corrupted")
 
@@ -57,7 +46,7 @@ class BlockTags:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "BlockTags":
-        """Make one from what `to_dict` returned.
+        """Create tags from the result of `to_dict`.
 
         Raises
         ------
@@ -68,13 +57,7 @@ class BlockTags:
 
 
 class StreamCheck:
-    """Check a blob that streams in: its length, then its digest.
-
-    Parameters
-    ----------
-    blob : Blob
-        What the bytes must be.
-    """
+    """Check a blob that streams in: its length, then its digest."""
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
@@ -85,13 +68,7 @@ class StreamCheck:
         self.done_bytes = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Take the next bytes.
-
-        Raises
-        ------
-        UntrustedFileError
-            There are more bytes than the blob has.
-        """
+        """Add the next bytes; raise `UntrustedFileError` if the blob is shorter."""
         view = memoryview(data)
         if self.done_bytes + len(view) > self._blob.size_bytes:
             raise UntrustedFileError(
@@ -108,13 +85,7 @@ class StreamCheck:
                 self._end_block()
 
     def finish(self) -> BlockTags:
-        """Return the blocks' tags if the bytes were those of the blob.
-
-        Raises
-        ------
-        UntrustedFileError
-            They were not.
-        """
+        """Return the blocks' tags; raise `UntrustedFileError` if the bytes are not the blob's."""
         blob = self._blob
         if self.done_bytes % BLOCK_BYTES:
             self._end_block()

@@ -1,8 +1,8 @@
 """The disk tier: verified files, by digest.
 
-A file comes in through `partial/`, where a broken download stays to be resumed, and is renamed
-into `blobs/` once its length, digest and format were found right and it is on the disk (fsync).
-Beside it lie the tags of its blocks, which every later read checks.
+A file is downloaded to `partial/`, from where a broken download resumes. It is renamed into
+`blobs/` once its length, digest and format are verified and it is on the disk (fsync). The tags of
+its blocks, which every later read checks, lie next to it.
 """
 
 import errno
@@ -33,9 +33,9 @@ Stream = Callable[[int], Iterator[bytes]]
 Progress = Callable[[int], None]
 """Called with the number of bytes done so far."""
 
-#: Reads in flight of one blob; more bring nothing on a disk that queues them.
+#: Concurrent reads of one blob; more do not help on a disk that queues them.
 _READERS = 4
-#: No disk has larger ones.
+#: No disk has larger sectors.
 _SECTOR_BYTES = 4096
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -61,11 +61,11 @@ class Disk:
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
 
     def close(self) -> None:
-        """End the threads that read."""
+        """Stop the reading threads."""
         self._pool.shutdown()
 
     def recover(self) -> tuple[dict[ModelName, Manifest], list[Blob]]:
-        """Return the models and blobs that an earlier run left; delete what is not whole."""
+        """Return the models and blobs of an earlier run; delete incomplete ones."""
         blobs = []
         for path in sorted(self._blobs.iterdir()):
             if _DIGEST.fullmatch(path.name):
@@ -89,7 +89,7 @@ class Disk:
         return models, blobs
 
     def save_manifest(self, name: ModelName, manifest: Manifest) -> None:
-        """Remember the files of a model, so that it opens without the remote."""
+        """Save the files of a model, so that it opens without the remote."""
         path = self._manifests / f"{name.path}.json"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(path, json.dumps(_manifest_to(name, manifest)).encode())
@@ -99,7 +99,7 @@ class Disk:
         (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
 
     def fetch(self, blob: Blob, stream: Stream, progress: Progress) -> None:
-        """Bring in a blob, resuming a broken download.
+        """Fetch a blob, resuming a broken download.
 
         Raises
         ------
@@ -127,22 +127,7 @@ class Disk:
             raise
 
     def read(self, blob: Blob, target: int, progress: Progress) -> None:
-        """Copy a blob into a memory file and, unless told not to, check every block.
-
-        Parameters
-        ----------
-        blob : Blob
-        target : int
-            Descriptor of the memory file.
-        progress : callable
-
-        Raises
-        ------
-        UntrustedFileError
-            The file is missing or no longer what was verified.
-        OSError
-            The disk failed.
-        """
+        """Copy a blob into a memory file and check every block if `check_reads`."""
         tags = self._block_tags(blob)
         descriptor = self._open(blob)
         blocks = [
@@ -155,14 +140,14 @@ class Disk:
                 done_bytes += block.result()
                 progress(done_bytes)
         finally:
-            # None may go on with descriptors that are no longer this blob's.
+            # No thread may continue with descriptors that no longer belong to this blob.
             for block in blocks:
                 block.cancel()
             wait(blocks)
             os.close(descriptor)
 
     def verify(self, blob: Blob) -> bool:
-        """Read a blob again and tell whether it is whole; delete it if it is not, or unreadable."""
+        """Read a blob again and return whether it is intact; otherwise delete it."""
         try:
             tags = self._block_tags(blob)
             with open(self._blobs / blob.sha256, "rb") as file:
@@ -176,7 +161,7 @@ class Disk:
         return False
 
     def drop(self, blob: Blob) -> None:
-        """Delete a blob. A file that cannot be deleted is logged, and stays for the next start."""
+        """Delete a blob. A file that cannot be deleted is logged and stays until the next start."""
         for name in (blob.sha256, f"{blob.sha256}.blocks"):
             try:
                 (self._blobs / name).unlink(missing_ok=True)
@@ -191,7 +176,7 @@ class Disk:
             path.unlink()
             if not resumed:
                 raise
-        # The earlier part may be what was wrong.
+        # The earlier part may be corrupt.
         return self._resume(blob, path, stream, progress)
 
     def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
@@ -220,14 +205,14 @@ class Disk:
         return tags
 
     def _partial_path(self, blob: Blob) -> Path:
-        """Return where a download goes; two claims of one digest's length stay apart."""
+        """Return the path of a download, which depends on digest and size."""
         return self._partial / f"{blob.sha256}.{blob.size_bytes}"
 
     def _block_tags(self, blob: Blob) -> BlockTags:
         try:
             saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
             tags = BlockTags.from_dict(saved)
-            size_bytes = saved.get("bytes", blob.size_bytes)  # earlier versions wrote none
+            size_bytes = saved.get("bytes", blob.size_bytes)  # earlier versions wrote no tags
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
         if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
@@ -237,7 +222,7 @@ class Disk:
         return tags
 
     def _open(self, blob: Blob) -> int:
-        """Open a blob past the page cache, which would keep a second copy of it in memory."""
+        """Open a blob past the page cache, which would keep a second copy in memory."""
         path, flags = self._blobs / blob.sha256, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             try:
@@ -254,7 +239,7 @@ class Disk:
     ) -> int:
         begin = index * BLOCK_BYTES
         length = min(BLOCK_BYTES, blob.size_bytes - begin)
-        # O_DIRECT takes whole sectors, and stops at the end of the file.
+        # O_DIRECT reads whole sectors and stops at the end of the file.
         sectors_bytes = -(-length // _SECTOR_BYTES) * _SECTOR_BYTES
         with memoryview(self._buffer()) as buffer:
             done = 0

@@ -1,8 +1,9 @@
-"""Write models into the folder of a remote, with tensors that several of them contain held once.
+"""Publish models to the folder of a remote, storing shared tensors once.
 
-The store holds equal files once, so tensors are shared by sharing files: those that the same models
-contain, under the same name and with the same content, go into a file of their own, a copy of which
-lies in the folder of each of these models. The frozen layers of fine-tuned models become one file.
+The store holds equal files once, so tensors are shared by sharing files: tensors that a set of
+models contains under the same name and with the same content go into a separate file, which is
+copied to the folder of each of these models. The frozen layers of fine-tuned models become one
+file.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.names import MAX_FILES, SUMS, ModelName
 from policy.errors import InvalidInputError
 
-#: Tensors of fewer bytes in all are not worth a file of their own.
+#: Fewer bytes than this are not worth a separate file.
 MIN_SHARED_BYTES = 1 << 20
 OWN_FILE = "model.safetensors"
 _METADATA = {"format": "pt"}
@@ -32,17 +33,7 @@ _METADATA = {"format": "pt"}
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """What was written for a model.
-
-    Attributes
-    ----------
-    name : ModelName
-    files : int
-    size_bytes : int
-        Of all its tensors.
-    shared_bytes : int
-        Of the tensors that other models of the same call contain, too.
-    """
+    """A published model; `shared_bytes` counts its tensors that other published models share."""
 
     name: ModelName
     files: int
@@ -52,7 +43,7 @@ class PublishedModel:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor's name, and what tells its content: digest, data type and shape."""
+    """A tensor's name and the identity of its content: digest, data type and shape."""
 
     name: str
     content: tuple[str, str, tuple[int, ...]]
@@ -64,9 +55,9 @@ def publish(
     root: Path,
     min_shared_bytes: int = MIN_SHARED_BYTES,
 ) -> list[PublishedModel]:
-    """Write models below `root`, in the layout that a remote has.
+    """Write models below `root`, in the layout of a remote.
 
-    A model's folder appears when all of it is there.
+    A model's folder appears when it is complete.
 
     Parameters
     ----------
@@ -153,7 +144,7 @@ def _contents(name: ModelName, files: Iterable[Any]) -> list[_Tensor]:
 def _shared(
     contents: Mapping[ModelName, Sequence[_Tensor]], min_shared_bytes: int
 ) -> dict[tuple[ModelName, ...], list[_Tensor]]:
-    """Return the tensors that each set of two or more models shares, the most bytes first."""
+    """Return the tensors that each set of two or more models shares, largest set first."""
     holders: dict[_Tensor, list[ModelName]] = defaultdict(list)
     for name, tensors in contents.items():
         for tensor in tensors:

@@ -1,7 +1,7 @@
-"""Where models come from: a folder (`file://`), or a server or object store that obstore reads.
+"""Sources of models: a folder (`file://`), or a server or object store that obstore reads.
 
-A model's files lie in the folder ``framework/name/version`` below the remote's root, beside a file
-`SHA256SUMS` as ``sha256sum *.safetensors`` writes it.
+A model's files lie in the folder ``framework/name/version`` below the remote's root, together with
+a file `SHA256SUMS` in the format of ``sha256sum *.safetensors``.
 """
 
 import os
@@ -16,27 +16,27 @@ from deployments.modelstore.errors import FetchError, StoreError, UnknownModelEr
 from deployments.modelstore.names import SUMS, Blob, Manifest, ModelName, parse_sums
 from policy.errors import InvalidInputError
 
-#: A remote answers within this, for each request of at most `PIECE_BYTES`.
+#: Limit on the remote's answer to each request of at most `PIECE_BYTES`.
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
-#: How long failed requests are tried again before the fetch fails.
+#: Failed requests are retried for this long before the fetch fails.
 RETRY_S = 10.0
 PIECE_BYTES = 16 << 20
 _MAX_SUMS_BYTES = 1 << 20
 
 
 class Remote(Protocol):
-    """The lowest tier. Its methods block, and raise only `StoreError`."""
+    """The lowest tier. Its methods block and raise only `StoreError`."""
 
     def size_bytes(self, name: ModelName, file: str) -> int:
         """Return the size of a file; `UnknownModelError` if there is none."""
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes from an offset on."""
+        """Yield a file's bytes from an offset."""
 
 
 def open_remote(url: str) -> Remote:
-    """Return the remote at a URL.
+    """Return the remote at a URL; raise `InvalidInputError` if the URL is malformed.
 
     Raises
     ------
@@ -79,12 +79,7 @@ def resolve(remote: Remote, name: ModelName) -> Manifest:
 
 
 class FolderRemote:
-    """A folder of this machine, or of a file system that it mounts.
-
-    Parameters
-    ----------
-    root : Path
-    """
+    """A folder of this machine or of a mounted file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -95,14 +90,14 @@ class FolderRemote:
             return self._path(name, file).stat().st_size
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes from an offset on."""
+        """Yield a file's bytes from an offset."""
         with _errors_of(name, file), open(self._path(name, file), "rb") as opened:
             opened.seek(offset)
             while part := opened.read(1 << 20):
                 yield part
 
     def _path(self, name: ModelName, file: str) -> Path:
-        """Return the file's real path, which symbolic links may not lead out of the root."""
+        """Return the file's real path; symbolic links may not leave the root."""
         path = Path(os.path.realpath(self._root / name.path / file, strict=True))
         if not path.is_relative_to(os.path.realpath(self._root)):
             raise UnknownModelError(f"{name}: {file} is a link that leaves the remote's folder")
@@ -112,14 +107,10 @@ class FolderRemote:
 
 
 class ObjectRemote:
-    """An HTTP server that answers range requests, or an object store, read with obstore.
+    """An HTTP server that supports range requests, or an object store, read with obstore.
 
-    Every piece is asked for on its own, with the entity tag of the first: a file that changes in
-    between is an error, and a server that hangs is noticed within a piece.
-
-    Parameters
-    ----------
-    url : str
+    Every piece is a separate request with the entity tag of the first, so a changed file is an
+    error and a hanging server is noticed within a piece.
     """
 
     def __init__(self, url: str) -> None:
@@ -147,7 +138,7 @@ class ObjectRemote:
             return int(obstore.head(self._store, f"{name.path}/{file}")["size"])
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes from an offset on."""
+        """Yield a file's bytes from an offset."""
         import obstore
 
         path = f"{name.path}/{file}"
@@ -166,7 +157,7 @@ class ObjectRemote:
 
 
 class _errors_of:  # noqa: N801  # a context manager, used like a function
-    """Turn what a remote raises into `StoreError`."""
+    """Turn a remote's exceptions into `StoreError`."""
 
     def __init__(self, name: ModelName, file: str) -> None:
         self._name, self._file = name, file

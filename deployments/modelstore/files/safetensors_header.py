@@ -1,7 +1,7 @@
-"""The header of a safetensors file, checked before anything in the file is used.
+"""The header of a safetensors file, checked before any of the file is used.
 
 The format is 8 bytes with the length of the header (little-endian), the header in JSON, and the
-tensors' bytes, in order, without gaps. A file that departs from it is refused.
+tensors' bytes, in order, without gaps. Any other file is refused.
 """
 
 import json
@@ -41,15 +41,9 @@ ITEM_BYTES = {
 
 
 class TensorEntry(NamedTuple):
-    """Where a tensor is in the file.
+    """The place of a tensor in the file.
 
-    Attributes
-    ----------
-    name, dtype : str
-        The data type is a key of `ITEM_BYTES`.
-    shape : tuple of int
-    begin, end : int
-        Offsets of its first byte and of the byte after its last one, from the start of the file.
+    `dtype` is a key of `ITEM_BYTES`. `begin` and `end` are offsets from the start of the file.
     """
 
     name: str
@@ -123,9 +117,9 @@ def header_end(length: memoryview | bytes, size_bytes: int) -> int:
 
 
 def _parse(text: bytes) -> Any:
-    """Parse JSON in which no key may occur twice."""
+    """Parse JSON without duplicate keys."""
     header = orjson.loads(text)
-    # Strings and whole numbers never get longer when they are written again, and other values are
+    # Strings and whole numbers never get shorter when they are written again, and other values are
     # refused below. So if nothing got shorter, as in a file without spaces, no key was dropped.
     if len(orjson.dumps(header)) == len(text.rstrip(b" ")):
         return header
@@ -133,7 +127,7 @@ def _parse(text: bytes) -> Any:
 
 
 def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
-    # A network may have thousands of tensors, and each process that attaches to it reads them all.
+    # A network may have thousands of tensors, and each attaching process reads all of them.
     try:
         dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
         complete = len(value) == len(_KEYS)
@@ -150,7 +144,7 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
     elements = _elements(shape)
     if elements is None:
         raise UntrustedFileError(f"safetensors: tensor {name!r}: shape {shape!r:.100} is invalid")
-    # A negative offset is found when the tensors are put in order.
+    # Sorting the tensors finds negative offsets.
     if (
         type(offsets) is not list
         or len(offsets) != 2
@@ -167,7 +161,7 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
 
 
 def _elements(shape: Any) -> int | None:
-    """Return the number of elements of a shape, or None if it is none."""
+    """Return the number of elements of a shape, or None if it is not a shape."""
     if type(shape) is not list or len(shape) > _MAX_DIMENSIONS:
         return None
     elements = 1

@@ -1,4 +1,4 @@
-"""What a manager has other threads do: it blocks, and ends in an event for the core."""
+"""Blocking work of the manager in other threads; each piece ends in an event for the core."""
 
 import logging
 import threading
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 Event = Callable[[], Sequence[Action]]
 """What happened, for the loop's thread to run. It returns what is to be done next."""
 
-#: Clients may ask for any number of names that the store does not know.
+#: Clients may request any number of unknown names.
 RESOLVES_AT_ONCE = 8
-#: Work that reads the remote may hang, so `close` waits no longer for it.
+#: Work that reads the remote may hang, so `close` waits only this long for it.
 CLOSE_WAIT_S = 1.0
-#: The core bounds the copies between two tiers; a tier is copied to at most so many others.
+#: The core bounds the copies between two tiers; a tier is copied to at most this many others.
 _TARGETS = 3
 
 
 class Background:
-    """Threads for each kind of work, so that a remote that hangs holds up what needs it alone.
+    """Threads for each kind of work, so that a hanging remote delays only work that needs it.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Background:
         )
 
     def resolve(self, name: ModelName) -> None:
-        """Find out the files of a model."""
+        """Look up the files of a model."""
         self._resolves.submit(
             lambda: self._resolve(name), lambda error: self._resolve_failed(name, error)
         )
@@ -81,16 +81,16 @@ class Background:
         done: Callable[[list[Blob]], Event],
         failed: Callable[[Exception], Event],
     ) -> None:
-        """Read blobs of the disk again and delete the wrong ones, which `done` is called with."""
+        """Read blobs of the disk again, delete corrupt ones, and pass them to `done`."""
         self._checks.submit(lambda: done(self._verify(blobs)), failed)
 
     def close(self) -> None:
-        """End all work with the piece that it is at; what hangs at the remote is left behind."""
+        """Stop all work after the current piece; work that hangs at the remote is abandoned."""
         self._stopped.set()
         kinds = (self._copies, self._checks, self._fetches, self._resolves)
         for workers in kinds:
             workers.stop()
-        self._copies.join()  # they use the memory that the manager frees next
+        self._copies.join()  # the threads use memory that the manager frees next
         end_s = time.monotonic() + CLOSE_WAIT_S
         for workers in kinds:
             workers.join(end_s)
@@ -109,23 +109,23 @@ class Background:
     def _copy_failed(self, order: Copy, error: Exception) -> Event:
         if not isinstance(error, CopyError):
             error = CopyError(Fault.OTHER, FetchError(f"{type(error).__name__}: {error}"))
-        fault, told = error.fault, error.error
-        return lambda: self._core.copy_failed(order.blob, order.target, fault, told)
+        fault, cause = error.fault, error.error
+        return lambda: self._core.copy_failed(order.blob, order.target, fault, cause)
 
     def _resolve(self, name: ModelName) -> Event:
         manifest = resolve(self._remote, name)
         if not self._stopped.is_set():
             try:
                 self._disk.save_manifest(name, manifest)
-            except OSError as error:  # a disk that is full is passed by
+            except OSError as error:  # a full disk is skipped
                 logger.warning("%s: its list of files is not kept on the disk: %s", name, error)
         return lambda: self._core.resolved(name, manifest)
 
     def _resolve_failed(self, name: ModelName, error: Exception) -> Event:
         if not isinstance(error, StoreError):
             error = FetchError(f"{name}: {type(error).__name__}: {error}")
-        told = error
-        return lambda: self._core.resolve_failed(name, told)
+        failure = error
+        return lambda: self._core.resolve_failed(name, failure)
 
     def _verify(self, blobs: Sequence[Blob]) -> list[Blob]:
         wrong = []

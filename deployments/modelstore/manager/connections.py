@@ -1,4 +1,4 @@
-"""The manager's clients: a connection each, messages in, answers out."""
+"""The manager's client connections: messages in, answers out."""
 
 import logging
 import os
@@ -15,19 +15,15 @@ from policy.errors import SojournError
 
 logger = logging.getLogger(__name__)
 
-#: A client that has so many messages unread is disconnected.
+#: A client with this many unread messages is disconnected.
 _MAX_UNREAD = 1000
 
 
 class Client:
     """A connection; the core's holder.
 
-    Attributes
-    ----------
-    uid : int
-        The user of its process.
-    wants_progress : bool
-        Whether it asked to be told how far a fetch is.
+    `uid` is the user of its process. `wants_progress` is whether it subscribed to the progress of
+    fetches.
     """
 
     def __init__(self, connection: socket.socket, uid: int) -> None:
@@ -69,11 +65,11 @@ class Connections:
         selector.register(listener, selectors.EVENT_READ)
 
     def accept(self) -> None:
-        """Accept the connections that wait; users who may not read anything are turned away."""
+        """Accept waiting connections; reject users without read access."""
         while True:
             try:
                 connection, _ = self.listener.accept()
-            except OSError:  # none left, or no descriptors: the others wait in the backlog
+            except OSError:  # none left, or no descriptors: the rest waits in the backlog
                 return
             uid = wire.peer_uid(connection)
             if not self._readers.admit(uid):
@@ -85,7 +81,7 @@ class Connections:
             self._selector.register(connection, selectors.EVENT_READ, client)
 
     def serve(self, client: Client, events: int) -> None:
-        """Write to a client and read from it, as far as it is ready."""
+        """Write to and read from a client as far as it is ready."""
         if events & selectors.EVENT_WRITE and client in self._clients:
             self._flush(client)
         if events & selectors.EVENT_READ and client in self._clients:
@@ -104,7 +100,7 @@ class Connections:
         self.send(client, {"error": [type(error).__name__, str(error)]})
 
     def close(self) -> None:
-        """Close all connections and the listener; nobody is told."""
+        """Close all connections and the listener without notice."""
         for client in self._clients:
             client.connection.close()
         self.listener.close()
@@ -123,7 +119,7 @@ class Connections:
             self._disconnect(client)
             return
         message, descriptors = received
-        for descriptor in descriptors:  # clients have none to give
+        for descriptor in descriptors:  # clients have no descriptors to send
             os.close(descriptor)
         try:
             self._on_message(client, message)
@@ -159,5 +155,5 @@ class Connections:
 
 
 def fault_of(error: Exception) -> StoreError:
-    """Return what a client is told of an error that no client can have caused."""
+    """Return the error that clients see for a fault of the manager."""
     return StoreError(f"the model store failed: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The copies between tiers, as functions for the manager's threads."""
+"""Copies between tiers, as functions for the manager's threads."""
 
 import errno
 import os
@@ -24,19 +24,13 @@ from deployments.modelstore.files.safetensors_header import header_end, read_hea
 from deployments.modelstore.host_memory import HostMemory, write_at
 from deployments.modelstore.names import Blob, ModelName, Origin
 
-#: Progress is reported this often, so that it costs nothing beside the copy.
+#: Progress is reported at this interval, so that its cost is negligible.
 _REPORT_EVERY_S = 0.1
 _NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 
 
 class CopyError(Exception):
-    """A copy failed.
-
-    Attributes
-    ----------
-    fault : Fault
-    error : StoreError
-    """
+    """A copy failed."""
 
     def __init__(self, fault: Fault, error: StoreError) -> None:
         super().__init__(str(error))
@@ -44,7 +38,10 @@ class CopyError(Exception):
 
 
 class Copier:
-    """Does the copies that the core orders. Its methods block, and may run in several threads.
+    """Performs the copies that the core orders.
+
+    Its methods block and may run in several threads. Once `stopped` is set, copies end after the
+    current piece.
 
     Parameters
     ----------
@@ -105,7 +102,7 @@ class Copier:
                 raise CopyError(Fault.SOURCE, error) from error
             raise CopyError(Fault.OTHER, error) from error
         except OSError as error:
-            # The remote raises `StoreError`, so this is the disk, or memory that there is not.
+            # The remote raises `StoreError`, so this is a failure of the disk or of memory.
             read_failed = order.source is Tier.DISK and error.errno not in _NO_MEMORY
             failed = FetchError(f"{order.target.name.lower()}: {error.strerror or error}")
             if read_failed:
@@ -123,7 +120,7 @@ class Copier:
         self._device.fill(order.blob, self._memory.descriptor(order.blob), progress)
 
     def _fetch(self, origins: Sequence[Origin], take: Callable[[Stream], None]) -> None:
-        """Let `take` read the first origin that still has the blob."""
+        """Apply `take` to the first origin that still has the blob."""
         first_error: StoreError | None = None
         for name, file in origins:
             try:
@@ -134,7 +131,7 @@ class Copier:
         raise first_error or FetchError("no model contains the file any more")
 
     def _to_memory(self, blob: Blob, stream: Stream, progress: Callable[[int], None]) -> None:
-        """Read a blob from the remote straight into memory, past a disk that has no room."""
+        """Copy a blob from the remote straight into memory, bypassing a full disk."""
         check = StreamCheck(blob)
         with self._memory.fill(blob) as descriptor:
             for part in stream(0):
@@ -147,13 +144,13 @@ class Copier:
             read_header(os.pread(descriptor, end, 0), blob.size_bytes)
 
     def _fetched(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes; what a remote sends after `stopped` is written nowhere."""
+        """Yield a file's bytes; discard data that arrives after `stopped`."""
         for part in self._remote.read(name, file, offset):
             self._check_stopped()
             yield part
 
     def _pieces(self, progress: Callable[[int], None]) -> Callable[[int], None]:
-        """Return what is to be called after each piece."""
+        """Return the callback for each piece."""
         last_s = time.monotonic()
 
         def report(done_bytes: int) -> None:

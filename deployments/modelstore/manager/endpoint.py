@@ -1,4 +1,4 @@
-"""The place where a manager listens: its folder, its locks, and the descriptors it may have."""
+"""The manager's socket: its folder, its locks, and its limit on descriptors."""
 
 import fcntl
 import os
@@ -14,13 +14,13 @@ BACKLOG = 4096
 
 
 def allow_many_clients() -> None:
-    """Let this process have as many descriptors as its hard limit allows."""
+    """Raise this process's soft limit on descriptors to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def own_folder(folder: Path, *, enterable: bool = False) -> None:
-    """Make the socket's folder.
+    """Create the socket's folder.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def own_folder(folder: Path, *, enterable: bool = False) -> None:
 
 
 def lock(path: Path) -> int:
-    """Take a lock that goes with this process, however it ends; return its descriptor.
+    """Take a lock that ends with this process; return its descriptor.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def lock(path: Path) -> int:
 
 
 def listen(path: Path, *, for_all: bool = False) -> socket.socket:
-    """Listen at a path whose lock this process has, so that a socket there is a dead manager's.
+    """Listen at a path whose lock this process holds, so an existing socket is stale.
 
     Parameters
     ----------

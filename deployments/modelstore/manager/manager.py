@@ -1,8 +1,7 @@
-"""The manager of a machine's model store: one process, which owns the memory and serves a socket.
+"""The manager of a machine's model store: one process that owns the memory and serves a socket.
 
-One thread runs the core and the sockets; copies run in others and report to it. Everything it does
-is safe to interrupt at any point: descriptors die with it, and files on disk become visible only
-when they are whole.
+One thread runs the core and the sockets; copies run in other threads and report to it. It may be
+killed at any point: descriptors end with it, and files on disk become visible only when complete.
 """
 
 import logging
@@ -41,11 +40,11 @@ from deployments.modelstore.manager.endpoint import listen, lock, own_folder
 from deployments.modelstore.manager.readers import Readers
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import Blob, ModelName
-from deployments.modelstore.sharing import Sharing, kept_costs
+from deployments.modelstore.sharing import Sharing, cached_costs
 
 logger = logging.getLogger(__name__)
 
-#: A list of models is sent in parts, because a message has to fit into the socket's buffer.
+#: A list of models is sent in parts, because a message must fit into the socket's buffer.
 MODELS_PER_MESSAGE = 200
 
 
@@ -92,7 +91,7 @@ class Manager:
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             costs_path = settings.disk / "sharing_costs.json"
-            self._costs = None if settings.always_share else kept_costs(costs_path)
+            self._costs = None if settings.always_share else cached_costs(costs_path)
             self._grants = {"shared": 0, "copied": 0}
             self._recover()
             listener = listen(settings.socket, for_all=bool(self._readers))
@@ -128,7 +127,7 @@ class Manager:
 
     @property
     def device_fault(self) -> str | None:
-        """Why the device cannot be used, if that is so; its tier refuses all models then."""
+        """Why the device cannot be used, or None. If set, its tier refuses all models."""
         return None if self._device is None else self._device.fault
 
     def run(self) -> None:
@@ -146,9 +145,9 @@ class Manager:
             self._close()
 
     def stop(self) -> None:
-        """End `run`, and what it copies. Any thread, and a signal handler, may call this."""
+        """Stop `run` and its copies. Any thread and any signal handler may call this."""
         self._stopped.set()
-        with suppress(OSError):  # something else woke the loop, and it has ended
+        with suppress(OSError):  # the loop has already ended
             self._wake_write.send(b"\0")
 
     # Messages.
@@ -196,7 +195,10 @@ class Manager:
         self._connections.send(client, {"result": None})
 
     def _check_device(self, client: Client) -> None:
-        """Refuse a client that cannot have a model in the device's memory.
+        """Refuse a client that cannot use the device's memory.
+
+        Raises `StoreError` if the client is another user's, who could write to that memory, or if
+        the device cannot be used.
 
         Raises
         ------
@@ -215,7 +217,7 @@ class Manager:
     def _carry_out(self, actions: Sequence[Action]) -> None:
         """Carry out actions in the order of the core's decisions.
 
-        An action may lead to others, as when a client turns out to be gone; they come last.
+        Actions that they lead to, as when a client is gone, come last.
         """
         self._actions += actions
         if self._carrying_out:
@@ -279,7 +281,7 @@ class Manager:
         message = {"granted": str(granted.name), "source": granted.source.name.lower()}
         self._connections.send(client, message | grant, descriptors)
 
-    # Other threads' work. Each reports by an event that the loop's thread runs.
+    # Work of other threads. Each piece reports an event that the loop's thread runs.
 
     def _report(self, event: Event) -> None:
         self._events.put(event)
@@ -293,7 +295,7 @@ class Manager:
             self._take(self._events.get())
 
     def _take(self, event: Event) -> None:
-        """Take an event. One that fails is logged, and ends nobody else's service."""
+        """Process an event. A failure is logged and does not affect other clients."""
         try:
             actions = event()
         except Exception:
@@ -306,7 +308,7 @@ class Manager:
         self._report(lambda: self._core.lost_all(Tier.DEVICE, error))
 
     def _verify(self, client: Client) -> None:
-        """Read every blob on the disk again; delete the wrong ones and tell the client."""
+        """Verify every blob on the disk, delete corrupt ones and report to the client."""
         blobs = self._core.resident(Tier.DISK)
 
         self._background.verify(

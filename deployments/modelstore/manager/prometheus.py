@@ -13,7 +13,7 @@ _TIER_COUNTERS = {
     "evictions": "Blobs that left the tier.",
 }
 _TIER_GAUGES = {
-    "used_bytes": "Bytes in the tier, or on their way into it.",
+    "used_bytes": "Bytes in the tier or being copied into it.",
     "budget_bytes": "Bytes that the tier may hold.",
 }
 _COUNTERS = {"opens": "Models asked for.", "refused": "Opens that were refused."}

@@ -1,4 +1,4 @@
-"""Who else may read a store: other users of the machine, each some of the models."""
+"""Other users of the machine who may open some models of a store."""
 
 import os
 import pwd
@@ -9,20 +9,13 @@ from fnmatch import fnmatchcase
 from deployments.modelstore.names import ModelName
 from policy.errors import InvalidInputError
 
-#: The user whose manager a client trusts, besides its own user's and root's.
+#: The user whose manager a client trusts, in addition to its own user and root.
 OWNER_VARIABLE = "SOJOURN_STORE_OWNER"
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A user who may open some of the models, and nothing else.
-
-    Attributes
-    ----------
-    uid : int
-    models : str
-        A pattern of ``framework/name``, such as ``pytorch/resnet*``.
-    """
+    """A user who may open the models that match a pattern, such as ``pytorch/resnet*``."""
 
     uid: int
     models: str
@@ -45,12 +38,7 @@ class Reader:
 
 
 class Readers:
-    """The users who may use a store: its owner everything, readers what their patterns match.
-
-    Parameters
-    ----------
-    readers : iterable of Reader
-    """
+    """Access to a store: its owner may do everything, readers may open matching models."""
 
     def __init__(self, readers: Iterable[Reader] = ()) -> None:
         self._readers = tuple(readers)
@@ -71,7 +59,7 @@ class Readers:
 
 
 def trusted_owners() -> set[int]:
-    """Return the users whose manager a client of this process trusts.
+    """Return the users whose manager this process trusts.
 
     Raises
     ------
@@ -83,7 +71,7 @@ def trusted_owners() -> set[int]:
 
 
 def uid_of(user: str) -> int:
-    """Return the number of a user who is given by name or number.
+    """Return the number of a user, from a name or a number.
 
     Raises
     ------

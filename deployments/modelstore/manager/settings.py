@@ -1,4 +1,4 @@
-"""What a manager is started with."""
+"""Settings of a manager."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """What a manager is started with.
+    """Settings of a manager.
 
     Attributes
     ----------

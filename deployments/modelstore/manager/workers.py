@@ -1,4 +1,4 @@
-"""Threads for work that blocks. What came of it, a failure included, is reported as an event."""
+"""Threads for blocking work. Each result or failure is reported as an event."""
 
 import queue
 import threading
@@ -10,9 +10,9 @@ _Event = TypeVar("_Event")
 
 
 class Workers(Generic[_Event]):
-    """Threads for one kind of work, so that it may block without holding up another kind.
+    """Threads for one kind of blocking work.
 
-    They are daemons: those of `ThreadPoolExecutor` would keep the process as long as they block.
+    They are daemons: threads of `ThreadPoolExecutor` would keep the process alive while they block.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class Workers(Generic[_Event]):
         self._stopped = threading.Event()
 
     def submit(self, work: Callable[[], _Event], failed: Callable[[Exception], _Event]) -> None:
-        """Report the event that `work` returns, or the one that `failed` makes of its error."""
+        """Run `work` and report its event, or the event that `failed` makes of its error."""
         if len(self._threads) < self._limit:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the machine has no room for it
+            except RuntimeError as error:  # the machine cannot start another thread
                 if not self._threads:
                     self._report(failed(error))
                     return
@@ -46,13 +46,13 @@ class Workers(Generic[_Event]):
         self._todo.put((work, failed))
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no further work."""
         self._stopped.set()
         for _ in self._threads:
             self._todo.put(None)
 
     def join(self, end_s: float | None = None) -> None:
-        """Wait, after `stop`, until what was begun is done, or `time.monotonic()` is `end_s`."""
+        """Wait, after `stop`, until running work ends or `time.monotonic()` reaches `end_s`."""
         for thread in self._threads:
             thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
 

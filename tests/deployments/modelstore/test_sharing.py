@@ -14,8 +14,8 @@ from deployments.modelstore.names import Blob, Manifest
 from deployments.modelstore.sharing import (
     MAX_COPIED_BYTES,
     SharingCosts,
+    cached_costs,
     copy_of,
-    kept_costs,
     measure_costs,
 )
 from deployments.modelstore.tensors import attach, load_state_dict
@@ -62,12 +62,12 @@ def test_the_faster_way_is_taken_and_large_models_are_shared(share, touch, copy,
 
 def test_the_costs_are_measured_once_and_kept(tmp_path, monkeypatch):
     path = tmp_path / "costs.json"
-    first = kept_costs(path)
+    first = cached_costs(path)
     # A byte is copied in more than no time, and a page is mapped with more than nothing.
     assert first.copy_s_per_byte > 0
     assert first.share_s > 0
     monkeypatch.setattr(sharing_module, "measure_costs", lambda: pytest.fail("measured again"))
-    assert kept_costs(path) == first
+    assert cached_costs(path) == first
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"machine": "another"}', None])
@@ -75,17 +75,17 @@ def test_costs_of_another_machine_or_a_broken_file_are_measured_anew(
     tmp_path, monkeypatch, content
 ):
     path = tmp_path / "costs.json"
-    kept_costs(path)
+    cached_costs(path)
     path.write_text(
         content if content is not None else json.dumps({**json.loads(path.read_text()), "more": 1})
     )
     monkeypatch.setattr(sharing_module, "measure_costs", lambda: COSTS)
-    assert kept_costs(path) == COSTS
-    assert kept_costs(path) == COSTS
+    assert cached_costs(path) == COSTS
+    assert cached_costs(path) == COSTS
 
 
 def test_costs_that_cannot_be_kept_are_measured_all_the_same(tmp_path):
-    assert kept_costs(tmp_path / "missing" / "costs.json").copy_s_per_byte > 0
+    assert cached_costs(tmp_path / "missing" / "costs.json").copy_s_per_byte > 0
 
 
 def test_a_copy_is_whole_or_an_error(tmp_path):

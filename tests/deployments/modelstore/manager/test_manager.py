@@ -50,7 +50,7 @@ FILE = "model.safetensors"
 #: Opens a model, says so, and waits to be killed.
 HOLDER = """
 import sys, pathlib
-from deployments import modelstore
+from deployments.modelstore.client import open_model
 state = open_model(sys.argv[1], socket_path=pathlib.Path(sys.argv[2]))
 print("open", flush=True)
 sys.stdin.read()
