@@ -146,29 +146,6 @@ def test_a_release_names_its_image_by_digest(based_on, tmp_path):
 
 
 @needs_kubectl
-def test_what_the_readme_applies_pulls_the_image_that_it_pushed(tmp_path):
-    """Each block of commands on its own, in a copy of the manifests."""
-    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
-    digest = "0123456789abcdef" * 4
-    applied = 0
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "k8s/README.md").read_text(), re.DOTALL):
-        lines = block.replace("REGISTRY", "registry.example").replace("DIGEST", digest).splitlines()
-        for line in lines:
-            if "render.py" in line:
-                words = line.split()
-                subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True)
-            elif found := re.fullmatch(r"kubectl apply .*-k (k8s/\S+)", line):
-                built = subprocess.run(
-                    ["kubectl", "kustomize", tmp_path / found[1]], capture_output=True, text=True
-                )
-                images = re.findall(r"image: (?!redis:)(.+)", built.stdout)
-                assert images == 2 * [f"registry.example/sojourn@sha256:{digest}"]
-                shutil.rmtree(tmp_path / "k8s/overlays/release")
-                applied += 1
-    assert applied == 2
-
-
-@needs_kubectl
 @pytest.mark.parametrize(("based_on", "gpus"), [("base", None), ("gpu", None), ("gpu", 0.5)])
 def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
     """As k8s/README.md says: packed for the image, then rendered in the model's folder."""
@@ -275,15 +252,6 @@ def test_everything_else_is_valid_under_kubernetes_schemas(kustomization):
     misspelled = {**pods[0], "spec": {**pods[0]["spec"], "automountToken": False}}
     with pytest.raises(kubernetes.ValidationError, match="automountToken"):
         kubernetes.validate(misspelled, version, strict=True)
-
-
-@needs_kubectl
-@needs_schema
-def test_the_schema_check_finds_a_misspelled_field():
-    wrong = yaml.safe_load(yaml.safe_dump(build("k8s/base")["RayService"]))
-    wrong["spec"]["rayClusterConfig"]["headGroupSpecs"] = {}
-    with pytest.raises(jsonschema.ValidationError, match="headGroupSpecs"):
-        check(wrong, rayservice_schema())
 
 
 def operators_schema(name: str) -> dict[str, Any]:

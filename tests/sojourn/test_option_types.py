@@ -83,8 +83,3 @@ def test_what_is_out_of_range_is_refused(kind, text):
 )
 def test_what_is_in_range_is_taken(kind, text):
     assert kind.convert(text, None, None) == float(text)
-
-
-def test_a_share_in_place_of_a_percentile_is_explained():
-    with pytest.raises(click.BadParameter, match="is in percent; write 99 for 99%"):
-        option_types.percentile.convert("0.99", None, None)

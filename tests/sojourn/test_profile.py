@@ -1,7 +1,6 @@
 import json
 
 import pytest
-import torch
 
 from policy.errors import InvalidInputError
 from policy.profile import Profile
@@ -137,12 +136,6 @@ def test_a_user_error_is_one_line_and_status_2(out, capsys, words, message):
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (out.parent / "p.json").exists()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_one_line_and_status_2(out, capsys):
-    assert main(["profile", "--model", "digits", "--device", "cuda", "--out", str(out)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_options_are_parsed_as_in_the_config():

@@ -64,11 +64,6 @@ def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypa
         assert error.count("\n") == 1
 
 
-def test_serve_refuses_wrong_settings(tmp_path, capsys):
-    assert main(["store", "serve", "--remote", "models", "--disk", str(tmp_path)]) == 2
-    assert "file:///" in capsys.readouterr().err
-
-
 def test_serve_with_a_device_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(emulated_device.KIND_VARIABLE, "broken")
     arguments = ["--remote", (tmp_path / "remote").as_uri(), "--disk", str(tmp_path / "disk")]

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.config.user_config import AccessConfig
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
+from deployments.modelstore.errors import FetchError, UnknownModelError
 from tests.support.doubles_service import listening
 from tests.support.hosted_models import hosted, user_config
 from tests.support.waiting import until
@@ -129,13 +129,6 @@ async def test_on_demand_a_request_loads_its_model_and_is_answered_however_long_
         models.load_gates["b", "1"].set()
         assert await asyncio.gather(*asked) == 3 * [("b", "1", 1)]
         assert models.loads.count(("b", "1")) == 1
-
-
-async def test_on_demand_a_model_without_room_is_another_replicas():
-    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
-        models.errors["b", "1"] = [StoreFullError("b: needs 5 bytes")]
-        assert await infer(client, "b") == 503
-        assert await infer(client, "b") == ("b", "1", 1)
 
 
 async def test_strangers_load_nothing():

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.reports import ReplicaReport
 from deployments.hosting.report import CombinedReport
-from tests.support.hosted_models import hosted
 
 COUNTERS = (
     *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
@@ -85,10 +83,3 @@ def test_counters_never_fall_whatever_comes_goes_and_is_measured_anew(events):
         told = report.of(services.values())
         assert all(told[counter] >= before[counter] for counter in COUNTERS)
         before = told
-
-
-async def test_the_autoscaler_reads_it():
-    async with hosted("a", "b") as models:
-        told = CombinedReport().of(models.repository.services)
-        report = ReplicaReport.from_floats("replica", 1.0, told)
-        assert report.full_batch_size >= 1

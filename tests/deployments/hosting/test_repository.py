@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from deployments.config.replica_args import ExpertModelConfig
 from deployments.errors import BusyError, DeadlineError, DeviceError, NotFoundError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
@@ -191,7 +192,8 @@ async def refused(asking):
 
 
 async def test_a_replaced_version_that_hangs_answers_that_it_does():
-    async with retiring(hang_after_s=0.01) as (models, second, asking):
+    expert = ExpertModelConfig(hang_after_s=0.01)
+    async with retiring(expert=expert) as (models, second, asking):
         while not all(task.done() for task in asking):
             await models.repository.tick()
             await asyncio.sleep(0.001)

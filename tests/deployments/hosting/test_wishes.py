@@ -83,15 +83,6 @@ async def test_a_wish_that_is_not_written_yet_is_not_undone():
         assert models.loads == [("a", "1"), ("a", "2"), ("a", "3")]
 
 
-async def test_following_twice_does_nothing_twice():
-    store = Store()
-    async with hosted("a", "b", **store.callables) as models:
-        loads = list(models.loads)
-        for _ in range(3):
-            await models.wishes.follow()
-        assert models.loads == loads
-
-
 async def test_a_store_that_cannot_be_read_changes_nothing():
     store = Store()
     async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:

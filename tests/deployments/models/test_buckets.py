@@ -48,15 +48,6 @@ def test_a_group_is_padded_to_the_smallest_bucket_that_holds_its_longest_row(siz
         assert group.padded_size == min(size for size in allowed if size >= longest)
 
 
-@given(sizes_of_rows.filter(bool), batch_times, buckets)
-def test_a_split_costs_no_more_than_one_group_or_single_rows(sizes, time, buckets):
-    bucketing = Bucketing(time, buckets)
-    total = total_ms(time, bucketing.split(sizes))
-    padded = bucketing.padded_sizes(sizes)
-    assert total <= float(time(len(sizes), padded.max())) * (1 + 1e-9)
-    assert total <= float(time(1, padded).sum()) * (1 + 1e-9)
-
-
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=7), batch_times, buckets)
 def test_no_other_split_takes_less_time(sizes, time, buckets):
@@ -67,28 +58,6 @@ def test_no_other_split_takes_less_time(sizes, time, buckets):
         for split in partitions(list(range(len(sizes))))
     )
     assert total_ms(time, bucketing.split(sizes)) == pytest.approx(best, rel=1e-9, abs=1e-9)
-
-
-def test_the_split_is_optimal_for_any_form_of_the_times():
-    # A group of up to 4 rows takes 10 ms, a larger one 40 ms: two groups of 4 are best.
-    def time_ms(counts, sizes):
-        return np.where(counts <= 4, 10.0, 40.0) + 0.0 * sizes
-
-    groups = Bucketing(time_ms).split([5, 1, 7, 3, 8, 2, 6, 4])
-    assert groups == (Group((1, 3, 5, 7), 4), Group((0, 2, 4, 6), 8))
-
-
-@pytest.mark.slow
-@given(sizes_of_rows.filter(bool))
-def test_without_a_fixed_cost_nothing_is_padded(sizes):
-    groups = Bucketing(BatchTime((0.0, 0.0, 0.0, 1.0, 0.0))).split(sizes)
-    assert all({sizes[row] for row in group.rows} == {group.padded_size} for group in groups)
-
-
-@given(sizes_of_rows.filter(bool))
-def test_if_the_time_does_not_depend_on_the_size_there_is_one_group(sizes):
-    (group,) = Bucketing(BatchTime((1.0, 0.1, 0.0, 0.0, 0.0))).split(sizes)
-    assert group == Group(tuple(range(len(sizes))), max(sizes))
 
 
 def test_an_empty_batch_has_no_groups():

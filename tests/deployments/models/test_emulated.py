@@ -81,13 +81,6 @@ def test_scale_multiplies_the_latency_but_not_the_energy(monkeypatch):
     assert batch_ms(slower, 1, clock) == pytest.approx(10 * model.profile().latency_ms[0])
 
 
-def test_energy_is_that_of_the_profile():
-    model = Emulated(P4)
-    for batch_size in (1, 32):
-        assert model.batch_energy_mj(batch_size) == pytest.approx(19.6 + 19.9 * batch_size)
-    assert Emulated({"latency_ms": [1.0]}).batch_energy_mj(1) is None
-
-
 def test_a_profile_file_and_its_content_mean_the_same(tmp_path):
     path = tmp_path / "p4.json"
     path.write_text(json.dumps(P4))

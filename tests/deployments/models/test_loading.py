@@ -101,7 +101,7 @@ def test_short_names_name_models(name, monkeypatch):
         (
             "user_model_of_test_loading:function",
             {},
-            "not a subclass of deployments.models.base.Model",
+            "not a subclass of sojourn.Model",
         ),
         ("user_model_of_test_loading:TensorSpec", {}, "not a subclass"),
         ("user_model_of_test_loading:NoForward", {}, "NoForward does not define forward"),

@@ -321,38 +321,6 @@ def serve(core, actions):
     return answers
 
 
-def test_many_opens_of_one_model_are_one_fetch():
-    core = core_with()
-    orders = [action for holder in range(1000) for action in core.open(holder, NAME)]
-    assert orders == [Copy(BLOB, Tier.REMOTE, Tier.DISK)]
-    from_disk = core.copied(BLOB, Tier.DISK)
-    assert from_disk == [Copy(BLOB, Tier.DISK, Tier.HOST)]
-    granted = core.copied(BLOB, Tier.HOST)
-    assert [action.holder for action in granted] == list(range(1000))
-    assert core.stats()["copies"][0]["bytes"] == BLOB.size_bytes
-
-
-def test_progress_reaches_everyone_who_waits():
-    core = core_with()
-    for holder in "ab":
-        core.open(holder, NAME)
-    assert core.copy_progress(BLOB, Tier.DISK, 4) == [Progress("a", 4, 10), Progress("b", 4, 10)]
-
-
-def test_a_model_in_use_is_never_evicted_and_an_idle_one_is():
-    models = {NAME: manifest_of(BLOB), OTHER: manifest_of(Blob("2" * 64, 95))}
-    core = core_with(manifests=models)
-    serve(core, core.open("a", NAME))
-    [refused] = serve(core, core.open("b", OTHER))
-    assert isinstance(refused.error, StoreFullError)
-    with pytest.raises(InUseError):
-        core.evict(NAME)
-    core.disconnect("a")
-    actions = core.open("b", OTHER)
-    assert Drop(BLOB, Tier.HOST) in actions
-    assert [type(answer) for answer in serve(core, actions)] == [Granted]
-
-
 def test_a_model_that_fits_no_budget_is_refused_without_evicting_anything():
     models = {NAME: manifest_of(BLOB), OTHER: manifest_of(Blob("2" * 64, 101))}
     core = core_with(manifests=models)
@@ -374,18 +342,6 @@ def test_an_open_waits_for_room_that_a_running_copy_may_free():
     assert [answer.holder for answer in answers] == ["b"]
 
 
-def test_blobs_that_models_share_are_held_once():
-    shared, head = Blob("3" * 64, 60), Blob("4" * 64, 5)
-    core = core_with(manifests={NAME: manifest_of(shared), OTHER: manifest_of(shared, head)})
-    serve(core, core.open("a", NAME))
-    actions = core.open("b", OTHER)
-    assert actions == [Copy(head, Tier.REMOTE, Tier.DISK)]
-    serve(core, actions)
-    assert core.stats()["tiers"]["host"]["used_bytes"] == 65
-    core.disconnect("a")
-    assert core.stats()["tiers"]["host"]["used_bytes"] == 65
-
-
 @pytest.mark.parametrize("fault", [Fault.SOURCE, Fault.TARGET, Fault.OTHER])
 def test_every_fault_that_lasts_ends_in_a_refusal(fault):
     core = core_with()
@@ -402,15 +358,6 @@ def test_every_fault_that_lasts_ends_in_a_refusal(fault):
             answers.append(action)
     assert [type(answer) for answer in answers] == [Refused]
     assert core.stats()["tiers"]["host"]["used_bytes"] == 0
-
-
-def test_a_blob_found_wrong_on_disk_is_fetched_again():
-    core = core_with()
-    core.found(BLOB, Tier.DISK)
-    assert core.open("a", NAME) == [Copy(BLOB, Tier.DISK, Tier.HOST)]
-    again = core.copy_failed(BLOB, Tier.HOST, Fault.SOURCE, FetchError("wrong digest"))
-    assert again == [Copy(BLOB, Tier.REMOTE, Tier.DISK)]
-    assert [type(answer) for answer in serve(core, again)] == [Granted]
 
 
 def test_a_wrong_length_of_a_digest_fails_only_those_who_claim_it():
@@ -439,35 +386,6 @@ def test_a_blob_is_fetched_from_a_model_that_is_waited_for_if_several_have_it():
     assert core.origins(Blob(BLOB.sha256, 1)) == []
 
 
-def test_a_full_disk_is_left_out():
-    core = core_with()
-    core.open("a", NAME)
-    around = core.copy_failed(BLOB, Tier.DISK, Fault.TARGET, FetchError("no space left"))
-    assert around == [Copy(BLOB, Tier.REMOTE, Tier.HOST)]
-    assert [type(answer) for answer in serve(core, around)] == [Granted]
-
-
-def test_a_pin_outlives_its_holder():
-    models = {NAME: manifest_of(BLOB), OTHER: manifest_of(Blob("2" * 64, 95))}
-    core = core_with(manifests=models)
-    with pytest.raises(UnknownModelError):
-        core.pin(NAME)
-    serve(core, core.open("a", NAME))
-    core.pin(NAME)
-    core.disconnect("a")
-    assert [type(answer) for answer in serve(core, core.open("b", OTHER))] == [Refused]
-    core.unpin(NAME)
-    assert [type(answer) for answer in serve(core, core.open("b", OTHER))] == [Granted]
-
-
-def test_eager_reclaim_drops_a_model_with_its_last_holder():
-    core = core_with(eager=True)
-    serve(core, core.open("a", NAME))
-    serve(core, core.open("b", NAME))
-    assert core.disconnect("a") == []
-    assert core.disconnect("b") == [Drop(BLOB, Tier.HOST)]
-
-
 def test_eager_reclaim_drops_the_host_copy_once_the_device_has_its_own():
     core = core_with({Tier.DEVICE: 100, Tier.HOST: 100}, eager=True)
     core.open("a", NAME, Tier.DEVICE)
@@ -476,13 +394,6 @@ def test_eager_reclaim_drops_the_host_copy_once_the_device_has_its_own():
     assert dropped == Drop(BLOB, Tier.HOST)
     assert isinstance(granted, Granted)
     assert core.disconnect("a") == [Drop(BLOB, Tier.DEVICE)]
-
-
-def test_a_store_without_a_device_tier_refuses_it():
-    core = core_with()
-    for tier in (Tier.DEVICE, Tier.DISK):
-        [refused] = core.open("a", NAME, tier)
-        assert "cannot be opened" in str(refused.error)
 
 
 def test_a_connection_opens_one_model():
@@ -497,32 +408,3 @@ def test_what_the_last_run_left_on_disk_is_used_within_the_budget():
     assert core.found(BLOB, Tier.DISK) == []
     assert core.found(Blob("2" * 64, 3), Tier.DISK) == [Drop(BLOB, Tier.DISK)]
     assert core.found(Blob("3" * 64, 13), Tier.DISK) == [Drop(Blob("3" * 64, 13), Tier.DISK)]
-
-
-def test_holders_of_lost_memory_hold_it_no_more_and_the_next_one_gets_it_anew():
-    core, blob = StoreCore({Tier.DEVICE: 8, Tier.HOST: 8}), Blob("a", 3)
-    core.known(NAME, Manifest((("f", blob),)))
-    core.open("before", NAME, Tier.DEVICE)
-    core.copied(blob, Tier.HOST)
-    core.copied(blob, Tier.DEVICE)
-    assert core.lost_all(Tier.DEVICE, FetchError("gone")) == [Drop(blob, Tier.DEVICE)]
-    assert core.stats()["leases"] == 0
-    assert core.open("after", NAME, Tier.DEVICE) == [Copy(blob, Tier.HOST, Tier.DEVICE)]
-    assert core.disconnect("before") == []
-    [granted] = core.copied(blob, Tier.DEVICE)
-    assert isinstance(granted, Granted)
-    assert granted.holder == "after"
-
-
-def test_a_wait_for_a_model_that_was_partly_there_ends_when_that_is_lost():
-    core, there, missing = StoreCore({Tier.DEVICE: 8, Tier.HOST: 8}), Blob("a", 3), Blob("b", 2)
-    core.known(NAME, Manifest((("f", there), ("g", missing))))
-    core.open("waits", NAME, Tier.DEVICE)
-    for blob in (there, missing):
-        core.copied(blob, Tier.HOST)
-    core.copied(there, Tier.DEVICE)
-    refused, dropped = core.lost_all(Tier.DEVICE, FetchError("gone"))
-    assert isinstance(refused, Refused)
-    assert (refused.holder, str(refused.error)) == ("waits", "gone")
-    assert dropped == Drop(there, Tier.DEVICE)
-    assert core.copied(missing, Tier.DEVICE) == []

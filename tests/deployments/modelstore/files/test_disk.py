@@ -107,18 +107,6 @@ def test_a_file_that_cannot_be_deleted_is_no_error(disk, tmp_path):
     assert path.exists()
 
 
-def test_a_full_disk_keeps_no_part_of_the_file(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    disk = Disk(tmp_path)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        disk.fetch(BLOB, lambda offset: iter([CONTENT]), lambda done: None)
-    assert not list((tmp_path / "partial").iterdir())
-    assert not list((tmp_path / "blobs").iterdir())
-
-
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_disk_that_is_full_at_the_end_keeps_nothing(tmp_path, monkeypatch, after):
     """The file is synced, then its tags, and then their folder, twice."""

@@ -5,7 +5,6 @@ import gc
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,7 +32,6 @@ from deployments.modelstore.manager.endpoint import allow_many_clients
 from deployments.modelstore.manager.manager import Manager
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.tensors import load_state_dict
-from policy.errors import InvalidInputError
 from tests.support.http_files import http_files
 from tests.support.model_stores import (
     ManagerProcess,
@@ -151,20 +149,6 @@ def test_only_processes_of_one_user_talk_to_each_other(tmp_path, remote, monkeyp
         assert right(load(store))
 
 
-def test_peer_uid_is_what_the_kernel_says():
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with near, far:
-        assert wire.peer_uid(near) == os.getuid()
-
-
-@pytest.mark.parametrize(
-    "options", [{"host_bytes": 0}, {"disk_bytes": -1}, {"device_bytes": -1}, {"eviction": "x"}]
-)
-def test_wrong_settings_are_refused(tmp_path, options):
-    with pytest.raises(InvalidInputError, match=next(iter(options))):
-        settings_for(tmp_path, **options)
-
-
 @pytest.mark.parametrize(
     "data",
     [b"\xff", b"[]", b"{", b"{}", b'{"do":"open"}', b'{"do":"open","name":3}', b'{"do":1}',
@@ -227,17 +211,6 @@ def test_a_list_of_files_that_was_evicted_stays_away_after_a_restart(tmp_path, r
         ask("evict", "m", store)
     with manager_thread(settings_for(tmp_path)) as store:
         assert right(load(store), seed=9)
-
-
-def test_a_second_open_reads_nothing(tmp_path, remote):
-    with manager_thread(settings_for(tmp_path)) as store:
-        first = load(store)
-        copied = stats(store)["copies"]
-        second = load(store)
-        assert stats(store)["copies"] == copied
-        assert right(first)
-        assert right(second)
-        assert stats(store)["tiers"]["host"]["hits"] == 1
 
 
 def test_a_model_on_disk_opens_without_its_remote(tmp_path, remote):
@@ -415,12 +388,6 @@ def test_a_disk_without_room_for_a_list_of_files_is_passed_by(
         assert stats(store)["tiers"]["disk"]["blobs"] == 1
 
 
-def test_a_disk_budget_of_nothing_is_passed_by(tmp_path, remote):
-    with manager_thread(settings_for(tmp_path, disk_bytes=0)) as store:
-        assert right(load(store))
-        assert right(load(store, "n"), seed=1)
-
-
 def test_no_memory_is_an_error_that_passes(tmp_path, remote, monkeypatch):
     @contextmanager
     def none(self, blob):
@@ -577,8 +544,8 @@ def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clients", [50, pytest.param(1000, marks=pytest.mark.slow)])
-def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote, clients):
+def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote):
+    clients = 1000
     allow_many_clients()
     with http_files(remote) as (url, behavior):
         behavior.hang = threading.Event()
