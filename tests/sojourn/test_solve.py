@@ -108,20 +108,13 @@ def test_a_profile_without_energy(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("more", "rate", "message"),
     [
-        ([], 0.0, "'--arrival-rate': 0.0 is not in the range"),
         ([], float("nan"), "'--arrival-rate': must be a finite number, not nan"),
-        ([], 1e-300, "'--arrival-rate': 1e-300 is not in the range"),
-        ([], -5.0, "'--arrival-rate': -5.0 is not in the range"),
         ([], 2960.0, "2960 per second is not below the 2958.8 per second"),
         (["--batching=static:8"], 2700.0, "the policy serves at most 2290"),
         (["--latency-weight=0"], 900.0, "latency weight: must be above 0, not 0"),
         (["--energy-weight=-1"], 900.0, "energy weight: must be at least 0, not -1"),
-        (["--energy-weight=nan"], 900.0, "energy weight: must be at least 0, not nan"),
         (["--max-wait-ms=-1"], 900.0, "max wait: must be at least 0 ms, not -1"),
-        (["--response-time-ms=0"], 900.0, "'--response-time-ms': 0.0 is not in the range"),
         (["--response-time-ms=1"], 900.0, "takes 1.3571 ms"),
-        (["--response-time-ms=9", "--percentile=0"], 900.0, "'--percentile': 0.0 is not in the"),
-        (["--response-time-ms=9", "--percentile=100"], 900.0, "'--percentile': 100.0 is not in"),
         (["--response-time-ms=9", "--percentile=0.99"], 900.0, "write 99 for 99%"),
         (["--percentile=99"], 900.0, "--percentile: needs --response-time-ms"),
         (

@@ -46,19 +46,6 @@ def test_the_density_of_linear_times_leads_from_the_second_before_to_the_one_aft
     assert stats.kstest(times, lambda x: (x + x**2) / 2).pvalue > 0.01
 
 
-def test_a_burst_between_empty_seconds_is_spread_evenly_over_its_second():
-    arrivals = ArrivalTimes(np.array([0, 1000, 0]), WithinSecond.LINEAR, seeded())
-    arrivals.of_second(0)
-    assert stats.kstest(arrivals.of_second(1) - 1, "uniform").pvalue > 0.01
-
-
-def test_the_same_seed_gives_the_same_times():
-    counts = poisson_counts(30.0, 5, seeded(3))
-    first, second = (ArrivalTimes(counts, WithinSecond.LINEAR, seeded(4)) for _ in range(2))
-    for index in range(5):
-        assert_array_equal(first.of_second(index), second.of_second(index))
-
-
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 1000), min_size=1), st.floats(0.01, 20))
 def test_scaled_counts_are_rounded_up_or_down(counts, factor):

@@ -22,8 +22,7 @@ from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.report_faults import EPOCH_S, FaultySojourn, ReportFaults
-from tests.support.reporting_fleet import Fleet
+from tests.support.report_faults import FaultySojourn, ReportFaults
 
 #: About 70 requests per second and replica.
 PROFILE = Profile("m", "d", 42.0 + 12.0 * np.arange(1, 17))
@@ -155,31 +154,3 @@ def test_a_controller_that_was_away_goes_on_from_its_saved_state():
     need, ordered, _ = run([3.0, 3.0, 3.0], Failures(), faults, seed=1)
     assert np.all(ordered[200:400] == ordered[199])
     assert np.all(ordered[400:] >= need[400:])
-
-
-def test_lost_reports_and_wrong_clocks():
-    fleet = Fleet(20)
-    reports = [fleet.report_of(name) for name in fleet.replicas]
-    faults = ReportFaults(lost=((10.0, 20.0, 0.5),), skewed_share=0.5, skew_s=-4.0)
-    assert len(faults.sent(5.0, reports)) == 20
-    during = {report.replica_id for report in faults.sent(15.0, reports)}
-    assert 3 < len(during) < 17
-    assert during == {report.replica_id for report in faults.sent(16.0, reports)}
-    shifts = [
-        sent.time_s - EPOCH_S - report.time_s
-        for sent, report in zip(faults.sent(5.0, reports), reports, strict=True)
-    ]
-    assert set(shifts) == {0.0, -4.0}
-
-
-def test_each_replica_reports_once_an_interval():
-    fleet = Fleet(20)
-    reports = [fleet.report_of(name) for name in fleet.replicas]
-    faults = ReportFaults(interval_s=10)
-    sent = [report.replica_id for second in range(10) for report in faults.sent(second, reports)]
-    assert sorted(sent) == sorted(fleet.replicas)
-
-
-def test_a_plan_of_faults_depends_on_its_seed_only():
-    assert random_faults(3, 900.0, 5) == random_faults(3, 900.0, 5)
-    assert len({repr(random_faults(seed, 900.0, 5)) for seed in range(10)}) == 10

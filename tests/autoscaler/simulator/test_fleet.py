@@ -41,14 +41,6 @@ def simulated(given, script):
     return simulation.run(), simulation.request_log(), autoscaler.views
 
 
-def test_the_cost_of_a_fixed_fleet_is_its_replicas_times_the_time():
-    run, _, _ = simulated(scenario([1] * 7, replicas=3), [(0, 3)])
-    assert run.paid_replica_s == 3 * 7
-    assert_array_equal(run.ordered, 3)
-    assert_array_equal(run.ready, 3)
-    assert run.scalings_per_hour == 0
-
-
 def test_a_replica_costs_from_its_order_and_serves_after_its_start_time():
     run, _, views = simulated(
         scenario([0] * 20, start_time=StartTime(7.25)), [(0, 1), (5, 2), (15, 2)]
@@ -99,17 +91,6 @@ def test_the_requests_of_a_dead_replica_are_retried_and_another_replica_is_order
     assert views[-1].start_times_s.tolist() == [10.0]
     # The new replica has a new name.
     assert [report.replica_id for report in views[-1].reports()][-1] == "replica-2"
-
-
-def test_a_request_is_refused_after_its_last_try():
-    deaths = Failures(times_s=(1.1, 1.2, 1.3))
-    run, log, _ = simulated(
-        scenario(
-            [1, 0, 0], replicas=4, failures=deaths, delays=TryDelays(0.0, 0.0, 1.0, 0), seed=3
-        ),
-        [(0, 4)],
-    )
-    assert run.refused.sum() + len(log) == 1
 
 
 def test_failures_come_at_their_rate():

@@ -98,7 +98,7 @@ EVENT_LOOPS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("multiple", [1.05, 1.18, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("multiple", [1.05, 1.18, 2.0])
 @pytest.mark.parametrize("case", PLAIN)
 def test_beyond_its_rate_a_replica_answers_what_its_curve_says(case, multiple):
     """The curve once said that a P4 answers 30% in time at 1.18 times its rate; it is 92%."""

@@ -85,13 +85,6 @@ def test_the_cost_is_the_sum_over_the_levels(required, start_time_s) -> None:
     assert Clairvoyant(required, start_time_s).replica_seconds == cost
 
 
-def test_keeps_a_replica_over_a_short_gap_and_starts_another_after_a_long_one() -> None:
-    required = [1] * 5 + [2] * 3 + [1] * 4 + [2] * 3 + [1] * 9 + [2] * 2
-    ordered = clairvoyant_schedule(required, 4)
-    assert ordered.tolist() == [1] + [2] * 14 + [1] * 5 + [2] * 6
-    assert ordered.sum() == sum(required) + 4 + 4 + 4
-
-
 def test_follows_its_schedule_and_stays_at_its_end() -> None:
     oracle = Clairvoyant([1, 1, 1, 3], 2)
     assert oracle.initial_replicas == 1

@@ -131,18 +131,3 @@ def test_a_step_is_seen_in_the_next_report_and_followed_after_the_delay() -> Non
     assert set(sizes[:50]) == {2}
     assert first == 51
     assert sizes[50] > 2
-
-
-def test_scales_in_only_after_ten_minutes() -> None:
-    sizes = run(RayDefault(), 700 * [2.0], ready=4)
-    assert sizes[600 - 1] == 4
-    assert sizes[600] == 1
-
-
-def test_a_moment_at_the_target_restarts_the_delay() -> None:
-    target = DelayedTarget(RaySettings())
-    assert target.next(0, 20, 2, 2) == 2
-    assert target.next(29, 4, 2, 2) == 2
-    assert target.next(30, 20, 2, 2) == 2
-    assert target.next(59, 20, 2, 2) == 2
-    assert target.next(60, 20, 2, 2) == 10

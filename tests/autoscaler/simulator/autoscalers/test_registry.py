@@ -5,9 +5,7 @@ from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.ray_default import RayDefault
 from autoscaler.simulator.autoscalers.registry import (
     AUTOSCALERS,
-    DEFAULT,
     FAMILIES,
-    ORACLE,
     Choice,
     ScalingProblem,
     choose,
@@ -30,12 +28,6 @@ PROBLEM = ScalingProblem(
 def made(text: str):
     (choice,) = choose(text)
     return choice.make(PROBLEM)
-
-
-def test_the_names_are_those_of_the_command_line() -> None:
-    assert list(AUTOSCALERS) == ["sojourn", "ray", "knative", "hpa", "mdc", "peak", "oracle"]
-    assert {*DEFAULT, ORACLE} <= set(AUTOSCALERS)
-    assert all(entry.name == name for name, entry in AUTOSCALERS.items())
 
 
 def test_the_stock_value_of_a_knob_is_the_published_one() -> None:

