@@ -175,7 +175,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 #: Loads a model onto the GPU, says its sum, and waits to be killed.
 CLIENT = """
 import pathlib, sys
-from deployments.modelstore import tensors as modelstore
+from deployments.modelstore.tensors import load_state_dict
 state = load_state_dict("m", "cuda:0", socket_path=pathlib.Path(sys.argv[1]))
 print(float(state["weight"].double().sum()), flush=True)
 sys.stdin.read()
