@@ -160,7 +160,7 @@ class LoadLatenessCurve:
 def solve_load_lateness_curve(
     profile: Profile,
     objective: ServiceLevelObjective,
-    waiting_room: int,
+    max_queue_rows: int,
     *,
     admit_within_ms: float = math.inf,
     search_sizes: bool = True,
@@ -174,7 +174,7 @@ def solve_load_lateness_curve(
     objective : ServiceLevelObjective
         Its response time is what the SLA's leaves the replica, once the network's share is taken
         off.
-    waiting_room : int
+    max_queue_rows : int
         Requests that may wait besides those in service.
     admit_within_ms : float
         The replica refuses what will not be done within this time; infinity: only what finds no
@@ -200,7 +200,7 @@ def solve_load_lateness_curve(
     if not search_sizes:
         sizings = [BatchSizing.all_up_to(profile.best_batch_size)]
     for sizing in sizings:
-        curve = _PolicyCurve(profile, sizing, objective.response_time_ms, waiting_room)
+        curve = _PolicyCurve(profile, sizing, objective.response_time_ms, max_queue_rows)
         low = MIN_UTILIZATION * profile.capacity_per_s
         if best is not None:
             gain = _MIN_GAIN if sizing.takes_all else _MIN_GAIN_IN_STEPS
@@ -218,7 +218,7 @@ def solve_load_lateness_curve(
     if best is None:
         in_reach, allow = _in_reach(reachable_ms, objective), "a longer response time"
         if allowed < refused < math.inf:
-            in_reach = f", and its waiting room for {waiting_room} refuses {100 * refused:.3g}%"
+            in_reach = f", and its waiting room for {max_queue_rows} refuses {100 * refused:.3g}%"
             allow = "a larger waiting room"
         raise InfeasibleError(
             f"{objective.percentile:g}% within {objective.response_time_ms:g} ms is out of reach: "
@@ -252,7 +252,7 @@ class _PolicyCurve:
     """The late share, by arrival rate, of the policy that starts whenever the device is free."""
 
     def __init__(
-        self, profile: Profile, sizing: BatchSizing, response_time_ms: float, waiting_room: int
+        self, profile: Profile, sizing: BatchSizing, response_time_ms: float, max_queue_rows: int
     ) -> None:
         self.sizing = sizing
         self.sla_rate_per_s, self._late_share_allowed = 0.0, 0.0
@@ -260,7 +260,7 @@ class _PolicyCurve:
         self.capacity_per_s = float(1e3 * (size / profile.batch_interval_ms()[size - 1]))
         self._profile = profile
         self._response_time_ms = response_time_ms
-        self._room = min(waiting_room, max(_MAX_ROOM, 2 * profile.best_batch_size))
+        self._room = min(max_queue_rows, max(_MAX_ROOM, 2 * profile.best_batch_size))
 
     def late_share(self, arrival_rate_per_s: float) -> float:
         """Return the fraction of the requests that are refused or late, if none is by time."""
@@ -350,7 +350,7 @@ class _PolicyCurve:
                 self._profile,
                 self.sizing.policy(control_limit),
                 arrival_rate_per_s,
-                waiting_room=self._room if control_limit == 1 else max(self._room, control_limit),
+                max_queue_rows=self._room if control_limit == 1 else max(self._room, control_limit),
             )
         except InfeasibleError:
             return None

@@ -28,13 +28,13 @@ class BatchingSettings:
         profile has energy; otherwise it minimizes the mean response time.
     weights : Weights
         With ``weights``.
-    waiting_room, max_age_ms, batch_size_limit, serve_late
+    max_queue_rows, max_age_ms, batch_size_limit, serve_late
         As for `policy.batcher.limits.limits_for`.
     """
 
     objective: Literal["auto", "sla", "weights"] = "auto"
     weights: Weights = field(default_factory=Weights)
-    waiting_room: int | None = None
+    max_queue_rows: int | None = None
     max_age_ms: float | None = None
     batch_size_limit: int | None = None
     serve_late: bool = False
@@ -98,7 +98,7 @@ def service_model(
         profile,
         sla,
         delays,
-        waiting_room=settings.waiting_room,
+        max_queue_rows=settings.max_queue_rows,
         max_age_ms=settings.max_age_ms,
         batch_size_limit=settings.batch_size_limit,
         serve_late=settings.serve_late,

@@ -247,7 +247,7 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
         )
     try:
         return solve_load_lateness_curve(
-            scenario.replica_profile, model.objective_at_replica, model.limits.waiting_room
+            scenario.replica_profile, model.objective_at_replica, model.limits.max_queue_rows
         )
     except InfeasibleError as error:
         raise InfeasibleError(

@@ -91,7 +91,7 @@ def predict(
             profile,
             policy,
             delays,
-            limits.waiting_room,
+            limits.max_queue_rows,
             arrival_rate_per_s,
             replicas,
             counts_reply=True,
@@ -145,7 +145,7 @@ def predict_overload(
     balance = rand_equilibrium(
         arrival_rate_per_s,
         replicas,
-        lambda tries_per_s: 1 - curve.service_level(tries_per_s),
+        lambda attempts_per_s: 1 - curve.service_level(attempts_per_s),
         retries,
     )
     if retries is None:

@@ -114,9 +114,9 @@ class Scenario:
         if self.delays.retries is None:
             raise InvalidInputError("delays: retries must be a number in a simulation")
         _check_whole("retries", self.delays.retries, 0, _MAX_RETRIES)
-        room, age_ms = self.settings.waiting_room, self.settings.max_age_ms
+        room, age_ms = self.settings.max_queue_rows, self.settings.max_age_ms
         if room is not None:
-            _check_whole("waiting_room", room, 1, 1_000_000)
+            _check_whole("max_queue_rows", room, 1, 1_000_000)
         if age_ms is not None and not age_ms >= 0:
             raise InvalidInputError(f"max_age_ms: must be at least 0, not {age_ms}")
         _check_whole("min_replicas", self.min_replicas, 0, 1_000_000)
@@ -231,7 +231,7 @@ def _solved_curve(service: ServiceModel, search_sizes: bool) -> LoadLatenessCurv
         return solve_load_lateness_curve(
             service.profile,
             service.sla,
-            service.limits.waiting_room,
+            service.limits.max_queue_rows,
             admit_within_ms=service.limits.admit_within_ms,
             search_sizes=search_sizes,
         )

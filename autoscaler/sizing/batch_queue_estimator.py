@@ -59,7 +59,7 @@ class BatchQueueEstimator:
     profile : Profile
         Of each replica.
     delays : TryDelays
-    waiting_room : int or None
+    max_queue_rows : int or None
         Requests that may wait in a replica, besides those in service. None: as many full batches
         as still finish in time behind one that has just started, and at least one.
     weights : Weights or None
@@ -74,14 +74,14 @@ class BatchQueueEstimator:
 
     profile: Profile
     delays: TryDelays = field(default_factory=TryDelays)
-    waiting_room: int | None = None
+    max_queue_rows: int | None = None
     weights: Weights | None = None
 
     def __post_init__(self) -> None:
-        if self.waiting_room is not None and self.waiting_room < self.profile.max_batch_size:
+        if self.max_queue_rows is not None and self.max_queue_rows < self.profile.max_batch_size:
             raise InvalidInputError(
-                f"waiting_room: must hold a full batch of {self.profile.max_batch_size}, "
-                f"not {self.waiting_room}"
+                f"max_queue_rows: must hold a full batch of {self.profile.max_batch_size}, "
+                f"not {self.max_queue_rows}"
             )
 
     @property
@@ -167,7 +167,7 @@ class BatchQueueEstimator:
         objective: ServiceLevelObjective,
         policy: BatchingPolicy,
     ) -> BatchQueuePrediction:
-        room = self._waiting_room(objective, policy)
+        room = self._max_queue_rows(objective, policy)
         overloaded = BatchQueuePrediction(replicas, 0.0, math.inf, policy)
         try:
             fleet = FleetResponse(
@@ -195,9 +195,9 @@ class BatchQueueEstimator:
             busy_probability=fleet.busy_probability,
         )
 
-    def _waiting_room(self, objective: ServiceLevelObjective, policy: BatchingPolicy) -> int:
-        if self.waiting_room is not None:
-            return self.waiting_room
+    def _max_queue_rows(self, objective: ServiceLevelObjective, policy: BatchingPolicy) -> int:
+        if self.max_queue_rows is not None:
+            return self.max_queue_rows
         size = policy.max_batch_size
         left_ms = objective.response_time_ms - self.delays.request_delay_ms
         batches = math.floor(left_ms / float(self.profile.batch_interval_ms()[size - 1]) + 1e-9)

@@ -1,6 +1,6 @@
 """The predicted response time and power of a fixed fleet under random routing with retries.
 
-Each of n replicas queues up to `waiting_room` requests and starts batches as its policy says. It
+Each of n replicas queues up to `max_queue_rows` requests and starts batches as its policy says. It
 refuses a try only when the waiting room is full, and the load balancer then tries another replica
 at random. With λ the arrival rate of the fleet, k the number of retries and P_full(a) the
 probability that a replica with a tries per second is full, the rate of tries solves
@@ -45,7 +45,7 @@ class FleetResponse:
     policy : BatchingPolicy
         Of each replica.
     delays : TryDelays
-    waiting_room : int
+    max_queue_rows : int
         Requests that may wait in a replica, besides those in service.
     arrival_rate_per_s : float
         Requests per second to all replicas together, Poisson.
@@ -70,7 +70,7 @@ class FleetResponse:
         profile: Profile,
         policy: BatchingPolicy,
         delays: TryDelays,
-        waiting_room: int,
+        max_queue_rows: int,
         arrival_rate_per_s: float,
         replicas: int,
         *,
@@ -84,7 +84,7 @@ class FleetResponse:
 
         @cache
         def evaluated_at(rate_per_s: float) -> Evaluation:
-            return evaluate(profile, policy, rate_per_s, waiting_room=waiting_room)
+            return evaluate(profile, policy, rate_per_s, max_queue_rows=max_queue_rows)
 
         equilibrium = rand_equilibrium(
             arrival_rate_per_s,

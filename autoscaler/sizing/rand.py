@@ -34,7 +34,7 @@ Cdf = Callable[[FloatArray], FloatArray]
 # Relative tolerance, so that rounding does not lose a try that fits exactly.
 _ROUNDING = 1e-9
 # A fleet that needs more tries per request than this counts as overloaded.
-_MAX_TRIES = 1e4
+_MAX_ATTEMPTS = 1e4
 # Terms of the sum of Theorem 2 that are added at a time.
 _BLOCK = 256
 
@@ -353,9 +353,9 @@ def rand_equilibrium(
         full = full_probability(rate)
         if retries is None:
             return rate * (1 - full) - share
-        return rate - share * sum(full**tries for tries in range(retries + 1))
+        return rate - share * sum(full**attempts for attempts in range(retries + 1))
 
-    max_rate = share * (_MAX_TRIES if retries is None else min(retries + 1, _MAX_TRIES))
+    max_rate = share * (_MAX_ATTEMPTS if retries is None else min(retries + 1, _MAX_ATTEMPTS))
     low = high = share
     at_high = surplus(high)
     while at_high < 0 and high < max_rate:

@@ -81,23 +81,23 @@ def response_times_ms(
     free_ms = np.zeros(replicas)
     arrival_ms = np.cumsum(np.random.exponential(1 / arrivals_per_ms, requests))
     response_ms = np.empty(requests)
-    tries = [(arrival_ms[0] + request_ms, 0)]
+    attempts = [(arrival_ms[0] + request_ms, 0)]
     arrived = 1
-    while tries:
-        if arrived < requests and arrival_ms[arrived] + request_ms <= tries[0][0]:
+    while attempts:
+        if arrived < requests and arrival_ms[arrived] + request_ms <= attempts[0][0]:
             now_ms, number = arrival_ms[arrived] + request_ms, arrived
             arrived += 1
         else:
-            now_ms, number = heapq.heappop(tries)
-            if not tries and arrived < requests:
-                heapq.heappush(tries, (arrival_ms[arrived] + request_ms, arrived))
+            now_ms, number = heapq.heappop(attempts)
+            if not attempts and arrived < requests:
+                heapq.heappush(attempts, (arrival_ms[arrived] + request_ms, arrived))
                 arrived += 1
         picked = np.random.randint(replicas)
         if free_ms[picked] <= now_ms:
             free_ms[picked] = now_ms + execution_ms
             response_ms[number] = free_ms[picked] - arrival_ms[number]
         else:
-            heapq.heappush(tries, (now_ms + reply_ms + retry_ms + request_ms, number))
+            heapq.heappush(attempts, (now_ms + reply_ms + retry_ms + request_ms, number))
     return response_ms[requests // 10 :]
 
 

@@ -297,7 +297,7 @@ class UserConfig(StrictModel):
         settings = BatchingSettings(
             objective=self.policy.objective,
             weights=Weights(energy_weight=self.policy.energy_weight),
-            waiting_room=self.limits.expert.max_queue_rows,
+            max_queue_rows=self.limits.expert.max_queue_rows,
             batch_size_limit=self.limits.expert.batch_size_limit,
             serve_late=self.limits.late == "serve",
         )

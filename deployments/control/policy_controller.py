@@ -154,7 +154,7 @@ class PolicyController:
             service.profile,
             service.objective,
             self._corrections.after_proxy_delay(service.sla),
-            service.limits.waiting_room,
+            service.limits.max_queue_rows,
             service.limits.admit_within_ms,
         )
         self._solver.solve(request, self.user_config.sla)
@@ -216,7 +216,7 @@ class PolicyController:
             "max_wait_ms": policy.max_wait_ms,
             "longest_wait_ms": core.longest_wait_ms(policy),
             "wait_factor": core.wait_factor,
-            "waiting_room": core.limits.waiting_room,
+            "max_queue_rows": core.limits.max_queue_rows,
             "batch_size_limit": core.limits.max_batch_size,
             "concurrency_limit": core.limits.concurrency,
             "sla_rate_per_s": curve and curve.sla_rate_per_s,

@@ -82,7 +82,7 @@ class SolveRequest:
         The objective of the policy table.
     sla : ServiceLevelObjective
         The SLA of the curve: the client's, less the delays to and from the replica.
-    waiting_room : int
+    max_queue_rows : int
         Requests that may wait.
     admit_within_ms : float
         A request is refused if it will not be done within this time; infinity: none is.
@@ -91,7 +91,7 @@ class SolveRequest:
     profile: Profile
     objective: Objective
     sla: ServiceLevelObjective
-    waiting_room: int
+    max_queue_rows: int
     admit_within_ms: float = math.inf
 
     @property
@@ -108,7 +108,7 @@ class SolveRequest:
     def curve_name(self) -> str:
         """The name of the curve in the cache."""
         source = [
-            *(self.profile.to_dict(), asdict(self.sla), self.waiting_room),
+            *(self.profile.to_dict(), asdict(self.sla), self.max_queue_rows),
             *(self.admit_within_ms, self.search_sizes),
         ]
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}"
@@ -175,7 +175,7 @@ async def solve_in_worker(
         try:
             curve = await worker.ask(
                 "policy.load_lateness:solve_load_lateness_curve",
-                *(request.profile, request.sla, request.waiting_room),
+                *(request.profile, request.sla, request.max_queue_rows),
                 admit_within_ms=request.admit_within_ms,
                 search_sizes=request.search_sizes,
                 time_limit_s=time_limit_s,

@@ -128,4 +128,4 @@ def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
     if profile is None or user_config.limits.late == "serve":
         return
     service = user_config.service_model(profile)
-    solve_load_lateness_curve(service.profile, service.sla, service.limits.waiting_room)
+    solve_load_lateness_curve(service.profile, service.sla, service.limits.max_queue_rows)

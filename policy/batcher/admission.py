@@ -51,7 +51,7 @@ class Admission:
             Time, and when the request reached the replica, from which its time counts.
         """
         limits = self.limits
-        if queued and queued + rows > limits.waiting_room:
+        if queued and queued + rows > limits.max_queue_rows:
             return False
         if limits.admit_within_ms == math.inf:
             return True
@@ -106,6 +106,6 @@ class Admission:
         limits, share = self.limits, self._refused_share
         if share <= limits.late_share_allowed:
             return 0.0
-        tries = math.log(limits.late_share_allowed) / math.log(min(share, _MAX_REFUSED_SHARE))
+        attempts = math.log(limits.late_share_allowed) / math.log(min(share, _MAX_REFUSED_SHARE))
         spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
-        return min(limits.try_ms * min(tries, limits.retries), spare_ms / 2)
+        return min(limits.try_ms * min(attempts, limits.retries), spare_ms / 2)

@@ -259,7 +259,7 @@ class BatcherCore:
         """
         self._release_device()
         failed, crowded_out = self._failed.put_back(
-            batch, blamed, len(self.limits.latency_ms), self.limits.waiting_room
+            batch, blamed, len(self.limits.latency_ms), self.limits.max_queue_rows
         )
         self.crowded_out += crowded_out
         return failed

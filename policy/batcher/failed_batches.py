@@ -59,7 +59,7 @@ class FailedBatches:
         self.bisection.test_passed()
 
     def put_back(
-        self, batch: Batch, blamed: Collection[int], largest_batch: int, waiting_room: int
+        self, batch: Batch, blamed: Collection[int], largest_batch: int, max_queue_rows: int
     ) -> tuple[list[int], list[Request]]:
         """Put the rows of a failed batch where they wait next.
 
@@ -68,7 +68,7 @@ class FailedBatches:
         batch : Batch
         blamed : collection of int
             Indices into ``batch.slices`` of the culprits, if the model names them.
-        largest_batch, waiting_room : int
+        largest_batch, max_queue_rows : int
             In rows.
 
         Returns
@@ -95,7 +95,7 @@ class FailedBatches:
         resumed = bool(batch.slices_under_test)
         self.bisection.add(slices[:suspects], has_culprit=True, first=resumed)
         self._requeue([*cleared, *slices[suspects:]], largest_batch)
-        crowded_out = self.bisection.crowd_out(waiting_room)
+        crowded_out = self.bisection.crowd_out(max_queue_rows)
         for request in crowded_out:
             self.cancel(request)
         return failed, crowded_out

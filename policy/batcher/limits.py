@@ -13,7 +13,7 @@ from policy.profile import Profile
 from policy.try_delays import TryDelays
 
 #: Rows: even on the fastest device, a longer queue is a sign of a mistake.
-MAX_WAITING_ROOM = 4096
+MAX_QUEUE_ROWS = 4096
 #: A request is admitted if it will be done within this share of the SLA's response time. The rest
 #: covers parsing, and batches that take a little longer than their profile.
 ADMISSION_SHARE = 0.97
@@ -36,7 +36,7 @@ class Limits:
     ----------
     max_age_ms : float
         At this age of the oldest request a free device starts, whatever the policy says.
-    waiting_room : int
+    max_queue_rows : int
         Rows that may wait, not counting those on the device, nor, for a request, those of lower
         priorities.
     latency_ms : sequence of float
@@ -60,7 +60,7 @@ class Limits:
     """
 
     max_age_ms: float
-    waiting_room: int
+    max_queue_rows: int
     latency_ms: Sequence[float]
     head_start_ms: float = 0.0
     admit_within_ms: float = math.inf
@@ -78,7 +78,7 @@ class Limits:
     @cached_property
     def rows_that_fill(self) -> int:
         """Rows that fill a batch, or the waiting room if that is smaller."""
-        return min(self.max_batch_size, self.waiting_room)
+        return min(self.max_batch_size, self.max_queue_rows)
 
     def batch_latency_ms(self, size: int) -> float:
         """Return how long a batch of `size` rows takes; none is larger than the largest."""
@@ -118,7 +118,7 @@ def limits_for(
     sla: ServiceLevelObjective,
     delays: TryDelays,
     *,
-    waiting_room: int | None = None,
+    max_queue_rows: int | None = None,
     max_age_ms: float | None = None,
     batch_size_limit: int | None = None,
     serve_late: bool = False,
@@ -139,7 +139,7 @@ def limits_for(
         The SLA that the client sees.
     delays : TryDelays
         What the way to the replica and back takes of it, and each try elsewhere.
-    waiting_room : int, optional
+    max_queue_rows : int, optional
         Rows that may wait. By default, the rows of the full batches that fit into the response
         time, at least one full batch.
     max_age_ms : float, optional
@@ -164,16 +164,16 @@ def limits_for(
     profile = profile.up_to(largest if batch_size_limit is None else min(largest, batch_size_limit))
     full_ms = float(profile.latency_ms[-1])
     time_ms = sla.response_time_ms
-    if waiting_room is None:
+    if max_queue_rows is None:
         batches = max(1, int(ADMISSION_SHARE * time_ms / full_ms))
-        waiting_room = MAX_WAITING_ROOM
+        max_queue_rows = MAX_QUEUE_ROWS
         if not serve_late:
-            waiting_room = min(batches * profile.max_batch_size, MAX_WAITING_ROOM)
+            max_queue_rows = min(batches * profile.max_batch_size, MAX_QUEUE_ROWS)
     if max_age_ms is None:
         max_age_ms = max(0.0, time_ms - full_ms)
     return Limits(
         max_age_ms=max_age_ms,
-        waiting_room=waiting_room,
+        max_queue_rows=max_queue_rows,
         latency_ms=profile.latency_ms.tolist(),
         head_start_ms=time_ms,
         admit_within_ms=math.inf if serve_late else ADMISSION_SHARE * time_ms,

@@ -38,7 +38,7 @@ class ControlLimitQueue:
         τ: entry ``b - 1`` is the time a batch of ``b`` takes.
     max_wait_ms : float
         d: a free device starts in any case when the oldest request has this age; infinite: never.
-    waiting_room : int or None
+    max_queue_rows : int or None
         Requests that may wait besides those in service. None: any number.
     control_limit : int
         L: the queue length at which a free device starts.
@@ -47,7 +47,7 @@ class ControlLimitQueue:
     arrival_rate: float
     batch_times_ms: FloatArray
     max_wait_ms: float
-    waiting_room: int | None
+    max_queue_rows: int | None
     control_limit: int
 
     @property
@@ -68,12 +68,12 @@ class ControlLimitQueue:
     @property
     def tail_ratio(self) -> float:
         """Ratio of the probabilities of two successive long queues; 0 with a waiting room."""
-        return 0.0 if self.waiting_room is not None else float(np.exp(-self.tail_decay))
+        return 0.0 if self.max_queue_rows is not None else float(np.exp(-self.tail_decay))
 
     def longest_queue(self) -> int:
         """Return the queue length at a start that is exceeded with a probability near 1e-14."""
-        if self.waiting_room is not None:
-            return max(self.waiting_room, 1)
+        if self.max_queue_rows is not None:
+            return max(self.max_queue_rows, 1)
         return self.max_batch_size + int(np.ceil(_LOG_TAIL / self.tail_decay))
 
     def queue_lengths_solved(self) -> tuple[int, int, int]:
@@ -86,7 +86,7 @@ class ControlLimitQueue:
         longest, size = self.longest_queue(), self.max_batch_size
         # The other terms of the tail fall as exp(-length √(2π / b)).
         reached = size + int(_LOG_TAIL * np.sqrt(size / (2 * np.pi))) + 60
-        if self.waiting_room is not None or reached >= longest:
+        if self.max_queue_rows is not None or reached >= longest:
             return longest, longest, longest
         rows = min(longest, reached + 4 * size)
         mean = self.arrival_rate * self.full_batch_ms
@@ -98,9 +98,9 @@ class ControlLimitQueue:
 
         The arrays have shape (n,), as the result.
         """
-        if self.waiting_room is None:
+        if self.max_queue_rows is None:
             return np.zeros(left_over.shape)
-        room_left = self.waiting_room - left_over
+        room_left = self.max_queue_rows - left_over
         mean = self.arrival_rate * batch_times_ms
         # E[(N - c)+] for Poisson N of mean μ: μ P(N ≥ c) - c P(N > c).
         at_least = np.where(room_left > 0, pdtrc(np.maximum(room_left - 1, 0), mean), 1.0)
@@ -113,7 +113,7 @@ class ControlLimitQueue:
         where one batch takes the whole room. Then all that came since its arrival wait behind the
         oldest request of a short queue, a Poisson number.
         """
-        room, size = self.waiting_room, self.max_batch_size
+        room, size = self.max_queue_rows, self.max_batch_size
         return not room or room <= size or (room - 1) % size + 1 >= self.control_limit
 
     def followers(
@@ -137,7 +137,7 @@ class ControlLimitQueue:
         """
         later = self.arrival_rate * full_batches * self.full_batch_ms
         early = self.arrival_rate * np.asarray(residual_ms)
-        room = None if self.waiting_room is None else self.waiting_room - position
+        room = None if self.max_queue_rows is None else self.max_queue_rows - position
         if room is not None:
             room -= full_batches * self.max_batch_size
         if room is None or room >= count:
@@ -256,12 +256,12 @@ class ControlLimitChain:
     def _queue_at_batch_end(self, rows: int, columns: int) -> FloatArray:
         """Return the probabilities of the queue length at a batch's end, from 0 on (1).
 
-        Shape (rows, columns + 1), or (rows, waiting_room + 1); those refused are not counted.
+        Shape (rows, columns + 1), or (rows, max_queue_rows + 1); those refused are not counted.
         """
         system = self.system
         size = system.max_batch_size
         alone = min(size, rows)
-        room = columns if system.waiting_room is None else system.waiting_room
+        room = columns if system.max_queue_rows is None else system.max_queue_rows
         mean = system.arrival_rate * system.batch_times_ms[:alone]
         at_end = np.zeros((rows, room + 1))
         at_end[:alone] = poisson_table(room + 1, mean)

@@ -70,7 +70,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         max_width = min(end / 4, _MAX_WIDTH * (1 + np.sqrt(rate * end)) / rate)
         panels = Panels.cut(end, jumps, max_width)
         left = panels.nodes_ms.ravel()
-        positions = chain.longest if system.waiting_room is None else system.waiting_room
+        positions = chain.longest if system.max_queue_rows is None else system.max_queue_rows
         max_arrivals = int(rate * end + 7 * np.sqrt(rate * end) + 12)
         reached = min(positions, max_arrivals)
         arriving = np.zeros((left.size, positions))
@@ -99,7 +99,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
     def _count_surely_in_full_batches(self, panels: Panels, arriving: FloatArray) -> FloatArray:
         """Count the requests so far back that their own batch is full; return the other blocks."""
         system = self._system
-        if system.waiting_room is not None:
+        if system.max_queue_rows is not None:
             return arriving
         offsets = system.full_batch_ms * np.arange(arriving.shape[0])
         too_few = pdtr(system.max_batch_size - 1, system.arrival_rate * offsets)
@@ -135,7 +135,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         system = self._system
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms
         residual = panels.nodes_ms.ravel()
-        blocks, room = arriving.shape[0], system.waiting_room
+        blocks, room = arriving.shape[0], system.max_queue_rows
         offsets = system.full_batch_ms * np.arange(blocks)
         age = offsets[:, None] + residual
         max_size = size if room is None else min(size, max(room, 1))
@@ -183,7 +183,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
             requests by the length of the queue, from 1. `behind_oldest`, shape (blocks, nodes,
             control_limit - 1), is the distribution of the requests behind one at the event loop.
         """
-        system, room = self._system, self._system.waiting_room
+        system, room = self._system, self._system.max_queue_rows
         size, rate, others = system.max_batch_size, system.arrival_rate, system.control_limit - 1
         blocks = arriving.shape[0]
         unlimited = not room or room <= size or room >= blocks * size
@@ -215,7 +215,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         alone = chain.left_over == 0
         empty = float(
             chain.probabilities[alone] @ np.exp(-rate * chain.batch_times_ms[alone])
-            if system.waiting_room != 0
+            if system.max_queue_rows != 0
             else 1.0
         )
         if limit == 1:

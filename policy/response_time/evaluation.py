@@ -140,7 +140,7 @@ def evaluate(
     batching_policy: BatchingPolicy,
     arrival_rate_per_s: float,
     *,
-    waiting_room: int | None = None,
+    max_queue_rows: int | None = None,
     coarse: bool = False,
 ) -> Evaluation:
     """Evaluate a batching policy under Poisson arrivals.
@@ -153,7 +153,7 @@ def evaluate(
         What a free device does.
     arrival_rate_per_s : float
         Requests per second.
-    waiting_room : int, optional
+    max_queue_rows : int, optional
         Requests that may wait besides those in service; those beyond are refused. A request that
         starts a batch by its arrival needs no room. None: all are accepted.
     coarse : bool
@@ -175,11 +175,11 @@ def evaluate(
         with or without a waiting room.
     """
     profile = profile.serial()
-    _check(profile, batching_policy, arrival_rate_per_s, waiting_room)
+    _check(profile, batching_policy, arrival_rate_per_s, max_queue_rows)
     size = batching_policy.max_batch_size
     times_ms = profile.latency_ms[:size]
     arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
-    queue = _control_limit_queue(batching_policy, times_ms, arrivals_per_ms, waiting_room)
+    queue = _control_limit_queue(batching_policy, times_ms, arrivals_per_ms, max_queue_rows)
     found: ControlLimitChain | Sample
     if (
         profile.event_loop is None
@@ -189,7 +189,7 @@ def evaluate(
     ):
         found = ControlLimitChain(queue)
     else:
-        found = Sample(profile, batching_policy, arrivals_per_ms, waiting_room, coarse=coarse)
+        found = Sample(profile, batching_policy, arrivals_per_ms, max_queue_rows, coarse=coarse)
         if profile.latency_quantiles is not None:
             times_ms = profile.latency_quantiles.means_ms(times_ms)
     size_probabilities = found.size_probabilities
@@ -210,7 +210,7 @@ def evaluate(
 
 
 def _check(
-    profile: Profile, policy: BatchingPolicy, arrival_rate_per_s: float, waiting_room: int | None
+    profile: Profile, policy: BatchingPolicy, arrival_rate_per_s: float, max_queue_rows: int | None
 ) -> None:
     if not (arrival_rate_per_s > 0 and np.isfinite(arrival_rate_per_s)):
         raise InvalidInputError(
@@ -221,29 +221,29 @@ def _check(
         raise InvalidInputError(
             f"policy: starts batches of {size}, but the profile ends at {profile.max_batch_size}"
         )
-    if waiting_room is not None:
-        _check_room(policy, waiting_room)
+    if max_queue_rows is not None:
+        _check_room(policy, max_queue_rows)
     repeated = policy.actions[-1]
     device = profile if profile.event_loop is None else replace(profile, event_loop=None)
     capacity_per_s = 1e3 * repeated / float(device.batch_interval_ms()[repeated - 1])
-    if waiting_room is None and arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
+    if max_queue_rows is None and arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
         raise InfeasibleError(
             f"arrival rate {arrival_rate_per_s:g}/s: the policy serves at most "
             f"{capacity_per_s:.6g}/s{TOO_CLOSE if arrival_rate_per_s < capacity_per_s else ''}"
         )
 
 
-def _check_room(policy: BatchingPolicy, waiting_room: int) -> None:
+def _check_room(policy: BatchingPolicy, max_queue_rows: int) -> None:
     limit = policy.control_limit
-    if not waiting_room >= (0 if limit == 1 else limit):
+    if not max_queue_rows >= (0 if limit == 1 else limit):
         raise InvalidInputError(
-            f"waiting_room: must hold the control limit, {limit}, not {waiting_room}"
+            f"max_queue_rows: must hold the control limit, {limit}, not {max_queue_rows}"
         )
     for length, start in policy.start_length.items():
-        if length <= waiting_room < start and start > 1:
+        if length <= max_queue_rows < start and start > 1:
             raise InvalidInputError(
-                f"waiting_room: must be at least {start}, for which the policy waits, not "
-                f"{waiting_room}"
+                f"max_queue_rows: must be at least {start}, for which the policy waits, not "
+                f"{max_queue_rows}"
             )
 
 
@@ -251,13 +251,13 @@ def _control_limit_queue(
     policy: BatchingPolicy,
     batch_times_ms: FloatArray,
     arrivals_per_ms: float,
-    waiting_room: int | None,
+    max_queue_rows: int | None,
 ) -> ControlLimitQueue:
     wait_ms = np.inf if policy.max_wait_ms is None else policy.max_wait_ms
     if wait_ms < _NO_WAIT * batch_times_ms[0]:
         wait_ms = 0.0
     return ControlLimitQueue(
-        arrivals_per_ms, batch_times_ms, wait_ms, waiting_room, policy.control_limit
+        arrivals_per_ms, batch_times_ms, wait_ms, max_queue_rows, policy.control_limit
     )
 
 

@@ -89,7 +89,7 @@ class Sample:
     policy : BatchingPolicy
         The max wait counts from a request's arrival at the event loop.
     arrivals_per_ms : float
-    waiting_room : int or None
+    max_queue_rows : int or None
         Requests that may wait for the device. The event loop reads those refused, too.
     rules : ndarray of float, shape (rules, 3), optional
         A request that arrives while a batch runs is also refused unless that batch, and full
@@ -118,14 +118,14 @@ class Sample:
         profile: Profile,
         policy: BatchingPolicy,
         arrivals_per_ms: float,
-        waiting_room: int | None = None,
+        max_queue_rows: int | None = None,
         rules: FloatArray | None = None,
         *,
         coarse: bool = False,
     ) -> None:
         self._profile, self._policy = profile, policy
         self._arrivals_per_ms = max(arrivals_per_ms, _least_rate_per_ms(profile, policy))
-        self._waiting_room = waiting_room
+        self._max_queue_rows = max_queue_rows
         self._rules = np.empty((0, 3)) if rules is None else rules
         self._part = _COARSE if coarse else 1.0
         if profile.event_loop is None and self._rules.size == 0:
@@ -147,7 +147,7 @@ class Sample:
         times_ms, probabilities = _batch_times_ms(profile, policy.max_batch_size)
         size = policy.actions[-1]
         full_ms = float(times_ms[size - 1] @ probabilities)
-        if self._waiting_room is None and self._arrivals_per_ms * full_ms > _MAX_LOAD * size:
+        if self._max_queue_rows is None and self._arrivals_per_ms * full_ms > _MAX_LOAD * size:
             raise InfeasibleError(
                 f"arrival rate {1e3 * self._arrivals_per_ms:g}/s: response times are not sampled "
                 f"above {100 * _MAX_LOAD:g}% of the policy's {1e3 * size / full_ms:.6g}/s"
@@ -157,7 +157,7 @@ class Sample:
         waits = np.zeros((lengths, lengths))
         warm_up = 0
         chain = StartLengthChain(
-            policy, self._arrivals_per_ms, times_ms, probabilities, self._waiting_room
+            policy, self._arrivals_per_ms, times_ms, probabilities, self._max_queue_rows
         )
         if timed:
             # How long a wait for company lasts: first from paths that are nearly right.
@@ -231,7 +231,7 @@ class Sample:
             np.array(policy.actions, np.int64),
             largest,
             np.inf if policy.max_wait_ms is None else float(policy.max_wait_ms),
-            -1 if self._waiting_room is None else self._waiting_room,
+            -1 if self._max_queue_rows is None else self._max_queue_rows,
             self._rules,
             np.ascontiguousarray(profile.latency_ms[:largest]),
             ratios,
@@ -300,11 +300,11 @@ def refused_share(
     profile: Profile,
     policy: BatchingPolicy,
     arrival_rate_per_s: float,
-    waiting_room: int,
+    max_queue_rows: int,
     rules: FloatArray,
 ) -> float:
     """Return the share of requests that a device refuses which admits by time (see `Sample`)."""
-    sample = Sample(profile, policy, 1e-3 * arrival_rate_per_s, waiting_room, rules)
+    sample = Sample(profile, policy, 1e-3 * arrival_rate_per_s, max_queue_rows, rules)
     return sample.refused_per_start / (sample.refused_per_start + sample.served_per_start)
 
 

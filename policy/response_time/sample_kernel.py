@@ -26,9 +26,9 @@ def _compiled(function: _F) -> _F:
 
 
 @_compiled
-def _room(before_end_ms: float, waiting_room: int, rules: FloatArray) -> int:
+def _room(before_end_ms: float, max_queue_rows: int, rules: FloatArray) -> int:
     """Return how many requests may wait at a time before the end of the batch in service."""
-    room = waiting_room
+    room = max_queue_rows
     for rule in range(rules.shape[0]):
         within_ms, size, full_ms = rules[rule]
         allowed = 1  # one that takes too long on an idle device may wait if nothing else does
@@ -56,7 +56,7 @@ def follow_requests(
     actions: IntArray,
     largest: int,
     max_wait_ms: float,
-    waiting_room: int,
+    max_queue_rows: int,
     rules: FloatArray,
     batch_times_ms: FloatArray,
     ratios: FloatArray,
@@ -95,7 +95,7 @@ def follow_requests(
         Largest batch, which a timer starts.
     max_wait_ms : float
         Since the request arrived; infinite without a timer.
-    waiting_room : int
+    max_queue_rows : int
         Requests that may wait for the device; negative: any number.
     rules : ndarray of float, shape (rules, 3)
         Limits of the room while a batch runs: full batches of (size) and (time) must end within
@@ -125,7 +125,7 @@ def follow_requests(
     draws = gaps.size - 1
     mask = MAX_BACKLOG - 1
     has_event_loop = request_ms > 0 or batch_ms > 0
-    limited = waiting_room >= 0 or rules.shape[0] > 0
+    limited = max_queue_rows >= 0 or rules.shape[0] > 0
     varying = ratios.shape[1] > 1
     arrived_ms, ready_ms = np.empty(MAX_BACKLOG), np.empty(MAX_BACKLOG)  # read, not handed on
     queue_ms = np.empty(MAX_BACKLOG)  # arrivals of those that wait for the device
@@ -199,9 +199,9 @@ def follow_requests(
                     arrived_ms[read & mask], ready_ms[read & mask] = next_ms, event_loop_free_ms
                 else:
                     waiting = old + queued - taken
-                    room = waiting_room
+                    room = max_queue_rows
                     if rules.shape[0]:
-                        room = _room(end_ms - next_ms, waiting_room, rules)
+                        room = _room(end_ms - next_ms, max_queue_rows, rules)
                     if room < 0 or waiting < room:
                         queue_ms[queued & mask] = next_ms
                         queued += 1
@@ -216,7 +216,7 @@ def follow_requests(
             if has_event_loop:
                 answered_ms = event_loop_free_ms = max(event_loop_free_ms, end_ms) + batch_ms
                 while handed < read and ready_ms[handed & mask] <= end_ms:
-                    if waiting_room < 0 or old + queued - taken < waiting_room:
+                    if max_queue_rows < 0 or old + queued - taken < max_queue_rows:
                         queue_ms[queued & mask] = arrived_ms[handed & mask]
                         queued += 1
                     elif begin_ms < arrived_ms[handed & mask] <= end_window_ms:
@@ -261,7 +261,7 @@ def follow_requests(
                     continue
                 now_ms = handed_ms
                 size = actions[min(waiting + 1, last)]
-                if size > 0 or waiting_room < 0 or waiting < waiting_room:
+                if size > 0 or max_queue_rows < 0 or waiting < max_queue_rows:
                     queue_ms[queued & mask] = arrival_ms
                     queued += 1
                     waiting += 1

@@ -66,7 +66,7 @@ class StartLengthChain:
         The times that a batch of each size takes, at least.
     time_probabilities : ndarray of float, shape (points,)
         Their probabilities.
-    waiting_room : int or None
+    max_queue_rows : int or None
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class StartLengthChain:
         arrivals_per_ms: float,
         batch_times_ms: FloatArray,
         time_probabilities: FloatArray,
-        waiting_room: int | None,
+        max_queue_rows: int | None,
     ) -> None:
         self._policy = policy
         last, size, largest = len(policy.actions) - 1, policy.actions[-1], policy.max_batch_size
         full_ms = batch_times_ms[size - 1]
         longest_batch = arrivals_per_ms * float(batch_times_ms[:largest].max())
         most = int(longest_batch + 7 * np.sqrt(longest_batch) + 12)
-        if waiting_room is not None:
+        if max_queue_rows is not None:
             self._tail_ratio = 0.0
-            self._columns = rows = max(waiting_room, 1)
-            room = waiting_room
+            self._columns = rows = max(max_queue_rows, 1)
+            room = max_queue_rows
         else:
             decay = _tail_decay(arrivals_per_ms * full_ms, time_probabilities, size)
             self._tail_ratio = float(np.exp(-decay))
@@ -105,7 +105,7 @@ class StartLengthChain:
             left = row + 1 - batch
             reached = max(0, min(most, room + 1 - left))
             self._at_end[row, left : left + reached] = arrivals[batch, :reached]
-        if waiting_room is not None:
+        if max_queue_rows is not None:
             below = self._at_end[:, :room].sum(axis=1)
             self._at_end[:, room] = np.maximum(0.0, 1.0 - below)
 

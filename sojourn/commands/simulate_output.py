@@ -215,7 +215,7 @@ def setting_of(
                 "replica",
                 f"{profile.model} on {profile.device}: batches up to {profile.max_batch_size}, "
                 f"{profile.capacity_per_s:.4g} requests/s at most, waiting room for "
-                f"{limits.waiting_room} requests",
+                f"{limits.max_queue_rows} requests",
             ),
             ("batching", f"{context.params['batching']}, one row per request"),
             (

@@ -291,7 +291,7 @@ def test_retried_requests_count_once():
     autoscaler = Autoscaler(replace(SETTINGS, retries=20))
     template = Fleet().report_of("r0")
     for second in range(31):
-        tries = 100.0 * second  # each replica; together 200/s, of which half are retries
+        attempts = 100.0 * second  # each replica; together 200/s, of which half are retries
         autoscaler.observe(
             [
                 replace(
@@ -299,8 +299,8 @@ def test_retried_requests_count_once():
                     replica_id=name,
                     time_s=START_S + second,
                     counted_s=second + 1.0,
-                    offered_total=tries,
-                    refused_total=tries / 2,
+                    offered_total=attempts,
+                    refused_total=attempts / 2,
                 )
                 for name in "ab"
             ]

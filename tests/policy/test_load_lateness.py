@@ -31,7 +31,7 @@ CASES = [*BELOW_CAPACITY, (P4, 50.0, 96)]
 
 
 def level(profile, policy, rate, response_time_ms, room):
-    found = evaluate(profile, policy, rate, waiting_room=room)
+    found = evaluate(profile, policy, rate, max_queue_rows=room)
     return (1 - found.full_probability) * found.service_level(response_time_ms)
 
 
@@ -223,9 +223,9 @@ def test_the_equations_solved_are_bounded_whatever_the_waiting_room(monkeypatch,
     profile = Profile("flat", "d", 50 + 0.5 * np.arange(1, size + 1))
     rooms = []
 
-    def evaluated(profile, policy, rate_per_s, *, waiting_room):
+    def evaluated(profile, policy, rate_per_s, *, max_queue_rows):
         """Stand in for the evaluation: the late share grows with the rate."""
-        rooms.append(waiting_room)
+        rooms.append(max_queue_rows)
         late = 0.2 * rate_per_s / profile.capacity_per_s
         return SimpleNamespace(full_probability=0.0, service_level=lambda _: 1 - late)
 
@@ -243,7 +243,7 @@ def test_the_equations_solved_are_bounded_whatever_the_waiting_room(monkeypatch,
 @pytest.mark.slow
 def test_a_large_room_changes_little():
     """It is taken as one of 512, which refuses what the larger would serve in time."""
-    exact = evaluate(P4, work_conserving(P4), 0.98 * P4.capacity_per_s, waiting_room=1024)
+    exact = evaluate(P4, work_conserving(P4), 0.98 * P4.capacity_per_s, max_queue_rows=1024)
     curve = solve_load_lateness_curve(P4, ServiceLevelObjective(400.0, 99.0), 1024)
     assert curve.sla_rate_per_s == P4.capacity_per_s
     exact_late = 1 - (1 - exact.full_probability) * exact.service_level(400.0)

@@ -99,7 +99,7 @@ def test_the_result_has_the_same_keys_for_every_autoscaler(capsys, trace, slow_p
 def test_the_oracle_pays_for_each_replica_from_its_order(capsys, trace, slow_profile):
     """One replica serves 400/s, three serve 1200/s; two are ordered 20 s before they are needed."""
     profile = Profile.load(slow_profile)
-    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(199.5, 99), waiting_room=64)
+    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(199.5, 99), max_queue_rows=64)
     assert 400 < curve.sla_rate_per_s < 600
     arguments = on_trace(trace, "--autoscaler=oracle", "--scale=20", profile=slow_profile)
     oracle = simulate(capsys, arguments)["autoscalers"]["oracle"]

@@ -25,7 +25,7 @@ def make_core(
     max_batch_size: int = 4,
     max_wait_ms: float | None = None,
     max_age_ms: float = 1000.0,
-    waiting_room: int = 100,
+    max_queue_rows: int = 100,
     batch_ms: float = 10.0,
     head_start_ms: float = 0.0,
     admit_within_ms: float = math.inf,
@@ -33,7 +33,7 @@ def make_core(
     """Return a core whose batches of any size are expected to take `batch_ms`."""
     policy = BatchingPolicy.from_control_limit(control_limit, max_batch_size, max_wait_ms)
     latency_ms = [batch_ms] * max_batch_size
-    limits = Limits(max_age_ms, waiting_room, latency_ms, head_start_ms, admit_within_ms)
+    limits = Limits(max_age_ms, max_queue_rows, latency_ms, head_start_ms, admit_within_ms)
     return BatcherCore(FixedPolicy(policy), limits)
 
 

@@ -12,7 +12,7 @@ def simulate(
     max_wait_ms: float,
     batch_times_ms: FloatArray,
     arrival_rate: float,
-    waiting_room: int,
+    max_queue_rows: int,
     requests: int,
     seed: int,
     variation: float = 0.0,
@@ -31,7 +31,7 @@ def simulate(
         By batch size, from 1.
     arrival_rate : float
         Poisson arrivals per millisecond.
-    waiting_room : int
+    max_queue_rows : int
         Requests that may wait; -1: any number.
     requests : int
         Requests to serve.
@@ -71,7 +71,7 @@ def simulate(
             now = following
             following = now + np.random.exponential(1 / arrival_rate)
             size = actions[min(tail - head + 1, last)]
-            if waiting_room >= 0 and tail - head >= waiting_room and size == 0:
+            if max_queue_rows >= 0 and tail - head >= max_queue_rows and size == 0:
                 refused += 1
             else:
                 arrivals[tail % ring] = now
@@ -87,7 +87,7 @@ def simulate(
                 served += 1
             head += 1
         while following <= end:
-            if waiting_room >= 0 and tail - head >= waiting_room:
+            if max_queue_rows >= 0 and tail - head >= max_queue_rows:
                 refused += 1
             else:
                 arrivals[tail % ring] = following

@@ -19,7 +19,7 @@ def simulate_tandem(
     seed: int,
     *,
     variation: float = 0.0,
-    waiting_room: float = np.inf,
+    max_queue_rows: float = np.inf,
 ) -> tuple[np.ndarray, float, float]:
     """Simulate Poisson arrivals through the event loop, the device, and the event loop again.
 
@@ -62,7 +62,7 @@ def simulate_tandem(
             event_loop_free = True
             if isinstance(payload, list):
                 responses_ms += [(r, now - arrivals_ms[r]) for r in payload]
-            elif len(queue) < waiting_room or (
+            elif len(queue) < max_queue_rows or (
                 device_free and policy.batch_size(len(queue) + 1) > 0
             ):
                 queue.append(payload)

@@ -60,16 +60,16 @@ class CompiledEngine:
         self._rules = rules_of(model, rate_window_s)
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
-        ring = _power_of_two(max(1, model.limits.waiting_room) + self._rules.latency_s.size)
+        ring = _power_of_two(max(1, model.limits.max_queue_rows) + self._rules.latency_s.size)
         unread = _power_of_two(self._rules.concurrency) if self._rules.has_loop else 1
         self._state = State(
             times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
             counts=np.zeros((_INITIAL_SLOTS, kernel.N_COUNTS), np.int64),
             sent_s=np.empty((_INITIAL_SLOTS, ring)),
             reached_s=np.empty((_INITIAL_SLOTS, ring)),
-            tries=np.empty((_INITIAL_SLOTS, ring), np.int64),
+            attempts=np.empty((_INITIAL_SLOTS, ring), np.int64),
             unread_times=np.empty((_INITIAL_SLOTS, unread, 3)),
-            unread_tries=np.empty((_INITIAL_SLOTS, unread), np.int64),
+            unread_attempts=np.empty((_INITIAL_SLOTS, unread), np.int64),
             ready=np.zeros(_INITIAL_SLOTS, np.int64),
             arrivals_s=np.empty(0),
             retry_times=np.empty((_INITIAL_RETRY_RING, 2)),
@@ -96,9 +96,9 @@ class CompiledEngine:
                 counts=_extended(state.counts, more),
                 sent_s=_extended(state.sent_s, more),
                 reached_s=_extended(state.reached_s, more),
-                tries=_extended(state.tries, more),
+                attempts=_extended(state.attempts, more),
                 unread_times=_extended(state.unread_times, more),
-                unread_tries=_extended(state.unread_tries, more),
+                unread_attempts=_extended(state.unread_attempts, more),
                 ready=_extended(state.ready, more),
                 batch_random=_extended(state.batch_random, more),
             )
@@ -198,8 +198,8 @@ class CompiledEngine:
             return []
         rows = self._state.log[: self._state.fleet_counts[kernel.LOGGED]].tolist()
         return sorted(
-            AnsweredRequest(sent_s, response_ms, int(size), int(tries))
-            for sent_s, response_ms, size, tries in rows
+            AnsweredRequest(sent_s, response_ms, int(size), int(attempts))
+            for sent_s, response_ms, size, attempts in rows
         )
 
     @property
@@ -289,7 +289,7 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         try_s=1e-3 * delays.try_ms,
         response_time_ms=float(model.objective.response_time_ms),
         replica_response_time_ms=float(model.objective_at_replica.response_time_ms),
-        waiting_room=limits.waiting_room,
+        max_queue_rows=limits.max_queue_rows,
         concurrency=model.concurrency,
         retries=model.retries,
         routing=list(Routing).index(model.routing),

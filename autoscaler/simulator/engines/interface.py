@@ -111,7 +111,7 @@ class ReplicaModel:
     @property
     def concurrency(self) -> int:
         """Requests that the balancer sends a replica at a time, where it has an event loop."""
-        return self.limits.concurrency or self.limits.waiting_room + self.limits.max_batch_size
+        return self.limits.concurrency or self.limits.max_queue_rows + self.limits.max_batch_size
 
     @property
     def retries(self) -> int:
@@ -156,14 +156,14 @@ class AnsweredRequest(NamedTuple):
         Time until the client had the answer.
     batch_size : int
         Size of the batch that it was answered in.
-    tries : int
+    attempts : int
         Tries, including the one that was accepted.
     """
 
     sent_s: float
     response_ms: float
     batch_size: int
-    tries: int
+    attempts: int
 
 
 class FleetWork(NamedTuple):

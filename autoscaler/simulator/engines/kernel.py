@@ -1,4 +1,4 @@
-"""The inner loop of the compiled engine: tries in time order, replicas caught up when touched.
+"""The inner loop of the compiled engine: attempts in time order, replicas caught up when touched.
 
 Replicas affect each other only through the balancer. A replica's own events therefore need no
 processing until a try looks at it or the second ends; then `catch_up` replays them to that time.
@@ -32,16 +32,16 @@ IntArray = NDArray[np.int64]
 
 # State.times: the end of the batch on the device, or when a free device must decide again; the end
 # of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
-# ongoing requests are counted; when a draining replica became empty; the share of tries refused of
-# late, which is no time; when the event loop has done all that it has; when it has read the next
-# request; when the two stretches of time began that check the rate estimate.
+# ongoing requests are counted; when a draining replica became empty; the share of attempts that
+# were refused recently, which is no time; when the event loop has finished its work; when it has
+# read the next request; when the two stretches of time began that check the rate estimate.
 NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
 DRAINED_S, REFUSED_SHARE, LOOP_FREE_S, READ_S, EARLIER_S, LATEST_S = range(6, 12)
 N_TIMES = 12
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters; where the ring of requests that the
-# event loop has not read begins, and how many these are; the tries in the stretches of `EARLIER_S`
-# and `LATEST_S`.
+# event loop has not read begins, and how many these are; the attempts in the stretches of
+# `EARLIER_S` and `LATEST_S`.
 HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED = range(9)
 UNREAD_HEAD, UNREAD, EARLIER, LATEST = range(9, 13)
 N_COUNTS = 13
@@ -54,8 +54,8 @@ ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, LOOPS_BUSY_S = range(5)
 N_FLEET_TIMES = 5
 # State.retry_times: when the client sent the request, when the next try reaches a replica.
 RETRY_SENT_S, RETRY_AT_S = range(2)
-# State.retry_counts: tries so far, and the slot that refused last.
-RETRY_TRIES, RETRY_AVOID = range(2)
+# State.retry_counts: attempts so far, and the slot that refused last.
+RETRY_ATTEMPTS, RETRY_AVOID = range(2)
 NO_SLOT = -1
 # State.unread_times: when the client sent the request, when it reached the replica, and is read.
 UNREAD_SENT_S, UNREAD_REACHED_S, UNREAD_READ_S = range(3)
@@ -107,7 +107,7 @@ class Rules(NamedTuple):
     try_s: float
     response_time_ms: float  # of the client's SLA
     replica_response_time_ms: float  # what the way to the replica and back leaves of it
-    waiting_room: int
+    max_queue_rows: int
     concurrency: int  # requests in a replica, where they cost the event loop time
     retries: int
     routing: int  # index into Routing
@@ -120,9 +120,9 @@ class State(NamedTuple):
     counts: IntArray  # (slots, N_COUNTS)
     sent_s: FloatArray  # (slots, ring): the requests in a replica, from its HEAD on
     reached_s: FloatArray  # (slots, ring)
-    tries: IntArray  # (slots, ring)
+    attempts: IntArray  # (slots, ring)
     unread_times: FloatArray  # (slots, ring, 3): those not read yet, from UNREAD_HEAD on
-    unread_tries: IntArray  # (slots, ring)
+    unread_attempts: IntArray  # (slots, ring)
     ready: IntArray  # (slots,): the slots that take requests; the first fleet_counts[READY] count
     arrivals_s: FloatArray  # (requests,)
     retry_times: FloatArray  # (ring, 2)
@@ -179,7 +179,7 @@ def bin_of(response_ms: float) -> int:
 
 @internal
 def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
-    """Estimate the rate of the tries that reach a replica."""
+    """Estimate the rate of the attempts that reach a replica."""
     times = state.times
     if math.isnan(times[slot, RATE_FIRST_S]):
         return 0.0
@@ -193,7 +193,7 @@ def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
 
 @internal
 def bounded_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
-    """Estimate the rate; it is at most the upper confidence bound of that of the recent tries."""
+    """Estimate the rate, at most the upper confidence bound of the rate of recent attempts."""
     per_s = rate_per_s(rules, state, slot, now_s)
     if not per_s > 0:
         return per_s
@@ -258,9 +258,9 @@ def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
     share = state.times[slot, REFUSED_SHARE]
     if share <= rules.late_share_allowed:
         return 0.0
-    tries = math.log(rules.late_share_allowed) / math.log(min(share, MAX_REFUSED_SHARE))
+    attempts = math.log(rules.late_share_allowed) / math.log(min(share, MAX_REFUSED_SHARE))
     spare_ms = max(0.0, rules.admit_within_ms - rules.latency_ms[-1])
-    return float(min(rules.try_ms * min(tries, float(rules.retries)), spare_ms / 2))
+    return float(min(rules.try_ms * min(attempts, float(rules.retries)), spare_ms / 2))
 
 
 @internal
@@ -287,7 +287,7 @@ def has_room(
     """Return whether `rows` more requests may wait: there is room, and they will be in time."""
     counts = state.counts
     waiting = counts[slot, WAITING]
-    if waiting and waiting + rows > rules.waiting_room:
+    if waiting and waiting + rows > rules.max_queue_rows:
         return False
     busy = counts[slot, ON_DEVICE] > 0
     if rules.admit_within_ms == np.inf:
@@ -379,7 +379,7 @@ def count_ongoing(state: State, slot: int, now_s: float) -> None:
 @internal
 def answer(
     rules: Rules, state: State, slot: int, now_s: float,
-    sent_s: float, reached_s: float, tries: int, batch_size: int,
+    sent_s: float, reached_s: float, attempts: int, batch_size: int,
 ) -> None:  # fmt: skip
     """Answer a request."""
     counts = state.counts
@@ -395,7 +395,7 @@ def answer(
         state.log[row, 0] = sent_s
         state.log[row, 1] = response_ms
         state.log[row, 2] = batch_size
-        state.log[row, 3] = tries
+        state.log[row, 3] = attempts
         state.fleet_counts[LOGGED] = row + 1
 
 
@@ -412,7 +412,9 @@ def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
         state.fleet_times[ONGOING_S] += size * (answered_s - now_s)
     for i in range(head, head + size):
         sent_s, reached_s = state.sent_s[slot, i & mask], state.reached_s[slot, i & mask]
-        answer(rules, state, slot, answered_s, sent_s, reached_s, state.tries[slot, i & mask], size)
+        answer(
+            rules, state, slot, answered_s, sent_s, reached_s, state.attempts[slot, i & mask], size
+        )
     counts[slot, HEAD] = head + size
     counts[slot, ON_DEVICE] = 0
 
@@ -427,10 +429,12 @@ def use_loop(state: State, slot: int, now_s: float, work_s: float) -> float:
 
 
 @internal
-def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int) -> None:
-    """Schedule another try after `tries` without an answer, or give the request up."""
+def retry(
+    rules: Rules, state: State, now_s: float, sent_s: float, attempts: int, avoid: int
+) -> None:
+    """Schedule another attempt after `attempts` without an answer, or give the request up."""
     fleet_counts = state.fleet_counts
-    if tries > rules.retries:
+    if attempts > rules.retries:
         give_up(state, sent_s)
         return
     last = (fleet_counts[RETRY_HEAD] + fleet_counts[RETRIES_PENDING]) & (
@@ -438,7 +442,7 @@ def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, a
     )
     state.retry_times[last, RETRY_SENT_S] = sent_s
     state.retry_times[last, RETRY_AT_S] = now_s + rules.try_s
-    state.retry_counts[last, RETRY_TRIES] = tries
+    state.retry_counts[last, RETRY_ATTEMPTS] = attempts
     state.retry_counts[last, RETRY_AVOID] = avoid
     fleet_counts[RETRIES_PENDING] += 1
 
@@ -446,7 +450,7 @@ def retry(rules: Rules, state: State, now_s: float, sent_s: float, tries: int, a
 @internal
 def refuse(
     rules: Rules, state: State, slot: int, now_s: float,
-    sent_s: float, reached_s: float, tries: int, is_read: bool,
+    sent_s: float, reached_s: float, attempts: int, is_read: bool,
 ) -> None:  # fmt: skip
     """Refuse a request: it is tried elsewhere, unless it was read or that would be too late."""
     count_arrival(rules, state, slot, now_s)
@@ -463,19 +467,19 @@ def refuse(
     if only_replica or is_read:  # HAProxy does not ask the only one again
         give_up(state, sent_s)
     else:
-        retry(rules, state, now_s, sent_s, tries, slot)
+        retry(rules, state, now_s, sent_s, attempts, slot)
 
 
 @internal
 def admit(
     rules: Rules, state: State, slot: int, now_s: float,
-    sent_s: float, reached_s: float, tries: int, is_read: bool,
+    sent_s: float, reached_s: float, attempts: int, is_read: bool,
 ) -> None:  # fmt: skip
-    """Queue a request that reached its replica at `reached_s`, or refuse it; `tries` with this."""
+    """Queue a request that reached its replica at `reached_s`, or refuse it."""
     counts, times = state.counts, state.times
     waiting = counts[slot, WAITING]
     if not has_room(rules, state, slot, now_s, reached_s, 1):
-        refuse(rules, state, slot, now_s, sent_s, reached_s, tries, is_read)
+        refuse(rules, state, slot, now_s, sent_s, reached_s, attempts, is_read)
         return
     count_arrival(rules, state, slot, now_s)
     times[slot, REFUSED_SHARE] -= times[slot, REFUSED_SHARE] / times[slot, RATE_WEIGHT]
@@ -483,14 +487,16 @@ def admit(
     last = (counts[slot, HEAD] + counts[slot, ON_DEVICE] + waiting) & (state.sent_s.shape[1] - 1)
     state.sent_s[slot, last] = sent_s
     state.reached_s[slot, last] = reached_s
-    state.tries[slot, last] = tries
+    state.attempts[slot, last] = attempts
     counts[slot, WAITING] = waiting + 1
     if not counts[slot, ON_DEVICE]:
         decide(rules, state, slot, now_s)
 
 
 @internal
-def reach(rules: Rules, state: State, slot: int, now_s: float, sent_s: float, tries: int) -> None:
+def reach(
+    rules: Rules, state: State, slot: int, now_s: float, sent_s: float, attempts: int
+) -> None:
     """Have the event loop read a request, unless it would be too late then; else refuse it."""
     counts, times = state.counts, state.times
     unread = counts[slot, UNREAD]
@@ -498,15 +504,15 @@ def reach(rules: Rules, state: State, slot: int, now_s: float, sent_s: float, tr
     is_full = inside(state, slot) >= rules.concurrency
     since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
     if is_full or not has_room(rules, state, slot, read_s, since_s, unread + 1):
-        refuse(rules, state, slot, now_s, sent_s, now_s, tries, False)
+        refuse(rules, state, slot, now_s, sent_s, now_s, attempts, False)
         return
     count_ongoing(state, slot, now_s)
     read_s = use_loop(state, slot, now_s, rules.loop_request_s)
-    last = (counts[slot, UNREAD_HEAD] + unread) & (state.unread_tries.shape[1] - 1)
+    last = (counts[slot, UNREAD_HEAD] + unread) & (state.unread_attempts.shape[1] - 1)
     state.unread_times[slot, last, UNREAD_SENT_S] = sent_s
     state.unread_times[slot, last, UNREAD_REACHED_S] = now_s
     state.unread_times[slot, last, UNREAD_READ_S] = read_s
-    state.unread_tries[slot, last] = tries
+    state.unread_attempts[slot, last] = attempts
     counts[slot, UNREAD] = unread + 1
     if not unread:
         times[slot, READ_S] = read_s
@@ -516,7 +522,7 @@ def reach(rules: Rules, state: State, slot: int, now_s: float, sent_s: float, tr
 def read(rules: Rules, state: State, slot: int) -> None:
     """Hand the next request on, which the event loop has read."""
     counts, times = state.counts, state.times
-    now_s, mask = times[slot, READ_S], state.unread_tries.shape[1] - 1
+    now_s, mask = times[slot, READ_S], state.unread_attempts.shape[1] - 1
     count_ongoing(state, slot, now_s)
     head = counts[slot, UNREAD_HEAD]
     counts[slot, UNREAD_HEAD] += 1
@@ -526,8 +532,8 @@ def read(rules: Rules, state: State, slot: int) -> None:
         times[slot, READ_S] = state.unread_times[slot, (head + 1) & mask, UNREAD_READ_S]
     sent_s = state.unread_times[slot, head & mask, UNREAD_SENT_S]
     reached_s = state.unread_times[slot, head & mask, UNREAD_REACHED_S]
-    tries = state.unread_tries[slot, head & mask]
-    admit(rules, state, slot, now_s, sent_s, reached_s, tries, True)
+    attempts = state.unread_attempts[slot, head & mask]
+    admit(rules, state, slot, now_s, sent_s, reached_s, attempts, True)
     if is_draining(state, slot) and not counts[slot, ON_DEVICE]:
         decide(rules, state, slot, now_s)
 
@@ -590,15 +596,15 @@ def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
 
 @internal
 def attempt(
-    rules: Rules, state: State, now_s: float, sent_s: float, tries: int, avoid: int
+    rules: Rules, state: State, now_s: float, sent_s: float, attempts: int, avoid: int
 ) -> None:
-    """Try a request at a replica, after `tries` tries elsewhere."""
+    """Send a request to a replica, after `attempts` others."""
     slot = route(rules, state, now_s, avoid)
     catch_up(rules, state, slot, now_s)
     if rules.has_loop:
-        reach(rules, state, slot, now_s, sent_s, tries + 1)
+        reach(rules, state, slot, now_s, sent_s, attempts + 1)
     else:
-        admit(rules, state, slot, now_s, sent_s, now_s, tries + 1, False)
+        admit(rules, state, slot, now_s, sent_s, now_s, attempts + 1, False)
 
 
 @internal
@@ -634,15 +640,15 @@ def advance(rules: Rules, state: State, until_s: float) -> bool:
             fleet_counts[RETRY_HEAD] = (head + 1) & (ring - 1)
             fleet_counts[RETRIES_PENDING] -= 1
             now_s, sent_s = retry_s, state.retry_times[head, RETRY_SENT_S]
-            tries = state.retry_counts[head, RETRY_TRIES]
+            attempts = state.retry_counts[head, RETRY_ATTEMPTS]
             avoid = state.retry_counts[head, RETRY_AVOID]
         elif fleet_counts[RETRIES_PENDING] == ring:
             return False
         else:
             now_s, sent_s = arrival_s, state.arrivals_s[fleet_counts[NEXT_ARRIVAL]]
-            tries, avoid = 0, NO_SLOT
+            attempts, avoid = 0, NO_SLOT
             fleet_counts[NEXT_ARRIVAL] += 1
-        attempt(rules, state, max(now_s, open_since_s), sent_s, tries, avoid)
+        attempt(rules, state, max(now_s, open_since_s), sent_s, attempts, avoid)
     for slot in range(state.times.shape[0]):
         catch_up(rules, state, slot, until_s)
         if math.isfinite(until_s):
@@ -660,13 +666,13 @@ def kill(rules: Rules, state: State, slot: int, now_s: float) -> None:
     mask = state.sent_s.shape[1] - 1
     head = counts[slot, HEAD]
     for i in range(head, head + counts[slot, ON_DEVICE] + counts[slot, WAITING]):
-        tries = state.tries[slot, i & mask]
-        retry(rules, state, now_s, state.sent_s[slot, i & mask], tries, NO_SLOT)
-    mask = state.unread_tries.shape[1] - 1
+        attempts = state.attempts[slot, i & mask]
+        retry(rules, state, now_s, state.sent_s[slot, i & mask], attempts, NO_SLOT)
+    mask = state.unread_attempts.shape[1] - 1
     head = counts[slot, UNREAD_HEAD]
     for i in range(head, head + counts[slot, UNREAD]):
         sent_s = state.unread_times[slot, i & mask, UNREAD_SENT_S]
-        retry(rules, state, now_s, sent_s, state.unread_tries[slot, i & mask], NO_SLOT)
+        retry(rules, state, now_s, sent_s, state.unread_attempts[slot, i & mask], NO_SLOT)
     counts[slot, ON_DEVICE] = 0
     counts[slot, WAITING] = 0
     counts[slot, UNREAD] = 0

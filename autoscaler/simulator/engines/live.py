@@ -195,7 +195,7 @@ class LiveEngine:
 
     def _attempt(self, now_s: float, message: Message) -> None:
         """Try a request at a replica."""
-        message.tries += 1
+        message.attempts += 1
         message.reached_s = now_s
         replica = self._balancer.pick(self._ready, message.avoid)
         if self._model.event_loop is None:
@@ -278,7 +278,7 @@ class LiveEngine:
 
     def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
         """Schedule another try, or give the request up."""
-        if message.tries > self._model.retries:
+        if message.attempts > self._model.retries:
             self._records.give_up(message)
             return
         message.avoid = avoid

@@ -46,8 +46,8 @@ class LiveRecords:
             replica.late += 1
         replica.completed += 1
         if self._log is not None:
-            size, tries = message.batch_size, message.tries
-            self._log.append(AnsweredRequest(message.sent_s, response_ms, size, tries))
+            size, attempts = message.batch_size, message.attempts
+            self._log.append(AnsweredRequest(message.sent_s, response_ms, size, attempts))
 
     def give_up(self, message: Message) -> None:
         """Count a request that no replica answers."""

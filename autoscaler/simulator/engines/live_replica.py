@@ -27,7 +27,7 @@ class Message:
     """A client's request: on its way, held at the balancer, or in a replica."""
 
     sent_s: float
-    tries: int = 0
+    attempts: int = 0
     #: Slot of the replica that refused it last.
     avoid: int | None = None
     #: When it reached the replica that it is in.

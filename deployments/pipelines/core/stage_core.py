@@ -128,7 +128,7 @@ class StageCore:
         else:
             self.item_ms = min([ms / size for size, ms in enumerate(latency_ms, 1)])
         wait_ms = max(wait_ms, _LONGEST_WAIT_MS, latency_ms[-1])
-        return Limits(max_age_ms=wait_ms, waiting_room=sys.maxsize, latency_ms=latency_ms)
+        return Limits(max_age_ms=wait_ms, max_queue_rows=sys.maxsize, latency_ms=latency_ms)
 
     def policy(self, now_s: float) -> BatchingPolicy:
         """Return the policy in force."""

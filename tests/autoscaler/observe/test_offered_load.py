@@ -151,10 +151,10 @@ def test_a_replica_that_reports_again_after_minutes_causes_no_spike():
 def test_refused_tries_are_taken_out():
     load = OfferedLoad()
     # 100 requests/s, one in four tries refused, 5 retries: 133.3 tries/s less what was given up.
-    tries = 100 * sum(0.25**k for k in range(6))
+    attempts = 100 * sum(0.25**k for k in range(6))
     for second in range(21):
         for replica in "ab":
-            count = tries * second / 2
+            count = attempts * second / 2
             load.observe(report(replica, second, count, 0.25 * count))
     assert rate(load, 20.0) == pytest.approx(100.0)
 

@@ -24,7 +24,7 @@ EMPTY = Scenario(
     ServiceLevelObjective(100.0, 99.0),
     np.ones(1),
     batching=BatchingPolicy((0, 1, 2)),
-    settings=BatchingSettings(waiting_room=8),
+    settings=BatchingSettings(max_queue_rows=8),
 )
 
 

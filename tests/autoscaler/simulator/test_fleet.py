@@ -27,7 +27,7 @@ def scenario(counts, **options):
             "batching": BatchingPolicy.from_control_limit(1, 1),
             "within_second": "uniform",
             "delays": TryDelays(0.0, 0.0, 1.0, 5),
-            "settings": BatchingSettings(waiting_room=100, serve_late=True),
+            "settings": BatchingSettings(max_queue_rows=100, serve_late=True),
             "start_time": StartTime(10.0),
             "min_replicas": 0,
             **options,
@@ -81,7 +81,7 @@ def test_the_requests_of_a_dead_replica_are_retried_and_another_replica_is_order
         scenario([20] + [0] * 19, replicas=2, failures=Failures(times_s=(1.5,))), [(0, 2)]
     )
     assert len(log) == 20
-    again = [entry for entry in log if entry.tries == 2]
+    again = [entry for entry in log if entry.attempts == 2]
     assert len(again) > 2
     # Each was retried at the other replica a millisecond after the death.
     assert all(entry.sent_s + 1e-3 * entry.response_ms > 1.9 for entry in again)

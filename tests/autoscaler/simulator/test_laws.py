@@ -35,7 +35,7 @@ GAMMA_PERCENTILES = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
 def runs(profile, batching, rate_per_s, seconds, replicas=1, limit_ms=10.0, room=4096, **options):
     """Simulate Poisson arrivals at a fixed fleet, once for each seed."""
     # The theory knows no deadlines.
-    serve_late = BatchingSettings(waiting_room=room, max_age_ms=math.inf, serve_late=True)
+    serve_late = BatchingSettings(max_queue_rows=room, max_age_ms=math.inf, serve_late=True)
     options = {"delays": NO_DELAYS, "settings": serve_late, **options}
     for seed in range(SEEDS):
         scenario = Scenario(
@@ -129,7 +129,7 @@ def gamma_ratios(variation):
 def check_one_replica(profile, policy, traffic_intensity, room, error=0.004):
     """Check percentiles, refusals and power of one replica against the predicted ones."""
     rate_per_s = traffic_intensity * profile.capacity_per_s
-    expected = evaluate(profile, policy, rate_per_s, waiting_room=room)
+    expected = evaluate(profile, policy, rate_per_s, max_queue_rows=room)
     seconds = math.ceil(100_000 / rate_per_s)
     found = list(runs(profile, policy, rate_per_s, seconds, room=room or 4096))
     for percentile in PERCENTILES:
@@ -172,11 +172,11 @@ def test_a_large_fleet_matches_theorem_2_of_rand_over_batching_replicas(
     equilibrium = rand_equilibrium(
         rate_per_s,
         replicas,
-        lambda rate: evaluate(profile, policy, rate, waiting_room=room).full_probability,
+        lambda rate: evaluate(profile, policy, rate, max_queue_rows=room).full_probability,
         delays.retries,
     )
     busy = equilibrium.busy_probability
-    accepted = evaluate(profile, policy, equilibrium.attempt_rate_per_s, waiting_room=room)
+    accepted = evaluate(profile, policy, equilibrium.attempt_rate_per_s, max_queue_rows=room)
     limit_ms = 12.0
     found = list(
         runs(
@@ -213,7 +213,7 @@ def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
         ServiceLevelObjective(10.0, 99.0),
         np.array([50]),
         batching=BatchingPolicy.from_control_limit(1, 1),
-        settings=BatchingSettings(waiting_room=1, max_age_ms=0.0),
+        settings=BatchingSettings(max_queue_rows=1, max_age_ms=0.0),
         delays=TryDelays(0.1, 0.1, 0.0, 1),
         replicas=2,
     )

@@ -19,14 +19,14 @@ DELAYS = TryDelays(0.5, 0.5, 1.0, 5)
 PERCENTILES = (50.0, 99.0)
 
 
-def predicted(rate_per_s, replicas, policy=GREEDY, profile=PROFILE, waiting_room=96):
-    limits = Limits(100.0, waiting_room, profile.latency_ms.tolist())
+def predicted(rate_per_s, replicas, policy=GREEDY, profile=PROFILE, max_queue_rows=96):
+    limits = Limits(100.0, max_queue_rows, profile.latency_ms.tolist())
     return predict(profile, policy, SLA, DELAYS, limits, rate_per_s, replicas, PERCENTILES)
 
 
 def test_without_refusals_each_replica_is_one_queue():
     fleet = predicted(4000, 4)
-    alone = evaluate(PROFILE, GREEDY, 1000, waiting_room=96)
+    alone = evaluate(PROFILE, GREEDY, 1000, max_queue_rows=96)
     assert fleet.service_level == pytest.approx(alone.service_level(40 - 0.5 - 0.5))
     assert fleet.mean_power_w == pytest.approx(4 * alone.mean_power_w)
     for percentile, response_ms in fleet.percentiles_ms:
@@ -36,7 +36,7 @@ def test_without_refusals_each_replica_is_one_queue():
 
 @pytest.mark.slow
 def test_it_agrees_with_the_estimator_for_the_same_policy():
-    estimator = BatchQueueEstimator(PROFILE, DELAYS, waiting_room=96)
+    estimator = BatchQueueEstimator(PROFILE, DELAYS, max_queue_rows=96)
     rate_per_s = 3.9 * PROFILE.capacity_per_s
     # The estimator counts a response until the batch ends, without the reply delay.
     sized = estimator.predict(rate_per_s, 4, ServiceLevelObjective(39.5, 99))

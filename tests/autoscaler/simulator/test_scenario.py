@@ -36,7 +36,7 @@ def scenario(**options):
 def test_by_default_a_replica_has_the_limits_of_a_live_one():
     model = scenario(batching=None).replica_model()
     # Half a millisecond goes on the way; four full batches of 10.8 ms fit into 97% of the rest.
-    assert model.limits.waiting_room == 4 * 32
+    assert model.limits.max_queue_rows == 4 * 32
     assert model.limits.max_age_ms == pytest.approx(49.5 - GOOGLENET_P4.latency_ms[-1])
     assert isinstance(model.table, PolicyTable)
     assert scenario(batching=None).table is scenario(batching=None).table
@@ -54,8 +54,8 @@ def test_by_default_a_replica_has_the_limits_of_a_live_one():
         ({"seed": 1.5}, "seed: must be a whole number from 0"),
         ({"delays": TryDelays()}, "retries must be a number"),
         (
-            {"settings": BatchingSettings(waiting_room=0)},
-            "waiting_room: must be a whole",
+            {"settings": BatchingSettings(max_queue_rows=0)},
+            "max_queue_rows: must be a whole",
         ),
         ({"settings": BatchingSettings(max_age_ms=-1.0)}, "max_age_ms: must be at least"),
         ({"replicas": 7}, "replicas: must be a whole number from 1 to 6"),

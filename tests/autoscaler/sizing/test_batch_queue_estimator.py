@@ -31,7 +31,7 @@ def test_replicas_that_hold_one_request_give_theorem_2():
     policy = BatchingPolicy.from_control_limit(1, 1)
 
     def at(rate):
-        return evaluate(one, policy, rate, waiting_room=0)
+        return evaluate(one, policy, rate, max_queue_rows=0)
 
     found = rand_equilibrium(350.0, 5, lambda rate: at(rate).full_probability)
     assert found.busy_probability == pytest.approx(0.7, rel=1e-8)
@@ -92,7 +92,7 @@ def test_an_overloaded_fleet_meets_no_sla():
 
 
 def test_with_a_limit_of_retries_the_percentile_can_be_infinite():
-    room = BatchQueueEstimator(P4, TryDelays(0.25, 0.25, 0.0, retries=0), waiting_room=32)
+    room = BatchQueueEstimator(P4, TryDelays(0.25, 0.25, 0.0, retries=0), max_queue_rows=32)
     found = room.predict(2900.0, 1, ServiceLevelObjective(1000, 99))
     assert found.busy_probability > 0.01
     assert found.percentile_ms == math.inf
@@ -106,7 +106,7 @@ def test_an_sla_that_no_number_meets_says_what_would_help():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: BatchQueueEstimator(P4, waiting_room=31),
+        lambda: BatchQueueEstimator(P4, max_queue_rows=31),
         lambda: BatchQueueEstimator(P4).predict(0.0, 1, ServiceLevelObjective(50, 99)),
         lambda: BatchQueueEstimator(P4).predict(10.0, 0, ServiceLevelObjective(50, 99)),
     ],
@@ -118,7 +118,7 @@ def test_values_out_of_range_are_refused(call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arrival_rate_per_s", "replicas", "response_time_ms", "waiting_room", "error"),
+    ("arrival_rate_per_s", "replicas", "response_time_ms", "max_queue_rows", "error"),
     [
         (11_000.0, 5, 20.0, 32, 0.004),  # hardly any refusals
         (20_000.0, 8, 15.0, 32, 0.004),
@@ -126,19 +126,19 @@ def test_values_out_of_range_are_refused(call):
     ],
 )
 def test_the_prediction_matches_a_simulated_fleet(
-    arrival_rate_per_s, replicas, response_time_ms, waiting_room, error
+    arrival_rate_per_s, replicas, response_time_ms, max_queue_rows, error
 ):
     objective = ServiceLevelObjective(response_time_ms, 99)
-    estimator = BatchQueueEstimator(P4, DELAYS, waiting_room)
+    estimator = BatchQueueEstimator(P4, DELAYS, max_queue_rows)
     found = estimator.predict(arrival_rate_per_s, replicas, objective)
     response_ms, refused = simulate_fleet(
-        found.policy, arrival_rate_per_s, replicas, waiting_room, requests=60_000
+        found.policy, arrival_rate_per_s, replicas, max_queue_rows, requests=60_000
     )
     assert np.mean(response_ms <= response_time_ms) == pytest.approx(found.service_level, abs=error)
     assert refused == pytest.approx(found.busy_probability, abs=0.003)
 
 
-def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
+def simulate_fleet(policy, rate_per_s, replicas, max_queue_rows, *, requests):
     """Simulate RAND with replicas that batch; return response times and the refused share."""
     rng = np.random.default_rng(3)
     arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
@@ -148,7 +148,7 @@ def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
     queues: list[deque[tuple[float, int]]] = [deque() for _ in range(replicas)]
     busy_until = [0.0] * replicas
     response_ms = np.empty(requests)
-    tries = refusals = 0
+    attempts = refusals = 0
     events = [(at + DELAYS.request_delay_ms, 0, number) for number, at in enumerate(arrivals_ms)]
 
     def start(replica, now_ms):
@@ -175,14 +175,14 @@ def simulate_fleet(policy, rate_per_s, replicas, waiting_room, *, requests):
             start(number, now_ms)
             continue
         replica = next(picks)
-        tries += 1
-        if busy_until[replica] > now_ms and len(queues[replica]) >= waiting_room:
+        attempts += 1
+        if busy_until[replica] > now_ms and len(queues[replica]) >= max_queue_rows:
             refusals += 1
             heapq.heappush(events, (now_ms + DELAYS.try_ms, 0, number))
             continue
         queues[replica].append((now_ms, number))
         start(replica, now_ms)
-    return response_ms[requests // 10 :], refusals / tries
+    return response_ms[requests // 10 :], refusals / attempts
 
 
 @pytest.mark.parametrize("load", [0.5, 0.95])
@@ -191,7 +191,7 @@ def test_a_larger_waiting_room_than_is_evaluated_changes_nothing(load):
     small = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 0.2, "fixed": 1}})
     objective, rate = ServiceLevelObjective(1000.0, 99.0), load * small.capacity_per_s
     found = BatchQueueEstimator(small).predict(rate, 1, objective)
-    larger = BatchQueueEstimator(small, waiting_room=400).predict(rate, 1, objective)
+    larger = BatchQueueEstimator(small, max_queue_rows=400).predict(rate, 1, objective)
     assert found.policy == larger.policy
     assert found.percentile_ms == pytest.approx(larger.percentile_ms, rel=1e-6)
     assert found.service_level == pytest.approx(larger.service_level, abs=1e-9)

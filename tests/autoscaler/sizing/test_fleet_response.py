@@ -15,15 +15,15 @@ GREEDY = BatchingPolicy.from_control_limit(1, PROFILE.best_batch_size)
 DELAYS = TryDelays(0.5, 0.25, 1.0, retries=5)
 
 
-def fleet(replicas_worth, delays=DELAYS, *, waiting_room=96, **kwargs):
+def fleet(replicas_worth, delays=DELAYS, *, max_queue_rows=96, **kwargs):
     """Four replicas under a load that this many could just carry."""
     rate_per_s = replicas_worth * PROFILE.capacity_per_s
-    return FleetResponse(PROFILE, GREEDY, delays, waiting_room, rate_per_s, 4, **kwargs)
+    return FleetResponse(PROFILE, GREEDY, delays, max_queue_rows, rate_per_s, 4, **kwargs)
 
 
 def test_without_refusals_each_replica_is_one_queue():
     rarely_full = fleet(1.0)
-    alone = evaluate(PROFILE, GREEDY, PROFILE.capacity_per_s / 4, waiting_room=96)
+    alone = evaluate(PROFILE, GREEDY, PROFILE.capacity_per_s / 4, max_queue_rows=96)
     assert rarely_full.busy_probability == pytest.approx(0.0, abs=1e-12)
     assert rarely_full.answered_share == pytest.approx(1.0)
     assert rarely_full.service_level(20) == pytest.approx(alone.service_level(20 - 0.5))

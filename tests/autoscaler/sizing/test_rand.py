@@ -166,19 +166,19 @@ def simulate_protocol(
     arrivals_ms = np.cumsum(rng.exponential(1e3 / rate_per_s, requests)).tolist()
     free_ms = [0.0] * replicas
     response_ms = np.empty(requests)
-    tries = [(time + request_ms, number) for number, time in enumerate(arrivals_ms)]
+    attempts = [(time + request_ms, number) for number, time in enumerate(arrivals_ms)]
     picks: list[int] = []
-    while tries:
-        now_ms, number = tries[0]
+    while attempts:
+        now_ms, number = attempts[0]
         if not picks:
             picks = rng.integers(replicas, size=10_000).tolist()
         picked = picks.pop()
         if free_ms[picked] <= now_ms:
-            heapq.heappop(tries)
+            heapq.heappop(attempts)
             free_ms[picked] = now_ms + execution_ms
             response_ms[number] = free_ms[picked] - arrivals_ms[number]
         else:
-            heapq.heapreplace(tries, (now_ms + reply_ms + retry_ms + request_ms, number))
+            heapq.heapreplace(attempts, (now_ms + reply_ms + retry_ms + request_ms, number))
     return response_ms[requests // 10 :]
 
 

@@ -97,7 +97,7 @@ async def running(
     policy = BatchingPolicy.from_control_limit(limit, cap, wait_ms)
     latency_ms = options.pop("latency_ms", [options.pop("batch_ms", 1.0)] * cap)
     limits = Limits(
-        **{"max_age_ms": 10_000.0, "waiting_room": 100, **options}, latency_ms=latency_ms
+        **{"max_age_ms": 10_000.0, "max_queue_rows": 100, **options}, latency_ms=latency_ms
     )
     core = BatcherCore(FixedPolicy(policy), limits)
     batcher = Batcher(
@@ -300,7 +300,7 @@ async def test_an_answer_between_failures_restarts_their_count(on_loop: bool) ->
 
 async def test_crowded_out_requests_get_an_answer_and_count_as_refused() -> None:
     model = Squares()
-    async with running(model, control_limit=4, waiting_room=4) as batcher:
+    async with running(model, control_limit=4, max_queue_rows=4) as batcher:
         # The first two batches fail, and there is room for the suspects of one.
         requests = [ask(batcher, value) for value in (-1, 2, 3, 4)]
         await asyncio.sleep(0)
@@ -383,7 +383,7 @@ async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_
 ) -> None:
     """Of two clients with large bodies, one was refused: the other's batch was about to start."""
     model = Squares()
-    async with running(model, on_loop=on_loop, waiting_room=1, max_batch_size=1) as batcher:
+    async with running(model, on_loop=on_loop, max_queue_rows=1, max_batch_size=1) as batcher:
         # All in one iteration of the event loop, as they are submitted.
         answers = await asyncio.gather(ask(batcher, 1), ask(batcher, 2))
         assert [answer["y"].tolist() for answer in answers] == [[1], [4]]
@@ -409,7 +409,7 @@ async def test_requests_that_waited_in_their_sockets_share_a_batch(on_loop: bool
 
 
 async def test_a_batch_that_waits_for_more_requests_leaves_no_room_for_too_many() -> None:
-    async with running(Squares(), waiting_room=2, control_limit=4) as batcher:
+    async with running(Squares(), max_queue_rows=2, control_limit=4) as batcher:
         waiting = [ask(batcher, 1), ask(batcher, 2)]
         refused = ask(batcher, 3)
         with pytest.raises(BusyError, match="full: 2 rows are waiting"):

@@ -49,7 +49,7 @@ def test_a_refusal_says_whether_another_replica_may_help(
 
 
 def test_what_is_rejected_unparsed_counts_as_offered_load() -> None:
-    requests, core, rows = handler(make_core(waiting_room=0))
+    requests, core, rows = handler(make_core(max_queue_rows=0))
     requests.rejected(Refusal.FULL, [(10.0, 1), (10.1, 6)], 10.2)
     assert (rows.offered, rows.refused) == (7, 7)
     assert core.arrival_rate.per_s(10.2) > 0

@@ -32,9 +32,9 @@ from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 SLA = SLAConfig(response_time_ms=10)
-REQUEST = SolveRequest(PROFILE, Weights(), ServiceLevelObjective(9.5, 99.0), waiting_room=2)
+REQUEST = SolveRequest(PROFILE, Weights(), ServiceLevelObjective(9.5, 99.0), max_queue_rows=2)
 CURVE = LoadLatenessCurve(100.0, tuple(np.linspace(0, 1, 16).tolist()))
-OTHER = replace(REQUEST, waiting_room=4)
+OTHER = replace(REQUEST, max_queue_rows=4)
 
 
 Solution = tuple[PolicyTable, LoadLatenessCurve | None]
@@ -282,7 +282,7 @@ async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
     for other in (
         replace(SOLVED, objective=Weights(1.0, 3.0)),
         replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0)),
-        replace(SOLVED, waiting_room=9),
+        replace(SOLVED, max_queue_rows=9),
         replace(SOLVED, admit_within_ms=9.2),
         replace(
             SOLVED,

@@ -334,7 +334,7 @@ class Replicas:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "tries"), [(1, 1), (2, 6)])
-def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: int) -> None:
+def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, attempts: int) -> None:
     replicas = Replicas(tmp_path, count)
     try:
         # Nobody but HAProxy says that a replica is the only one.
@@ -342,7 +342,7 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, tries: 
         answer = httpx.get(replicas.url, headers=headers, timeout=LIMIT_S)
     finally:
         replicas.close()
-    assert (answer.status_code, replicas.asked) == (503, tries)
+    assert (answer.status_code, replicas.asked) == (503, attempts)
     assert set(replicas.told) == {count == 1}
 
 

@@ -139,7 +139,7 @@ async def test_a_high_priority_may_have_room_where_a_low_one_has_none() -> None:
         assert core.next_batch(now_s) is not None
         while core.arrive(now_s, Request(now_s, 64)) is None:
             pass
-        core.arrive(now_s, Request(now_s, core.limits.waiting_room - core.queue_length))
+        core.arrive(now_s, Request(now_s, core.limits.max_queue_rows - core.queue_length))
         assert service.admit(now_s, now_s) is Refusal.FULL
         assert service.admit(now_s, now_s, 2) is Refusal.FULL
         assert service.admit(now_s, now_s, 99) is Refusal.FULL, "it will be answered 400"

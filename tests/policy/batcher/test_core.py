@@ -122,7 +122,7 @@ def test_every_request_admitted_is_in_time(load: float, seed: int) -> None:
 
 
 def test_an_empty_queue_admits_a_request_larger_than_the_waiting_room() -> None:
-    core = make_core(waiting_room=3)
+    core = make_core(max_queue_rows=3)
     assert core.arrive(0.0, Request(0.0, 5)) is None
     assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
 
@@ -283,7 +283,7 @@ def workloads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int, bool
         max_batch_size=max_batch_size,
         max_wait_ms=draw(st.none() | st.floats(0, 20)),
         max_age_ms=draw(st.floats(0, 50)),
-        waiting_room=draw(st.integers(1, 30)),
+        max_queue_rows=draw(st.integers(1, 30)),
     )
     arrivals = draw(
         st.lists(st.tuples(st.floats(0, 0.02), st.integers(1, 9), st.booleans()), max_size=30)
@@ -320,7 +320,7 @@ def test_every_accepted_row_is_served_once_and_in_order(
         if arrival_s <= now_s:
             _, rows, cancels = upcoming.pop(0)
             request = Request(now_s, rows, len(accepted))
-            room = core.limits.waiting_room - core.queue_length
+            room = core.limits.max_queue_rows - core.queue_length
             fits = rows <= room or not core.queue_length
             assert (core.arrive(now_s, request) is None) == fits
             if fits:

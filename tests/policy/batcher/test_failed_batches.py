@@ -234,7 +234,7 @@ def test_a_suspect_that_would_miss_its_deadline_is_dropped() -> None:
 
 
 def test_suspects_have_their_own_room_and_crowd_out_the_oldest() -> None:
-    core = make_core(max_batch_size=8, waiting_room=8)
+    core = make_core(max_batch_size=8, max_queue_rows=8)
     queued(core, 8)
     device = Device(core, {0, 8})
     device.step()  # 0-7 fail
@@ -274,7 +274,7 @@ def failing_loads(draw: st.DrawFn) -> tuple[BatcherCore, list[tuple[float, int]]
         control_limit=draw(st.integers(1, cap)),
         max_batch_size=cap,
         max_wait_ms=draw(st.none() | st.floats(0, 20)),
-        waiting_room=10_000,
+        max_queue_rows=10_000,
     )
     arrivals = draw(
         st.lists(st.tuples(st.floats(0, 0.01), st.integers(1, 5)), min_size=1, max_size=60)
@@ -314,7 +314,7 @@ def test_only_culprits_fail_and_no_request_is_run_more_often_than_the_bound(
 
 @pytest.mark.parametrize("cap", [2, 8, 32])
 def test_a_device_that_fails_on_batches_of_two_or_more_answers_within_the_bound(cap: int) -> None:
-    core = make_core(max_batch_size=cap, waiting_room=1000)
+    core = make_core(max_batch_size=cap, max_queue_rows=1000)
     queued(core, 5 * cap)
     device = Device(core)
     device.fails = lambda batch: len(batch.slices) > 1
@@ -382,7 +382,7 @@ def test_of_several_devices_only_the_culprits_fail(
     culprits: set[int], cap: int, devices: int, data: st.DataObject
 ) -> None:
     """Batches end in any order; one test runs at a time, and each request has one outcome."""
-    core = make_core(max_batch_size=cap, waiting_room=1000)
+    core = make_core(max_batch_size=cap, max_queue_rows=1000)
     core.devices = devices
     queued(core, 32)
     runs: Counter[object] = Counter()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policy.batcher.limits import (
     ADMISSION_SHARE,
-    MAX_WAITING_ROOM,
+    MAX_QUEUE_ROWS,
     batch_size_within,
     limits_for,
 )
@@ -33,13 +33,13 @@ def within(response_time_ms: float) -> ServiceLevelObjective:
 
 @pytest.mark.parametrize(
     ("response_time_ms", "full_batch_ms", "rows"),
-    [(500, 216, 64), (1000, 216, 128), (1000, 1, MAX_WAITING_ROOM)],
+    [(500, 216, 64), (1000, 216, 128), (1000, 1, MAX_QUEUE_ROWS)],
 )
 def test_the_waiting_room_holds_the_full_batches_that_fit_into_the_response_time(
     response_time_ms: float, full_batch_ms: float, rows: int
 ) -> None:
     limits = limits_for(profile(full_batch_ms), within(response_time_ms), NO_DELAYS)
-    assert limits.waiting_room == rows
+    assert limits.max_queue_rows == rows
     assert limits.max_batch_size == 32
     assert limits.max_age_ms == response_time_ms - full_batch_ms
     assert limits.admit_within_ms == ADMISSION_SHARE * response_time_ms
@@ -91,9 +91,9 @@ def test_no_batch_that_fits_twice_has_a_higher_throughput(
 
 def test_an_explicit_waiting_room_and_batch_size_are_kept() -> None:
     limits = limits_for(
-        profile(216), within(500), NO_DELAYS, waiting_room=7, batch_size_limit=5, max_age_ms=3.0
+        profile(216), within(500), NO_DELAYS, max_queue_rows=7, batch_size_limit=5, max_age_ms=3.0
     )
-    assert (limits.waiting_room, limits.max_batch_size, limits.max_age_ms) == (7, 5, 3.0)
+    assert (limits.max_queue_rows, limits.max_batch_size, limits.max_age_ms) == (7, 5, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
 ) -> None:
     limits = limits_for(profile(216), within(response_time_ms), NO_DELAYS, **options)
     assert limits.admit_within_ms == limits.answer_within_ms == math.inf
-    assert (limits.waiting_room, limits.max_batch_size) == (MAX_WAITING_ROOM, 32)
+    assert (limits.max_queue_rows, limits.max_batch_size) == (MAX_QUEUE_ROWS, 32)
 
 
 @given(request_ms=st.floats(0, 2), batch_ms=st.floats(0, 5))

@@ -14,7 +14,7 @@ from tests.support.batcher_core import FixedPolicy, contents
 LATENCY_MS = [20.0 + b for b in range(1, 9)]
 LIMITS = Limits(
     max_age_ms=72.0,
-    waiting_room=24,
+    max_queue_rows=24,
     latency_ms=LATENCY_MS,
     head_start_ms=100.0,
     admit_within_ms=97.0,

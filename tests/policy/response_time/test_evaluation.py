@@ -94,7 +94,7 @@ PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in rang
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("profile", "policy", "traffic_intensity", "waiting_room"),
+    ("profile", "policy", "traffic_intensity", "max_queue_rows"),
     [
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 0.5, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 6.0), 0.3, None),
@@ -107,18 +107,18 @@ PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in rang
     ],
 )
 def test_power_batch_sizes_and_refusals_are_those_of_a_simulation(
-    profile, policy, traffic_intensity, waiting_room
+    profile, policy, traffic_intensity, max_queue_rows
 ):
     size = policy.max_batch_size
     times = profile.latency_ms[:size]
     rate = traffic_intensity * size / times[-1]
-    evaluation = evaluate(profile, policy, 1e3 * rate, waiting_room=waiting_room)
+    evaluation = evaluate(profile, policy, 1e3 * rate, max_queue_rows=max_queue_rows)
     response_times, batches, refused, duration_ms = simulate(
         np.array(policy.actions),
         np.inf if policy.max_wait_ms is None else policy.max_wait_ms,
         times,
         rate,
-        -1 if waiting_room is None else waiting_room,
+        -1 if max_queue_rows is None else max_queue_rows,
         60_000,
         seed=7,
     )

@@ -31,7 +31,7 @@ class Simulated:
     standard_errors_ms: tuple[float, float, float]
     mean_ms: float
     standard_error_of_mean_ms: float
-    waiting_room: int | None = None
+    max_queue_rows: int | None = None
 
 
 CASES = {
@@ -162,7 +162,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_percentiles_and_mean_are_those_of_a_long_simulation(case):
     evaluation = evaluate(
-        case.profile, case.policy, case.rate_per_s, waiting_room=case.waiting_room
+        case.profile, case.policy, case.rate_per_s, max_queue_rows=case.max_queue_rows
     )
     for percentile, simulated_ms, error_ms in zip(
         (50, 99, 99.9), case.percentiles_ms, case.standard_errors_ms, strict=True

@@ -154,7 +154,7 @@ def test_percentiles_are_those_of_a_simulation(
         gamma_times(GOOGLENET_P4, variation),
         BatchingPolicy.from_control_limit(limit, 32, wait_ms),
         1e3 * load * 32 / GOOGLENET_P4.latency_ms[31],
-        waiting_room=room,
+        max_queue_rows=room,
     )
     assert_sampled(evaluation, simulated_ms, errors_percent)
     computed_ms = [evaluation.response_percentile_ms(p) for p in PERCENTILES]
@@ -180,9 +180,9 @@ def test_times_that_hardly_vary_are_constant_times(size, limit, wait_ms, room, l
     policy = BatchingPolicy.from_control_limit(limit, size, wait_ms)
     rate = 1e3 * load * size / GOOGLENET_P4.latency_ms[size - 1]
     narrow = LatencyQuantiles.from_dict({"1": 0.9999, "99": 1.0001}, 32)
-    constant = evaluate(GOOGLENET_P4, policy, rate, waiting_room=room)
+    constant = evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=room)
     varying = evaluate(
-        replace(GOOGLENET_P4, latency_quantiles=narrow), policy, rate, waiting_room=room
+        replace(GOOGLENET_P4, latency_quantiles=narrow), policy, rate, max_queue_rows=room
     )
     assert constant.is_exact
     assert not varying.is_exact
@@ -203,7 +203,7 @@ def test_times_that_hardly_vary_are_constant_times(size, limit, wait_ms, room, l
 def test_the_sample_of_a_control_limit_has_its_exact_distribution(limit, wait_ms, load, room):
     policy = BatchingPolicy.from_control_limit(limit, 8, wait_ms)
     rate_per_ms = load * 8 / GOOGLENET_P4.latency_ms[7]
-    exact = evaluate(GOOGLENET_P4, policy, 1e3 * rate_per_ms, waiting_room=room)
+    exact = evaluate(GOOGLENET_P4, policy, 1e3 * rate_per_ms, max_queue_rows=room)
     sample = Sample(GOOGLENET_P4, policy, rate_per_ms, room)
     assert sample.mean_ms == pytest.approx(exact.mean_response_ms, rel=0.02)
     assert sample.served_per_start == pytest.approx(exact.mean_batch_size, rel=0.01)
@@ -238,7 +238,7 @@ def test_exponential_times_without_batching_give_an_exponential_response():
 def test_without_a_waiting_room_it_is_the_loss_system_of_erlang():
     gamma = stats.gamma(0.3**-2, scale=0.3**2)
     profile = one_by_one(gamma, MEASURED)
-    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 400.0, waiting_room=0)
+    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 400.0, max_queue_rows=0)
     assert evaluation.full_probability == pytest.approx(0.8 / 1.8, rel=5e-3)
     for percentile in PERCENTILES:
         assert evaluation.response_percentile_ms(percentile) == pytest.approx(

@@ -125,9 +125,9 @@ def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
     latency_ms, event_loop = EVENT_LOOPS["device"]
     policy = BatchingPolicy.from_control_limit(1, 4)
     _, refused, _ = simulate_tandem(
-        latency_ms, event_loop, policy, 1800.0, 20_000, seed=3, waiting_room=6
+        latency_ms, event_loop, policy, 1800.0, 20_000, seed=3, max_queue_rows=6
     )
-    evaluation = evaluate(tandem("device"), policy, 1800.0, waiting_room=6)
+    evaluation = evaluate(tandem("device"), policy, 1800.0, max_queue_rows=6)
     assert refused > 0.05
     assert evaluation.full_probability == pytest.approx(refused, rel=0.05)
 
@@ -142,7 +142,7 @@ def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_an_even
     free = replace(exact, event_loop=EventLoopCosts(0.0, 0.0, shares_cpu=False))
     policy = BatchingPolicy.from_control_limit(1, largest)
     rate = overload * 1e3 * largest / P4_MS[largest - 1]
-    expected, sampled = (evaluate(one, policy, rate, waiting_room=4) for one in (exact, free))
+    expected, sampled = (evaluate(one, policy, rate, max_queue_rows=4) for one in (exact, free))
     assert sampled.full_probability == pytest.approx(expected.full_probability, rel=0.005)
     assert sampled.device_busy_fraction == pytest.approx(expected.device_busy_fraction, rel=0.005)
     assert sampled.mean_power_w == pytest.approx(expected.mean_power_w, rel=0.005)
@@ -184,7 +184,7 @@ def test_a_policy_that_the_event_loop_cannot_keep_up_with_is_refused_by_name():
         evaluate(profile, at_once, 6000.0)
     assert evaluate(profile, BatchingPolicy.from_control_limit(8, 64), 6000.0).mean_batch_size >= 8
     with pytest.raises(InfeasibleError, match=r"the event loop .* in batches of 64"):
-        evaluate(profile, at_once, 13_000.0, waiting_room=100)
+        evaluate(profile, at_once, 13_000.0, max_queue_rows=100)
 
 
 def test_a_serial_event_loop_is_a_slower_device():

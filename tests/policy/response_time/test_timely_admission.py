@@ -57,7 +57,7 @@ def test_without_time_to_wait_it_is_erlangs_loss_system(load):
 def test_with_time_enough_only_the_waiting_room_refuses(profile, room, load):
     rate_per_s = load * profile.capacity_per_s
     policy = BatchingPolicy.from_control_limit(1, profile.max_batch_size)
-    by_room = evaluate(profile, policy, rate_per_s, waiting_room=room).full_probability
+    by_room = evaluate(profile, policy, rate_per_s, max_queue_rows=room).full_probability
     share = refused(profile, rate_per_s, within_ms=1e4, room=room)
     assert share == pytest.approx(by_room, rel=0.03, abs=0.002)
 

@@ -11,7 +11,7 @@ from policy.profile import Profile
 
 #: What is counted, or chosen from a list; all else is measured.
 WHOLE = {"has_loop": "bool"} | dict.fromkeys(
-    ("waiting_room", "concurrency", "retries", "routing"), "int"
+    ("max_queue_rows", "concurrency", "retries", "routing"), "int"
 )
 
 

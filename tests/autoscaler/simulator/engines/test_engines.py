@@ -101,7 +101,7 @@ def scenarios(draw):
         batching=table,
         settings=BatchingSettings(
             serve_late=draw(st.booleans()),
-            waiting_room=draw(st.sampled_from([1, 2, 7, 20])),
+            max_queue_rows=draw(st.sampled_from([1, 2, 7, 20])),
             max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
         ),
         replicas=draw(st.integers(least, 4)),
@@ -164,7 +164,7 @@ def test_an_event_loop_that_takes_no_time_reads_each_request_that_was_held_befor
         routing=Routing.RANDOM,
         delays=TryDelays(0.5, 0.5, 0.0, retries=5),
         batching=BatchingPolicy.from_control_limit(1, largest),
-        settings=BatchingSettings(serve_late=True, waiting_room=10),
+        settings=BatchingSettings(serve_late=True, max_queue_rows=10),
         replicas=2,
         min_replicas=0,
         max_replicas=10,
@@ -204,6 +204,6 @@ def test_each_request_is_answered_once_or_refused_whatever_happens_to_replicas(s
     assert_array_equal(run.offered, answered + run.refused)
     assert run.histogram.sum() == answered.sum()
     assert len({entry.sent_s for entry in log}) == len(log)
-    assert all(1 <= entry.tries <= scenario.delays.retries + 1 for entry in log)
+    assert all(1 <= entry.attempts <= scenario.delays.retries + 1 for entry in log)
     in_time = sum(entry.response_ms <= scenario.objective.response_time_ms for entry in log)
     assert run.in_time.sum() == in_time

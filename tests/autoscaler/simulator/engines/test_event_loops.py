@@ -90,7 +90,7 @@ def test_what_a_replica_refuses_unread_is_answered_by_another(name):
     options = {"response_time_ms": 20.0, "routing": "random"}
     engine, counters = engine_with(name, event_loop, [0.0] * 4, retries=1, replicas=2, **options)
     assert counters.refused.sum() == 0
-    assert {request.tries for request in engine.request_log()} <= {1, 2}
+    assert {request.attempts for request in engine.request_log()} <= {1, 2}
     offered = [engine.counters(slot).offered for slot in range(2)]
     assert sum(offered) == 4 + sum(engine.counters(slot).refused for slot in range(2))
 
@@ -104,7 +104,7 @@ def test_what_the_only_replica_refuses_is_not_sent_back_to_it(name, event_loop):
     assert counted.offered == 20
     assert counted.refused > 0
     assert counters.refused.sum() == counted.refused + counted.expired
-    assert {request.tries for request in engine.request_log()} == {1}
+    assert {request.attempts for request in engine.request_log()} == {1}
 
 
 @BOTH

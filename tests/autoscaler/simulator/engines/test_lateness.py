@@ -43,7 +43,7 @@ def scenario(delays: TryDelays) -> Scenario:
         np.array([1500.0, 3500.0, 0.0, 0.0]),
         delays=delays,
         batching=BatchingPolicy.from_control_limit(8, 32, 8.0),
-        settings=BatchingSettings(waiting_room=4096, max_age_ms=8.0, serve_late=True),
+        settings=BatchingSettings(max_queue_rows=4096, max_age_ms=8.0, serve_late=True),
         replicas=2,
         max_replicas=2,
     )
@@ -59,7 +59,7 @@ def test_replicas_count_as_late_what_their_clients_call_late(engine, delays) -> 
     simulation = Simulation(scenario(delays), autoscaler, engine=engine, log_requests=True)
     run = simulation.run()
     log = simulation.request_log()
-    assert {request.tries for request in log} == {1}  # a retry's time is the client's alone
+    assert {request.attempts for request in log} == {1}  # a retry's time is the client's alone
     late_at_clients = sum(SLA.is_late(request.response_ms) for request in log)
     assert 0.05 * len(log) < late_at_clients < 0.95 * len(log)
     assert sum(report.late_total for report in autoscaler.reports) == late_at_clients

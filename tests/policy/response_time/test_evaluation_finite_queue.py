@@ -38,18 +38,18 @@ def blocking_of_md1(offered_load, places):
 
 @pytest.mark.parametrize("offered_load", [0.1, 0.9, 1.5])
 def test_without_a_queue_it_is_erlangs_loss_system(offered_load):
-    evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, waiting_room=0)
+    evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, max_queue_rows=0)
     assert evaluation.full_probability == pytest.approx(offered_load / (1 + offered_load))
     assert evaluation.response_percentile_ms(1) == pytest.approx(2.0)
     assert evaluation.response_percentile_ms(99.9) == pytest.approx(2.0)
     assert evaluation.mean_power_w == pytest.approx(15 * offered_load / (1 + offered_load))
 
 
-@pytest.mark.parametrize("waiting_room", [1, 2, 7, 30])
+@pytest.mark.parametrize("max_queue_rows", [1, 2, 7, 30])
 @pytest.mark.parametrize("offered_load", [0.2, 0.8, 1.0, 1.4])
-def test_without_batching_it_is_the_blocking_of_md1k(offered_load, waiting_room):
-    evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, waiting_room=waiting_room)
-    expected = blocking_of_md1(offered_load, waiting_room + 1)
+def test_without_batching_it_is_the_blocking_of_md1k(offered_load, max_queue_rows):
+    evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, max_queue_rows=max_queue_rows)
+    expected = blocking_of_md1(offered_load, max_queue_rows + 1)
     assert evaluation.full_probability == pytest.approx(expected, rel=1e-8, abs=1e-13)
 
 
@@ -57,7 +57,7 @@ def test_the_response_time_with_room_for_one():
     # A request accepted at a busy device waits for the rest of the batch. It was accepted if nobody
     # came before it in that batch, so the density of its wait is that probability.
     rate, time = 0.4, 2.0
-    evaluation = evaluate(ONE, ONE_BY_ONE, 1e3 * rate, waiting_room=1)
+    evaluation = evaluate(ONE, ONE_BY_ONE, 1e3 * rate, max_queue_rows=1)
     free = np.exp(-rate * time)  # requests per batch that find the device free
     t = np.linspace(2.0, 4.0, 9)
     waited = np.exp(-rate * (time - (t - 2.0))) - np.exp(-rate * time)
@@ -70,7 +70,7 @@ def test_a_room_that_never_fills_changes_nothing(traffic_intensity, max_wait_ms)
     policy = BatchingPolicy.from_control_limit(8, 32, max_wait_ms)
     rate = traffic_intensity * GOOGLENET_P4.capacity_per_s
     wide, endless = (
-        evaluate(GOOGLENET_P4, policy, rate, waiting_room=room) for room in (300, None)
+        evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=room) for room in (300, None)
     )
     t = np.linspace(1, 60, 50)
     assert_allclose(wide.cdf(t), endless.cdf(t), atol=1e-7)
@@ -87,7 +87,7 @@ def test_a_room_that_never_fills_changes_nothing(traffic_intensity, max_wait_ms)
 def test_every_request_is_served_or_refused(load, control_limit, max_wait_ms, more_room):
     policy = BatchingPolicy.from_control_limit(control_limit, 8, max_wait_ms)
     rate = load * 8e3 / GOOGLENET_P4.latency_ms[7]
-    evaluation = evaluate(GOOGLENET_P4, policy, rate, waiting_room=control_limit + more_room)
+    evaluation = evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=control_limit + more_room)
     batches_per_s = rate * (1 - evaluation.full_probability) / evaluation.mean_batch_size
     busy = batches_per_s * 1e-3 * (evaluation.batch_size_probabilities[1:] @ times_to(8))
     exact = evaluation.is_exact
@@ -99,12 +99,12 @@ def test_every_request_is_served_or_refused(load, control_limit, max_wait_ms, mo
 
 
 @given(st.floats(0.3, 1.5), st.integers(4, 30))
-def test_more_room_refuses_fewer(load, waiting_room):
+def test_more_room_refuses_fewer(load, max_queue_rows):
     policy = BatchingPolicy.from_control_limit(4, 8)
     rate = load * 8e3 / GOOGLENET_P4.latency_ms[7]
     less, more = (
-        evaluate(GOOGLENET_P4, policy, rate, waiting_room=room)
-        for room in (waiting_room, waiting_room + 1)
+        evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=room)
+        for room in (max_queue_rows, max_queue_rows + 1)
     )
     error = 1e-12 if less.is_exact and more.is_exact else 0.01
     assert more.full_probability <= less.full_probability + error
@@ -114,11 +114,14 @@ def times_to(size):
     return GOOGLENET_P4.latency_ms[:size]
 
 
-@pytest.mark.parametrize("waiting_room", [-1, 0, 7])
-def test_a_room_smaller_than_the_control_limit_is_refused(waiting_room):
-    with pytest.raises(InvalidInputError, match="waiting_room"):
+@pytest.mark.parametrize("max_queue_rows", [-1, 0, 7])
+def test_a_room_smaller_than_the_control_limit_is_refused(max_queue_rows):
+    with pytest.raises(InvalidInputError, match="max_queue_rows"):
         evaluate(
-            GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 300, waiting_room=waiting_room
+            GOOGLENET_P4,
+            BatchingPolicy.from_control_limit(8, 32),
+            300,
+            max_queue_rows=max_queue_rows,
         )
 
 
@@ -127,9 +130,9 @@ def test_a_room_that_does_not_hold_what_a_table_waits_for_is_refused(event_loop)
     """With four waiting, this table waits for six, and no more come in."""
     table = BatchingPolicy((0, 1, 0, 0, 0, 0, 6))
     profile = replace(GOOGLENET_P4, event_loop=event_loop)
-    with pytest.raises(InvalidInputError, match=r"waiting_room: must be at least 6, .* not 4"):
-        evaluate(profile, table, 100.0, waiting_room=4)
-    assert evaluate(profile, table, 100.0, waiting_room=6).mean_batch_size > 1
+    with pytest.raises(InvalidInputError, match=r"max_queue_rows: must be at least 6, .* not 4"):
+        evaluate(profile, table, 100.0, max_queue_rows=4)
+    assert evaluate(profile, table, 100.0, max_queue_rows=6).mean_batch_size > 1
 
 
 @pytest.mark.parametrize(("full_batches", "position", "places"), [(0, 1, 2), (1, 2, 1), (0, 3, 0)])
