@@ -1,7 +1,7 @@
-"""Decide which requests a replica answers: their tokens, scopes and rates.
+"""Access control of a replica: tokens, scopes and rates.
 
-The check is the same on both ways of a request (`deployments.http`), and comes before anything that
-costs more: a request without access is not parsed, and does not count as load.
+Both paths of a request (`deployments.http`) use the same check, before anything that costs more: a
+request without access is not parsed and does not count as load.
 """
 
 import hmac
@@ -21,14 +21,14 @@ OPERATIONS: Scope = "operations"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/sojourn")
 _OPEN_FILES = "/sojourn/static/"
 _OPERATIONS_PATHS = ("/sojourn/", "/metrics/")
-#: A token is found by the first bytes of its hash; the whole hash is compared in constant time.
-#: How long the search takes reveals nothing of use: nobody can choose a token by its hash, or
-#: compute one from it.
+#: A token is found by the first bytes of its hash; the whole hash is compared in constant time. The
+#: duration of the search reveals nothing useful: nobody can choose a token by its hash, or compute
+#: one from it.
 _INDEX_BYTES = 8
 
 
 def scope_of(path: str) -> Scope | None:
-    """Return what a token must allow for a path, without its prefix; None: the path is open."""
+    """Return the scope that a path (without its prefix) requires, or None for an open path."""
     if path in _OPEN_PATHS or path.startswith(_OPEN_FILES):
         return None
     if f"{path}/".startswith(_OPERATIONS_PATHS):
@@ -38,7 +38,7 @@ def scope_of(path: str) -> Scope | None:
 
 @dataclass(slots=True)
 class _Token:
-    """A token as the check needs it."""
+    """A token, prepared for the check."""
 
     config: TokenConfig
     digest: bytes
@@ -70,7 +70,7 @@ class AccessControl:
         self.configure(config or AccessConfig())
 
     def configure(self, config: AccessConfig) -> None:
-        """Apply a configuration; a token whose limit stays as it was keeps what it has used."""
+        """Apply a configuration; a token with an unchanged limit keeps its usage."""
         before = self._tokens
         self._closed = frozenset(scope for scope in (INFERENCE, OPERATIONS) if config.closed(scope))
         self._tokens = {}
@@ -84,19 +84,11 @@ class AccessControl:
 
     @property
     def limits_rates(self) -> bool:
-        """Whether a token has a limited rate."""
+        """Whether any token has a rate limit."""
         return any(token.bucket is not None for token in self._tokens.values())
 
     def share_among(self, replicas: int, now_s: float) -> None:
-        """Limit tokens to this replica's share of their rates.
-
-        Parameters
-        ----------
-        replicas : int
-            Number of replicas of the service, which get equal shares of its requests.
-        now_s : float
-            On the clock of `admit`.
-        """
+        """Limit tokens to this replica's share of their rates, one of `replicas` equal shares."""
         replicas = max(1, replicas)
         if replicas == self._replicas:
             return
@@ -146,9 +138,9 @@ class AccessControl:
         return name
 
     def allows(self, authorization: bytes | None, scope: Scope) -> bool:
-        """Return whether a request has a token for `scope`, whatever its rate; nothing is counted.
+        """Return whether a request has a token for `scope`, whatever its rate, without counting it.
 
-        For those whose bodies have not arrived yet.
+        This is for requests whose bodies have not arrived yet.
         """
         if scope not in self._closed:
             return True
@@ -178,7 +170,7 @@ class AccessControl:
         return None if token.requests_per_s is None else TokenBucket(*self._share(token))
 
     def _share(self, token: TokenConfig) -> tuple[float, float]:
-        """Return this replica's part of a token's rate and burst."""
+        """Return this replica's share of a token's rate and burst."""
         assert token.requests_per_s is not None
         burst = token.requests_per_s if token.burst is None else token.burst
         return token.requests_per_s / self._replicas, max(1.0, burst / self._replicas)

@@ -1,4 +1,4 @@
-"""The client's side: where a token comes from, and how it is sent.
+"""Client credentials: the source of a token, and its header field.
 
 A token is never a command-line argument, which every user of the machine could read.
 """
@@ -13,7 +13,7 @@ TOKEN_VARIABLE = "SOJOURN_TOKEN"
 
 
 def read_token(path: Path | None = None) -> str | None:
-    """Return the token in a file or, without one, in `TOKEN_VARIABLE`; None if there is none.
+    """Return the token in a file, or else in `TOKEN_VARIABLE`, or None.
 
     Raises
     ------
@@ -33,5 +33,5 @@ def read_token(path: Path | None = None) -> str | None:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Return the header fields that a client sends."""
+    """Return the client's header fields for a token."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -8,7 +8,7 @@ from policy.errors import InvalidInputError
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches `host`; names other than ``localhost`` do not."""
+    """Return whether only this machine reaches `host`; no name but ``localhost`` qualifies."""
     if host.lower() == "localhost":
         return True
     try:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, access: AccessConfig, insecure: bool) -> None:
-    """Check that a service that others can reach knows whom to answer.
+    """Check that a service on a network requires tokens.
 
     Parameters
     ----------

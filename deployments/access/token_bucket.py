@@ -1,11 +1,11 @@
-"""A token bucket: a rate that holds on average, and a burst that may exceed it."""
+"""A token bucket: a mean rate, and a burst that may exceed it."""
 
 
 class TokenBucket:
     """Admit events at a rate, and a burst of them after a pause. Time is an argument.
 
-    The bucket starts full. Each event takes one unit; `rate_per_s` units flow in per second, up to
-    `burst`.
+    The bucket starts full. Each event takes one unit; `rate_per_s` units per second refill it, up
+    to `burst`.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class TokenBucket:
     def take(self, now_s: float) -> bool:
         """Return whether an event may happen at `now_s`; if so, count it.
 
-        A time before that of an earlier call counts as that one.
+        Time never goes back: an earlier `now_s` counts as the latest one so far.
         """
         self._fill(now_s)
         if self._level < 1.0:
@@ -35,12 +35,12 @@ class TokenBucket:
         return True
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long after `now_s` the next event may happen."""
+        """Return the time from `now_s` until the next event may happen."""
         self._fill(now_s)
         return max(0.0, 1.0 - self._level) / self.rate_per_s
 
     def resize(self, rate_per_s: float, burst: float, now_s: float) -> None:
-        """Change the rate and the burst from `now_s` on; the bucket stays as full as it is."""
+        """Change the rate and the burst at `now_s`; the bucket stays equally full."""
         self._fill(now_s)
         self._level *= burst / self.burst
         self.rate_per_s, self.burst = rate_per_s, burst

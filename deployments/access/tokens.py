@@ -1,7 +1,7 @@
-"""Bearer tokens: made at random, stored as hashes.
+"""Bearer tokens: random, and stored as hashes.
 
-A token has 256 random bits. So its SHA-256 can be stored: nobody can guess the token from it, and
-a slow, salted hash, as passwords need, would cost every request milliseconds for nothing.
+A token has 256 random bits, so its SHA-256 can be stored: nobody can guess the token from it. A
+slow, salted hash, as passwords need, would cost every request milliseconds for nothing.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ def make_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """Return the hash of a token as the config has it: ``sha256:`` and 64 hexadecimal digits."""
+    """Return the hash of a token in the config's form: ``sha256:`` and 64 hexadecimal digits."""
     return HASH_PREFIX + digest_of(token.encode()).hex()
 
 
@@ -32,6 +32,6 @@ def digest_of(token: bytes) -> bytes:
 
 
 def bearer_token(authorization: bytes) -> bytes | None:
-    """Return the token in the value of an Authorization header, or None if it has none."""
+    """Return the token in an Authorization header's value, or None."""
     found = _BEARER.fullmatch(authorization)
     return None if found is None else found[1]

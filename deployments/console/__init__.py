@@ -1,1 +1,1 @@
-"""The console at ``/sojourn/``: a page that shows a service live, and plans what it might be."""
+"""The console at ``/sojourn/``: a page that shows a service live and answers what-if questions."""

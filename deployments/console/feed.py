@@ -1,4 +1,4 @@
-"""What the console shows, as events: put together once a second, and only while a page is open."""
+"""The console's events, one per second, computed only while a page is open."""
 
 import asyncio
 import time
@@ -16,11 +16,11 @@ Report = Mapping[str, Any]
 
 #: Time between two events of a stream.
 PERIOD_S = 1.0
-#: Streams share what was put together within this time.
+#: Streams share a state of at most this age.
 _FRESH_S = 0.5
-#: Time between two questions to the model store, and how long it may take to answer.
+#: Interval of queries to the model store, and the limit on its answer.
 _STORE_PERIOD_S, _STORE_TIMEOUT_S = 5.0, 1.0
-#: Parts of a report that the page does not show, by far its largest.
+#: The largest parts of a report, which the page does not show.
 _LEFT_OUT = frozenset({"profile", "start"})
 
 
@@ -56,16 +56,10 @@ class Feed:
         self._store_asked_s = float("-inf")
 
     async def next(self, log_sent: int) -> tuple[bytes, int]:
-        """Return the next event of a stream, in the format of server-sent events.
+        """Return the next event of a stream, as a server-sent event, and the length of its log.
 
-        Parameters
-        ----------
-        log_sent : int
-            What the call before returned, or 0: the log of decisions is sent when it has changed.
-
-        Returns
-        -------
-        tuple of bytes and int
+        `log_sent` is the length from the previous call, or 0; the log of decisions is sent when it
+        has changed.
         """
         async with self._lock:
             now_s = self._clock()
@@ -116,7 +110,7 @@ class Feed:
 
 
 def _store_socket(report: Report) -> str | None:
-    """Return the socket of the store that the model's weights came from; empty: the user's own."""
+    """Return the socket of the store of the model's weights; empty for the user's own store."""
     start = report.get("start") or {}
     if start.get("store_socket"):
         return str(start["store_socket"])

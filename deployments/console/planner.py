@@ -14,9 +14,9 @@ from deployments.errors import NotFoundError, PlannerBusyError
 from policy.errors import SojournError
 from policy.profile import Profile
 
-#: The longest that a plan may take, with the start of the worker; most take a tenth of a second.
+#: Limit on the time of a plan, with the start of the worker; most take a tenth of a second.
 TIME_LIMIT_S = 45.0
-#: Questions beyond this are refused at once.
+#: Further questions are refused at once.
 MAX_WAITING = 8
 
 #: A function of the worker (``module:name``), its arguments and keyword arguments.
@@ -24,10 +24,10 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 class Planning(Protocol):
-    """Translates the what-if questions of a service."""
+    """Converts the what-if questions of a service to calls."""
 
     def calls(self, content: Any) -> dict[str, Call]:
-        """Return how to plan each scenario of a question in JSON's types.
+        """Return the planning call of each scenario of a question, in JSON types.
 
         Raises
         ------
@@ -48,14 +48,14 @@ class Scenario(StrictModel):
     burst_factor: float = Field(default=1.0, ge=1, le=1e3)
     #: As `policy.energy_weight` with a latency weight of 1. None: least energy under the SLA.
     energy_weight: float | None = Field(default=None, ge=0, le=1e6)
-    #: Per kWh. None: the least replicas are chosen, and not those that cost least.
+    #: Per kWh. None: minimize replicas instead of the cost.
     energy_price: float | None = Field(default=None, ge=0, le=1e6)
     #: Per replica and hour, in the currency of the energy.
     replica_price: float = Field(default=0.0, ge=0, le=1e6)
 
 
 class Question(StrictModel):
-    """The present scenario, and another."""
+    """The present scenario and an alternative."""
 
     now: Scenario
     then: Scenario
@@ -64,19 +64,13 @@ class Question(StrictModel):
 
 
 class ModelPlanning:
-    """Plan the replicas of a model, by the profile that this replica believes.
-
-    Parameters
-    ----------
-    reports : callable
-        Returns the reports of ``GET /sojourn/policy`` on each model, the first model's first.
-    """
+    """Plan the replicas of a model with this replica's current profile."""
 
     def __init__(self, reports: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         self._reports = reports
 
     def calls(self, content: Any) -> dict[str, Call]:
-        """Return how to plan both scenarios; see `Planning.calls`."""
+        """Return the planning calls of both scenarios; see `Planning.calls`."""
         question = validate(Question, content)
         report = self._report_of(question.model)
         profile = Profile.from_dict(report["profile"])
@@ -109,7 +103,7 @@ class Planner:
         self._latest: dict[bytes, Any] = {}
 
     async def ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
-        """Return the results of calls, by their names; ``{"error": why}`` if there is no plan.
+        """Return the results of calls by name, or ``{"error": why}`` for a call without a plan.
 
         Raises
         ------
@@ -126,7 +120,7 @@ class Planner:
                 keys = {name: pickle.dumps(call) for name, call in calls.items()}
                 plans: dict[bytes, Any] = {}
                 for name, call in calls.items():
-                    known = plans | self._latest  # mostly, only one scenario is another
+                    known = plans | self._latest  # usually only one scenario changes
                     plans[keys[name]] = known.get(keys[name]) or await self._plan(call)
                 self._latest = plans
                 return {name: plans[key] for name, key in keys.items()}
@@ -147,5 +141,5 @@ class Planner:
             return {"error": str(error)}
 
     def close(self) -> None:
-        """End the worker, if it runs; the next question starts another."""
+        """Stop the worker; the next question starts another."""
         self._worker.close()

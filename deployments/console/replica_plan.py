@@ -10,7 +10,7 @@ from policy.service_model import service_model
 from policy.try_delays import RETRIES, TryDelays
 
 MAX_REPLICAS = 10_000
-#: Policies of weights are searched one number after the other; most need none of these.
+#: Searching policies by weights is slow, and most plans need none.
 _MAX_TRIED = 32
 
 
@@ -25,10 +25,10 @@ def plan(
     energy_price: float | None = None,
     replica_price: float = 0.0,
 ) -> dict[str, Any]:
-    """Return the plan for a scenario (`deployments.console.planner.Scenario`), in JSON's types.
+    """Return the plan for a scenario (`deployments.console.planner.Scenario`), in JSON types.
 
-    The replicas are those that the load needs when it rises by the burst factor; the rest is
-    predicted at the load itself.
+    The number of replicas covers the load times the burst factor; everything else is predicted at
+    the load itself.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The files of the console's page: no data, so they need no token."""
+"""Static files of the console's page; they contain no data, so they need no token."""
 
 from functools import cache
 from importlib import resources
@@ -11,7 +11,7 @@ _TYPES = {
     "js": b"text/javascript; charset=utf-8",
     "svg": b"image/svg+xml",
 }
-#: The page loads its own files only, runs no inline script, and may not be framed.
+#: The page loads only its own files, runs no inline script, and may not be framed.
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -20,7 +20,7 @@ _HEADERS = (
     (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-    # After an upgrade the files change together.
+    # The files change together at an upgrade.
     (b"cache-control", b"no-cache"),
 )
 PAGE = "index.html"

@@ -1,1 +1,1 @@
-"""Several models in one replica, and new versions of them, loaded while the replica serves."""
+"""Several models in one replica; new versions load while the replica serves."""

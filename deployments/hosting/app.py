@@ -1,7 +1,7 @@
-"""The HTTP interface of a replica with several models, or with new versions of one.
+"""The HTTP interface of a replica with several models or versions.
 
-Each model has an `InferenceApp`; this one is the first model's, finds those of the others by the
-URL, and answers the repository extension of the Open Inference Protocol.
+Each model has an `InferenceApp`. This app is the first model's; it routes requests of the other
+models by URL, and answers the repository extension of the Open Inference Protocol.
 """
 
 import re
@@ -21,8 +21,8 @@ from deployments.errors import (
     NotFoundError,
     RequestError,
 )
+from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.version import State
-from deployments.hosting.wishes import ModelWishes
 from deployments.http.answers import Answer
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
@@ -36,40 +36,40 @@ from policy.errors import InvalidInputError, SojournError
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/.*)?")
 _REPOSITORY = re.compile(r"/v2/repository/(?:index|models/([^/]+)/(load|unload))")
 _JSON = (b"content-type", b"application/json")
-#: The calls of the repository have a few parameters.
+#: The repository's calls have few parameters.
 _MAX_BODY_BYTES = 64 << 10
 
 
 class HostingApp(InferenceApp):
-    """ASGI app for the models of a `ModelWishes`.
+    """ASGI app for the models of a `ModelReconciler`.
 
     Parameters
     ----------
-    wishes : ModelWishes
+    reconciler : ModelReconciler
     server_version, autoscaler, replica
         As in `InferenceApp`.
     """
 
     def __init__(
         self,
-        wishes: ModelWishes,
+        reconciler: ModelReconciler,
         server_version: str,
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]],
         replica: str = "",
     ) -> None:
-        super().__init__(wishes.repository.first, server_version, autoscaler, replica=replica)
-        self._wishes, self._repository = wishes, wishes.repository
+        super().__init__(reconciler.repository.first, server_version, autoscaler, replica=replica)
+        self._reconciler, self._repository = reconciler, reconciler.repository
         self._arguments = server_version, autoscaler
         self._apps: dict[str, InferenceApp] = {self.service.model_name: self}
 
     def take_over(self, service: InferenceService) -> None:
-        """Send the requests of a model to another service of it from now on."""
+        """Send a model's requests to another service from now on."""
         app = self._apps.get(service.model_name)
         if app is not None:
             app.use(service)
         hosted = InferenceProtocol.hosted
         if app is self and hosted is not None and hosted.app is self:
-            # Its refusals are those of the service.
+            # Its refusals are counted by the service.
             InferenceProtocol.hosted = HostedApp(self, hosted.loop, hosted.root_path)
 
     @property
@@ -78,7 +78,7 @@ class HostingApp(InferenceApp):
         return super().concurrency if len(self._repository.names) == 1 else None
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
+        """Return all models' reports for ``GET /sojourn/policy``, the first model's first."""
         return [service.explain() for service in self._repository.services]
 
     async def _route(
@@ -93,7 +93,7 @@ class HostingApp(InferenceApp):
         asked = _REPOSITORY.fullmatch(path)
         if asked is not None:
             name, verb = asked.groups()
-            # Whoever may load models may do more than ask them.
+            # Permission to load models includes permission to use them.
             info.token = self.service.access.admit(
                 fields.get(AUTHORIZATION), OPERATIONS, time.monotonic()
             )
@@ -124,7 +124,7 @@ class HostingApp(InferenceApp):
             return await app._route(scope, fields, receive, arrival_s, info)
 
     def _with_models(self, policy: bytes) -> bytes:
-        """Add the repository's index, and what the other models explain, to the first one's."""
+        """Add the repository's index and the other models' reports to the first model's."""
         content = orjson.loads(policy)
         content["repository"] = self._repository.index()
         content["models"] = {
@@ -137,19 +137,18 @@ class HostingApp(InferenceApp):
     async def _load_on_demand(
         self, name: str, fields: Mapping[bytes, bytes], arrival_s: float
     ) -> float:
-        """Load a model if it is not; return the time from which its request counts.
+        """Load a model if necessary; return the time from which its request counts.
 
-        The request of a model that has to be loaded waits longer than any SLA allows, so it counts
-        from when the model is there.
+        Loading takes longer than any SLA allows, so the request counts from its end.
         """
         if self._repository.is_serving(name):
             return arrival_s
-        # Nobody has models loaded who may not ask them; rates and counts are for the app below.
+        # Without access to a model, nobody can load it; the app below counts rates.
         access = self.service.access
         if not access.allows(fields.get(AUTHORIZATION), INFERENCE):
             access.admit(fields.get(AUTHORIZATION), INFERENCE, time.monotonic())
         try:
-            await self._wishes.load_on_demand(name)
+            await self._reconciler.load_on_demand(name)
         except StoreFullError as error:
             raise BusyError(f"model {name!r} has no room now: {error}") from error
         except SojournError as error:
@@ -165,10 +164,10 @@ class HostingApp(InferenceApp):
             return 200, orjson.dumps(rows), [_JSON]
         try:
             if verb == "unload":
-                await self._wishes.unload(name)
+                await self._reconciler.unload(name)
             else:
                 given = parameters.get("parameters", {})
-                await self._wishes.load(name, **_load_parameters(given))
+                await self._reconciler.load(name, **_load_parameters(given))
         except SojournError as error:
             raise _as_request_error(error) from error
         return 200, b"{}", [_JSON]
@@ -196,12 +195,12 @@ def _load_parameters(given: Any) -> dict[str, str]:
 
 
 def _as_request_error(error: SojournError) -> RequestError:
-    """Return what the client is told of a model that cannot be loaded."""
+    """Return the client's error for a model that cannot be loaded."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, InvalidInputError):
         return BadRequestError(str(error))
     if isinstance(error, UnknownModelError):
         return NotFoundError(str(error))
-    # Not 503: a load that failed is not to be tried in the other replicas.
+    # Not 503: other replicas must not retry a failed load.
     return ModelError(str(error))

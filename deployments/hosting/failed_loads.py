@@ -1,4 +1,4 @@
-"""Loads that failed: each is tried again after a pause, and not at every request before that."""
+"""Failed loads: they are retried after a pause, not at every request."""
 
 import time
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from deployments.config.replica_args import ModelConfig
 from deployments.modelstore.errors import StoreFullError
 
-#: Pause before a load that failed is tried again; each failure in a row doubles it, up to this.
+#: Maximum pause before a retry; the pause doubles with each failure in a row.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 
 
 @dataclass
 class _Failure:
-    """The last failure of a model; `again_s` is infinite while it is tried again."""
+    """The last failure of a model; `again_s` is infinite during a retry."""
 
     wanted: ModelConfig
     error: Exception
@@ -22,7 +22,7 @@ class _Failure:
 
 
 class FailedLoads:
-    """The last failure of each model that is not as wanted.
+    """The last failure of each model that could not be loaded.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class FailedLoads:
         return self._of(wanted) is not None
 
     def note(self, wanted: ModelConfig, error: Exception) -> None:
-        """Note that a load failed; those who shared it may all say so."""
+        """Record a failed load; callers that shared it may all report it."""
         now_s, before = self._clock(), self._of(wanted)
         if before is None:
             pause_s = FIRST_PAUSE_S
@@ -50,18 +50,18 @@ class FailedLoads:
         self._failures[wanted.name] = _Failure(wanted, error, pause_s, now_s + pause_s)
 
     def forget(self, wanted: ModelConfig) -> None:
-        """Note that a version was loaded."""
+        """Record that a version was loaded."""
         if wanted in self:
             del self._failures[wanted.name]
 
     def forgive(self) -> None:
-        """Let all be tried again at once: something else may be configured for them now."""
+        """Allow immediate retries, because the configuration has changed."""
         for failure in self._failures.values():
             failure.again_s = self._clock()
             failure.pause_s = FIRST_PAUSE_S / 2
 
     def take_due(self, wanted: ModelConfig) -> bool:
-        """Return whether the caller is to try a load that failed again."""
+        """Return whether the caller should retry a failed load now."""
         failure = self._of(wanted)
         if failure is None or self._clock() < failure.again_s:
             return False
@@ -69,9 +69,10 @@ class FailedLoads:
         return True
 
     def raise_if_early(self, wanted: ModelConfig) -> None:
-        """Raise why a load failed, if it is too early to try it again.
+        """Raise the error of a failed load if it is too early for a retry.
 
-        A store that is full says so at once, and has room as soon as another model is idle.
+        A full store fails fast, and has room as soon as another model is idle, so it is always
+        retried.
         """
         failure = self._of(wanted)
         if (

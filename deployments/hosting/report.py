@@ -1,9 +1,9 @@
-"""What the autoscaler is told of a replica with several models: one report, in one unit.
+"""The report of a replica with several models to the autoscaler, in one unit.
 
-A row of a model counts as the part of a replica that it takes: if a replica alone can take 100
-rows/s of the first model within its SLA, and 50 of the second, a row of the second counts as two of
-the first. The sum is right as far as the models' loads add up on the device; where they do not,
-the late rows that are counted correct it, as they do for one model.
+A row of a model counts as the share of a replica that it uses. If a replica can serve 100 rows/s of
+the first model within its SLA, and 50 of the second, a row of the second counts as two rows of the
+first. The sum is right as far as the models' loads add up on the device. Otherwise the measured
+late rows correct it, as they do for one model.
 """
 
 import time
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-#: What only grows; the rest of a report is as it is now.
+#: Counters, which only grow; other values are gauges.
 _COUNTERS = (
     *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
     "refused_by_balancer_total",
@@ -19,14 +19,14 @@ _COUNTERS = (
 
 
 class Reporting(Protocol):
-    """A service, as far as it reports."""
+    """The reporting side of a service."""
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return its counters, gauges and settings."""
 
 
 class CombinedReport:
-    """The report of a replica whose services come and go. Its counters never fall.
+    """The report of a replica whose services change. Its counters never fall.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class CombinedReport:
         self._first: Mapping[str, float] = {}
 
     def of(self, services: Iterable[Reporting]) -> dict[str, float]:
-        """Return the report of the services that answer now, the first model's first."""
+        """Return the combined report of the active services, the first model's first."""
         first, *others = services
         if self._since_s is None:
             self._since_s = self._clock()
@@ -56,12 +56,12 @@ class CombinedReport:
         return {**report, **self._totals, "queue_length": queue_length, "counted_s": counted_s}
 
     def retired(self, service: Reporting) -> None:
-        """Count what a service has done since the last report, before it is closed."""
+        """Count a service's rows since the last report, before it closes."""
         if self._first:
             self._count(service, service.autoscaling_stats())
 
     def _count(self, service: Reporting, stats: Mapping[str, float]) -> float:
-        """Add what a service has counted since the last time; return what its rows count."""
+        """Add a service's counts since the last report; return the weight of its rows."""
         weight = _relative_cost(stats, self._first)
         before = self._seen.get(service, {})
         now = {name: stats[name] for name in _COUNTERS}
@@ -72,10 +72,10 @@ class CombinedReport:
 
 
 def _relative_cost(stats: Mapping[str, float], first: Mapping[str, float]) -> float:
-    """Return how many rows of the first model a row counts as."""
+    """Return the weight of a row in rows of the first model."""
     rates = first["sla_rate_per_s"], stats["sla_rate_per_s"]
     if min(rates) > 0:
         return rates[0] / rates[1]
-    # The curve of one is not solved yet: by what full batches take.
+    # Before a curve is solved, use the times of full batches.
     throughputs = [row["full_batch_size"] / row["full_batch_ms"] for row in (first, stats)]
     return throughputs[0] / throughputs[1]

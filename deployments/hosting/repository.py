@@ -1,8 +1,8 @@
 """The models of a replica: loaded side by side, replaced by new versions, unloaded when idle.
 
-Each version is an `InferenceService` of its own: its weights (a lease of the model store), its
-batcher, its policy and its SLA. A version takes over only once it could answer; the one before it
-answers what it has accepted, and then gives its weights back.
+Each version is an `InferenceService` with its own weights (a lease of the model store), batcher,
+policy and SLA. A new version takes over once it can answer. The old one then answers its accepted
+requests and releases its weights.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from policy.errors import InvalidInputError
 
 logger = logging.getLogger("sojourn.service")
 
-#: How long a version that was replaced may take to answer what it has accepted.
+#: Time for a replaced version to answer its accepted requests.
 RETIRE_TIMEOUT_S = 60.0
 
 
@@ -75,14 +75,14 @@ class ModelRepository:
 
     @property
     def first(self) -> InferenceService:
-        """The service of the deployment's own model that answers now."""
+        """The active service of the deployment's own model."""
         service = self._serving[self._first].service
         assert service is not None
         return service
 
     @property
     def services(self) -> list[InferenceService]:
-        """The services that answer now, the first model's first."""
+        """The active services, the first model's first."""
         return [version.service for version in self._serving.values() if version.service]
 
     @property
@@ -91,7 +91,7 @@ class ModelRepository:
         return list(self._configs)
 
     def config(self, name: str) -> ModelConfig:
-        """Return the configuration in which a model was loaded last, or would be.
+        """Return the configuration with which a model was loaded last, or would be.
 
         Raises
         ------
@@ -103,12 +103,12 @@ class ModelRepository:
         return self._configs[name]
 
     def is_serving(self, name: str) -> bool:
-        """Return whether a version of a model is loaded here."""
+        """Return whether a version of the model is loaded here."""
         return name in self._serving
 
     @contextmanager
     def using(self, name: str, version: str | None = None) -> Iterator[InferenceService]:
-        """Keep a model's service for a request; it is neither closed nor unloaded meanwhile.
+        """Keep a model's service open and loaded during a request.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class ModelRepository:
                 found.unused.set()
 
     def index(self) -> list[dict[str, str]]:
-        """Return each model's versions and their states, as ``/v2/repository/index`` has them."""
+        """Return each model's versions and states, in the form of ``/v2/repository/index``."""
         rows = []
         for name, config in self._configs.items():
             versions = [self._serving.get(name), self._latest.get(name)]
@@ -155,7 +155,7 @@ class ModelRepository:
         return rows
 
     async def configure(self, user_config: UserConfig) -> None:
-        """Apply a configuration to all models that are loaded, each with its own part of it.
+        """Apply a configuration to all loaded models, each with its own part.
 
         Raises
         ------
@@ -169,10 +169,10 @@ class ModelRepository:
         self._user_config = user_config
 
     async def load(self, config: ModelConfig) -> bool:
-        """Load a version; when it can answer, it takes over from the one that serves.
+        """Load a version; it takes over from the active one as soon as it can answer.
 
-        Calls for the same version share one load; loads of different ones run side by side, and
-        the version that was asked for last serves.
+        Calls for the same version share one load. Loads of different versions run side by side, and
+        the version requested last becomes active.
 
         Returns
         -------
@@ -189,7 +189,7 @@ class ModelRepository:
         self.config(config.name)
         serving = self._serving.get(config.name)
         if serving is not None and serving.config == config:
-            # A load of another version that is under way finds that it is not wanted any more.
+            # A running load of another version finds that it is superseded.
             self._latest[config.name] = serving
             return True
         key = config.model_dump_json()
@@ -198,12 +198,12 @@ class ModelRepository:
             self._loads[key] = version, self._start(self._take_in(version, key))
         version, task = self._loads[key]
         self._latest[config.name] = version
-        # A client that leaves does not stop a load that others may wait for.
+        # A client that disconnects does not stop a load that others may need.
         await asyncio.shield(task)
         return self._serving.get(config.name) is version
 
     async def unload(self, name: str) -> None:
-        """Give a model up: it answers what it has accepted, and its weights are given back.
+        """Unload a model: it answers its accepted requests, then releases its weights.
 
         Raises
         ------
@@ -215,26 +215,26 @@ class ModelRepository:
         self.config(name)
         if name == self._first:
             raise InvalidInputError(f"model {name!r} is the deployment's first and stays loaded")
-        self._latest.pop(name, None)  # a load that is under way finds that it is not wanted
+        self._latest.pop(name, None)  # a running load finds that it is superseded
         version = self._serving.pop(name, None)
         if version is not None:
-            # A client that leaves does not cut short those whose answers are awaited here.
+            # A client that disconnects does not cut short requests that are still running.
             await asyncio.shield(self._retire(version))
 
     async def tick(self) -> dict[str, Observations]:
-        """Tick all services; return what each has observed, by the model's name."""
+        """Tick all services; return each model's observations by name."""
         for version in self._retiring:
             if version.service is not None:
                 version.service.end_overdue()
         return {service.model_name: await service.tick() for service in self.services}
 
     def begin_drain(self) -> None:
-        """Say that no model is ready any more; requests that still come are answered."""
+        """Report all models as not ready; late requests are still answered."""
         for service in self.services:
             service.begin_drain()
 
     async def close(self, timeout_s: float) -> None:
-        """Answer what is accepted, within a time, and close all models."""
+        """Answer the accepted requests within a time limit, and close all models."""
         retirements = set(self._retiring.values())
         for task in self._tasks - retirements:
             task.cancel()
@@ -254,7 +254,7 @@ class ModelRepository:
         config = version.config
         try:
             service = await self._make(config)
-            # One limit holds for a token, whatever model it asks.
+            # A token has one limit for all models.
             service.access = self.first.access
             try:
                 await service.configure(self._user_config.for_model(config.name))
@@ -266,15 +266,15 @@ class ModelRepository:
             logger.error("%s %s is not loaded: %s", config.name, config.version, error)
             raise
         finally:
-            # What becomes of this load is decided now, so nobody shares it from here on.
+            # The outcome of this load is decided now, so no later call may share it.
             del self._loads[key]
         if self._latest.get(config.name) is not version:
-            # Something else has been asked for since.
+            # Another version has been requested since.
             await _discard(service)
             return
         old = self._serving.get(config.name)
         if old is not None and old.service is not None:
-            # Bodies that are being read now are given back later, to whichever serves then.
+            # Bodies that are being read now release their memory to the new service.
             service.bodies = old.service.bodies
             service.config_error = old.service.config_error
         version.service, version.state = service, State.READY
@@ -286,7 +286,7 @@ class ModelRepository:
             self._retire(old)
 
     async def _make(self, config: ModelConfig) -> InferenceService:
-        """Load a model; where the store is full, unload those idle for longest."""
+        """Load a model; if the store is full, unload the models that were idle for longest."""
         while True:
             try:
                 return await asyncio.to_thread(self._load, config)
@@ -303,7 +303,7 @@ class ModelRepository:
                 await self.unload(victim.config.name)
 
     def _retire(self, version: HostedVersion) -> "asyncio.Task[None]":
-        """Close a version that no new request reaches, once its requests are answered."""
+        """Close a version without new requests, once its requests are answered."""
         version.state = State.UNLOADING
         task = self._retiring[version] = self._start(self._finish(version))
         return task
@@ -323,7 +323,7 @@ class ModelRepository:
         finally:
             await service.close()
             self._on_retired(service)
-            # A device that was given up may still compute with the weights.
+            # A lost device may still compute with the weights.
             if drained and service.batcher.lost_reason is None:
                 service.unload()
             version.service = None
@@ -338,13 +338,13 @@ class ModelRepository:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the index tells it; perhaps nobody waits for it any more
+            task.exception()  # the index shows it; perhaps no caller waits for it
 
     def _all_names(self) -> str:
         return ", ".join(map(repr, self._configs))
 
 
 async def _discard(service: InferenceService) -> None:
-    """Close a service that has had no request, and give its weights back."""
+    """Close a service that had no request, and release its weights."""
     await service.close()
     service.unload()

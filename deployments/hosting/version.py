@@ -1,4 +1,4 @@
-"""One version of a hosted model, and what becomes of it."""
+"""One version of a hosted model and its state."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from deployments.serving.service import InferenceService
 
 
 class State(Enum):
-    """The state of a version, in the words of the protocol's repository extension."""
+    """The state of a version, in the terms of the protocol's repository extension."""
 
     LOADING = "LOADING"
     READY = "READY"

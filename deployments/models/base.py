@@ -27,13 +27,13 @@ from policy.profile import Profile
 
 
 class LoadWeights(Protocol):
-    """A function that returns the tensors of a source by name; `Model.load` may ask for one."""
+    """A function that returns the tensors of a source by name; `Model.load` may request one."""
 
     def __call__(self, source: str | Path, device: Any = "cpu") -> Mapping[str, Any]:
-        """Return the tensors; `deployments.models.weights.WeightsLoader` says where from."""
+        """Return the tensors, as `deployments.models.weights.WeightsLoader` does."""
 
 
-#: The most that a dimension of any length may have, if its `TensorSpec` names no other.
+#: Default of `TensorSpec.max_dim`.
 DEFAULT_MAX_DIM = 1024
 
 _NUMPY_DTYPES = {
@@ -163,7 +163,7 @@ class TensorSpec:
 
     @property
     def is_variable(self) -> bool:
-        """Whether a dimension may have any length."""
+        """Whether a dimension has variable length."""
         return -1 in self.shape
 
     @property

@@ -1,7 +1,7 @@
-"""An emulated device: on any machine, a batch takes exactly the time that a profile states.
+"""An emulated device: on any machine, a batch takes exactly the time of a profile.
 
-A laptop can thus run with a GPU's numbers, from a paper or measured elsewhere.
-``benchmarks/live/emulated_device.py`` measures the accuracy, idle and under load.
+A laptop can run with a GPU's numbers, from a paper or measured elsewhere. The tests measure its
+accuracy.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _libc = ctypes.PyDLL(None) if sys.platform == "linux" else None
 
 
 class Emulated(Model):
-    """Echoes its input after the time that a profile states, and reports the profile's energy.
+    """Echoes its input after the time of a profile, and reports the profile's energy.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Emulated(Model):
         """Do nothing: the device is emulated, whatever `device` is."""
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Echo the batch once its time, counted from the start of this call, has passed.
+        """Echo the batch after its time, counted from the start of this call.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Emulated(Model):
         return answer
 
     def batch_energy_mj(self, batch_size: int) -> float | None:
-        """Return the profile's energy of a batch in mJ, or None if it states none."""
+        """Return the profile's energy of a batch in mJ, or None."""
         energy_mj = self._profile.energy_mj
         return None if energy_mj is None else float(energy_mj[batch_size - 1])
 
@@ -90,10 +90,10 @@ class Emulated(Model):
 def _sleep_until(end_s: float) -> None:
     """Sleep until `end_s` on the clock of `time.perf_counter`.
 
-    To save energy, Linux may wake a thread up to 50 µs late (its timer slack). With the least timer
-    slack it wakes about 5 µs late. Waking early and spinning until the end was measured, too: it
-    gains 5 µs on an idle machine but loses 3 ms at a time on a busy one, because the scheduler
-    preempts a thread that has spun.
+    By default Linux may wake a thread up to 50 µs late to save energy (its timer slack); with the
+    least timer slack it wakes about 5 µs late. Spinning until the end would gain 5 µs on an idle
+    machine and lose 3 ms at a time on a busy one, because the scheduler preempts a thread that has
+    spun.
     """
     if _libc is not None:
         _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

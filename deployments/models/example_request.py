@@ -1,4 +1,4 @@
-"""An example request for a model, as a person would write it."""
+"""An example request for a model, in readable form."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def example_request(model: Model) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Return a tensor's element as one would write it in JSON: 7 instead of 7.0, text as text."""
+    """Return an element in its most readable JSON form: 7 instead of 7.0, text as text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float) and value.is_integer():

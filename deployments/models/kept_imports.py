@@ -1,4 +1,4 @@
-"""Import modules without the garbage collector, which would look at all of them again and again."""
+"""Import modules without garbage collection, which would scan their objects repeatedly."""
 
 import gc
 from collections.abc import Iterator
@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def kept_imports() -> Iterator[None]:
-    """Hide what is made meanwhile from the collector, for the rest of the process.
+    """Exclude objects made in this context from collection for the life of the process.
 
-    torch alone makes hundreds of thousands of objects that stay as long as the process. Looking
-    at them takes 0.2 s each time, while modules are imported and afterwards. The few thousand of
-    them that are garbage stay, too.
+    torch alone makes hundreds of thousands of permanent objects. A scan takes 0.2 s, during imports
+    and afterwards. The few thousand of them that are garbage stay, too.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -93,13 +93,7 @@ def _raise_as_start_error(import_path: str) -> Iterator[None]:
 
 
 def check_weights(model: Model | type[Model], import_path: str, weights: str | None) -> None:
-    """Check that a model for which the config names weights asks for them.
-
-    Raises
-    ------
-    InvalidInputError
-        It does not.
-    """
+    """Raise `InvalidInputError` if the config names weights that the model does not take."""
     if weights is not None and not _asks_for_weights(model):
         raise InvalidInputError(
             f"model {import_path}: weights: its `load` must have a second parameter `weights`"
@@ -111,12 +105,12 @@ def _asks_for_weights(model: Model | type[Model]) -> bool:
 
 
 def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
-    """Load a model, with a source of weights if its `load` asks for one."""
+    """Load a model, with a source of weights if its `load` takes one."""
     if not _asks_for_weights(model):
         model.load(device)
         return
     if weights is None:
-        # Imported by name: it may need torch, and this module is used where torch may not be.
+        # Imported by name, because it may need torch, which may be missing here.
         weights = importlib.import_module("deployments.models.weights").load_weights
     load: Callable[..., None] = model.load
     load(device, weights=weights)
@@ -203,7 +197,7 @@ def _check_specs(model: Model, import_path: str) -> None:
 
 
 def _check_lengths(model: Model, import_path: str) -> None:
-    """Check what one tensor says of another."""
+    """Check the references between tensors."""
     names = {spec.name for spec in model.inputs}
     padded = {spec.name for spec in model.inputs if spec.pad is not None}
     for spec in model.inputs:

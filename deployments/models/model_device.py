@@ -1,4 +1,4 @@
-"""The device of a model, as its service uses it: which batches run where, and whether it hangs."""
+"""The device of a model, as its service sees it: batch placement and hang detection."""
 
 import time
 from collections.abc import Collection
@@ -51,7 +51,7 @@ class ModelDevice:
 
     @property
     def cpus_note(self) -> str | None:
-        """What to know about the profile: that it was measured with other CPUs, if it was."""
+        """Return a note if the profile was measured with another number of CPUs."""
         measured = self._measured_cpus
         if not self._computes_here or measured is None or measured == self.cpus:
             return None
@@ -61,21 +61,13 @@ class ModelDevice:
         )
 
     def shares_cpu(self, max_batch_size: int) -> bool:
-        """Return whether all batches are computed on the CPU that the event loop runs on."""
+        """Return whether all batches are computed on the event loop's CPU."""
         if not self._computes_here:
             return False
         return self.cpus <= 1 or self.placement.largest >= max_batch_size
 
     def place_batches(self, profile: Profile, response_time_ms: float) -> None:
-        """Decide which batches the event loop runs.
-
-        Parameters
-        ----------
-        profile : Profile
-            What batches take, as it is believed now.
-        response_time_ms : float
-            Response time of the SLA at the replica.
-        """
+        """Choose the batch sizes that run on the event loop."""
         if self._computes_here:
             self.placement.use(
                 profile.latency_ms.tolist(),
@@ -84,18 +76,18 @@ class ModelDevice:
             )
 
     def ran(self, sizes: Collection[int]) -> None:
-        """Note that batches of these sizes have run."""
+        """Record that batches of these sizes have run."""
         self._hang_limits.ran(sizes)
 
     def is_stuck(self, batcher: Batcher, profile: Profile) -> bool:
-        """Return whether the device is lost, or hangs: one batch takes far too long."""
+        """Return whether the device is lost or hangs: one batch takes far too long."""
         if batcher.lost_reason is not None:
             return True
         limit_s = self._hang_limits.limit_s(_full_batch_ms(profile), batcher.size_on_device)
         return batcher.busy_for_s() > limit_s
 
     def longest_batch_s(self, profile: Profile) -> float:
-        """Return how long any batch may take, those included that the model compiles for."""
+        """Return the longest possible time of a batch, compilation included."""
         return self._hang_limits.longest_s(_full_batch_ms(profile))
 
 

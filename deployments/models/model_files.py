@@ -1,9 +1,8 @@
 """Find the files of a user's folder that a model needs: its modules, and what `load` reads.
 
-``python -m deployments.models.model_files`` loads the model in a process of its own, run in the
-folder,
-and notes each file that Python opens there. It reads one JSON object from standard input and writes
-one to standard output.
+``python -m deployments.models.model_files`` loads the model in a separate process, run in the
+folder, and records each file that Python opens there. It reads one JSON object from standard input
+and writes one to standard output.
 """
 
 import importlib.metadata
@@ -30,13 +29,11 @@ TIMEOUT_S = 600.0
 def files_needed(
     config: ModelConfig, run_in: Path, folder: Path | None = None, *, load: bool = True
 ) -> list[Path]:
-    """Load a model in a process of its own; return which files of a folder that takes.
+    """Load a model in a separate process; return the files of a folder that it opened.
 
-    It is loaded on the CPU, unless the config says ``cuda``.
-
-    Only files that Python opens are seen. A library that reads a file by itself, such as
-    safetensors in Rust, leaves no trace, unless the model asks for its weights as
-    `deployments.models.base.Model.load` explains.
+    It is loaded on the CPU, unless the config says ``cuda``. Only files that Python opens are
+    visible. A library that reads files itself, such as safetensors in Rust, leaves no trace, unless
+    the model reads its weights as `deployments.models.base.Model.load` explains.
 
     Parameters
     ----------
@@ -100,11 +97,11 @@ def _python_path(but: Path | None) -> str:
 
 
 class _OpenedFiles:
-    """The files that Python has opened for reading, from now on."""
+    """The files that Python opens for reading, from now on."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
-        sys.addaudithook(self._note)  # it cannot be removed: the process must be one's own
+        sys.addaudithook(self._note)  # it cannot be removed, so it needs a separate process
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open":
@@ -115,7 +112,7 @@ class _OpenedFiles:
 
 
 def _load(config: ModelConfig, load: bool) -> set[str]:
-    """Load or construct the model; return the absolute paths of the files that this took."""
+    """Load or construct the model; return the absolute paths of the files that it opened."""
     opened = _OpenedFiles()
     weights = WeightsLoader(config.weights)
     config.load_profile()
@@ -133,7 +130,7 @@ def _load(config: ModelConfig, load: bool) -> set[str]:
 
 
 def _within(folder: Path, paths: set[str]) -> Sequence[str]:
-    """Return which of the files are the user's, relative to the folder."""
+    """Return the user's files among `paths`, relative to the folder."""
     source = Path(deployments.__file__).parents[1]
     packages = importlib.metadata.distribution("sojourn").read_text("top_level.txt") or ""
     own = [Path(sys.prefix), *(source / name for name in packages.split())]

@@ -1,4 +1,4 @@
-"""Compare what a model returned with the outputs that it declares."""
+"""Check a model's outputs against its declaration."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +10,9 @@ from deployments.models.base import Model, TensorSpec
 
 
 def wrong_shape(outputs: object, batch_size: int, specs: Sequence[TensorSpec]) -> str | None:
-    """Return which output is missing or has another shape, or None if all are right.
+    """Return which output is missing or has a wrong shape, or None if all are right.
 
-    Parameters
-    ----------
-    outputs : mapping of str to array
-        What `Model.forward` returned.
-    batch_size : int
-        Rows of the batch.
-    specs : sequence of TensorSpec
-        The outputs that the model declares.
+    `outputs` is the result of `Model.forward` for a batch of `batch_size` rows.
     """
     if not isinstance(outputs, Mapping):
         return f"forward returned {type(outputs).__name__}, must return a mapping of its outputs"
@@ -34,7 +27,7 @@ def wrong_shape(outputs: object, batch_size: int, specs: Sequence[TensorSpec]) -
 
 
 def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    """Return whether an output may have this shape; `max_dim` is for inputs."""
+    """Return whether an output may have this shape; `max_dim` applies to inputs only."""
     return len(shape) == len(spec.shape) and all(
         length == declared or declared == -1
         for length, declared in zip(shape, spec.shape, strict=True)
@@ -60,7 +53,7 @@ def wrong_values(outputs: Mapping[str, Any], specs: Sequence[TensorSpec]) -> str
 
 
 def check_forward(model: Model, batch_sizes: Sequence[int]) -> None:
-    """Run the model on its own examples, and check the outputs.
+    """Run the model on its own examples and check the outputs.
 
     Raises
     ------

@@ -308,7 +308,7 @@ def model_directory() -> Path:
 
 
 def _load_tokenizer(directory: Path) -> "Tokenizer":
-    # The device thread tokenizes. A thread pool beside it would warn after a fork.
+    # The device thread tokenizes. A thread pool would warn after a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from tokenizers import Tokenizer

@@ -1,7 +1,7 @@
-"""How many threads the mathematics under a model may use: as many as the replica has CPUs.
+"""Limit the threads of a model's numerical libraries to the replica's CPUs.
 
-BLAS and OpenMP start a thread for every core of the machine. In a replica with one CPU these spin
-for turns on it, and everything else waits. A profile is measured with the same number.
+BLAS and OpenMP start a thread for every core of the machine. In a replica with one CPU these
+compete for it, and everything else waits. A profile is measured with the same number.
 """
 
 import os
@@ -13,11 +13,11 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 
 def limit_threads(cpus: float) -> None:
-    """Let BLAS, OpenMP and torch use one thread per CPU, in this process from now on.
+    """Limit BLAS, OpenMP and torch to one thread per CPU, from now on.
 
-    Libraries that are loaded later, and processes started later, read it from the environment.
-    Only libraries loaded so far are changed at once; torch is not loaded for this. OpenMP keeps a
-    number for each thread, so call this in every thread that computes.
+    Libraries and processes that start later read it from the environment. Only loaded libraries
+    change at once; torch is not loaded for this. OpenMP has a number per thread, so call this in
+    every thread that computes.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def limit_threads(cpus: float) -> None:
     threads = threads_for(cpus)
     for variable in _VARIABLES:
         os.environ[variable] = str(threads)
-    # The object would restore the old limits only if it were used as a context.
+    # The object would restore the old limits only as a context manager.
     threadpool_limits(limits=threads)
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -35,7 +35,7 @@ def limit_threads(cpus: float) -> None:
 
 
 def threads_in_use(cpus: float) -> int:
-    """Return torch's number of threads, which a model may have set, or else that for `cpus`."""
+    """Return torch's number of threads, which a model may have set, or the number for `cpus`."""
     torch = sys.modules.get("torch")
     return threads_for(cpus) if torch is None else int(torch.get_num_threads())
 
@@ -46,10 +46,10 @@ def threads_for(cpus: float) -> int:
 
 
 def thread_cpu_wait_s() -> float | None:
-    """Return for how long the calling thread was ready to run, but had no CPU, since it began.
+    """Return how long the calling thread has been ready to run without a CPU.
 
-    That is the kernel's own account (``/proc/thread-self/schedstat``). None if it keeps none, or if
-    the process may run on one CPU only: then this includes waiting for its own threads.
+    This is the kernel's account (``/proc/thread-self/schedstat``). None if there is none, or if the
+    process may run on one CPU only, where it includes waiting for the process's own threads.
     """
     try:
         if len(os.sched_getaffinity(0)) == 1:

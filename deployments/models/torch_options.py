@@ -1,4 +1,4 @@
-"""Options that the torch models share: the device and the number of CPU threads."""
+"""Options of all torch models: the device and the number of CPU threads."""
 
 import torch
 
@@ -6,20 +6,7 @@ from policy.errors import InvalidInputError
 
 
 def check_positive_int(model: str, option: str, value: object) -> int:
-    """Return `value` if it is a whole number of at least 1.
-
-    Parameters
-    ----------
-    model, option : str
-        Names for the error message.
-    value : object
-        The option's value from the config.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not.
-    """
+    """Return `value` if it is a whole number of at least 1; raise `InvalidInputError` otherwise."""
     if type(value) is not int or value < 1:
         raise InvalidInputError(
             f"model {model}: {option} must be a whole number of at least 1, not {value!r}"

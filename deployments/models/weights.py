@@ -1,4 +1,4 @@
-"""Where a model's weights come from: a safetensors file, or this machine's model store."""
+"""Sources of a model's weights: a safetensors file, or this machine's model store."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WeightsLoader:
-    """What `Model.load` may ask for: it maps a source of weights to tensors.
+    """The loader that `Model.load` may request: it maps a source of weights to tensors.
 
     Parameters
     ----------
@@ -104,5 +104,5 @@ class WeightsLoader:
 def load_weights(
     source: str | Path, device: "str | torch.device" = "cpu"
 ) -> "dict[str, torch.Tensor]":
-    """Load a model's tensors, as `WeightsLoader` does without a config."""
+    """Load a model's tensors, like a `WeightsLoader` without a configured source."""
     return WeightsLoader()(source, device)

@@ -1,1 +1,1 @@
-"""Records of single requests: their ids, the log of the failed ones, and traces."""
+"""Records of requests: ids, the log of failures, metrics and traces."""

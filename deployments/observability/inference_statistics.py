@@ -1,7 +1,7 @@
 """Totals of requests and batches since the start, for Triton's extension for statistics.
 
-Clients such as perf_analyzer read from them how long requests waited and were computed. The form is
-that of the `statistics extension
+Clients such as perf_analyzer read the queueing and compute times from them. The form is that of the
+`statistics extension
 <https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md>`_.
 """
 
@@ -41,41 +41,34 @@ class RequestTotals:
 
     @property
     def held_s(self) -> float:
-        """For how long all of them were here until they were answered, summed up."""
+        """Sum of the requests' times from arrival to answer."""
         return self._answered_s + self._failed_s
 
     def answered(self, rows: int, arrival_s: float) -> None:
-        """Count a request that is answered now with outputs.
-
-        Parameters
-        ----------
-        rows : int
-        arrival_s : float
-            When it arrived, by `time.monotonic`.
-        """
+        """Count a request that is answered now with outputs. `arrival_s` is by `time.monotonic`."""
         self._last_s = time.monotonic()
         self._answered += 1
         self._rows += rows
         self._answered_s += self._last_s - arrival_s
 
     def failed(self, arrival_s: float, requests: int = 1) -> None:
-        """Count requests that arrived together, and are answered now with an error."""
+        """Count requests with one arrival time that are answered now with an error."""
         self._failed += requests
         self._failed_s += requests * (time.monotonic() - arrival_s)
 
     def describe(self, name: str, version: str, batches: BatchTotals) -> dict[str, Any]:
-        """Return the statistics of a model, as Triton's extension has them.
+        """Return the statistics of a model, in the form of Triton's extension.
 
-        The time that a request was computed is that of its batch; requests of several rows count as
-        the mean request does. What else it took until the answer is its time in the queue: reading,
-        checking and writing it are part of that.
+        The compute time of a request is that of its batch; requests of several rows count as the
+        mean request. The rest of its time, including reading, checking and writing, is queueing
+        time.
         """
         computed_ns = sum(size * batches.duration_ns[size] for size in batches.batches)
         computed_ns = round(computed_ns * self._answered / max(self._rows, 1))
         response_ns = round(1e9 * self._answered_s)
         computed_ns = min(computed_ns, response_ns)
         none = _duration(0, 0)
-        # perf_analyzer asks for as many inputs and outputs as batches, in whatever time.
+        # perf_analyzer requires an entry for inputs and outputs, whatever their time.
         copied = _duration(self._answered, 0)
         return {
             "name": name,
@@ -105,7 +98,7 @@ class RequestTotals:
         }
 
     def _last_inference_ms(self) -> int:
-        """Return when the last request was answered, in ms since 1970; 0 if none was."""
+        """Return the time of the last answer, in ms since 1970; 0 if there was none."""
         if self._last_s is None:
             return 0
         return round(1e3 * (time.time() - time.monotonic() + self._last_s))

@@ -15,11 +15,11 @@ from deployments.control.observations import Observations
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS, ReplicaInstrument
 from deployments.serving.service import InferenceService
 
-#: Ray takes some 10 µs to observe a value: recording every request would slow the event loop.
+#: Ray takes some 10 µs to observe a value, so recording every request would slow the event loop.
 _MAX_OBSERVATIONS_PER_FLUSH = 100
-#: After so many, requests that came meanwhile have their turn.
+#: After this many values, waiting requests run first.
 _VALUES_PER_TURN = 10
-#: What all services of a replica count together.
+#: Metrics of all services of a replica together.
 _SHARED = {"sojourn_admitted_requests_total", "sojourn_denied_requests_total"}
 
 
@@ -38,13 +38,13 @@ class ReplicaMetrics:
         self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def use(self, service: InferenceService) -> None:
-        """Go on with another version of the model, whose own counters begin at 0."""
+        """Continue with another version of the model, whose own counters begin at 0."""
         self._service = service
         for key in [key for key in self._flushed if key[0] not in _SHARED]:
             del self._flushed[key]
 
     async def flush(self, seen: Observations) -> None:
-        """Hand to Ray what was observed since the last call, in turns with the requests."""
+        """Pass the observations since the last call to Ray, yielding to requests."""
         seen = seen.sampled(_MAX_OBSERVATIONS_PER_FLUSH)
         handed = 0
         for given, exported in self._exported:

@@ -1,4 +1,4 @@
-"""The metrics of a replica: what each is called, and where its values come from."""
+"""The metrics of a replica: names, labels and sources of values."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,7 @@ from autoscaler.reports import BOTTLENECKS
 from deployments.control.observations import Observations
 from deployments.serving.service import InferenceService
 
-#: The values of a metric by its labels: totals of a counter, observations of a histogram.
+#: Values of a metric by labels: totals of a counter, observations of a histogram.
 Reading = Iterable[tuple[tuple[str, ...], float]]
 
 _RESPONSE_TIMES_S = (

@@ -1,4 +1,4 @@
-"""Ids of requests whose clients and balancers send none."""
+"""Ids for requests that arrive without one."""
 
 import itertools
 import secrets
@@ -7,7 +7,7 @@ _PREFIX_BYTES = 8
 
 
 class RequestIds:
-    """Make ids that differ within a process and, by their random prefix, between processes."""
+    """Creates ids that are unique in a process and, by a random prefix, between processes."""
 
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(_PREFIX_BYTES).encode()

@@ -1,4 +1,4 @@
-"""Facts about a request beside its content, for its answer, the log and its trace."""
+"""Metadata of a request, for its answer, the log and its trace."""
 
 from dataclasses import dataclass
 

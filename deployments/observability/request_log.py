@@ -1,8 +1,8 @@
-"""The log of requests that were refused or failed: one line of JSON each, and not too many.
+"""A rate-limited log of refused and failed requests, one JSON object per line.
 
-A service under overload refuses thousands of requests per second, whose log lines would cost more
-than the requests do. So lines of one status are limited to a rate; the next line that is written
-says how many were left out.
+A service under overload refuses thousands of requests per second, and logging them would cost more
+than the requests do. The lines of each status are rate-limited; the next line counts the omitted
+ones.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from deployments.access.token_bucket import TokenBucket
 
 logger = logging.getLogger("sojourn.requests")
 
-#: Lines per second and status in the long run, and at once.
+#: Sustained lines per second and status, and their burst.
 LINES_PER_S = 1.0
 BURST_LINES = 10.0
-#: How long after the first request without a line all of them are counted in one.
+#: Delay after the first omitted line until one line counts all of them.
 FLUSH_AFTER_S = 10.0
-#: The longest id in a line, in characters.
+#: Maximum length of an id in a line, in characters.
 _LONGEST_ID = 128
 
 
@@ -30,7 +30,7 @@ def _call_later(delay_s: float, call: Callable[[], None]) -> None:
 
 
 class _Status:
-    """The rate of lines of one HTTP status, and how many requests had none."""
+    """The rate limit of one HTTP status, and the number of omitted lines."""
 
     __slots__ = ("bucket", "left_out")
 
@@ -130,7 +130,7 @@ class RequestLog:
             self._call_later(FLUSH_AFTER_S, self._flush)
 
     def _flush(self) -> None:
-        """Say how many requests had no line, where no later line of their status has said so."""
+        """Log the number of omitted lines of each status without a later line."""
         self._flush_scheduled = False
         for status, kept in self._statuses.items():
             if kept.left_out:

@@ -64,7 +64,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(slots=True)
 class RequestTrace:
-    """The notes on a traced request.
+    """Data of a traced request, collected until its end.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Tracing:
         self._random = random.Random()
 
     def configure(self, config: TracingConfig | None) -> None:
-        """Apply a configuration; None: nothing is traced.
+        """Apply a configuration; None traces nothing.
 
         Raises
         ------
@@ -132,17 +132,17 @@ class Tracing:
         self.on = provider is not None
 
     def close(self) -> None:
-        """Hand what is left to the exporter, in a thread of its own, and trace nothing more."""
+        """Export the remaining spans in a separate thread, and trace nothing more."""
         provider, self._provider, self._tracer, self.on = self._provider, None, None, False
         self._config = None
         if provider is not None:
-            # The exporter may wait for its collector, which the event loop must not do.
+            # The exporter may wait for its collector, which would block the event loop.
             Thread(target=provider.shutdown, daemon=True).start()
 
     def begin(
         self, traceparent: bytes | None, request_id: bytes, arrival_s: float
     ) -> RequestTrace | None:
-        """Return a trace for a request, or None if it is not to be traced.
+        """Return a trace for a request, or None if it is not sampled.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class Tracing:
         return RequestTrace(arrival_s, request_id, traceparent)
 
     def end(self, trace: RequestTrace, status: int, rows: int, token: str | None = None) -> None:
-        """Make the spans of a request whose outcome is known now.
+        """Create the spans of a finished request.
 
         Parameters
         ----------
@@ -230,13 +230,13 @@ class Tracing:
             finish(device, min(batch.started_s + batch.duration_s, batch.ended_s))
             finish(whole, batch.ended_s)
             waits_since_s = batch.ended_s
-        if not trace.batches and status != 200:  # a pipeline notes no batches
+        if not trace.batches and status != 200:  # a pipeline records no batches
             finish(span("queue", inside, waits_since_s), now_s)
         finish(root, now_s)
 
 
 def export_by_otlp(config: TracingConfig, model: str) -> "TracerProvider":
-    """Return what makes spans and exports them by OTLP over HTTP, from a thread of its own.
+    """Return a provider that exports spans by OTLP over HTTP, from a separate thread.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Clients in a closed loop, for `event_loop_costs`, as a process of their own.
+"""Closed-loop clients for `event_loop_costs`, as a separate process.
 
-``python closed_loop.py PORT CONNECTIONS < REQUEST`` keeps one request of the given bytes in flight
-on each connection until it is ended.
+``python closed_loop.py PORT CONNECTIONS < REQUEST`` keeps one request in flight on each connection
+until the process is stopped.
 """
 
 import selectors
@@ -14,7 +14,7 @@ _LENGTH = b"content-length:"
 
 
 def answer_length(received: bytes) -> int | None:
-    """Return the length of the HTTP answer at the start of `received`; None if it is not known."""
+    """Return the length of the HTTP answer at the start of `received`, or None if incomplete."""
     head, end, _ = received.partition(_HEAD_END)
     if not end:
         return None
@@ -25,7 +25,7 @@ def answer_length(received: bytes) -> int | None:
 
 
 def run(port: int, connections: int, request: bytes) -> None:
-    """Send `request` on each connection, and again after each answer, without end."""
+    """Send `request` on each connection, and again after each answer, forever."""
     selector = selectors.DefaultSelector()
     received: dict[socket.socket, bytes] = {}
     for _ in range(connections):

@@ -1,7 +1,7 @@
 """Energy meters: NVML for NVIDIA GPUs, and RAPL for Intel and AMD processors.
 
-A meter counts upwards; the energy of an interval is the difference of two readings. It counts all
-that the device does, so measure on an otherwise idle machine.
+A meter counts upwards; the energy of an interval is the difference of two readings. It counts
+everything the device does, so measure on an otherwise idle machine.
 """
 
 import os
@@ -150,11 +150,11 @@ class PowerIntegral:
             try:
                 self.read_mj()
             except pynvml.NVMLError:
-                return  # the next caller of `read_mj` gets this error
+                return  # raised to the next caller of `read_mj`
 
 
 class RaplMeter:
-    """Energy meter of all processor packages, and of their memory if that has its own counters.
+    """Energy meter of all processor packages, and of their memory if it has separate counters.
 
     Parameters
     ----------

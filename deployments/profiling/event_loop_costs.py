@@ -1,8 +1,8 @@
-"""Measure what requests and batches cost a replica's event loop.
+"""Measure the cost of requests and batches on a replica's event loop.
 
 The real HTTP app, batcher and protocol serve a model that takes no time, over the loopback
-interface. Clients in a process of their own keep the loop busy. The policy starts batches of one
-size at a time. Meter and fit are those of a replica that serves.
+interface. Clients in a separate process keep the loop busy, and the policy starts batches of one
+size at a time. The meter and the fit are the replica's own.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> E
         except BaseException as error:
             found.append(error)
 
-    # The loop gets a thread of its own, whose CPU time is the loop's alone.
+    # The loop has its own thread, so the thread's CPU time is the loop's.
     thread = threading.Thread(target=measure, name="profiled-event-loop")
     thread.start()
     thread.join()
@@ -95,12 +95,12 @@ def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         model.forward(batch)
         shares.append((time.process_time() - cpu_s) / (time.perf_counter() - wall_s))
-    # Another process may take the CPU from some of the batches, but cannot lend them any.
+    # Preemption by another process can only shorten a batch's share of the CPU.
     return max(shares) > _BUSY_SHARE
 
 
 class _InstantModel(Model):
-    """Answers at once with the outputs that a model once gave for its example."""
+    """Returns at once the outputs that a model computed for its example."""
 
     def __init__(self, model: Model, max_batch_size: int) -> None:
         self.inputs, self.outputs = model.inputs, model.outputs
@@ -119,7 +119,7 @@ class _InstantModel(Model):
 
 
 class _OneSize:
-    """A policy for every rate: batches of one size."""
+    """A policy that starts batches of one size at every rate."""
 
     def __init__(self, size: int) -> None:
         self._policy = BatchingPolicy.from_control_limit(size, size)
@@ -143,7 +143,7 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
         )
     )
     request = _post_request(orjson.dumps(example_request(instant)))
-    before = FastPath.hosted  # of this process, if it is a replica
+    before = FastPath.hosted  # set in a replica's process
     fit = EventLoopFit()
     try:
         async with _listening(InferenceApp(service, "0")) as port:
@@ -183,7 +183,7 @@ def _post_request(body: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def _listening(app: InferenceApp) -> AsyncIterator[int]:
-    """Serve the app as a replica does, on a free port."""
+    """Serve the app like a replica, on a free port."""
     middlewares()
     open_fast_path(app)
     config = uvicorn.Config(
@@ -195,7 +195,7 @@ async def _listening(app: InferenceApp) -> AsyncIterator[int]:
         log_level="critical",
     )
     server = uvicorn.Server(config)
-    # As a replica's server, which so listens on a Unix socket, too.
+    # Like a replica's server, which also listens on a Unix socket.
     listening = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server._serve([listening]))
     try:
@@ -209,7 +209,7 @@ async def _listening(app: InferenceApp) -> AsyncIterator[int]:
 
 @contextlib.contextmanager
 def _clients(port: int, request: bytes) -> Iterator[None]:
-    # By its path, because importing the package takes a second.
+    # By path, because importing the package takes a second.
     command = [sys.executable, closed_loop.__file__, str(port), str(_CONNECTIONS)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin is not None

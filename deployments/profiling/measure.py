@@ -113,7 +113,7 @@ def measure_profile(
     latency_share = 1.0 if meter is None else 0.5
     idle_power_w = None
     if meter is not None and device == "cuda":
-        model.forward(model.example(1))  # its context draws power, too
+        model.forward(model.example(1))  # its context uses power, too
         idle_power_w = _measure_idle_power_w(meter)
     times_ms, undisturbed_ms = _measure_latency(
         model, sizes, warm_up, repeats, budget_s, lambda done: progress(done * latency_share)
@@ -194,7 +194,8 @@ def fit_table(
     """
     every_size = np.arange(1, max_batch_size + 1, dtype=np.float64)
     sizes, measured = np.array(batch_sizes, float), np.array(values, float)
-    # A coarse counter may read 0, which has no relative error: weigh it as the smallest other.
+    # A coarse counter may read 0, which has no relative error: weigh it like the smallest nonzero
+    # value.
     scale = np.maximum(measured, np.min(measured[measured > 0], initial=np.max(measured) or 1.0))
     (slope, fixed), _ = nnls(
         np.stack([sizes, np.ones_like(sizes)], 1) / scale[:, None], measured / scale
@@ -212,15 +213,10 @@ def fit_table(
 def fit_quantiles(times_ms: Mapping[int, Sequence[float]], max_batch_size: int) -> LatencyQuantiles:
     """Return the quantiles of batch times, relative to their median, for every batch size.
 
-    A size is pooled with the measured ones next to it: a 99th percentile takes many batches. In
-    between, ratios are interpolated. Those above `MAX_RATIO` count as that: a stall of the machine
-    says nothing about the model, and a tail fitted to it would have no end.
-
-    Parameters
-    ----------
-    times_ms : mapping of int to sequence of float
-        Times by batch size, the sizes increasing.
-    max_batch_size : int
+    `times_ms` has increasing batch sizes. Each size is pooled with its neighbors, because a 99th
+    percentile needs many batches. Ratios in between are interpolated. Ratios above `MAX_RATIO`
+    count as `MAX_RATIO`: a stall of the machine is no property of the model, and a tail fitted to
+    it would have no end.
     """
     sizes = list(times_ms)
     relative = [np.array(times_ms[size]) / np.median(times_ms[size]) for size in sizes]
@@ -276,7 +272,7 @@ def _measure_latency(
     budget_s: float | None,
     progress: Callable[[float], None],
 ) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-    """Return the times of batches by size: all, and those during which this thread kept its CPU."""
+    """Return the batch times by size: all, and those without preemption of this thread."""
     started_s = time.perf_counter()
     batches = {size: model.example(size) for size in sizes}
     shuffle = np.random.default_rng(0)
@@ -307,12 +303,12 @@ def _measure_latency(
 
 
 def _preemptions() -> int:
-    """Return how often another process took the CPU from this thread."""
+    """Return how often this thread was preempted."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def _time_batch_ms(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -> float:
-    """Run a batch and return how long it took, in ms."""
+    """Run a batch and return its time in ms."""
     started_s = time.perf_counter()
     try:
         model.forward(batch)

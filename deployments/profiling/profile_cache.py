@@ -1,4 +1,4 @@
-"""A measured profile that replicas share, so that only the first one measures."""
+"""A measured profile shared by replicas, so that only the first one measures."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ class ProfileCache:
     write: Callable[[bytes], None]
 
     def load(self) -> Profile | None:
-        """Return the profile, or None if there is none."""
+        """Return the cached profile, or None."""
         content = self.read()
         if content is None:
             return None
@@ -38,5 +38,5 @@ class ProfileCache:
             return None
 
     def save(self, profile: Profile) -> None:
-        """Keep a profile."""
+        """Cache a profile."""
         self.write(json.dumps(profile.to_dict()).encode())

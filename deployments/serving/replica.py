@@ -24,9 +24,9 @@ from deployments.control.policy_controller import TICK_S
 from deployments.control.standby_role import StandbyRole, StepInApp
 from deployments.haproxy.stats import HaproxyStats, socket_path_on
 from deployments.hosting.app import HostingApp
+from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.report import CombinedReport
 from deployments.hosting.repository import ModelRepository
-from deployments.hosting.wishes import ModelWishes
 from deployments.http.middleware import open_fast_path
 from deployments.models.kept_imports import kept_imports
 from deployments.models.loading import find_model_class
@@ -111,7 +111,7 @@ class Replica:
             on_takeover=self._took_over,
             on_retired=self._report.retired,
         )
-        self._wishes = ModelWishes(
+        self._reconciler = ModelReconciler(
             self._repository,
             configs,
             key=f"models#{context.app_name}#{context.deployment}",
@@ -139,7 +139,7 @@ class Replica:
         self._history_code = 0
         version = importlib.metadata.version("sojourn")
         self._app = HostingApp(
-            self._wishes, version, self._decisions.content, context.replica_id.unique_id
+            self._reconciler, version, self._decisions.content, context.replica_id.unique_id
         )
 
     def _load(self, config: ModelConfig, start: ServiceStart | None = None) -> InferenceService:
@@ -185,7 +185,7 @@ class Replica:
         SojournError
             The config is invalid, and the deployment never had another that was good.
         """
-        await apply_user_config(self._wishes, user_config, self._last_good, parse_user_config)
+        await apply_user_config(self._reconciler, user_config, self._last_good, parse_user_config)
         self._storing = asyncio.create_task(self._store_history())
         await self._role.configure(self._user_config.autoscaler.settings().standbys)
         if not self._tasks:
@@ -239,9 +239,9 @@ class Replica:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                await self._wishes.follow()
+                await self._reconciler.reconcile()
             except Exception:
-                logger.exception("the replica's models could not be compared with the wishes")
+                logger.exception("the replica's models could not be reconciled")
 
     async def _follow_role_forever(self) -> None:
         while True:

@@ -8,8 +8,8 @@ from typing import Any
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig, parse_user_config
 from deployments.hosting.app import HostingApp
+from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.repository import ModelRepository
-from deployments.hosting.wishes import ModelWishes
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
@@ -55,7 +55,7 @@ class Hosted:
         What the load of a name and version raises.
     """
 
-    def __init__(self, *names: str, on_demand: bool = False, **wishes: Any) -> None:
+    def __init__(self, *names: str, on_demand: bool = False, **options: Any) -> None:
         self.configs = [config_of(name) for name in names]
         self.loads: list[tuple[str, str]] = []
         self.load_gates: dict[tuple[str, str], threading.Event] = {}
@@ -66,8 +66,8 @@ class Hosted:
         self.repository = ModelRepository(
             first, self.configs, self.load, on_demand=on_demand, on_takeover=self._took_over
         )
-        self.wishes = ModelWishes(self.repository, self.configs, **wishes)
-        self.app = HostingApp(self.wishes, "0", _no_decisions)
+        self.reconciler = ModelReconciler(self.repository, self.configs, **options)
+        self.app = HostingApp(self.reconciler, "0", _no_decisions)
         self._taken_over.append(self.app.take_over)
 
     def load(self, config: ModelConfig) -> InferenceService:
@@ -108,7 +108,7 @@ async def hosted(*names: str, start: bool = True, **options: Any) -> AsyncIterat
     """Host models of these names until the context ends."""
     made = Hosted(*names, **options)
     if start:
-        await made.wishes.configure(user_config())
+        await made.reconciler.configure(user_config())
     else:
         await made.repository.configure(user_config())
     try:

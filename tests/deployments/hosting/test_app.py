@@ -121,7 +121,7 @@ async def test_the_repository_is_posted_to():
 async def test_on_demand_a_request_loads_its_model_and_is_answered_however_long_that_takes():
     strict = {"sla": {"response_time_ms": 500, "percentile": 95}, "limits": {"late": "refuse"}}
     async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
-        await models.wishes.configure(user_config(b=strict))
+        await models.reconciler.configure(user_config(b=strict))
         models.load_gates["b", "1"] = threading.Event()
         asked = [asyncio.create_task(infer(client, "b")) for _ in range(3)]
         await until(lambda: ("b", "1") in models.loads)
@@ -135,7 +135,7 @@ async def test_strangers_load_nothing():
     async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
         digest = hashlib.sha256(TOKEN_FOR_INFERENCE.encode()).hexdigest()
         access = {"tokens": [{"name": "client", "hash": f"sha256:{digest}"}]}
-        await models.wishes.configure(
+        await models.reconciler.configure(
             user_config().model_copy(update={"access": AccessConfig.model_validate(access)})
         )
         assert await infer(client, "b") == 401
@@ -155,7 +155,7 @@ async def test_the_short_way_follows_a_takeover(monkeypatch):
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
         ):
             assert await infer(client, "a") == ("a", "1", 1)
-            await models.wishes.load("a", version="2")
+            await models.reconciler.load("a", version="2")
             assert await infer(client, "a") == ("a", "2", 2)
             assert await infer(client, "b") == ("b", "1", 1)
             assert InferenceProtocol.hosted.app.service.bodies.used_bytes == 0

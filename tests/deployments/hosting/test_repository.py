@@ -304,7 +304,7 @@ async def test_a_full_store_costs_no_model_that_would_not_come_back():
 async def test_each_model_has_its_own_sla_and_limits():
     async with hosted("a", "b") as models:
         sla = {"response_time_ms": 200, "percentile": 99}
-        await models.wishes.configure(user_config(b={"sla": sla, "limits": {"late": "serve"}}))
+        await models.reconciler.configure(user_config(b={"sla": sla, "limits": {"late": "serve"}}))
         a, b = models.repository.services
         assert a.controller.user_config.sla.response_time_ms == 50
         assert b.controller.user_config.sla.response_time_ms == 200

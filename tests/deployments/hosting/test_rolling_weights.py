@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from deployments.config.replica_args import ModelConfig
+from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.repository import ModelRepository
-from deployments.hosting.wishes import ModelWishes
 from deployments.models.digits import WEIGHTS
 from deployments.modelstore.client import ask, list_models
 from deployments.serving.service_loading import load_service
@@ -50,15 +50,15 @@ async def test_the_old_weights_are_given_back_even_if_the_collector_does_not_loo
 
     first = load(CONFIG)
     repository = ModelRepository(first, [CONFIG], load)
-    wishes = ModelWishes(repository, [CONFIG])
-    await wishes.configure(user_config())
+    reconciler = ModelReconciler(repository, [CONFIG])
+    await reconciler.configure(user_config())
     # A replica's objects are hidden from the collector once it has started.
     gc.collect()
     gc.freeze()
     try:
         del first
         assert leases(store) == {"pytorch/digits@1": 1}
-        await wishes.load("digits", version="2")
+        await reconciler.load("digits", version="2")
         await until(lambda: not leases(store).get("pytorch/digits@1"))
         assert leases(store) == {"pytorch/digits@1": 0, "pytorch/digits@2": 1}
         assert repository.first.start.explain()["weights"] == "store://pytorch/digits@2"

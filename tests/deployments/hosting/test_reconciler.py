@@ -53,31 +53,31 @@ async def test_a_load_reaches_the_other_replicas_and_those_that_start_later():
         hosted("a", "b", **store.callables) as one,
         hosted("a", "b", **store.callables) as two,
     ):
-        await one.wishes.load("b", version="2")
+        await one.reconciler.load("b", version="2")
         assert versions(one) == {"a": "1", "b": "2"}
         assert versions(two) == {"a": "1", "b": "1"}
-        await two.wishes.follow()
+        await two.reconciler.reconcile()
         await until(lambda: versions(two) == {"a": "1", "b": "2"})
         async with hosted("a", "b", **store.callables) as three:
             assert versions(three) == {"a": "1", "b": "2"}
-        await one.wishes.unload("b")
-        await two.wishes.follow()
+        await one.reconciler.unload("b")
+        await two.reconciler.reconcile()
         await until(lambda: versions(two) == {"a": "1"})
-        await two.wishes.load("b")
-        await one.wishes.follow()
+        await two.reconciler.load("b")
+        await one.reconciler.reconcile()
         await until(lambda: versions(one) == {"a": "1", "b": "1"})
 
 
-async def test_a_wish_that_is_not_written_yet_is_not_undone():
+async def test_an_override_that_is_not_saved_yet_is_not_undone():
     store, unwritten = Store(), []
     slow = {"read": store.read, "save": lambda key, content: unwritten.append((key, content))}
     async with hosted("a", **slow) as models:
-        await models.wishes.load("a", version="2")
+        await models.reconciler.load("a", version="2")
         for key, content in unwritten:
             store.save(key, content)
         unwritten.clear()
-        await models.wishes.load("a", version="3")
-        await models.wishes.follow()
+        await models.reconciler.load("a", version="3")
+        await models.reconciler.reconcile()
         await asyncio.sleep(0.01)
         assert versions(models) == {"a": "3"}
         assert models.loads == [("a", "1"), ("a", "2"), ("a", "3")]
@@ -86,11 +86,11 @@ async def test_a_wish_that_is_not_written_yet_is_not_undone():
 async def test_a_store_that_cannot_be_read_changes_nothing():
     store = Store()
     async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
-        await one.wishes.load("a", version="2")
-        await two.wishes.follow()
+        await one.reconciler.load("a", version="2")
+        await two.reconciler.reconcile()
         await until(lambda: versions(two) == {"a": "2"})
         store.clear()
-        await two.wishes.follow()
+        await two.reconciler.reconcile()
         await asyncio.sleep(0.01)
         assert versions(two) == {"a": "2"}
         assert len(two.loads) == 2
@@ -99,22 +99,22 @@ async def test_a_store_that_cannot_be_read_changes_nothing():
 async def test_the_config_names_a_version_and_a_deploy_ends_what_clients_asked_for():
     store = Store()
     async with hosted("a", "b", **store.callables) as models:
-        await models.wishes.load("a", version="2")
-        await models.wishes.configure(user_config(a={"version": "3"}))
-        await models.wishes.follow()
+        await models.reconciler.load("a", version="2")
+        await models.reconciler.configure(user_config(a={"version": "3"}))
+        await models.reconciler.reconcile()
         await until(lambda: versions(models) == {"a": "3", "b": "1"})
-        # The wish for version 2 was for another config, also for a replica that starts now.
+        # The override with version 2 was for another config, also for a replica that starts now.
         async with hosted("a", "b", start=False, **store.callables) as later:
-            await later.wishes.configure(user_config(a={"version": "3"}))
+            await later.reconciler.configure(user_config(a={"version": "3"}))
             assert versions(later) == {"a": "3", "b": "1"}
 
 
-async def test_a_load_that_fails_is_nobody_elses_wish():
+async def test_a_load_that_fails_is_no_override():
     store = Store()
     async with hosted("a", **store.callables) as models:
         models.errors["a", "2"] = [UnknownModelError("a@2: not there")]
         with pytest.raises(UnknownModelError):
-            await models.wishes.load("a", version="2")
+            await models.reconciler.load("a", version="2")
         assert store == {}
         assert versions(models) == {"a": "1"}
 
@@ -122,26 +122,26 @@ async def test_a_load_that_fails_is_nobody_elses_wish():
 async def test_the_config_that_came_last_holds_even_while_another_version_loads():
     async with hosted("a", "b") as models:
         gate = models.load_gates["b", "2"] = threading.Event()
-        await models.wishes.configure(user_config(b={"version": "2"}))
+        await models.reconciler.configure(user_config(b={"version": "2"}))
         await until(lambda: ("b", "2") in models.loads)
-        await models.wishes.configure(user_config())
-        await models.wishes.follow()
+        await models.reconciler.configure(user_config())
+        await models.reconciler.reconcile()
         gate.set()
         await until(lambda: states(models, "b") == {"1": "READY"})
         await until(lambda: not models.repository._tasks)
         assert versions(models) == {"a": "1", "b": "1"}
 
 
-async def test_a_load_that_another_one_outran_is_nobody_elses_wish():
+async def test_a_load_that_another_one_outran_is_no_override():
     store = Store()
     async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
         gate = one.load_gates["a", "2"] = threading.Event()
-        outrun = asyncio.create_task(one.wishes.load("a", version="2"))
+        outrun = asyncio.create_task(one.reconciler.load("a", version="2"))
         await until(lambda: ("a", "2") in one.loads)
-        await one.wishes.load("a", version="3")
+        await one.reconciler.load("a", version="3")
         gate.set()
         await outrun
-        await two.wishes.follow()
+        await two.reconciler.reconcile()
         await until(lambda: versions(two) == {"a": "3"})
         assert versions(one) == {"a": "3"}
         assert two.loads == [("a", "1"), ("a", "3")]
@@ -150,19 +150,19 @@ async def test_a_load_that_another_one_outran_is_nobody_elses_wish():
 async def test_what_cannot_be_wanted():
     async with hosted("a") as models:
         with pytest.raises(NotFoundError, match="'c'"):
-            await models.wishes.load("c")
+            await models.reconciler.load("c")
         with pytest.raises(InvalidInputError, match="must begin with store://"):
-            await models.wishes.load("a", weights="/etc/passwd")
+            await models.reconciler.load("a", weights="/etc/passwd")
         with pytest.raises(InvalidInputError, match=r"models\.c: unknown key; known are a"):
-            await models.wishes.configure(user_config(c={"version": "2"}))
+            await models.reconciler.configure(user_config(c={"version": "2"}))
 
 
 async def test_weights_give_the_label_and_a_label_the_weights():
     async with hosted("a") as models:
-        await models.wishes.load("a", weights="store://other@2")
+        await models.reconciler.load("a", weights="store://other@2")
         serving = models.repository.config("a")
         assert (serving.version, serving.weights) == ("2", "store://other@2")
-        await models.wishes.load("a", version="3")
+        await models.reconciler.load("a", version="3")
         serving = models.repository.config("a")
         assert (serving.version, serving.weights) == ("3", "store://pytorch/a@3")
 
@@ -172,44 +172,44 @@ async def test_a_version_that_cannot_be_meant_is_rejected_before_anything_change
         sla = {"response_time_ms": 200, "percentile": 99}
         wrong = user_config(a={"sla": sla, "version": "2"}, b={"weights": "/models/b2.safetensors"})
         with pytest.raises(InvalidInputError, match=r"models\.b: weights: "):
-            await models.wishes.configure(wrong)
+            await models.reconciler.configure(wrong)
         assert models.repository.first.controller.user_config.sla.response_time_ms == 50
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         assert versions(models) == {"a": "1", "b": "1"}
 
 
 async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
     async with hosted("a", "b", "c", on_demand=True) as models:
         assert versions(models) == {"a": "1"}
-        await models.wishes.load_on_demand("c")
+        await models.reconciler.load_on_demand("c")
         assert versions(models) == {"a": "1", "c": "1"}
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         assert versions(models) == {"a": "1", "c": "1"}
 
 
 async def test_a_request_loads_the_version_that_the_config_names():
     async with hosted("a", "b", on_demand=True) as models:
-        await models.wishes.configure(user_config(b={"version": "2"}))
-        await models.wishes.load_on_demand("b")
+        await models.reconciler.configure(user_config(b={"version": "2"}))
+        await models.reconciler.load_on_demand("b")
         assert versions(models) == {"a": "1", "b": "2"}
         assert models.loads == [("a", "1"), ("b", "2")]
 
 
-async def test_a_deploy_ends_a_wish_for_good():
+async def test_a_deploy_ends_an_override_for_good():
     store = Store()
     async with hosted("a", "b", **store.callables) as one:
-        await one.wishes.load("b", version="9")
+        await one.reconciler.load("b", version="9")
         async with hosted("a", "b", **store.callables) as two:
-            await one.wishes.configure(user_config(b={"version": "2"}))
+            await one.reconciler.configure(user_config(b={"version": "2"}))
             await until(lambda: versions(one)["b"] == "2")
             # Not before that one has the new config, too.
-            await two.wishes.follow()
+            await two.reconciler.reconcile()
             assert versions(two)["b"] == "9"
-            await one.wishes.configure(user_config())
+            await one.reconciler.configure(user_config())
             await until(lambda: versions(one)["b"] == "1")
         async with hosted("a", "b", **store.callables) as three:
             assert versions(three)["b"] == "1"
-        await one.wishes.load("b", version="8")
+        await one.reconciler.load("b", version="8")
         async with hosted("a", "b", **store.callables) as four:
             assert versions(four)["b"] == "8"
 
@@ -218,28 +218,28 @@ async def test_a_load_that_fails_is_tried_again_after_a_pause():
     clock = Clock()
     async with hosted("a", "b", clock=clock) as models:
         models.errors["b", "2"] = [FetchError("the remote is away")] * 2
-        await models.wishes.configure(user_config(b={"version": "2"}))
-        await until(lambda: models.wishes.config_error == "b: the remote is away")
-        await models.wishes.follow()
+        await models.reconciler.configure(user_config(b={"version": "2"}))
+        await until(lambda: models.reconciler.config_error == "b: the remote is away")
+        await models.reconciler.reconcile()
         assert models.loads.count(("b", "2")) == 1
         clock.now_s += FIRST_PAUSE_S
-        await models.wishes.follow()
-        await until(lambda: len(models.errors["b", "2"]) == 0 and not models.wishes._changing)
+        await models.reconciler.reconcile()
+        await until(lambda: len(models.errors["b", "2"]) == 0 and not models.reconciler._changing)
         clock.now_s += FIRST_PAUSE_S
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         assert models.loads.count(("b", "2")) == 2
         clock.now_s += FIRST_PAUSE_S
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         await until(lambda: versions(models) == {"a": "1", "b": "2"})
-        await until(lambda: models.wishes.config_error is None)
+        await until(lambda: models.reconciler.config_error is None)
 
 
 async def test_a_new_deploy_tries_a_load_that_failed_at_once():
     async with hosted("a", "b", clock=Clock()) as models:
         models.errors["b", "2"] = [FetchError("the remote is away")]
         for _ in range(2):
-            await models.wishes.configure(user_config(b={"version": "2"}))
-            await until(lambda: not models.wishes._changing)
+            await models.reconciler.configure(user_config(b={"version": "2"}))
+            await until(lambda: not models.reconciler._changing)
         assert versions(models) == {"a": "1", "b": "2"}
 
 
@@ -249,25 +249,25 @@ async def test_requests_do_not_load_again_and_again_what_cannot_be_loaded():
         models.errors["b", "1"] = [UnknownModelError("b@1: not there")] * 2
         for _ in range(5):
             with pytest.raises(UnknownModelError, match="b@1: not there"):
-                await models.wishes.load_on_demand("b")
+                await models.reconciler.load_on_demand("b")
         clock.now_s += 0.5 * FIRST_PAUSE_S
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         assert models.loads.count(("b", "1")) == 1
         clock.now_s += 0.5 * FIRST_PAUSE_S
         # Nobody needs it before a request asks for it.
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         assert models.loads.count(("b", "1")) == 1
         with pytest.raises(UnknownModelError):
-            await models.wishes.load_on_demand("b")
+            await models.reconciler.load_on_demand("b")
         clock.now_s += 2 * FIRST_PAUSE_S
-        await models.wishes.load_on_demand("b")
+        await models.reconciler.load_on_demand("b")
         assert versions(models) == {"a": "1", "b": "1"}
 
 
 async def apply(models, store, **named):
     last_good = LastGoodConfig("app", "Replica", "a", store.read, store.save)
     content = {**USER_CONFIG, "models": named}
-    await apply_user_config(models.wishes, content, last_good, parse_user_config)
+    await apply_user_config(models.reconciler, content, last_good, parse_user_config)
 
 
 @pytest.mark.parametrize("error", [None, UnknownModelError("b@9: not there")])
@@ -282,13 +282,13 @@ async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
         await apply(running, store, b={"version": "2"})
         good = dict(store)
         await apply(running, store, **wrong)
-        await until(lambda: not running.wishes._changing)
+        await until(lambda: not running.reconciler._changing)
         assert store == good
         await apply(starting, store, **wrong)
-        await until(lambda: not starting.wishes._changing)
+        await until(lambda: not starting.reconciler._changing)
         for models in (running, starting):
             assert versions(models) == {"a": "1", "b": "2"}
-            assert ("b@9: not there" if error else "models.b: ") in models.wishes.config_error
+            assert ("b@9: not there" if error else "models.b: ") in models.reconciler.config_error
         assert store == good
     finally:
         await running.repository.close(5)
@@ -303,10 +303,10 @@ async def test_a_replica_that_starts_while_the_store_is_away_has_the_version_lat
             await apply(running, store)
         starting.errors["b", "2"] = [FetchError("the remote is away")]
         await apply(starting, store, b={"version": "2"})
-        assert starting.wishes.configured
+        assert starting.reconciler.configured
         await until(lambda: versions(starting) == {"a": "1", "b": "2"})
-        await until(lambda: not starting.wishes._changing)
-        assert starting.wishes.config_error is None
+        await until(lambda: not starting.reconciler._changing)
+        assert starting.reconciler.config_error is None
     finally:
         await starting.repository.close(5)
 
@@ -317,7 +317,7 @@ async def test_a_config_is_the_last_good_one_once_its_version_serves():
         gate = models.load_gates["b", "2"] = threading.Event()
         await apply(models, store, b={"version": "2"})
         await until(lambda: ("b", "2") in models.loads)
-        await models.wishes.follow()
+        await models.reconciler.reconcile()
         assert store == {}
         gate.set()
         await until(lambda: store)
