@@ -58,7 +58,7 @@ def metrics_of(expr: str) -> set[str]:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=label)
-def test_a_query_asks_for_metrics_and_labels_that_exist(query: PanelQuery) -> None:
+def test_a_query_asks_for_metrics_labels_and_variables_that_exist(query: PanelQuery) -> None:
     used = metrics_of(query.expr)
     assert used
     assert used <= CATALOG.keys()
@@ -74,21 +74,14 @@ def test_a_query_asks_for_metrics_and_labels_that_exist(query: PanelQuery) -> No
     everywhere = set.union(*(CATALOG[name] for name in used)) | {"le"}
     assert set(grouped) <= everywhere
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= {*grouped} | {"deployment"}
-
-
-@pytest.mark.parametrize("query", QUERIES, ids=label)
-def test_a_query_uses_no_sums_that_ray_only_estimates(query: PanelQuery) -> None:
+    # Ray only estimates the sums of histograms.
     assert not [name for name in METRIC.findall(query.expr) if name.endswith("_seconds_sum")]
     assert "rows_sum" not in query.expr
-
-
-@pytest.mark.parametrize("query", QUERIES, ids=label)
-def test_a_query_uses_the_variables_of_its_board(query: PanelQuery) -> None:
     defined = {variable["name"] for variable in BOARDS[query.board]["templating"]["list"]}
-    used = set(re.findall(r"\$(\w+)", query.expr)) - {"__rate_interval"}
-    assert used <= defined
+    variables = set(re.findall(r"\$(\w+)", query.expr)) - {"__rate_interval"}
+    assert variables <= defined
     # Whoever selects a replica or a pipeline sees that one only.
-    assert defined & {"replica", "pipeline"} <= used
+    assert defined & {"replica", "pipeline"} <= variables
 
 
 @pytest.mark.parametrize(

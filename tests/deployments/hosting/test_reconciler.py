@@ -96,19 +96,6 @@ async def test_a_store_that_cannot_be_read_changes_nothing():
         assert len(two.loads) == 2
 
 
-async def test_the_config_names_a_version_and_a_deploy_ends_what_clients_asked_for():
-    store = Store()
-    async with hosted("a", "b", **store.callables) as models:
-        await models.reconciler.load("a", version="2")
-        await models.reconciler.configure(user_config(a={"version": "3"}))
-        await models.reconciler.reconcile()
-        await until(lambda: versions(models) == {"a": "3", "b": "1"})
-        # The override with version 2 was for another config, also for a replica that starts now.
-        async with hosted("a", "b", start=False, **store.callables) as later:
-            await later.reconciler.configure(user_config(a={"version": "3"}))
-            assert versions(later) == {"a": "3", "b": "1"}
-
-
 async def test_a_load_that_fails_is_no_override():
     store = Store()
     async with hosted("a", **store.callables) as models:
