@@ -1,4 +1,4 @@
-"""Requests with known answers, and the comparison of what the service returned."""
+"""Requests with known answers, and their comparison with the service's answers."""
 
 import base64
 import math
@@ -42,18 +42,7 @@ class Case:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
     def fault(self, answer: bytes) -> str | None:
-        """Return what is wrong with an answer, or None if it is right.
-
-        Parameters
-        ----------
-        answer : bytes
-            Body of an HTTP 200 response.
-
-        Returns
-        -------
-        str or None
-            A message of one line.
-        """
+        """Return what is wrong with the body of an HTTP 200 response, or None if it is right."""
         given = _outputs(answer)
         if given is None:
             return "not an inference response: JSON with a list of named outputs"
@@ -149,10 +138,7 @@ def read_cases(path: Path) -> list[Case]:
 def parse_case(fields: Mapping[str, Any]) -> Case:
     """Return one request of `read_cases`.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError, AttributeError
-        It is malformed.
+    Raise `KeyError`, `TypeError`, `ValueError` or `AttributeError` if it is malformed.
     """
     inputs, outputs = fields["inputs"], tuple(fields.get("outputs", ()))
     request = {"inputs": inputs}
@@ -167,7 +153,7 @@ def parse_case(fields: Mapping[str, Any]) -> Case:
 
 
 def _encoded(request: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """Return the body of a request, and its headers; inputs in base64 become raw ones."""
+    """Return the body and headers of a request; inputs in base64 become raw ones."""
     raw = b""
     inputs = []
     for tensor in request["inputs"]:

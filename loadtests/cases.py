@@ -1,7 +1,7 @@
 """The requests of a load test: the user's own, those of a bundled model, or random ones.
 
-The expected answers of the digits model are computed here from the same weights. So a load test
-checks whether each client got the answer to its own image, not whether the model is accurate.
+The expected answers of the digits model are computed here from the same weights. A load test checks
+whether each client got the answer to its own image, not whether the model is accurate.
 """
 
 import sys
@@ -22,7 +22,7 @@ RANDOM_CASES = 256
 
 
 def digits_cases() -> list[dict[str, Any]]:
-    """Make one request per held-out digit, with the model's answer and the true label."""
+    """Return one request per held-out digit, with the model's answer and the true label."""
     # Importing torch and scikit-learn takes seconds, and only this model needs them.
     from deployments.models.digits import Digits
     from loadtests.digits import held_out
@@ -47,7 +47,7 @@ def digits_cases() -> list[dict[str, Any]]:
 
 
 def echo_cases() -> list[dict[str, Any]]:
-    """Make requests to an emulated model, which echoes its input; all values differ."""
+    """Return requests to an emulated model, which echoes its input; all values differ."""
     # Quarters are exact in 32-bit floats, so the echo is exact too.
     values = np.arange(ECHOED_VALUES, dtype=np.float32) / 4
     return [

@@ -1,7 +1,7 @@
-"""How long the event loop of a load generator has had nothing to do.
+"""Idle time of a load generator's event loop.
 
-A request that finds every connection busy waits for the service, or for a generator that does not
-come to read the answers that are there. The second has nothing to do at no time.
+When a request finds every connection busy, either the service is slow or the generator is too busy
+to read its answers. A busy generator has no idle time.
 """
 
 import time
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from gevent import get_hub
 
-# Less idle than this share of a wait, and the generator was too busy to end it in time.
+# Below this idle share of a wait, the generator was too busy.
 IDLE_SHARE = 0.1
 _FIRST, _LAST = 2, -2
 
 
 class Idle:
-    """Adds up the time for which this thread's event loop waits for something to happen.
+    """Accumulates the time for which this thread's event loop waits for events.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Idle:
         self._clock = clock
         self._began_s = 0.0
         loop = get_hub().loop
-        # The last thing before the loop waits, and the first thing after.
+        # The last call before the loop waits, and the first call after.
         self._before = loop.prepare(ref=False, priority=_LAST)
         self._after = loop.check(ref=False, priority=_FIRST)
         self._before.start(self._begin)
@@ -52,7 +52,7 @@ class Idle:
 
 
 def awaited_s(waited_s: float, idle_s: float) -> float:
-    """Return how much of a wait for a connection is the service's: all of it, or nothing.
+    """Return how much of a wait for a connection the service caused: all of it, or nothing.
 
     Parameters
     ----------

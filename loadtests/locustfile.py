@@ -1,8 +1,8 @@
 """A locustfile to run by hand: ``locust -f loadtests/locustfile.py --host http://127.0.0.1:8000``.
 
-Each user sends one request per second on average, at random (Poisson arrivals). A user that waits
-for a slow answer then sends at once whatever became due meanwhile, and response times are measured
-from when a request was due. `sojourn loadtest` follows a rate exactly and needs no number of users.
+Each user sends one request per second on average, at random (Poisson arrivals). After a slow
+answer, a user sends all overdue requests at once, and response times are measured from when a
+request was due. `sojourn loadtest` follows a rate exactly and needs no number of users.
 """
 
 import random

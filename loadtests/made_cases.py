@@ -1,4 +1,4 @@
-"""Requests made for any model: from its signature, or from a folder of images."""
+"""Generated requests for any model: from its signature, or from a folder of images."""
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from policy.errors import InvalidInputError
 
 _INTEGERS = 100
-#: The longest that a dimension of any length is made, and how long for a picture.
+#: Maximum length of a generated dimension, and its length for an image.
 _LONGEST = 16
 _SIDE = 8
 _WORDS = (
@@ -23,11 +23,11 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 def random_cases(
     inputs: Sequence[Mapping[str, Any]], number: int, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Make requests of one row with random values, whose right answers are not known.
+    """Generate requests of one row with random values and unknown answers.
 
-    Numbers with a fraction are from 0 to 1, whole numbers from 0 to 99 (unsigned 8 bits: to 255),
-    and BYTES are some English words. A dimension of any length, other than the first, is from 1 to
-    16, or to the most that the model takes.
+    Fractions are from 0 to 1, whole numbers from 0 to 99 (unsigned 8 bits: to 255), and BYTES are
+    some English words. A variable dimension, other than the first, is from 1 to 16, or to the
+    model's maximum.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def random_cases(
 
 
 def image_cases(inputs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
-    """Make one request per image file of a folder, in the order of their names.
+    """Generate one request per image file of a folder, in the order of their names.
 
-    An input of BYTES takes the file as it is. A numeric one takes the pixels, resized to its
+    An input of BYTES takes the file as it is. A numeric input takes the pixels, resized to its
     shape: (height, width) or (1, height, width) in gray, (3, height, width) or (height, width, 3)
     in color; fractions are from 0 to 1, whole numbers from 0 to 255.
 
@@ -97,13 +97,13 @@ def _random_tensor(random: np.random.Generator, spec: Mapping[str, Any]) -> dict
     elif datatype.startswith(("INT", "UINT")):
         data = random.integers(256 if datatype == "UINT8" else _INTEGERS, size=size).tolist()
     else:
-        # Few binary digits, so that FP16 holds them, too.
+        # Few binary digits, which FP16 can hold.
         data = (random.integers(1025, size=size) / 1024).tolist()
     return {"name": spec["name"], "datatype": datatype, "shape": shape, "data": data}
 
 
 def _one_row(shape: Sequence[int], length_of: Callable[[], int]) -> list[int]:
-    """Return the shape of one row, with the length given where it may be any."""
+    """Return the shape of one row, with `length_of()` for each variable dimension."""
     first, *rest = shape
     return [
         1 if first < 0 else first,

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a running load test, as its clients see the service."""
+"""Prometheus metrics of a running load test, from its clients' view."""
 
 import socket
 
@@ -11,23 +11,17 @@ from policy.errors import InvalidInputError
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
-#: The folder in which the processes of a test keep their metrics, if anybody wants to scrape them.
+#: The folder of the processes' metrics, if Prometheus scrapes the test.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def check_address(host: str, port: int) -> None:
-    """Check that metrics can be served there.
-
-    Raises
-    ------
-    InvalidInputError
-        They cannot: another process has the port, or the address is not one of this machine.
-    """
+    """Raise `InvalidInputError` if metrics cannot be served at this address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        # Python adds the address, which is in the message already.
+        # Python's message includes the address already.
         reason = str(error.strerror or error).partition(" (")[0]
         raise InvalidInputError(
             f"--metrics-port: cannot listen at {host}:{port}: {reason}"
@@ -35,7 +29,7 @@ def check_address(host: str, port: int) -> None:
 
 
 def serve_metrics(host: str, port: int) -> None:
-    """Serve the sum of the metrics of all processes of a test, which `FOLDER_VARIABLE` names."""
+    """Serve the sum of the metrics that all processes keep in the folder `FOLDER_VARIABLE`."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     start_http_server(port, addr=host, registry=registry)

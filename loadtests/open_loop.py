@@ -25,11 +25,11 @@ from loadtests.run import SETTINGS_VARIABLE, WORKER_VARIABLE, Settings
 from loadtests.sender import PROGRESS, Sender
 from loadtests.user import InferenceUser, share_connections
 
-# Time for the users to start, and for the message to reach them, before the first request is due.
+# Time for the users to start and to receive the message, before the first request is due.
 HEAD_START_S = 0.25
-# The message that tells the workers when the schedule starts.
+# Message to the workers: the start of the schedule.
 BEGIN = "sojourn-begin"
-# A worker that has not reported its end so long after its last request timed out never will.
+# A worker is lost if it has not ended this long after the timeout of its last request.
 PATIENCE_S = 5.0
 SHOW_EVERY_S = 1.0 if sys.stderr.isatty() else 10.0
 
@@ -37,14 +37,14 @@ settings = Settings.load(Path(os.environ[SETTINGS_VARIABLE]))
 
 
 class Conductor:
-    """The master's part of a test: it begins, shows the progress, and ends with its workers."""
+    """The master's part of a test: it starts the workers, shows progress and waits for them."""
 
     def __init__(self) -> None:
         self.start_s: float | None = None
         self.reports: dict[int, dict[str, Any]] = {}
 
     def begin(self, environment: Environment) -> None:
-        """Let all workers begin at the same time."""
+        """Start all workers at the same time."""
         self.start_s = time.perf_counter() + HEAD_START_S
         assert environment.runner is not None
         # All workers run on this machine, where they share the clock.
@@ -53,7 +53,7 @@ class Conductor:
 
     @property
     def ended(self) -> bool:
-        """Whether every worker has ended, or has had the time for it."""
+        """Return whether every worker has ended or timed out."""
         ended = [report["ended"] for report in self.reports.values()]
         if len(ended) == settings.workers and all(ended):
             return True
@@ -61,7 +61,7 @@ class Conductor:
         return self.start_s is not None and time.perf_counter() - self.start_s > longest_s
 
     def show_progress(self) -> None:
-        """Print the progress on stderr, again and again."""
+        """Print the progress on stderr periodically."""
         line_end = "\r" if sys.stderr.isatty() else "\n"
         assert self.start_s is not None
         while True:
@@ -94,7 +94,7 @@ class ScheduledUser(InferenceUser):
         part.send_next(self)
 
     def failed(self, outcome: int, case: Case, fault: str) -> None:
-        """Keep the first few, as examples for the report."""
+        """Record the first few failures as examples for the report."""
         assert part is not None
         part.note_failure(outcome, case, fault)
 
@@ -138,7 +138,7 @@ def _serve_metrics(host: str, port: int) -> None:
     try:
         serve_metrics(host, port)
     except OSError as error:
-        # Somebody took the port in the last seconds. Locust would only log the error and go on.
+        # The port was taken in the last seconds. Locust would only log the error and continue.
         logging.error("cannot serve metrics at %s:%d: %s", host, port, error)
         sys.exit(1)
 

@@ -111,15 +111,15 @@ class Records:
 
     @property
     def lag_ms(self) -> FloatArray:
-        """How late the generator sent each, but for waits for the service; NaN if it did not."""
+        """Delay of each request in the generator, except waits for the service; NaN if unsent."""
         return (self.sent_s - self.scheduled_s - self.awaited_s) * 1000
 
     @property
     def good(self) -> NDArray[np.bool_]:
-        """Mask of the requests whose answer is not known to be wrong, shape (n,)."""
+        """Mask of the requests without a known wrong answer or failure, shape (n,)."""
         return np.isin(self.outcome, GOOD)
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Mask of the requests that got no answer, shape (n,)."""
+        """Mask of the requests without an answer, shape (n,)."""
         return np.isin(self.outcome, LOST)

@@ -1,4 +1,4 @@
-"""Run Locust in processes of its own, because it patches the standard library."""
+"""Run Locust in separate processes, because it patches the standard library."""
 
 import importlib.util
 import json
@@ -70,7 +70,7 @@ class Settings:
 
     @property
     def connections_per_worker(self) -> int:
-        """Maximum number of requests in flight at one worker: all have the same."""
+        """Maximum number of requests in flight at one worker; all have the same."""
         return self.connections // self.workers
 
     def save(self, path: Path) -> None:
@@ -202,7 +202,7 @@ def _start(
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Wait until all have ended well, or one has not."""
+    """Wait until all processes have succeeded or one has failed."""
     waiting = processes
     while waiting and not any(one.returncode for one in processes):
         with suppress(subprocess.TimeoutExpired):
@@ -211,7 +211,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _last_words(folder: Path) -> str:
-    """Return the last line of the first log that has one; those of workers tell more."""
+    """Return the last line of the first log that has one, workers' logs first."""
     for log in sorted(folder.glob("locust-*.log"), reverse=True):
         if lines := log.read_text().splitlines():
             return lines[-1]
@@ -219,7 +219,7 @@ def _last_words(folder: Path) -> str:
 
 
 def _examples(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the earliest failures of each kind among those of the workers."""
+    """Return the workers' earliest failures of each kind."""
     found = [example for worker in notes for example in worker["examples"]]
     kept: dict[str, list[dict[str, Any]]] = {}
     for example in sorted(found, key=lambda example: float(example["at_s"])):
@@ -230,7 +230,7 @@ def _examples(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def examples_kept(kind: str) -> int:
-    """Return how many failures of a kind a test keeps: of wrong answers, one may not tell much."""
+    """Return how many failures of a kind a test keeps; wrong answers need several examples."""
     return 3 if kind == "wrong" else 1
 
 

@@ -3,8 +3,8 @@
 Arrivals are a Poisson process whose rate is constant, changes in steps, rises, or comes in waves;
 or they follow a trace of requests per second. This is an open loop: as with real clients, requests
 become due whether or not the service keeps up. Response times are measured from when a request was
-due, so every request that was due during a stall of the service shows it. A generator that waits
-for answers before it sends the next request shows only one ("coordinated omission").
+due, so every request that was due during a stall shows it. A generator that waits for an answer
+before it sends the next request shows only one ("coordinated omission").
 """
 
 import math
@@ -53,7 +53,7 @@ class Step:
         _check(self.duration_s, self.arrival_rate_per_s)
 
     def in_words(self) -> str:
-        """Return a line for people."""
+        """Return a readable line."""
         return f"{self.arrival_rate_per_s:g} requests/s for {self.duration_s:g} s"
 
     def arrivals_s(self, random: np.random.Generator) -> FloatArray:
@@ -85,7 +85,7 @@ class _Varying(ABC):
 
     def arrivals_s(self, random: np.random.Generator) -> FloatArray:
         """Draw arrivals, ascending, in seconds from the part's start."""
-        # Thinning: of the arrivals at the highest rate, each stays with the share of its own rate.
+        # Thinning: an arrival at the highest rate stays with probability rate/highest rate.
         highest = max(self.from_per_s, self.to_per_s)
         arrivals_s = Step(self.duration_s, highest).arrivals_s(random)
         rates = self.rate_per_s(arrivals_s / self.duration_s)
@@ -96,7 +96,7 @@ class Ramp(_Varying):
     """A part of the test with an arrival rate that changes linearly, `from_per_s` to `to_per_s`."""
 
     def in_words(self) -> str:
-        """Return a line for people."""
+        """Return a readable line."""
         return f"{self.from_per_s:g} to {self.to_per_s:g} requests/s in {self.duration_s:g} s"
 
     def rate_per_s(self, share: FloatArray) -> FloatArray:
@@ -108,7 +108,7 @@ class Wave(_Varying):
     """A day in short: one period of a sine, `from_per_s` to `to_per_s` and back."""
 
     def in_words(self) -> str:
-        """Return a line for people."""
+        """Return a readable line."""
         rates = f"{self.from_per_s:g} to {self.to_per_s:g} requests/s and back"
         return f"a wave, {rates}, in {self.duration_s:g} s"
 
@@ -158,7 +158,7 @@ class Schedule:
 
 
 def parse_shape(text: str) -> tuple[Part, ...]:
-    """Parse a load of parts, such as ``20s:50,1m:50-150,30s:50,10m:20~200``.
+    """Parse a load shape such as ``20s:50,1m:50-150,30s:50,10m:20~200``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A worker of a load test: it sends its part of the schedule, each request when it is due.
+"""A worker of a load test, which sends its part of the schedule.
 
 This module needs gevent, and Locust only for its types.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from loadtests.user import InferenceUser
 
-#: The message that tells the master a worker's progress.
+#: Message to the master: a worker's progress.
 PROGRESS = "sojourn-progress"
 REPORT_EVERY_S = 0.25
 MAX_EXAMPLE_LENGTH = 300
 
 
 class Sender:
-    """A worker's part of a running test: the requests that are due, and the records of the others.
+    """A worker's part of a running test: due requests and the records of finished ones.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Sender:
         # Consecutive requests should not be consecutive in the file.
         order = np.random.default_rng(settings.seed).permutation(len(self.cases))
         self.case_of = order[np.arange(scheduled_s.size)[mine] % order.size].tolist()
-        # Numbers of requests, each with the time and the idle time so far when it was queued.
+        # Request numbers, each with the time and the idle time when it was queued.
         self.due: SimpleQueue[tuple[int, float, float]] = SimpleQueue()
         self.dispatched = self.finished = self.good = self.wrong = 0
         self.start_s = 0.0
@@ -117,7 +117,7 @@ class Sender:
 
     @property
     def outstanding(self) -> int:
-        """The number of requests that are due and have not finished."""
+        """Number of requests that are due and have not finished."""
         return self.dispatched - self.finished
 
     @property
@@ -131,8 +131,8 @@ class Sender:
         return False
 
     def progress(self) -> dict[str, Any]:
-        """Return how far this worker is: requests due, good, wrong, failed, and in flight."""
-        # Counted as they come: a look at the records of a long test would hold requests up.
+        """Return this worker's progress: requests due, good, wrong, failed, and in flight."""
+        # Counted as they come: scanning the records of a long test would delay requests.
         failed = self.finished - self.good - self.wrong
         counts = (self.dispatched, self.good, self.wrong, failed, self.outstanding)
         return {"worker": self.worker, "counts": counts, "ended": self.ended}
@@ -145,7 +145,7 @@ class Sender:
             gevent.sleep(REPORT_EVERY_S)
 
     def save(self) -> None:
-        """Write the records, and what else is to be told."""
+        """Write the records and the notes."""
         settings = self.settings
         self.records.save(Path(settings.records.format(self.worker)))
         examples = [example for kept in self.examples.values() for example in kept]
@@ -155,6 +155,6 @@ class Sender:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text, with the number of characters left out."""
+    """Return the beginning of a text, with the number of omitted characters."""
     left_out = len(text) - MAX_EXAMPLE_LENGTH
     return text if left_out <= 0 else f"{text[:MAX_EXAMPLE_LENGTH]} … ({left_out} more characters)"

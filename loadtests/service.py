@@ -67,7 +67,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
 
 
 def service_sla(url: str, model: str, token: str | None = None) -> SLAConfig | None:
-    """Return the SLA in force for a model, or None if the service does not tell it this token."""
+    """Return a model's current SLA, or None if the service does not reveal it to this token."""
     try:
         policy = policy_of(model, said(url, token, "/sojourn/policy") or {})
         return SLAConfig.model_validate(policy["sla"])
@@ -76,9 +76,10 @@ def service_sla(url: str, model: str, token: str | None = None) -> SLAConfig | N
 
 
 def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what ``GET /sojourn/policy`` says of one model; nothing if it has not loaded it.
+    """Return one model's part of ``GET /sojourn/policy``, empty if the model is not loaded.
 
-    A replica with several models says what concerns the first, and the others under `models`.
+    A replica with several models has the first one's at the top level, and the others under
+    `models`.
     """
     if policy.get("model", model) == model:
         return policy
@@ -87,7 +88,7 @@ def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:
-    """Return the JSON object at a path of the service, or None if it does not tell this token."""
+    """Return the JSON object at a path of the service, or None without access."""
     try:
         content = _get(f"{url}{path}", token)
     except (*NO_ANSWER, ValueError):
@@ -96,7 +97,7 @@ def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    """Return the service's own words, in parentheses, if it answered in JSON."""
+    """Return the service's own message, in parentheses, if it answered in JSON."""
     try:
         return f" ({json.load(error)['error']})"
     except (*NO_ANSWER, ValueError, KeyError, TypeError):
@@ -114,7 +115,7 @@ def _get(url: str | urllib.request.Request, token: str | None) -> Any:
 def recorded_outputs(
     url: str, model: str, case: Case, token: str | None = None
 ) -> list[dict[str, Any]]:
-    """Send a request once and return the outputs of the answer, to be kept as the right ones.
+    """Send a request once and return the outputs of the answer, as the expected ones.
 
     Raises
     ------

@@ -27,7 +27,7 @@ class InferenceUser(FastHttpUser):
 
     abstract = True
     model = "digits"
-    #: When its last answer was read, by ``time.perf_counter``.
+    #: Time of reading its last answer, by ``time.perf_counter``.
     free_since_s = 0.0
 
     def infer(self, case: Case, due_s: float) -> tuple[int, float, float]:
@@ -47,7 +47,7 @@ class InferenceUser(FastHttpUser):
         sent_s, finished_s : float
             When it was sent and when it finished, by ``time.perf_counter``.
         """
-        body: Any = case.body  # Locust takes bytes, too, but is not annotated so
+        body: Any = case.body  # Locust takes bytes, too, but its annotation does not
         sent_s = time.perf_counter()
         with self.client.post(
             f"/v2/models/{self.model}/infer",
@@ -79,7 +79,7 @@ class InferenceUser(FastHttpUser):
         return outcome, sent_s, finished_s
 
     def failed(self, outcome: int, case: Case, fault: str) -> None:
-        """Take note of a request that failed; a subclass may show it."""
+        """Handle a failed request; for subclasses."""
 
 
 def share_connections(user: type[InferenceUser], connections: int, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What the service says of itself during a load test: its predictions, and its replicas."""
+"""Samples of the service's own predictions and replicas during a load test."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ class Sample:
 
 
 def sample(at_s: float, policy: Mapping[str, Any], autoscaler: Mapping[str, Any]) -> Sample:
-    """Return what ``GET /sojourn/policy``, of one model, and ``GET /sojourn/autoscaler`` said."""
+    """Return a sample of one model's ``GET /sojourn/policy`` and of ``GET /sojourn/autoscaler``."""
     newest = autoscaler.get("newest") or {}
     return Sample(
         at_s,
@@ -51,7 +51,7 @@ def sample(at_s: float, policy: Mapping[str, Any], autoscaler: Mapping[str, Any]
 
 
 class ServiceWatch:
-    """Asks the service once a second while the context lasts.
+    """Queries the service once a second while the context lasts.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pictures of a load test for its page; None if there is no data for a picture."""
+"""Charts of a load test for its page; None if there is no data for a chart."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from deployments.config.user_config import SLAConfig
 Rows = Sequence[dict[str, Any]]
 
 _SENT, _RIGHT, _REPLICAS, _MEDIAN, _TAIL = SERIES[0], SERIES[3], SERIES[2], SERIES[0], SERIES[1]
-#: Where the largest percentile is more than so many times the smallest, the axis is logarithmic.
+#: The axis is logarithmic if the largest percentile exceeds this multiple of the smallest.
 LINEAR_UP_TO = 20
-#: How a prediction is drawn, beside what was measured.
+#: Line style of predictions, as opposed to measurements.
 _DASHED = (0, (4, 1.5))
 
 
@@ -95,7 +95,7 @@ def response_times(windows: Rows, duration_s: float, service: Rows, sla: SLAConf
 
 
 def in_time(seconds: Rows, sla: SLAConfig) -> str:
-    """Draw the share of the requests answered in time, second by second, and the SLA's."""
+    """Draw the share of requests answered in time per second, and the SLA's share."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -117,7 +117,7 @@ def in_time(seconds: Rows, sla: SLAConfig) -> str:
 
 
 def lag(seconds: Rows, limit_ms: float) -> str:
-    """Draw how late the generator sent, second by second, and what is too late."""
+    """Draw the generator's delay per second, and its limit."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

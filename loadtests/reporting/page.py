@@ -94,7 +94,7 @@ def _verdict(result: Mapping[str, Any], sla: SLAConfig) -> str:
     share = result["share_within_sla"]
     if share is None:
         return "No request was due."
-    # Truncated, so that a miss never reads like the SLA.
+    # Truncated, so that a miss never looks like the SLA.
     in_time = np.floor(1e4 * share) / 100
     met = "was met" if result["sla_met"] else "was not met"
     return (
@@ -146,7 +146,7 @@ def _sections(
                 " Dashed: predicted meanwhile by the service, from its model of the arrivals that "
                 "it saw."
                 if compared
-                else " The service told no predictions (to this token)."
+                else " The service provided no predictions (for this token)."
             ),
             "picture": charts.response_times(windows, schedule.duration_s, service, sla),
             "table": [

@@ -17,9 +17,10 @@ from loadtests.records import GOOD, REFUSED, Outcome, Records, outcome_name
 from loadtests.schedule import Schedule
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
-# The generator fell behind if it sends requests later than this share of the SLA.
+# The generator fell behind if its delay exceeds this share of the SLA.
 BEHIND_SHARE_OF_SLA = 0.1
-# Windows for percentiles hold so many late requests at the SLA's limit, unless they became too few.
+# Windows for percentiles contain this many late requests at the SLA's limit, unless too few windows
+# would remain.
 LATE_IN_WINDOW, WINDOWS = 5, 12
 
 Mask = NDArray[np.bool_]
@@ -216,8 +217,7 @@ def _throughput_per_s(records: Records) -> float | None:
 
 
 def _percentile(values: NDArray[np.float64], percentile: float) -> float | None:
-    # The smallest value that at least this percentage of the values does not exceed: an observed
-    # value, never an interpolated one.
+    # The nearest-rank percentile: an observed value, never an interpolated one.
     if not values.size:
         return None
     return float(np.percentile(values, percentile, method="inverted_cdf"))

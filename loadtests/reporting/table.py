@@ -9,10 +9,7 @@ MAX_STEPS_SHOWN = 5
 def table(result: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Return the headings of the columns, and the name and the cells of each row.
 
-    Parameters
-    ----------
-    result : mapping
-        The result of `loadtests.reporting.report.report`.
+    `result` is that of `loadtests.reporting.report.report`.
     """
     steps = result["by_step"]
     shown = steps if 1 < len(steps) <= MAX_STEPS_SHOWN else []
@@ -31,7 +28,7 @@ def _column(part: Mapping[str, Any]) -> dict[str, str]:
         "sent (requests/s)": f"{part['achieved_rate_per_s']:,.1f}",
         "requests": f"{part['requests']:,}",
         **({"waited for a connection": f"{waited:,}"} if waited else {}),
-        # Without outputs in the cases, nobody knows what is right.
+        # Without expected outputs, no answer can be called right.
         **({"right answers": f"{part['ok']:,}"} if part["ok"] or not part["answered"] else {}),
         **({"answered": f"{part['answered']:,}"} if part["answered"] else {}),
         "wrong answers": f"{part['wrong_answers']:,}",

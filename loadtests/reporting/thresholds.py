@@ -1,4 +1,4 @@
-"""What a load test must show to pass."""
+"""Pass criteria of a load test."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,12 +41,9 @@ class Thresholds:
                 raise InvalidInputError(f"{name}: must be from 0 to 100 (percent), not {percent:g}")
 
     def misses(self, result: Mapping[str, Any]) -> list[str]:
-        """Return what a test missed, one line for each; empty if it passed.
+        """Return the missed thresholds, one line for each; empty if the test passed.
 
-        Parameters
-        ----------
-        result : mapping
-            The result of `loadtests.reporting.report.report`, judged by the same SLA.
+        `result` is that of `loadtests.reporting.report.report`, judged by the same SLA.
         """
         requests = result["requests"]
         missed = []

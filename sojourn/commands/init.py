@@ -1,4 +1,4 @@
-"""`sojourn init`: write a project to start from."""
+"""`sojourn init`: write a starter project."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ FILES = ("README.md", "model.py", "serve.yaml", "test_model.py")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path())
 @json_option
 def command(folder: Path, as_json: bool) -> None:
-    """Write a project to start from into FOLDER: a model, its config, and a test."""
+    """Write a starter project to FOLDER: a model, its config, and a test."""
     existing = [name for name in FILES if (folder / name).exists()]
     if existing:
         raise InvalidInputError(

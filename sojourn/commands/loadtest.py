@@ -126,7 +126,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="Processes of this machine that send; more of them send more.",
+    help="Processes that send requests; more processes can send more.",
 )
 @click.option(
     "--timeout-s",

@@ -1,4 +1,4 @@
-"""What `sojourn loadtest` was asked: its load, its SLA, and its settings in words for the page."""
+"""Options of `sojourn loadtest`: its load, its SLA, and its settings for the page."""
 
 import os
 import platform
@@ -32,18 +32,7 @@ def schedule_of(
     speedup: float,
     seed: int,
 ) -> Schedule:
-    """Return the schedule that the options ask for.
-
-    Parameters
-    ----------
-    arrival_rate, peak, duration_s, shape, trace, speedup, seed
-        As given on the command line; None where they were not.
-
-    Raises
-    ------
-    InvalidInputError
-        They contradict each other, or one is malformed.
-    """
+    """Return the schedule for the options, which are None where not given."""
     named = shape in NAMED_SHAPES
     if trace is not None and (arrival_rate is not None or shape is not None):
         raise InvalidInputError("--trace has its own rates; omit --arrival-rate and --shape")

@@ -1,4 +1,4 @@
-"""`sojourn package`: write a config that brings its own models along to a cluster."""
+"""`sojourn package`: write a config that ships its own models to a cluster."""
 
 import hashlib
 import os
@@ -17,10 +17,10 @@ from deployments.models.model_files import files_needed
 from policy.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, say
 
-#: How the nodes of a Ray cluster can fetch a package.
+#: URL schemes from which the nodes of a Ray cluster can fetch a package.
 PROTOCOLS = ("file", "http", "https", "s3", "gs", "azure", "abfss")
 _DIGITS = 16
-#: Zip files have the time of each file; the same files should make the same package.
+#: Zip files record the time of each file; equal files should make equal packages.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -42,7 +42,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
     "--include",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A file or folder to pack besides; may be repeated.",
+    help="Another file or folder to pack; may be repeated.",
 )
 @click.option(
     "--load/--no-load",
@@ -54,11 +54,11 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 def command(
     config: Path, out: Path, url: str | None, include: Sequence[Path], load: bool, as_json: bool
 ) -> None:
-    """Pack the models of CONFIG, and write a config that brings them along to a cluster.
+    """Pack the models of CONFIG, and write a config that ships them to a cluster.
 
     Run it where `sojourn serve CONFIG` works: models are modules of this folder, and paths are
     relative to it. The package has the modules and files of this folder that the models import and
-    read. What is installed with pip must be installed on the cluster as well.
+    read. Packages installed with pip must be installed on the cluster as well.
     """
     if url is not None and url.partition("://")[0] not in PROTOCOLS:
         raise InvalidInputError(f"--url: must begin with {'://, '.join(PROTOCOLS)}://, not {url!r}")
@@ -107,7 +107,7 @@ def command(
 
 
 def _files_in(included: Sequence[Path]) -> list[Path]:
-    """Return the included files, and those in included folders, relative to this folder."""
+    """Return the included files and the files in included folders, relative to this folder."""
     folder = Path.cwd()
     files: list[Path] = []
     for path in included:
@@ -121,10 +121,10 @@ def _files_in(included: Sequence[Path]) -> list[Path]:
 
 
 def _write_package(files: Sequence[Path], name: str, out: Path) -> Path:
-    """Write a zip file that is named by its content, and return its path.
+    """Write a zip file named by its content, and return its path.
 
-    Ray unpacks it once per node and name, so other content must have another name; and a deployment
-    whose package keeps its name goes on running.
+    Ray unpacks it once per node and name, so different content needs a different name, and a
+    deployment whose package keeps its name keeps running.
     """
     digest = hashlib.sha256()
     try:
@@ -135,7 +135,7 @@ def _write_package(files: Sequence[Path], name: str, out: Path) -> Path:
                 for path in files:
                     content = path.read_bytes()
                     digest.update(f"{path.as_posix()}\0{len(content)}\0".encode() + content)
-                    # Below a folder of its own, because Ray drops a single one at the top.
+                    # In a folder of its own, because Ray drops a single one at the top.
                     entry = zipfile.ZipInfo(f"{name}/{path.as_posix()}", _TIME)
                     archive.writestr(entry, content)
             package = out / f"{name}-{digest.hexdigest()[:_DIGITS]}.zip"
@@ -187,7 +187,7 @@ def _refuse_packaged(document: dict[str, Any]) -> None:
 def _with_package(
     document: dict[str, Any], applications: Collection[str], uri: str
 ) -> dict[str, Any]:
-    """Return the config whose applications of these names run in the package."""
+    """Return the config whose named applications run in the package."""
     changed = [
         {**content, "runtime_env": {**(content.get("runtime_env") or {}), "working_dir": uri}}
         if content.get("name", "default") in applications

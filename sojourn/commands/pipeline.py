@@ -98,7 +98,7 @@ def serve(
     required=True,
     help="Poisson arrivals, requests per second.",
 )
-@option_types.sla_options("Another SLA than that of FILE")
+@option_types.sla_options("An SLA that overrides that of FILE")
 @json_option
 def plan(
     file: Path,
@@ -110,8 +110,8 @@ def plan(
 ) -> None:
     """Find the workers of each stage that keep the SLA of FILE at the least cost.
 
-    Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA is that of the
-    whole; its division among the stages is computed.
+    Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA applies to the
+    whole pipeline; its division among the stages is computed.
     """
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
@@ -205,7 +205,7 @@ def simulate(
     start_time_s: float,
     as_json: bool,
 ) -> None:
-    """Simulate the pipeline of FILE: the live core in virtual time, with its refusals.
+    """Simulate the pipeline of FILE with the live core in virtual time, refusals included.
 
     Every stage needs a profile. With `autoscaling` in FILE the workers follow the load.
     """

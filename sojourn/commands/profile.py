@@ -23,7 +23,7 @@ from sojourn.output import json_option, print_json, print_table, say
 
 DEFAULT_MAX_BATCH_SIZE = 32
 
-# With so many CPUs, the event loop and the batches each have one.
+# With this many CPUs, the event loop and the batches each have one.
 _CPUS_OF_BOTH = 2
 
 
@@ -62,7 +62,7 @@ _CPUS_OF_BOTH = 2
     type=option_types.Number(min=0, max=1024, min_open=True),
     default=1.0,
     show_default=True,
-    help="CPUs, and so threads, that the model may use: num_cpus of the config.",
+    help="The model's CPUs, and thus threads: num_cpus of the config.",
 )
 @click.option(
     "--event-loop/--no-event-loop",
@@ -86,8 +86,8 @@ def command(
 ) -> None:
     """Measure a model's time and energy on a device, per batch size.
 
-    The profile also says how batch times vary, what requests cost the event loop, and how many CPUs
-    the measurement had.
+    The profile also records the variation of batch times, the event loop's cost per request, and
+    the number of CPUs.
     """
     if not out.parent.is_dir():
         raise InvalidInputError(f"--out: there is no folder {out.parent}")
@@ -181,10 +181,10 @@ def _print_profile(profile: Profile) -> None:
         say("latency: not linear; the table is the isotonic regression of the medians")
     event_loop = profile.event_loop
     if event_loop is not None:
-        beside = "on the same CPU as" if event_loop.shares_cpu else "beside"
+        where = "on the same CPU as" if event_loop.shares_cpu else "in parallel with"
         say(
             f"event loop: {1e3 * event_loop.request_ms:.3g} µs per request + "
-            f"{1e3 * event_loop.batch_ms:.3g} µs per batch, {beside} the batches"
+            f"{1e3 * event_loop.batch_ms:.3g} µs per batch, {where} the batches"
         )
     none = "none; " if profile.energy_mj is None else ""
     say(f"energy: {none}{profile.measured['energy_source']}")

@@ -34,11 +34,11 @@ from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
 from sojourn.served import Served, load_served_file
 
-#: The config served if none is named.
+#: The default config.
 DEFAULT_CONFIG = Path("configs/digits.yaml")
-#: Longest request, in characters, that the summary shows as it is.
+#: Longest request, in characters, that the summary shows in full.
 MAX_EXAMPLE_LENGTH = 600
-#: How long to wait for the solved policy table before printing the policy in force.
+#: Time to wait for the solved policy table before printing the policy in force.
 TABLE_TIMEOUT_S = 10.0
 
 
@@ -46,7 +46,7 @@ TABLE_TIMEOUT_S = 10.0
 @click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG)
 @click.option(
     "--host",
-    help="Address to listen on; overrides the config. Another one than 127.0.0.1 opens the service "
+    help="Address to listen on; overrides the config. Any but 127.0.0.1 opens the service "
     "to the network, and nothing else.",
 )
 @click.option(
@@ -147,10 +147,10 @@ def _serve(run: LocalRun, applications: Sequence[Served], balance: str, as_json:
 
 
 class Interrupt:
-    """A handler of signals that end the run: the first lets it stop, the second cuts that short.
+    """A signal handler that stops the run at the first signal and kills it at the second.
 
-    Each raises `KeyboardInterrupt`, wherever the run is. Signals that follow at once count as one:
-    `timeout` signals a process and then its group. All others after the second are ignored, because
+    Each raises `KeyboardInterrupt`, wherever the run is. Signals in quick succession count as one:
+    `timeout` signals a process and then its group. Signals after the second are ignored, because
     the run is then killing its processes.
     """
 
@@ -198,7 +198,7 @@ def _summary(
 
 
 def _curl(url: str, model: str, example: str, token: str) -> str:
-    """Return a command that sends an example; a long one is fetched where it is sent."""
+    """Return a command that sends an example; a long one is fetched first."""
     infer = f"curl -s {token}{url}/v2/models/{model}/infer -d"
     if len(example) <= MAX_EXAMPLE_LENGTH:
         return f"{infer} {shlex.quote(example)}"
@@ -206,7 +206,7 @@ def _curl(url: str, model: str, example: str, token: str) -> str:
 
 
 def _serve_program() -> str:
-    """Return Ray's `serve`, with its path if the shell would not find it."""
+    """Return Ray's `serve`, with its path if it is not on the shell's path."""
     if shutil.which("serve"):
         return "serve"
     beside = Path(sys.executable).with_name("serve")
@@ -214,7 +214,7 @@ def _serve_program() -> str:
 
 
 def _solved_policy(url: str) -> dict[str, Any]:
-    """Return what to tell of the policy, once its table is solved or that takes too long."""
+    """Return a summary of the policy, once its table is solved or after a time limit."""
     policy = _get(f"{url}/sojourn/policy")
     waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
     while policy["table"] == "solving" and time.monotonic() < waited_until_s:

@@ -64,7 +64,7 @@ from sojourn.output import existing_file, json_option, print_json, say
     "--judge-on",
     type=existing_file,
     multiple=True,
-    help="A trace on which what was tuned is judged. May be repeated.",
+    help="A trace on which the tuned autoscalers are judged; may be repeated.",
 )
 @click.option(
     "--scale",
@@ -97,7 +97,7 @@ from sojourn.output import existing_file, json_option, print_json, say
 @click.option(
     "--standby-s",
     type=option_types.from_0,
-    help="Let Sojourn keep standbys that serve after this time; --start-time-s is that of others.",
+    help="Start time of Sojourn's standbys; --start-time-s applies to all other replicas.",
 )
 @click.option(
     "--superpose",
@@ -257,7 +257,7 @@ def command(
 
 
 def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
-    """Check that the options of one mode are given, and none of the others'."""
+    """Check that only the options of one mode are given, and all required ones."""
     given = {
         name
         for name in context.params

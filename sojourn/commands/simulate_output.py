@@ -1,4 +1,4 @@
-"""What `sojourn simulate` prints and reports: tables, JSON content, and the setting in words."""
+"""Output of `sojourn simulate`: tables, JSON content, and the setting in words."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -57,7 +57,7 @@ def content(
 def print_comparison(
     comparison: Comparison, predicted: Predicted | None, replicas: int | None, least: int | None
 ) -> None:
-    """Print the runs beside each other, or one beside its prediction."""
+    """Print the runs side by side, or one run with its prediction."""
     if replicas is None:
         _print_side_by_side(comparison)
     else:
@@ -123,7 +123,7 @@ def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None
 
 
 def print_tournament(tournament: Tournament, *, as_json: bool) -> None:
-    """Print what each family reached on the traces that it was not tuned on."""
+    """Print each family's results on the traces that it was not tuned on."""
     if as_json:
         print_json(_tournament_content(tournament, verdict(tournament)))
         return
@@ -170,7 +170,7 @@ def _score(score: Score) -> dict[str, Any]:
 
 
 def load_in_words(trace_file: Path | None, scale: float, arrival_rate: float | None) -> str:
-    """Return what was sent: a trace, or Poisson arrivals."""
+    """Return a description of the load: a trace, or Poisson arrivals."""
     if trace_file is None:
         return f"Poisson arrivals, {arrival_rate:g} requests/s"
     return trace_file.name + (f" \N{MULTIPLICATION SIGN} {scale:g}" if scale != 1 else "")
@@ -179,17 +179,9 @@ def load_in_words(trace_file: Path | None, scale: float, arrival_rate: float | N
 def setting_of(
     context: click.Context, scenario: Scenario, choices: Sequence[Choice], load: str
 ) -> "Setting":
-    """Describe what was simulated, and the command that repeats it.
+    """Describe the simulation, and the command that repeats it.
 
-    Parameters
-    ----------
-    context : click.Context
-        Of the command.
-    scenario : Scenario
-    choices : sequence of Choice
-        The autoscalers; none for a fixed fleet.
-    load : str
-        The load, in words.
+    `choices` are the autoscalers, none for a fixed fleet; `load` describes the load.
     """
     from autoscaler.simulator.reporting.report import (
         Setting,  # importing matplotlib takes half a second
@@ -257,5 +249,9 @@ def _batch_times_in_words(profile: Profile) -> str:
 
 
 def _event_loop_in_words(event_loop: EventLoopCosts) -> str:
-    where = "in turn with the device, on one CPU" if event_loop.shares_cpu else "beside the device"
+    where = (
+        "in turn with the device, on one CPU"
+        if event_loop.shares_cpu
+        else "in parallel with the device"
+    )
     return f"{event_loop.request_ms:g} ms a request and {event_loop.batch_ms:g} ms a batch, {where}"

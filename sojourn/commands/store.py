@@ -94,7 +94,7 @@ def command() -> None:
     "readers",
     multiple=True,
     metavar="USER=PATTERN",
-    help="Let another user open models, such as alice=pytorch/resnet*; may be repeated.",
+    help="Allow another user to open models, such as alice=pytorch/resnet*; may be repeated.",
 )
 @_socket_option
 def serve(
@@ -136,7 +136,7 @@ def serve(
         raise StoreError(f"--device-bytes: {manager.device_fault}")
 
     def stop(number: int, frame: object) -> None:
-        # Everything on disk is whole at any moment, so a download is not waited for.
+        # Files on the disk are always complete, so a download is not waited for.
         os._exit(0)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,7 +156,7 @@ def serve(
 )
 @json_option
 def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Write models as a remote has them; tensors that several of them contain are held once.
+    """Write models to a remote's folder; tensors that several of them share are stored once.
 
     PATH is a safetensors file, or a folder of them.
     """
@@ -192,7 +192,7 @@ def _model_files(text: str) -> tuple[ModelName, list[Path]]:
 @_socket_option
 @json_option
 def ls(socket_path: Path | None, as_json: bool) -> None:
-    """List the models that the store knows, and where they are."""
+    """List the store's models and the tiers that they are in."""
     models = list_models(socket_path)
     if as_json:
         print_json({"models": models})
@@ -208,7 +208,7 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
 @_socket_option
 @json_option
 def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
-    """Bring a model into memory, so that the next process to open it need not wait."""
+    """Load a model into memory, so that the next process to open it need not wait."""
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     shown = console.is_terminal and not as_json
@@ -232,7 +232,7 @@ def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
 
 @command.command()
 @_name_argument
-@click.option("--off", is_flag=True, help="Let it be evicted again.")
+@click.option("--off", is_flag=True, help="Allow its eviction again.")
 @_socket_option
 @json_option
 def pin(name: str, off: bool, socket_path: Path | None, as_json: bool) -> None:
@@ -254,7 +254,7 @@ def pin(name: str, off: bool, socket_path: Path | None, as_json: bool) -> None:
 @_socket_option
 @json_option
 def evict(name: str, disk: bool, socket_path: Path | None, as_json: bool) -> None:
-    """Drop a model that nobody uses from memory; the next open asks the remote for its files."""
+    """Drop an unused model from memory; the next open reads its list of files from the remote."""
     ask("evict", name, socket_path, disk=disk)
     _answer({"name": name, "evicted": True}, f"{name}: evicted.", as_json)
 
@@ -297,7 +297,7 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
 @_socket_option
 @json_option
 def verify(socket_path: Path | None, as_json: bool) -> None:
-    """Read every file on the disk again, and delete those that are corrupted."""
+    """Verify every file on the disk, and delete corrupt ones."""
     found = ask("verify", socket_path=socket_path)
     _answer(
         found,

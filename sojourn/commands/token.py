@@ -1,4 +1,4 @@
-"""`sojourn token NAME`: make a bearer token, and the lines of the config that admit it."""
+"""`sojourn token NAME`: make a bearer token and its lines for the config."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ def command(
     file: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a token called NAME, and print what admits it in the config.
+    """Make a token called NAME, and print its entry for the config.
 
     The config holds only its hash, so keep the token itself: it cannot be shown again.
     """

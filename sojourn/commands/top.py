@@ -24,11 +24,11 @@ from sojourn.output import json_option, print_json, token_file_option, url_optio
 Document = Mapping[str, Any]
 
 ASK_TIMEOUT_S = 2.0
-#: The window of rates and of the share in time.
+#: Window of rates and of the share in time.
 WINDOW_S = 60.0
 #: A replica that no poll has reached for this long is gone.
 FORGET_AFTER_S = 15.0
-#: Each poll reaches any replica behind the balancer, so a round asks once for each, up to this.
+#: Each poll reaches any replica behind the balancer, so a round polls once per replica, up to this.
 MAX_POLLS = 32
 DECISIONS_SHOWN = 8
 PERCENTILES = ("50", "95", "99")
@@ -52,9 +52,9 @@ def command(
 ) -> None:
     """Watch a running service in the terminal until Ctrl-C.
 
-    It shows the SLA and the share in time, the load and what became of it, predicted response times
-    beside measured ones, replicas, and the autoscaler's last decisions with their reasons. With
-    --json, one object after two polls.
+    It shows the SLA and the share in time, the load and its outcomes, predicted and measured
+    response times, replicas, and the autoscaler's last decisions with their reasons. With --json,
+    one object after two polls.
     """
     check_url("--url", url)
     console = Console()
@@ -84,7 +84,7 @@ def command(
 
 
 class ServiceView:
-    """A running service, put together from the answers to polls.
+    """The state of a running service, combined from the answers to polls.
 
     Parameters
     ----------
@@ -108,11 +108,11 @@ class ServiceView:
         self._replicas: dict[str, deque[tuple[float, Document]]] = {}
 
     def poll(self) -> None:
-        """Ask the autoscaler and the replicas; raise `InvalidInputError` if none answers."""
+        """Poll the autoscaler and the replicas; raise `InvalidInputError` if none answers."""
         self._autoscaler = self._ask("/sojourn/autoscaler")
         newest = self._autoscaler.get("newest") or {}
         replicas = max(1, int(newest.get("replicas") or 1))
-        # Of two replicas, four polls each miss one once in 128 times.
+        # Eight polls of two replicas miss one of them once in 128 times.
         for _ in range(1 if replicas == 1 else min(MAX_POLLS, 4 * replicas)):
             document = self._ask("/sojourn/policy")
             if "stages" in document:
@@ -274,14 +274,14 @@ def _line(label: str, text: str) -> Text:
 
 
 def _number(value: float | None) -> str:
-    """Return three digits of a number."""
+    """Return a number to three digits."""
     if value is None:
         return "-"
     return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def _asker(url: str, token: str | None) -> Callable[[str], Any]:
-    """Return a function that reads a path; each call opens its own connection, to any replica."""
+    """Return a function that reads a path; each call opens a connection, to any replica."""
 
     def ask(path: str) -> Any:
         request = urllib.request.Request(url + path, headers=authorization(token))

@@ -107,7 +107,7 @@ def test_the_event_loop_is_measured_beside_a_device_that_leaves_the_processor_al
     event_loop = profile.event_loop
     assert not event_loop.shares_cpu
     assert event_loop.request_ms > 0
-    assert "per batch, beside the batches" in capsys.readouterr().err
+    assert "per batch, in parallel with the batches" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_predictions_are_compared_with_what_was_measured():
     text = page(service=service(predicted_ms={"50": 40.0, "99": 100.0}))
     rows = re.findall(r"<tr>\s*<td>(p\d+)</td><td>([\d.]+)</td><td>([\d.]+)</td><td>(.*?)<", text)
     assert rows == [("p50", "40.0", "50.0", "1.25"), ("p99", "100.0", "50.0", "0.50")]
-    assert "told no predictions" in page()
+    assert "provided no predictions" in page()
 
 
 @pytest.mark.usefixtures("no_pictures")
