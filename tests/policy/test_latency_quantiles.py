@@ -11,14 +11,6 @@ from policy.profile import Profile
 MEASURED = np.array([10.0, 50.0, 90.0, 99.0])
 
 
-def test_the_file_form_takes_one_ratio_or_one_per_size():
-    content = {"99": [1.4, 1.3, 1.2], "50": 1.0, "10": 0.95}
-    quantiles = LatencyQuantiles.from_dict(content, 3)
-    np.testing.assert_array_equal(quantiles.percentiles, [10, 50, 99])
-    np.testing.assert_array_equal(quantiles.ratios[2], [1.4, 1.3, 1.2])
-    assert quantiles.to_dict() == content
-
-
 def test_the_file_form_keeps_every_percentile_to_the_last_digit():
     percentiles = np.array([0.1 + 0.2, 50.0, 99.9, 99.99991, 99.99994, 99.9999999])
     ratios = np.arange(1.0, 7.0)[:, None] * np.ones(2)
@@ -84,11 +76,6 @@ def test_a_log_normal_distribution_is_met_in_its_tails_from_two_quantiles():
     (ratios,), weights = quantiles.points
     ranks = np.cumsum(weights) - weights / 2
     assert np.interp(0.999, ranks, ratios) == pytest.approx(log_normal.ppf(0.999), rel=1e-3)
-
-
-def test_equal_quantiles_are_a_constant_time():
-    quantiles = LatencyQuantiles.from_dict({"10": 1.0, "50": 1.0, "99": 1.0}, 1)
-    np.testing.assert_allclose(quantiles.points[0], 1.0)
 
 
 def test_the_mean_is_that_of_the_distribution_not_its_median():

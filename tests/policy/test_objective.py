@@ -47,11 +47,6 @@ def test_a_response_time_that_equals_the_limit_is_not_late():
     assert sla.is_late(math.nextafter(100.0, math.inf))
 
 
-def test_delays_leave_the_rest_of_the_response_time():
-    sla = ServiceLevelObjective(100.0, 99.0)
-    assert sla.after(0.5) == ServiceLevelObjective(99.5, 99.0)
-
-
 @pytest.mark.parametrize("delays_ms", [100.0, 250.0])
 def test_delays_that_take_the_whole_response_time_leave_an_sla_that_no_batch_meets(delays_ms):
     assert 0 < ServiceLevelObjective(100.0, 99.0).after(delays_ms).response_time_ms < 0.01
@@ -84,12 +79,6 @@ def test_an_sla_in_one_word_has_two_forms_and_two_units(time, percentile):
 def test_a_text_that_is_no_sla(text, message):
     with pytest.raises(InvalidInputError, match=message):
         ServiceLevelObjective.parse(text)
-
-
-def test_the_sla_in_words_and_its_late_share():
-    sla = ServiceLevelObjective(100.0, 99.5)
-    assert sla.in_words() == "99.5% of requests within 100 ms"
-    assert sla.late_share_allowed == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("percentile", [0.1, 50, 90, 95, 99, 99.5, 99.9, 99.99, 99.999])

@@ -84,13 +84,6 @@ def test_waiting_for_ever_is_reported_as_too_small_a_truncation():
         )
 
 
-@pytest.mark.parametrize("objective", [Weights(1, 1), SLA])
-def test_a_start_changes_the_path_and_not_the_result(objective):
-    cold = solve(GOOGLENET_P4, 900.0, objective)
-    warm = solve(GOOGLENET_P4, 900.0, objective, start=cold.policy)
-    assert warm.mean_power_w == pytest.approx(cold.mean_power_w, rel=0.003)
-
-
 @pytest.mark.parametrize(
     ("objective", "options", "message"),
     [

@@ -16,14 +16,6 @@ from policy.table import PolicyTable
 from tests.support.batcher_core import FixedPolicy, contents, make_core
 
 
-def test_a_control_limit_of_one_starts_at_once() -> None:
-    core = make_core()
-    assert core.arrive(0.0, Request(0.0, 1, "a")) is None
-    batch = core.next_batch(0.0)
-    assert contents(batch) == ["a"]
-    assert core.next_batch(0.0) is None
-
-
 def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> None:
     core = make_core(control_limit=3, max_wait_ms=8.0)
     core.arrive(0.0, Request(0.0, 1))
@@ -59,14 +51,6 @@ def test_waits_count_from_the_arrival() -> None:
     assert core.next_batch(0.005) is None
     assert core.wake_at_s == pytest.approx(0.009)
     assert contents(core.next_batch(core.wake_at_s)) == ["early"]
-
-
-def test_the_age_limit_bounds_a_policy_without_a_max_wait() -> None:
-    core = make_core(control_limit=4, max_age_ms=50.0)
-    core.arrive(1.0, Request(1.0, 1))
-    assert core.next_batch(1.0) is None
-    assert core.wake_at_s == pytest.approx(1.05)
-    assert core.next_batch(1.05) is not None
 
 
 def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> None:
@@ -119,12 +103,6 @@ def test_every_request_admitted_is_in_time(load: float, seed: int) -> None:
     assert not core.deadline_missed
     assert len(done_after_s) == taken > 30
     assert max(done_after_s) <= 0.03 + 1e-9
-
-
-def test_an_empty_queue_admits_a_request_larger_than_the_waiting_room() -> None:
-    core = make_core(max_queue_rows=3)
-    assert core.arrive(0.0, Request(0.0, 5)) is None
-    assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
 
 
 def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:

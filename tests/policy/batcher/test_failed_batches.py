@@ -107,19 +107,6 @@ def test_the_search_halves_the_suspects() -> None:
     ]
 
 
-def test_a_test_is_filled_up_from_the_queue() -> None:
-    core = make_core(max_batch_size=8)
-    queued(core, 16)
-    device = Device(core, {0})
-    device.step()
-    device.step()
-    assert (device.batches[1].size, device.batches[1].slices_under_test) == (8, 4)
-    assert contents(device.batches[1]) == [0, 1, 2, 3, 8, 9, 10, 11]
-    device.run()
-    assert device.failed == [0]
-    assert sorted(device.answered) == list(range(1, 16))
-
-
 def test_an_ordinary_batch_follows_a_failed_test() -> None:
     core = make_core(max_batch_size=8)
     queued(core, 40)

@@ -98,10 +98,7 @@ PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in rang
     [
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 0.5, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 6.0), 0.3, None),
-        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 8, 9.0), 0.6, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 8, 4.0), 0.8, 20),
-        (GOOGLENET_P4, BatchingPolicy.from_control_limit(32, 32, 5.0), 0.7, 40),
-        (STEPS, BatchingPolicy(PADDED), 0.6, None),
         (STEPS, BatchingPolicy(PADDED, 5.0), 0.5, None),
         (STEPS, BatchingPolicy(PADDED, 5.0), 0.8, 20),
     ],
@@ -196,16 +193,8 @@ def test_a_table_that_is_no_control_limit_only_in_long_queues():
     assert other > 1.05 * one
 
 
-def test_a_percentile_can_lie_on_a_jump():
-    # Most requests find the device free: their response time is exactly the batch time.
-    evaluation = evaluate(one_by_one(2.0), BatchingPolicy.from_control_limit(1, 1), 50.0)
-    assert evaluation.response_percentile_ms(50) == pytest.approx(2.0, rel=1e-8)
-    assert evaluation.service_level(2.0) == pytest.approx(0.9)
-    assert evaluation.service_level(1.999) == 0
-
-
-@pytest.mark.parametrize("size", [1, 2, 256])
-@pytest.mark.parametrize("traffic_intensity", [0.05, 0.5, 0.99])
+@pytest.mark.parametrize("size", [2, 256])
+@pytest.mark.parametrize("traffic_intensity", [0.05, 0.99])
 def test_the_results_are_sound_from_light_to_heavy_loads(size, traffic_intensity):
     profile = Profile("a", "line", 2.0 + 0.1 * np.arange(1, size + 1), np.full(size, 5.0))
     rate = traffic_intensity * 1e3 * size / profile.latency_ms[-1]
@@ -216,32 +205,19 @@ def test_the_results_are_sound_from_light_to_heavy_loads(size, traffic_intensity
     assert profile.latency_ms[0] <= percentiles[0] < percentiles[1] < 2000
 
 
-def test_a_max_wait_bounds_the_response_time_in_a_lull():
-    rate = 0.02 * CAPACITY
-    without, with_timer = (
-        evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(16, 32, wait), rate)
-        for wait in (None, 5.0)
-    )
-    assert without.response_percentile_ms(99) > 100
-    assert with_timer.response_percentile_ms(99) <= 5.0 + GOOGLENET_P4.latency_ms[15]
-
-
-def test_without_energy_the_power_is_none():
-    profile = Profile("a", "b", np.array([1.0]))
-    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 100.0)
-    assert evaluation.mean_power_w is None
-
-
-def test_the_cdf_has_the_shape_of_its_times():
-    evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
-    assert evaluation.cdf(3.0).shape == ()
-    assert evaluation.cdf([[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
-def test_an_arrival_rate_out_of_range_is_refused(rate):
-    with pytest.raises(InvalidInputError, match="arrival_rate_per_s"):
-        evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), rate)
+@pytest.mark.parametrize(
+    ("size", "rate", "percentile", "message"),
+    [
+        *((32, rate, 50, "arrival_rate_per_s") for rate in (0.0, -1.0, math.nan, math.inf)),
+        *((32, 300.0, percentile, "between 0 and 100") for percentile in (0, 100, -3, math.nan)),
+        (64, 300.0, 50, "profile ends at 32"),
+    ],
+)
+def test_values_out_of_range_are_refused(size, rate, percentile, message):
+    with pytest.raises(InvalidInputError, match=message):
+        evaluate(
+            GOOGLENET_P4, BatchingPolicy.from_control_limit(1, size), rate
+        ).response_percentile_ms(percentile)
 
 
 @pytest.mark.parametrize("policy", [BatchingPolicy.from_control_limit(8, 8), LEAVING_SOME])
@@ -250,18 +226,6 @@ def test_a_policy_that_cannot_keep_up_is_infeasible(policy):
     with pytest.raises(InfeasibleError, match="at most 2290"):
         evaluate(GOOGLENET_P4, policy, capacity)
     assert evaluate(GOOGLENET_P4, policy, 0.98 * capacity).mean_response_ms > 0
-
-
-@pytest.mark.parametrize("percentile", [0, 100, -3, 101, math.nan])
-def test_a_percentile_out_of_range_is_refused(percentile):
-    evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
-    with pytest.raises(InvalidInputError, match="between 0 and 100"):
-        evaluation.response_percentile_ms(percentile)
-
-
-def test_a_policy_beyond_the_profile():
-    with pytest.raises(InvalidInputError, match="profile ends at 32"):
-        evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 64), 300.0)
 
 
 LEAP = Profile("leap", "d", np.array([1.0] * 4 + [6.0] * 4), np.full(8, 10.0))
@@ -296,32 +260,12 @@ def test_one_part_in_a_million_below_the_capacity():
         assert evaluation.response_percentile_ms(percentile) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_tail_of_queues_costs_no_memory():
-    loads = [0.99, 0.9999, 0.999999]
-    policy = BatchingPolicy.from_control_limit(1, 32)
-    chains = [vars(evaluate(GOOGLENET_P4, policy, load * CAPACITY)._found) for load in loads]
-    longest = [chain["longest"] for chain in chains]
-    assert max(longest) < 800
-    assert longest[1] == longest[2]
-
-
 @pytest.mark.parametrize("below", [1e-10, 1e-12, 1e-13, 1e-15])
 def test_a_load_so_close_to_1_that_rounding_decides_is_refused(below):
     """Regression: p99 was wrong from 1 - 1e-12 on, and the mean was 1 ms from 1 - 1e-13 on."""
     policy = BatchingPolicy.from_control_limit(1, 1)
     with pytest.raises(InfeasibleError, match="serves at most 500/s; nothing is computed above"):
         evaluate(one_by_one(2.0), policy, 500 * (1 - below))
-
-
-def test_an_optimum_that_splits_long_queues_in_many_ways():
-    b = np.arange(1, 65)
-    profile = Profile("a", "line", 1.052 + 0.3051 * b, 19.6 + 19.9 * b)
-    rate = 0.5 * profile.capacity_per_s
-    solution = solve(profile, rate, Weights(1, 1))
-    splits = {q: b for q, b in enumerate(solution.policy.actions) if 0 < b < min(q, 64)}
-    assert len(set(splits.values())) > 10
-    found = evaluate(profile, solution.policy, rate)
-    assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=0.005)
 
 
 def test_a_batch_of_512_under_weights_is_evaluated():

@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
@@ -49,99 +48,31 @@ def assert_sampled(evaluation, expected_ms, errors_percent=(0, 0, 0, 0, 0)):
 
 # Simulated with 64 million requests, 192 million at loads of 0.8 and 0.9 without a waiting room:
 # percentiles in ms, and their standard errors in percent.
+# fmt: off
 SIMULATED = [
     # control limit, max wait, waiting room, load, variation, percentiles, standard errors
-    (
-        1,
-        None,
-        None,
-        0.1,
-        0.3,
-        (1.5443, 2.6739, 3.0675, 3.8395, 4.8088),
-        (0.01, 0.01, 0.01, 0.03, 0.04),
-    ),
-    (
-        1,
-        None,
-        None,
-        0.5,
-        0.2,
-        (3.2223, 5.1173, 5.8143, 7.3549, 9.5094),
-        (0.02, 0.03, 0.04, 0.06, 0.1),
-    ),
-    (
-        1,
-        None,
-        None,
-        0.9,
-        0.3,
-        (10.3062, 23.3824, 28.2592, 39.0728, 54.8502),
-        (0.09, 0.14, 0.17, 0.3, 0.84),
-    ),
-    (
-        8,
-        8.0,
-        None,
-        0.1,
-        0.1,
-        (8.0269, 10.3321, 10.6206, 11.129, 11.6268),
-        (0.0, 0.0, 0.0, 0.0, 0.01),
-    ),
-    (
-        8,
-        8.0,
-        None,
-        0.5,
-        0.3,
-        (5.9225, 9.173, 10.1169, 11.7872, 14.0993),
-        (0.01, 0.02, 0.02, 0.03, 0.07),
-    ),
-    (
-        8,
-        8.0,
-        None,
-        0.9,
-        0.2,
-        (9.7581, 18.5993, 21.8749, 28.4517, 37.1887),
-        (0.06, 0.09, 0.1, 0.16, 0.4),
-    ),
-    (
-        20,
-        20.0,
-        None,
-        0.8,
-        0.3,
-        (12.5087, 19.298, 22.0083, 28.1961, 36.3235),
-        (0.02, 0.04, 0.06, 0.08, 0.19),
-    ),
-    (
-        16,
-        None,
-        None,
-        0.5,
-        0.2,
-        (10.7431, 16.2119, 17.7217, 20.596, 23.9395),
-        (0.01, 0.02, 0.02, 0.02, 0.03),
-    ),
-    (
-        8,
-        8.0,
-        50,
-        1.3,
-        0.3,
-        (22.1836, 31.3263, 34.0318, 39.2248, 45.3047),
-        (0.04, 0.03, 0.04, 0.05, 0.08),
-    ),
-    (
-        1,
-        None,
-        40,
-        1.1,
-        0.3,
-        (16.3435, 25.2655, 28.0083, 33.4197, 39.7882),
-        (0.07, 0.04, 0.04, 0.05, 0.06),
-    ),
+    (1, None, None, 0.1, 0.3,
+        (1.5443, 2.6739, 3.0675, 3.8395, 4.8088), (0.01, 0.01, 0.01, 0.03, 0.04)),
+    (1, None, None, 0.5, 0.2,
+        (3.2223, 5.1173, 5.8143, 7.3549, 9.5094), (0.02, 0.03, 0.04, 0.06, 0.1)),
+    (1, None, None, 0.9, 0.3,
+        (10.3062, 23.3824, 28.2592, 39.0728, 54.8502), (0.09, 0.14, 0.17, 0.3, 0.84)),
+    (8, 8.0, None, 0.1, 0.1,
+        (8.0269, 10.3321, 10.6206, 11.129, 11.6268), (0.0, 0.0, 0.0, 0.0, 0.01)),
+    (8, 8.0, None, 0.5, 0.3,
+        (5.9225, 9.173, 10.1169, 11.7872, 14.0993), (0.01, 0.02, 0.02, 0.03, 0.07)),
+    (8, 8.0, None, 0.9, 0.2,
+        (9.7581, 18.5993, 21.8749, 28.4517, 37.1887), (0.06, 0.09, 0.1, 0.16, 0.4)),
+    (20, 20.0, None, 0.8, 0.3,
+        (12.5087, 19.298, 22.0083, 28.1961, 36.3235), (0.02, 0.04, 0.06, 0.08, 0.19)),
+    (16, None, None, 0.5, 0.2,
+        (10.7431, 16.2119, 17.7217, 20.596, 23.9395), (0.01, 0.02, 0.02, 0.02, 0.03)),
+    (8, 8.0, 50, 1.3, 0.3,
+        (22.1836, 31.3263, 34.0318, 39.2248, 45.3047), (0.04, 0.03, 0.04, 0.05, 0.08)),
+    (1, None, 40, 1.1, 0.3,
+        (16.3435, 25.2655, 28.0083, 33.4197, 39.7882), (0.07, 0.04, 0.04, 0.05, 0.06)),
 ]
+# fmt: on
 
 
 @pytest.mark.parametrize(
@@ -165,14 +96,9 @@ def test_percentiles_are_those_of_a_simulation(
     ("size", "limit", "wait_ms", "room", "load"),
     [
         (32, 1, None, None, 0.8),
-        (32, 21, None, None, 0.8),
         (32, 8, 8.0, None, 0.9),
-        (20, 12, 0.0, None, 0.8),
         (8, 6, 2.0, 48, 0.9),
-        (32, 13, 0.0, 14, 0.6),
         (32, 2, 9.3, 29, 1.5),
-        (20, 4, None, 77, 1.5),
-        (8, 7, 0.2, 16, 1.1),
         (32, 1, 9.0, 3, 0.5),
     ],
 )
@@ -193,7 +119,7 @@ def test_times_that_hardly_vary_are_constant_times(size, limit, wait_ms, room, l
     assert_sampled(varying, [constant.response_percentile_ms(p) for p in PERCENTILES])
 
 
-@settings(derandomize=True, max_examples=25, deadline=None)
+@settings(derandomize=True, max_examples=15, deadline=None)
 @given(
     limit=st.integers(1, 8),
     wait_ms=st.none() | st.floats(0.5, 20),
@@ -256,17 +182,6 @@ def test_long_queues_beyond_those_followed_are_counted():
     wait_ms = rate * square / (2 * 0.005)
     assert evaluation.mean_response_ms == pytest.approx(mean + wait_ms, rel=0.02)
     assert evaluation.response_percentile_ms(99) == pytest.approx(np.log(100) * wait_ms, rel=0.02)
-
-
-def test_the_capacity_is_that_of_the_mean_times():
-    slow = LatencyQuantiles.from_dict({"1": 1.2, "99": 1.3}, 32)
-    profile = replace(GOOGLENET_P4, latency_quantiles=slow)
-    with pytest.raises(InfeasibleError, match="serves at most"):
-        evaluate(
-            profile,
-            BatchingPolicy.from_control_limit(1, 32),
-            0.9 * GOOGLENET_P4.capacity_per_s,
-        )
 
 
 def test_the_tail_of_tables_that_leave_requests_behind_grows_with_the_variation():

@@ -61,24 +61,6 @@ def test_percentiles_are_within_3_percent_of_a_simulation(
     assert evaluation.mean_batch_size == pytest.approx(size, rel=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bottleneck", "limit", "wait_ms", "rate", "expected_ms", "size"), SIMULATED
-)
-def test_the_simulation_gives_these_percentiles(
-    bottleneck, limit, wait_ms, rate, expected_ms, size
-):
-    latency_ms, event_loop = EVENT_LOOPS[bottleneck]
-    policy = BatchingPolicy.from_control_limit(limit, latency_ms.size, wait_ms)
-    responses_ms, _, mean_size = simulate_tandem(
-        latency_ms, event_loop, policy, rate, 100_000, seed=0
-    )
-    p50, p95, p99 = np.percentile(responses_ms, (50, 95, 99)) / np.array(expected_ms)
-    assert (p50, p95) == pytest.approx((1, 1), rel=0.05)
-    assert p99 == pytest.approx(1, rel=0.12)  # three standard errors of so short a run
-    assert mean_size == pytest.approx(size, rel=0.02)
-
-
 @pytest.mark.parametrize("bottleneck", EVENT_LOOPS)
 def test_a_table_that_leaves_requests_behind_is_followed_too(bottleneck):
     latency_ms, event_loop = EVENT_LOOPS[bottleneck]
@@ -91,6 +73,7 @@ def test_a_table_that_leaves_requests_behind_is_followed_too(bottleneck):
     assert evaluation.mean_batch_size == pytest.approx(size, rel=0.02)
 
 
+@pytest.mark.slow
 def test_batch_times_that_vary_are_drawn_from_their_quantiles():
     """Gamma-distributed, with a coefficient of variation of 0.3."""
     sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
@@ -108,6 +91,7 @@ def test_batch_times_that_vary_are_drawn_from_their_quantiles():
     assert constant_ms[1] < 0.95 * expected_ms[1]
 
 
+@pytest.mark.slow
 def test_a_table_with_batch_times_that_vary_needs_no_event_loop():
     sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
     percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])

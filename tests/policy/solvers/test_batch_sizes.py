@@ -6,7 +6,6 @@ from policy.profile import Profile
 from policy.solvers.batch_sizes import (
     BatchSizing,
     batch_size_limits,
-    batch_sizings,
     efficient_sizes,
 )
 from tests.support.profiles import GOOGLENET_P4, PADDED
@@ -43,9 +42,3 @@ def test_sizings_in_steps_take_the_largest_step_that_fits():
     assert not sizing.takes_all
     assert sizing.policy(8, 1.5).actions == (*8 * (0,), *8 * (8,), 16)
     assert sizing.policy(8, 1.5).max_wait_ms == 1.5
-
-
-def test_without_steps_every_sizing_takes_all():
-    assert all(sizing.takes_all for sizing in batch_sizings(GOOGLENET_P4))
-    stepped = [sizing for sizing in batch_sizings(PADDED) if not sizing.takes_all]
-    assert [sizing.max_batch_size for sizing in stepped] == [8, 16, 32]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantecon.markov.gth_solve import gth_solve
 
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InvalidInputError
 from policy.objective import Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -150,12 +150,6 @@ def test_without_energy_the_power_is_not_known():
     assert exact.solve(profile, 500.0, Weights()).mean_power_w is None
     with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
         exact.solve(profile, 500.0, Weights(1, 1))
-
-
-def test_a_rate_at_the_capacity_is_infeasible():
-    profile = Profile("m", "d", np.array([1.0, 1.0, 4.0]))
-    with pytest.raises(InfeasibleError, match="2000 per second is not below the 2000 per second"):
-        exact.solve(profile, 2000.0, Weights())
 
 
 @pytest.mark.parametrize("load", [0.03, 0.3, 0.8])

@@ -11,7 +11,7 @@ from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers.solution import Solution, meets_sla
+from policy.solvers.solution import meets_sla
 from tests.support.profiles import GOOGLENET_P4
 
 SLA = ServiceLevelObjective(10.0, 99.0)
@@ -61,13 +61,6 @@ def test_under_weights_there_is_no_percentile_to_meet():
     for name in ("meets_sla", "service_level", "percentile_ms"):
         with pytest.raises(InvalidInputError, match="no percentile"):
             getattr(solution, name)
-
-
-def test_any_policy_can_be_looked_at_as_a_solution():
-    policy = solve(GOOGLENET_P4, 300.0, SLA).policy
-    solution = Solution(GOOGLENET_P4, 300.0, SLA, policy)
-    assert solution.meets_sla
-    assert solution.device_busy_fraction == solution.evaluation.device_busy_fraction
 
 
 IDLE = replace(GOOGLENET_P4, idle_power_w=8.0)

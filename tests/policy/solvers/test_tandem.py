@@ -49,12 +49,6 @@ def test_the_methods_for_the_device_alone_are_refused():
         solve(FAST, 1000.0, Weights(), method="policy_iteration")
 
 
-def test_a_rate_beyond_the_event_loop_is_refused_by_name():
-    for objective in (Weights(), ServiceLevelObjective(20, 99)):
-        with pytest.raises(InfeasibleError, match=r"the event loop"):
-            solve(FAST, 11_500.0, objective)
-
-
 @pytest.mark.slow
 def test_the_rate_within_the_sla_is_bound_by_the_slower_stage():
     objective = ServiceLevelObjective(20, 99)

@@ -42,16 +42,6 @@ def test_the_least_queue_length_and_the_overflow_share_in_the_papers_setting(
     assert policy_iteration.overflow_cost_per_ms(shorter, actions) > 1e-3
 
 
-def test_the_sweeps_of_relative_value_iteration_in_the_papers_setting():
-    solution = relative_value_iteration.solve(paper_smdp(70, 1e2), span=0.01)
-    assert solution.rounds == 1482
-
-
-def test_with_too_low_an_overflow_cost_waiting_for_ever_is_optimal():
-    solution = policy_iteration.solve(paper_smdp(70, 1e2, energy_weight=500))
-    assert not solution.actions.any()
-
-
 @pytest.mark.parametrize("max_queue_length", [177, 190, 191])
 def test_the_cost_of_waiting_for_ever_is_that_of_the_overflow_state(max_queue_length):
     """The stationary probabilities, near 1e-14 here, gave 66.488, 63.04 and 69.13."""
@@ -123,17 +113,6 @@ def test_the_transition_probabilities_sum_to_one_and_agree_with_the_expected_val
 def test_values_out_of_range_are_refused(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         TruncatedSmdp(GOOGLENET_P4, *arguments)
-
-
-def test_a_rate_above_the_capacity_is_infeasible():
-    with pytest.raises(InfeasibleError, match=r"2960 per second is not below the 2958\.8"):
-        TruncatedSmdp(GOOGLENET_P4, 2960.0, Weights(), 40, 1.0)
-
-
-def test_unknown_energy_cannot_have_a_weight():
-    profile = Profile("m", "d", np.array([1.0, 1.5]))
-    with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
-        TruncatedSmdp(profile, 100.0, Weights(1, 1), 40, 1.0)
 
 
 def test_relative_value_iteration_reports_that_it_did_not_converge():
