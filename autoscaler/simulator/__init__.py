@@ -1,7 +1,7 @@
-"""A fleet on virtual time, run by the real batching policy, batcher core and autoscaler.
+"""A fleet in virtual time, with the real batching policy, batcher core and autoscaler.
 
-What a user needs can be imported from here. Its module is loaded on first use, so that reading a
-trace does not load the compiler.
+Users can import all they need from here. Modules load on first use, so that reading a trace does
+not load the compiler.
 """
 
 import importlib

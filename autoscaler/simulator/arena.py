@@ -1,8 +1,8 @@
-"""Loads on which autoscalers are measured, each with its oracle and its bound, and the outcomes.
+"""Loads that compare autoscalers, with the oracle, a lower bound, and the outcomes.
 
-All autoscalers get the same arrivals, and begin with the oracle's first replicas. Nobody but the
-oracle is told how long a start takes, unless the fleet may have standbys. The oracle and the bound
-have the median of it, no start of theirs fails, and they have no standbys.
+All autoscalers get the same arrivals and start with the oracle's first replicas. Only the oracle
+has the start time in advance, unless the fleet may have standbys. The oracle and the bound use its
+median, have no failed starts and no standbys.
 """
 
 import math
@@ -27,18 +27,18 @@ from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
 from policy.errors import InvalidInputError
 
-#: No fleet may grow to more than this multiple of the oracle's largest.
+#: Maximum fleet, as a multiple of the oracle's largest.
 MAX_TIMES_PEAK = 3
 _HOUR = 60
 _RESAMPLES = 2000
 
-#: Called with what is being run, and the share of the whole that is done.
+#: Called with the name of the current run and the share of the work that is done.
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an autoscaler reached on a load.
+    """The result of an autoscaler on a load.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Outcome:
 
     @classmethod
     def of(cls, run: Run, choice: Choice) -> "Outcome":
-        """Sum up a run."""
+        """Summarize a run."""
         judged, compliant = run.judged(), run.compliant()
         energy_j = float(run.energy_j.sum())
         return cls(
@@ -107,7 +107,7 @@ class Load:
 
     @property
     def seconds(self) -> int:
-        """Its length in s."""
+        """Length in s."""
         return self.scenario.seconds
 
     @property
@@ -116,7 +116,7 @@ class Load:
         return self.scenario.start_time.median_s
 
     def busiest_part(self, seconds: int) -> "Load":
-        """Return the part of so many seconds that has the most requests in it."""
+        """Return the part of this length with the most requests."""
         if seconds >= self.seconds:
             return self
         sums = np.concatenate([[0.0], np.cumsum(self.scenario.counts)])
@@ -170,7 +170,7 @@ ORACLE_CHOICE = Choice(ORACLE, AUTOSCALERS[ORACLE])
 
 @dataclass(frozen=True)
 class Score:
-    """An outcome relative to the oracle's and to the bound.
+    """An outcome relative to the oracle and to the bound.
 
     Attributes
     ----------
@@ -230,9 +230,7 @@ def _interval(held: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 class Arena:
-    """Measures autoscalers on loads, in processes side by side, each pair once.
-
-    Use it as a context manager.
+    """Measures autoscalers on loads, in parallel processes, each pair once.
 
     Parameters
     ----------
@@ -271,7 +269,7 @@ class Arena:
     def measure(
         self, pairs: Iterable[tuple[Load, Choice]], progress: Progress | None = None
     ) -> None:
-        """Measure what has not been measured yet."""
+        """Measure the pairs without an outcome."""
         missing = {
             (load.name, choice.name): choice
             for load, choice in pairs
@@ -283,7 +281,7 @@ class Arena:
                 progress(f"{outcome.label} on {key[0]}", (number + 1) / len(missing))
 
     def score(self, load: Load, choice: Choice) -> Score:
-        """Return the score of what has been measured."""
+        """Return the score of a measured pair."""
         self.measure([(load, ORACLE_CHOICE), (load, choice)])
         oracle = self._store[load.name, ORACLE]
         return score(self._store[load.name, choice.name], oracle, load.bound_replica_seconds)
@@ -303,7 +301,8 @@ class Arena:
             yield futures[future], future.result()
 
 
-#: In a worker process: its loads. Each process gets them once, because tables are solved for them.
+#: In a worker process: its loads. Each process receives them once, because their tables are
+#: expensive.
 _kept: dict[str, Load] = {}
 
 

@@ -22,19 +22,18 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-#: Requests over which the rate of a trace is averaged: 10% of noise are left in it.
+#: Requests per mean of a trace's rate, which leaves 10% of noise.
 REQUESTS_PER_MEAN = 100.0
 
-#: More requests in a second are refused: a mistyped rate would fill the memory before anything is
-#: simulated.
+#: Higher counts are refused: a mistyped rate would fill the memory before anything is simulated.
 MAX_PER_S = 10_000_000
 
 
 class WithinSecond(StrEnum):
-    """How the requests of a second are spread over it."""
+    """Distribution of a second's requests over the second."""
 
-    UNIFORM = "uniform"  # at a constant density
-    LINEAR = "linear"  # at a density that leads from the second before to the one after
+    UNIFORM = "uniform"  # at constant density
+    LINEAR = "linear"  # at a density that connects the seconds before and after
 
 
 def check_rate(name: str, rate_per_s: float) -> None:
@@ -58,7 +57,7 @@ def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArr
 
 
 def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
-    """Multiply counts; fractions are rounded up or down at random, right on average.
+    """Multiply counts; fractions are rounded up or down at random, unbiased.
 
     Parameters
     ----------
@@ -86,10 +85,10 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
 def superposed_counts(
     counts: ArrayLike, factor: float, random: Generator, requests: float = REQUESTS_PER_MEAN
 ) -> IntArray:
-    """Draw the counts of many services like one: its rate smoothed and multiplied, then Poisson.
+    """Draw the sum of many services like one: its rate smoothed and multiplied, then Poisson.
 
-    Multiplying the counts of a trace makes each of its requests a burst of as many as `factor`. The
-    sum of as many independent services has the same rate, but a Poisson process's noise.
+    Multiplying a trace's counts would turn each request into a burst of `factor` requests. The sum
+    of as many independent services has the same rate, but the noise of a Poisson process.
 
     Parameters
     ----------
@@ -118,7 +117,7 @@ def superposed_counts(
 
 
 def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> FloatArray:
-    """Return the mean of the seconds around each second, over a span that has so many `requests`.
+    """Return the mean rate around each second, over a span with this number of `requests`.
 
     Returns
     -------
@@ -136,7 +135,7 @@ def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> Flo
 
 
 class ArrivalTimes:
-    """Draws the arrival times of one second after the other.
+    """Draws the arrival times of each second, in order.
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ class ArrivalTimes:
 def _fill_times(
     gaps: FloatArray, second: int, left: float, right: float, times: FloatArray
 ) -> None:
-    """Fill in the arrival times of a second, whose density goes linearly from `left` to `right`.
+    """Fill in the arrival times of a second whose density goes linearly from `left` to `right`.
 
     Cumulated exponential gaps, divided by their sum, are uniform times in ascending order. The
     inverse of the distribution function, in a form without cancellation, maps them to the density.

@@ -1,4 +1,4 @@
-"""How simulated replicas batch, by a name that a user writes."""
+"""Named batching policies of simulated replicas."""
 
 import math
 
@@ -14,7 +14,7 @@ NAMES = ("sla", "weights", "weights:ENERGY_WEIGHT", *FORMS)
 
 
 def parse_batching(name: str, profile: Profile) -> tuple[BatchingSettings, BatchingPolicy | None]:
-    """Return the settings that a name stands for, and the policy that it fixes.
+    """Return the settings of a name, and its fixed policy if it has one.
 
     Parameters
     ----------

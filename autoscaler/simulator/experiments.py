@@ -1,4 +1,4 @@
-"""Experiments: autoscalers side by side on one scenario, or a fixed fleet beside its prediction."""
+"""Experiments: autoscalers on one scenario, or a fixed fleet and its prediction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
-#: Called with the label of the current run, and the share of the whole experiment that is done.
+#: Called with the label of the current run and the share of the experiment that is done.
 Progress = Callable[[str, float], None]
 
 #: The name of the run of a fixed fleet.
@@ -96,7 +96,7 @@ def compare(
 
 
 def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
-    """Return what an autoscaler of this scenario is told of its standbys; None without them."""
+    """Return the data on standbys for an autoscaler; None without standbys."""
     standbys = scenario.standbys
     if standbys is None:
         return None
@@ -107,7 +107,7 @@ def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
 def with_trace(
     scenario: Scenario, counts: ArrayLike, scale: float, superpose: bool = False
 ) -> Scenario:
-    """Return the scenario with the counts of a trace, scaled once, so that all see the same.
+    """Return the scenario with the counts of a trace, scaled once for all autoscalers.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def with_trace(
 def with_history(
     scenario: Scenario, trace: Trace, history: Trace, scale: float, superpose: bool = False
 ) -> Scenario:
-    """Return the scenario with a load before its own, for Sojourn's autoscaler to learn from.
+    """Return the scenario with an earlier load from which Sojourn's autoscaler learns.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def with_history(
     counts = scale * history.counts
     if history.step_s == 1:
         known = counts_by_second(history, "history")
-        # Another seed than that of the run, or the first noise would be seen twice.
+        # A seed other than that of the run, or the same noise would occur twice.
         before = replace(scenario, seed=scenario.seed + 1)
         counts = with_trace(before, known, scale, superpose).counts
     past = Trace(counts, history.step_s, end_s - history.seconds, history.is_absolute)
@@ -156,7 +156,7 @@ def with_history(
 
 
 def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: int) -> Scenario:
-    """Return the scenario with Poisson arrivals of about so many requests, for at least a second.
+    """Return the scenario with Poisson arrivals of about this many requests, at least one second.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def predict_fixed(
 
 
 def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:
-    """Return the fewest replicas that meet the SLA by the model; None if no number allowed does."""
+    """Return the fewest replicas that meet the SLA by the model; None if no allowed number does."""
     estimator = BatchQueueEstimator(scenario.service.profile, scenario.delays)
     try:
         found = least_replicas(
@@ -259,7 +259,7 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
 def _overall(
     progress: Progress | None, label: str, number: int, runs: int, seconds: int
 ) -> Callable[[int], None] | None:
-    """Return a callback that turns the seconds done of one run into the share done of all."""
+    """Return a callback that converts the seconds done of one run to the share done of all."""
     if progress is None:
         return None
     return lambda done: progress(label, (number + done / seconds) / runs)

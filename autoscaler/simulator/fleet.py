@@ -1,4 +1,4 @@
-"""The life of the replicas of a simulated fleet: ordered, started, drained, killed, paid for."""
+"""Life cycle of the replicas of a simulated fleet: ordered, started, drained, killed, paid for."""
 
 import heapq
 import math
@@ -52,7 +52,7 @@ class Failures:
             )
 
     def room(self, now_s: float) -> float:
-        """Return the number of replicas for which the cluster has room."""
+        """Return the number of replicas that fit into the cluster."""
         return min(
             (room for begin_s, end_s, room in self.full_cluster if begin_s <= now_s < end_s),
             default=math.inf,
@@ -92,7 +92,7 @@ class Replica:
     phase: _Phase = field(default=_Phase.STARTING, repr=False)
 
 
-#: Stands for an event that concerns no replica: the cluster has room again.
+#: Placeholder of an event without a replica: the cluster has room again.
 _NOBODY = Replica("", math.nan, phase=_Phase.GONE)
 
 
@@ -144,7 +144,7 @@ class Fleet:
             share = failures.failed_start_share
             self._pool = StandbyPool(standbys, start_time, share, start_random)
         self._draining: list[Replica] = []
-        # Those of `starting` for which the cluster has no room, the oldest order first.
+        # Replicas of `starting` without room in the cluster, the oldest order first.
         self._pending: list[Replica] = []
         self._free_slots: list[int] = []
         self._slots = 0
@@ -175,7 +175,7 @@ class Fleet:
 
     @property
     def standbys(self) -> int:
-        """Standbys, those that start included."""
+        """Standbys, starting ones included."""
         return 0 if self._pool is None else len(self._pool)
 
     @property
@@ -223,8 +223,8 @@ class Fleet:
     def scale_to(self, replicas: int, standbys: int = 0) -> None:
         """Order or remove replicas: starting ones before ready ones, the youngest first.
 
-        With standbys, these become replicas first, and replicas that go become standbys as far as
-        standbys are missing.
+        Standbys become replicas first, and removed replicas become standbys while standbys are
+        missing.
         """
         while self.ordered < replicas:
             self._order_replica(self._now_s)
@@ -288,7 +288,7 @@ class Fleet:
         self._create_pending()
 
     def _create_pending(self) -> None:
-        """Create the replicas that wait for room in the cluster, as far as there is room now."""
+        """Create pending replicas as far as the cluster has room."""
         if not self._pending:
             return
         now_s = self._now_s
@@ -301,7 +301,7 @@ class Fleet:
                 self._become_ready(now_s, replica)
 
     def _end_start(self, now_s: float, replica: Replica) -> None:
-        """Let a replica serve, or start another in its place if its start failed."""
+        """Make a replica ready, or start another in its place if its start failed."""
         share = self._failures.failed_start_share
         if share and self._failure_random.random() < share:
             self.starting.remove(replica)

@@ -59,7 +59,7 @@ def predict(
 ) -> Predicted | None:
     """Predict a fixed fleet with the autoscaler's response-time model.
 
-    A response is over when the client has it, so the reply's way back counts too.
+    A response ends at the client, so it includes the reply's delay.
 
     Parameters
     ----------
@@ -117,10 +117,10 @@ def predict_overload(
     arrival_rate_per_s: float,
     replicas: int,
 ) -> Predicted | None:
-    """Predict a fixed fleet that is offered more than it can answer within the SLA.
+    """Predict a fixed fleet whose offered load exceeds its capacity within the SLA.
 
-    Its replicas refuse what they cannot answer in time, and each refusal is tried at another one.
-    When the answered requests have their answers is not predicted.
+    Its replicas refuse what they cannot answer in time, and each refusal is retried elsewhere. The
+    times of the answers are not predicted.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def predict_overload(
     size = curve.batch_size_limit or profile.best_batch_size
     power_w = None
     if profile.energy_mj is not None:
-        # The device is always at work, in the largest batches.
+        # The device always works, in the largest batches.
         power_w = float(replicas * profile.energy_mj[size - 1] / profile.latency_ms[size - 1])
     return Predicted(
         service_level=level,

@@ -57,10 +57,10 @@ class FleetView:
 
 
 class ScalingPolicy(Protocol):
-    """Decides how many replicas a simulated fleet has. One object serves one run.
+    """Decides the number of replicas of a simulated fleet. One object serves one run.
 
-    If it has an attribute ``forecast_per_s``, the arrival rate that it sized for, the run records
-    it. If it has an attribute ``standbys``, the fleet of a scenario with standbys has so many.
+    If it has an attribute ``forecast_per_s``, the arrival rate of its sizing, the run records it.
+    If it has an attribute ``standbys``, the fleet of a scenario with standbys has that many.
     """
 
     @property
@@ -70,5 +70,5 @@ class ScalingPolicy(Protocol):
     def replicas(self, view: FleetView) -> int:
         """Return how many replicas should be ordered.
 
-        It is called once a second, at the second's end. The caller applies the bounds.
+        It is called at the end of every second. The caller applies the bounds.
         """

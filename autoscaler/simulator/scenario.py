@@ -134,7 +134,7 @@ class Scenario:
                 f"batching: starts batches of {largest}, but the profile ends at "
                 f"{self.profile.max_batch_size}"
             )
-        _ = self.table  # solved once, here: an SLA out of reach is found before the run
+        _ = self.table  # solved once, here, so that an unreachable SLA is found before the run
 
     @property
     def seconds(self) -> int:
@@ -143,16 +143,16 @@ class Scenario:
 
     @property
     def replica_profile(self) -> Profile:
-        """The profile that the replicas are simulated by.
+        """The profile of the simulated replicas.
 
-        Where event loop and device share a CPU, they are one server, and this is its profile. The
-        way to a replica and back takes what `delays` says, so the profile's path is left out.
+        An event loop and a device that share a CPU are one server, and this is its profile. Delays
+        come from `delays`, so the profile's own are left out.
         """
         return _serial(self.profile)
 
     @property
     def _given(self) -> tuple[BatchingPolicy, ...]:
-        """The policies of a given batching; none without one."""
+        """The policies of a fixed batching; none otherwise."""
         if self.batching is None:
             return ()
         given = self.batching
@@ -164,7 +164,7 @@ class Scenario:
 
     @property
     def service(self) -> ServiceModel:
-        """How each replica batches: as in a live service with these settings."""
+        """The batching of each replica, as in a live service with these settings."""
         settings = self.settings
         if self.batching is not None:
             limit = min(self._largest_given, settings.batch_size_limit or self._largest_given)
@@ -203,8 +203,8 @@ class Scenario:
         return _solved_curve(service, self.batching is None and service.search_sizes)
 
 
-# Profiles and service models are hashed by identity, so runs on the same profile share what was
-# solved for it.
+# Profiles and service models are hashed by identity, so runs on the same profile share solved
+# tables.
 @lru_cache(maxsize=32)
 def _serial(profile: Profile) -> Profile:
     return profile.serial()

@@ -63,7 +63,7 @@ def simulate(
 
 
 class Simulation:
-    """A simulation that can keep a log of its requests. `simulate` does without.
+    """A simulation with an optional log of its requests; see `simulate`.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ class Simulation:
             raise InvalidInputError(f"engine: must be one of {', '.join(ENGINES)}, not {engine!r}")
         self._scenario = scenario
         self._autoscaler = autoscaler
-        # Each purpose has its own random stream, so that the arrivals stay the same however many
-        # start times the fleet draws.
+        # Each purpose has its own random stream, so the arrivals do not depend on the number of
+        # start times.
         streams = np.random.SeedSequence(scenario.seed).spawn(6)
         rounding, arrivals, routing, starts, failures, batches = map(np.random.default_rng, streams)
         self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)

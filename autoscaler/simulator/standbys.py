@@ -10,7 +10,7 @@ from autoscaler.standbys import STANDBY_PRICE
 
 @dataclass(frozen=True)
 class Standbys:
-    """What a fleet may keep besides replicas.
+    """Settings of standbys.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class StandbyPool:
         self._cold = cold
         self._failed_share = failed_start_share
         self._random = random
-        # (up at, paid since), the first to be up first.
+        # (up at, paid since), in order of being up.
         self._members: list[tuple[float, float]] = []
         self._paid_s = 0.0
 
@@ -52,7 +52,7 @@ class StandbyPool:
         return len(self._members)
 
     def take(self, now_s: float) -> float | None:
-        """Remove the standby that is up first, if there is one; return in how many s it serves."""
+        """Remove the first standby that is up, if any; return its time to serve in s."""
         if not self._members:
             return None
         up_s, since_s = self._members.pop(0)
@@ -65,7 +65,7 @@ class StandbyPool:
         self._members.sort()
 
     def scale_to(self, now_s: float, count: int) -> None:
-        """Order standbys, or let go of those that are up last."""
+        """Order standbys, or release the last ones to be up."""
         while len(self._members) < count:
             up_s = now_s + self._cold.draw_s(self._random)
             while self._failed_share and self._random.random() < self._failed_share:
@@ -75,7 +75,7 @@ class StandbyPool:
             self._pay(self._members.pop()[1], now_s)
 
     def finish(self, end_s: float) -> float:
-        """Let go of all, and return what was paid, in replica-seconds."""
+        """Release all standbys, and return their paid replica-seconds."""
         self.scale_to(end_s, 0)
         return self._paid_s
 

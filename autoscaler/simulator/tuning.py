@@ -1,11 +1,11 @@
 """Tune every family of autoscalers on one load, and judge it on others.
 
-A family is tuned over its own grid (`autoscaler.simulator.autoscalers.registry`), whatever it is,
-Sojourn
-included. On a long load, a large grid runs on the busiest part first, and only what is near the
-goal there runs on the whole. The setting chosen is the cheapest that holds the goal's share of
-windows, or else the one that holds most. It and its neighbors on the frontier of cost and windows
-are then run on loads that nobody has tuned on, and so is the published setting.
+Each family, Sojourn included, is tuned over its own grid
+(`autoscaler.simulator.autoscalers.registry`). On a long load, a large grid is screened on the
+busiest part first, and only settings near the goal run on the whole. The chosen setting is the
+cheapest that holds the goal's share of windows, or else the one that holds most. It, its neighbors
+on the frontier of cost and windows, and the published setting then run on loads that were not used
+for tuning.
 """
 
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -16,18 +16,18 @@ import numpy as np
 from autoscaler.simulator.arena import ORACLE_CHOICE, Arena, Load, Outcome, Progress, Score
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, FAMILIES, Choice
 
-#: Share of the windows that a setting has to hold.
+#: Share of the windows that a setting must hold.
 GOAL = 0.99
-#: Tuned settings of a family that are judged: the one chosen, and others on its frontier.
+#: Number of judged settings of a family: the chosen one, and others on its frontier.
 FINALISTS = 3
-#: A grid larger than this is screened on a part of a load that is longer than `SCREENED_ABOVE_S`.
+#: Larger grids are screened on a part of any load longer than `SCREENED_ABOVE_S`.
 _SCREENED_ABOVE = 8
 SCREENED_ABOVE_S = 6 * 3600
-#: Share of the load that the part has.
+#: Share of the load in this part.
 _SCREENED_SHARE = 0.2
 #: Settings that survive the screening.
 _SURVIVORS = 5
-#: Factor of cost between two settings that cost more than the one chosen.
+#: Factor of cost between two settings that cost more than the chosen one.
 _COST_STEP = 1.08
 
 
@@ -59,11 +59,11 @@ class Tuned:
     settings: int
 
     def chosen_on(self, judge: int) -> Score:
-        """Return the score of the chosen setting on a load judged."""
+        """Return the score of the chosen setting on a judged load."""
         return self.judged[judge][self.finalists.index(self.chosen)]
 
     def published_on(self, judge: int) -> Score:
-        """Return the score of the published setting on a load judged."""
+        """Return the score of the published setting on a judged load."""
         return next(s for s in self.judged[judge] if s.outcome.name == self.family)
 
 
@@ -88,7 +88,7 @@ class Tournament:
     bounds_over_oracle: tuple[float, ...]
 
     def beyond(self, judge: int, family: str = "sojourn") -> list[Score]:
-        """Return the judged points of the others that lie beyond this family's frontier."""
+        """Return the other families' judged scores beyond this family's frontier."""
         ours = [t.judged[judge] for t in self.families if t.family == family]
         others = [s for t in self.families if t.family != family for s in t.judged[judge]]
         return beyond(others, ours[0]) if ours else []
@@ -124,7 +124,7 @@ class Tuner:
         self._arena = Arena(tuple(loads.values()), workers, store)
 
     def run(self, progress: Progress | None = None) -> Tournament:
-        """Tune and judge, and report the share of the whole that is done."""
+        """Tune and judge all families; report the share of the work that is done."""
         with self._arena as arena:
             grids = {family: AUTOSCALERS[family].grid() for family in self._families}
             part = self._part
@@ -199,7 +199,7 @@ def cheapest_at_goal(scores: Sequence[Score]) -> Score:
 
 
 def frontier(scores: Iterable[Score]) -> list[Score]:
-    """Return the Pareto-optimal scores, the cheapest first: no other is as cheap and holds more."""
+    """Return the scores on the Pareto frontier of cost and windows held, cheapest first."""
     best: list[Score] = []
     for each in sorted(scores, key=lambda s: (s.over_oracle, -s.held)):
         if not best or each.held > best[-1].held:
@@ -208,10 +208,10 @@ def frontier(scores: Iterable[Score]) -> list[Score]:
 
 
 def near_goal(scores: Sequence[Score], count: int) -> list[Score]:
-    """Return up to so many scores around the one that `cheapest_at_goal` chooses.
+    """Return up to `count` scores around the one that `cheapest_at_goal` chooses.
 
-    Half of the others are those next to it on the frontier that cost less. The rest cost more, each
-    by `_COST_STEP` at least, and hold no less: on another load they may hold more.
+    Half of the others are its cheaper neighbors on the frontier. The rest cost more, each by
+    `_COST_STEP` at least, and hold no less: on another load they may hold more.
     """
     best = cheapest_at_goal(scores)
     costlier = [best]
@@ -227,7 +227,7 @@ def near_goal(scores: Sequence[Score], count: int) -> list[Score]:
 def beyond(scores: Iterable[Score], ours: Sequence[Score]) -> list[Score]:
     """Return the scores beyond our frontier, which is interpolated linearly between its points.
 
-    A score that costs less than all of ours is beyond it if it holds no less than our cheapest.
+    A score cheaper than all of ours is beyond it if it holds no less than our cheapest.
     """
     curve = frontier(ours)
     costs, shares = [s.over_oracle for s in curve], [s.held for s in curve]

@@ -68,7 +68,7 @@ class Admission:
         done = -(-(ahead + rows) // size) * size if fills_up else ahead + rows
         if not ahead and self.processing_ms(done) > limits.admit_within_ms:
             return not self.is_expired(rows, now_s, arrival_s)
-        within_ms = limits.admit_within_ms - self._time_lost_in_tries_ms()
+        within_ms = limits.admit_within_ms - self._time_lost_in_attempts_ms()
         return self.completion_s(done, now_s, device_free_s) <= arrival_s + 1e-3 * within_ms
 
     def is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
@@ -95,7 +95,7 @@ class Admission:
         """Note that `rows` rows were admitted, of `weight` rows that count."""
         self._refused_share -= self._refused_share * rows / weight
 
-    def _time_lost_in_tries_ms(self) -> float:
+    def _time_lost_in_attempts_ms(self) -> float:
         """Return what nearly all requests have lost at most, being refused elsewhere before.
 
         A replica cannot see for how long a request has been tried. If all replicas refuse the share

@@ -60,7 +60,7 @@ def bound_replica_seconds(
     window_s: int = WINDOW_S,
     rounds: int = _ROUNDS,
 ) -> float:
-    """Return replica-seconds that no fleet which holds all windows can do with less of.
+    """Return a lower bound on the replica-seconds of any fleet that holds all windows.
 
     Parameters
     ----------

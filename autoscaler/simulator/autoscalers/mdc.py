@@ -24,7 +24,7 @@ from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
-#: Length of the means of which the highest counts.
+#: Length of the means, of which the maximum counts.
 MEAN_S = 10
 
 
@@ -105,7 +105,7 @@ class MdcSizing:
 
     @property
     def forecast_per_s(self) -> float:
-        """Arrival rate that it last sized for; NaN before the first."""
+        """Arrival rate of the last sizing; NaN before the first."""
         return self._headroom * max(self._means, default=math.nan)
 
     def replicas(self, view: FleetView) -> int:

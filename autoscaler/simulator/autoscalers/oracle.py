@@ -101,7 +101,7 @@ def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> Int
 
 
 def _true_intervals(mask: BoolArray) -> tuple[IntArray, IntArray]:
-    """Return where the runs of True begin, and the first index after each."""
+    """Return the first index of each run of True, and the first index after it."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     return edges[0::2], edges[1::2]
 

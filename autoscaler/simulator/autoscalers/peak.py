@@ -1,7 +1,7 @@
-"""A rule of thumb: enough replicas for the busiest second of a window, times a headroom.
+"""A rule of thumb: replicas for the busiest second of a window, times a headroom.
 
-It knows the highest rate of a replica within the SLA, which is most of the work. It neither looks
-ahead nor remembers more than its window.
+It has the highest rate of a replica within the SLA, which is most of the work. It has no forecast
+and no memory beyond its window.
 """
 
 import math
@@ -11,15 +11,15 @@ from autoscaler.simulator.scaling import FleetView
 
 
 class RecentMaximum:
-    """The highest value of a sliding window; a value counts until it is older than `length_s`."""
+    """The maximum of a sliding window; a value counts until it is older than `length_s`."""
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
-        # (time, value): those that no later one reaches.
+        # (time, value) of the values that no later one reaches.
         self._values: deque[tuple[float, float]] = deque()
 
     def add(self, now_s: float, value: float) -> float:
-        """Add the value of now, and return the highest of the window."""
+        """Add the current value, and return the maximum of the window."""
         while self._values and self._values[-1][1] <= value:
             self._values.pop()
         self._values.append((now_s, value))

@@ -28,7 +28,7 @@ from policy.profile import Profile
 
 #: The autoscalers compared by default.
 DEFAULT = ("sojourn", "ray", "peak", "oracle")
-#: The autoscaler that cost is measured against.
+#: The autoscaler that costs are relative to.
 ORACLE = "oracle"
 
 Settings = tuple[tuple[str, float], ...]
@@ -36,7 +36,7 @@ Settings = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, eq=False)
 class ScalingProblem:
-    """Everything that an autoscaler may be built from.
+    """Inputs for the construction of an autoscaler.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class AutoscalerEntry:
     variants: tuple[Settings, ...] = ((),)
 
     def grid(self) -> "tuple[Choice, ...]":
-        """Return the choices over which it is tuned, the published one first."""
+        """Return the choices of the tuning grid, the published one first."""
         tuned = (
             Choice(_name(self.name, value, settings), self, value, settings)
             for settings in self.variants
@@ -118,7 +118,7 @@ class AutoscalerEntry:
 
 @dataclass(frozen=True)
 class Choice:
-    """An autoscaler and a value of its knob, as a user chose them.
+    """An autoscaler and a value of its knob, as chosen by the user.
 
     Attributes
     ----------
@@ -215,7 +215,7 @@ def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> Scalin
     )
 
 
-#: What a user of Ray sets who wants it to react at once to reports of every second.
+#: Settings of Ray for an immediate reaction to reports of every second.
 _FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
 
 
@@ -322,5 +322,5 @@ _ROWS = (
 
 #: All autoscalers by name.
 AUTOSCALERS: Mapping[str, AutoscalerEntry] = MappingProxyType({row.name: row for row in _ROWS})
-#: Those that are tuned.
+#: The tuned autoscalers.
 FAMILIES = tuple(row.name for row in _ROWS if row.curve)

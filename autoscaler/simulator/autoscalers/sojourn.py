@@ -1,4 +1,4 @@
-"""Sojourn's own autoscaler, the object that runs in Serve's controller, on virtual time."""
+"""Sojourn's own autoscaler, the object that runs in Serve's controller, in virtual time."""
 
 import math
 from collections import deque
@@ -13,7 +13,7 @@ from autoscaler.simulator.scaling import FleetView
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 
-#: Delay of the reports in whole seconds. Measured through Ray, it is one to two seconds.
+#: Delay of the reports in whole seconds. Through Ray it was measured as one to two seconds.
 REPORT_LAG_S = 1
 
 
@@ -69,13 +69,13 @@ class SojournAutoscaler:
 
     @property
     def forecast_per_s(self) -> float:
-        """Arrival rate that it last sized for; NaN before the first."""
+        """Arrival rate of the last sizing; NaN before the first."""
         demand = self.decision.demand_per_s if self.decision else None
         return math.nan if demand is None else demand
 
     @property
     def standbys(self) -> int:
-        """Standbys that there should be besides."""
+        """Number of standbys in addition to the replicas."""
         return self.decision.standbys if self.decision else 0
 
     def replicas(self, view: FleetView) -> int:
@@ -98,7 +98,7 @@ class SojournAutoscaler:
         return self.decision.replicas
 
     def _learn(self, now_s: float) -> None:
-        """Learn from the history once the replicas have told what one of them can take."""
+        """Learn from the history once replicas have reported their SLA rate."""
         setting = None if self._history is None else self.autoscaler.fleet_setting()
         if self._history is not None and setting is not None:
             known = self._history.until(self.autoscaler.forecasts_from_s(now_s))

@@ -1,4 +1,4 @@
-"""The live engine's load balancer: the replica that a try goes to."""
+"""The live engine's load balancer."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,14 @@ from autoscaler.simulator.engines.live_replica import LiveReplica
 
 
 class Balancer:
-    """Pick replicas as `Routing` says, the same ones as the compiled kernel's `route`.
-
-    Parameters
-    ----------
-    routing : Routing
-    seed : int
-    """
+    """Picks replicas by `Routing`, the same ones as the compiled kernel's `route`."""
 
     def __init__(self, routing: Routing, seed: int) -> None:
         self._routing = routing
         self._random = np.array([seed], np.uint64)
 
     def pick(self, ready: Sequence[LiveReplica], avoid: int | None) -> LiveReplica:
-        """Return the replica for a try.
+        """Return the replica for an attempt.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The compiled engine: the arrays that `autoscaler.simulator.engines.kernel` works on."""
+"""The compiled engine: the arrays of `autoscaler.simulator.engines.kernel`."""
 
 import math
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ class CompiledEngine:
         state.batch_random[slot] = kernel.random_bits(self._batch_seeds, 0)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
-        """Set the replicas that take requests from now on; with none, requests are held."""
+        """Set the replicas that take requests from now on; without any, requests are held."""
         state = self._state
         if not state.fleet_counts[kernel.READY]:
             state.fleet_times[kernel.OPEN_SINCE_S] = now_s
@@ -130,12 +130,12 @@ class CompiledEngine:
         self._state = state._replace(arrivals_s=arrivals_s, log=log)
 
     def advance(self, until_s: float) -> None:
-        """Simulate every try before `until_s`, and the devices up to and including it."""
+        """Simulate every attempt before `until_s`, and the devices up to and including it."""
         while not kernel.advance(self._rules, self._state, float(until_s)):
             self._reserve_retries(1)
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Have a replica start what waits without waiting for more."""
+        """Let a replica start its queue without waiting for more requests."""
         state = self._state
         state.counts[slot, kernel.DRAINING] = 1
         if kernel.is_draining(state, slot) and not state.counts[slot, kernel.ON_DEVICE]:
@@ -183,11 +183,11 @@ class CompiledEngine:
 
     @property
     def refused(self) -> int:
-        """Requests refused by every try so far."""
+        """Requests refused by every attempt so far."""
         return int(self._state.fleet_counts[kernel.GIVEN_UP])
 
     def work(self) -> FleetWork:
-        """Return what all replicas have done so far."""
+        """Return the total work of all replicas so far."""
         devices_s, loops_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.LOOPS_BUSY_S]]
         batches = int(self._state.fleet_counts[kernel.BATCHES])
         return FleetWork(batches, float(devices_s), float(loops_s))
@@ -204,7 +204,7 @@ class CompiledEngine:
 
     @property
     def _in_flight(self) -> bool:
-        """Whether a request is on its way, or not read yet."""
+        """Return whether a request is in transit or unread."""
         state = self._state
         return bool(
             state.fleet_counts[kernel.NEXT_ARRIVAL] < state.arrivals_s.size
@@ -213,7 +213,7 @@ class CompiledEngine:
         )
 
     def _refuse_held(self) -> None:
-        """Refuse the requests held for a first replica if there is none."""
+        """Refuse the held requests if no replica is ready."""
         state = self._state
         if state.fleet_counts[kernel.READY]:
             return
@@ -246,9 +246,9 @@ class CompiledEngine:
 
 
 def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
-    """Return the constants of a run, in the types that the kernel is compiled for.
+    """Return the constants of a run, in the kernel's types.
 
-    A whole number given as an int would have the kernel compiled once more, for 20 s.
+    A whole number given as an int would trigger another compilation, which takes 20 s.
     """
     policies = model.table.policies
     limits, delays = model.limits, model.delays

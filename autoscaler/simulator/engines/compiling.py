@@ -13,11 +13,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False}
 _njit: Any = numba.njit
 # Numba reuses a cached function until that function's own file changes. A compiled function must
-# therefore not call compiled functions of another file, nor use that file's constants.
+# therefore neither call compiled functions of another file nor use that file's constants.
 
 
 def compiled(function: F) -> F:
-    """Compile `function` on its first call and cache the result beside its source."""
+    """Compile `function` on its first call and cache the result next to its source."""
     return cast(F, _njit(**_OPTIONS)(function))
 
 

@@ -46,5 +46,5 @@ class FleetCounters:
 
     @classmethod
     def zeros(cls, seconds: int) -> "FleetCounters":
-        """Return the counters of a run of `seconds` that has not begun."""
+        """Return zero counters for a run of `seconds`."""
         return cls(np.zeros(seconds), np.zeros(seconds), np.zeros(seconds), np.zeros(BINS))

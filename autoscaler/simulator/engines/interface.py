@@ -24,10 +24,10 @@ FloatArray = NDArray[np.float64]
 
 
 class Routing(StrEnum):
-    """How the load balancer picks a replica.
+    """The balancer's rule for picking a replica.
 
-    A retry never goes to the replica that has just refused, unless no other is ready any more. What
-    the only ready replica refuses is not tried again, as `deployments.haproxy.refusals` has it.
+    A retry never goes to the replica that has just refused, unless it is the only ready one. A
+    refusal by the only ready replica is final, as in `deployments.haproxy.refusals`.
     """
 
     RANDOM = "random"  # RAND: HAProxy's random(1)
@@ -102,20 +102,20 @@ class ReplicaModel:
 
     @property
     def objective_at_replica(self) -> ServiceLevelObjective:
-        """What the way to a replica and back leaves of the client's SLA.
+        """The client's SLA minus the delays between balancer and replica.
 
-        A replica counts an answer as late by this objective, as a live one does.
+        A replica counts an answer as late by this objective, like a live one.
         """
         return self.objective.after(self.delays.round_trip_ms)
 
     @property
     def concurrency(self) -> int:
-        """Requests that the balancer sends a replica at a time, where it has an event loop."""
+        """Limit on the requests in a replica that has an event loop."""
         return self.limits.concurrency or self.limits.max_queue_rows + self.limits.max_batch_size
 
     @property
     def retries(self) -> int:
-        """Retries after which the balancer gives a request up."""
+        """Retries after which the balancer gives up."""
         assert self.delays.retries is not None
         return self.delays.retries
 
@@ -126,7 +126,7 @@ class ReplicaCounters(NamedTuple):
     Attributes
     ----------
     offered, refused, completed : int
-        Tries that reached the replica, those of them that it refused, and requests answered.
+        Attempts that reached the replica, those that it refused, and requests answered.
     late : int
         Answers later than `ReplicaModel.objective_at_replica` allows, timed by the replica's own
         clock: from the request's arrival at the replica to the end of its batch. Those in `expired`
@@ -157,7 +157,7 @@ class AnsweredRequest(NamedTuple):
     batch_size : int
         Size of the batch that it was answered in.
     attempts : int
-        Tries, including the one that was accepted.
+        Attempts, including the one that was accepted.
     """
 
     sent_s: float
@@ -194,16 +194,16 @@ class Engine(Protocol):
         """Put a new, empty replica into a slot."""
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
-        """Set the replicas that take requests from now on; with none, requests are held."""
+        """Set the replicas that take requests from now on; without any, requests are held."""
 
     def offer(self, sent_s: FloatArray) -> None:
         """Append the times, ascending, at which clients send their next requests."""
 
     def advance(self, until_s: float) -> None:
-        """Simulate every try before `until_s`, and the devices up to and including it."""
+        """Simulate every attempt before `until_s`, and the devices up to and including it."""
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Have a replica start what waits without waiting for more; see `drained_at_s`."""
+        """Let a replica start its queue without waiting for more requests; see `drained_at_s`."""
 
     def drained_at_s(self, slot: int) -> float:
         """Return when a draining replica became empty; infinity while it is not."""
@@ -222,10 +222,10 @@ class Engine(Protocol):
 
     @property
     def refused(self) -> int:
-        """Requests refused by every try so far."""
+        """Requests refused by every attempt so far."""
 
     def work(self) -> FleetWork:
-        """Return what all replicas have done so far."""
+        """Return the total work of all replicas so far."""
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""

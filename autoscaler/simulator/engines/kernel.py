@@ -2,7 +2,7 @@
 
 Replicas affect each other only through the balancer. A replica's own events therefore need no
 processing until a try looks at it or the second ends; then `catch_up` replays them to that time.
-The result is exact and needs no event queue. Tries come from two sources that are each sorted by
+The result is exact and needs no event queue. Attempts come from two sources that are each sorted by
 time: requests as clients send them, and retries.
 
 Where requests cost the event loop time, it reads each for `loop_request_s`, and sends the answers
@@ -52,7 +52,7 @@ N_FLEET_COUNTS = 7
 # for how long the devices and the event loops of all replicas have been busy.
 ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, LOOPS_BUSY_S = range(5)
 N_FLEET_TIMES = 5
-# State.retry_times: when the client sent the request, when the next try reaches a replica.
+# State.retry_times: when the client sent the request, when the next attempt reaches a replica.
 RETRY_SENT_S, RETRY_AT_S = range(2)
 # State.retry_counts: attempts so far, and the slot that refused last.
 RETRY_ATTEMPTS, RETRY_AVOID = range(2)
@@ -106,9 +106,9 @@ class Rules(NamedTuple):
     reply_delay_s: float
     try_s: float
     response_time_ms: float  # of the client's SLA
-    replica_response_time_ms: float  # what the way to the replica and back leaves of it
+    replica_response_time_ms: float  # that minus the delays to the replica and back
     max_queue_rows: int
-    concurrency: int  # requests in a replica, where they cost the event loop time
+    concurrency: int  # in a replica, if requests cost the event loop time
     retries: int
     routing: int  # index into Routing
 
@@ -121,7 +121,7 @@ class State(NamedTuple):
     sent_s: FloatArray  # (slots, ring): the requests in a replica, from its HEAD on
     reached_s: FloatArray  # (slots, ring)
     attempts: IntArray  # (slots, ring)
-    unread_times: FloatArray  # (slots, ring, 3): those not read yet, from UNREAD_HEAD on
+    unread_times: FloatArray  # (slots, ring, 3): unread requests, from UNREAD_HEAD on
     unread_attempts: IntArray  # (slots, ring)
     ready: IntArray  # (slots,): the slots that take requests; the first fleet_counts[READY] count
     arrivals_s: FloatArray  # (requests,)
@@ -209,7 +209,7 @@ def bounded_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
 
 @internal
 def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
-    """Count a try that reaches a replica."""
+    """Count an attempt that reaches a replica."""
     times = state.times
     if math.isnan(times[slot, RATE_FIRST_S]):
         times[slot, RATE_FIRST_S] = now_s
@@ -253,8 +253,8 @@ def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: fl
 
 
 @internal
-def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
-    """Return what nearly all requests have lost at most, being refused elsewhere before."""
+def time_lost_in_attempts_ms(rules: Rules, state: State, slot: int) -> float:
+    """Return an upper limit of the time that nearly all requests lost to earlier refusals."""
     share = state.times[slot, REFUSED_SHARE]
     if share <= rules.late_share_allowed:
         return 0.0
@@ -265,14 +265,14 @@ def time_lost_in_tries_ms(rules: Rules, state: State, slot: int) -> float:
 
 @internal
 def is_expired(rules: Rules, now_s: float, reached_s: float, rows: int) -> bool:
-    """Return whether a request waited so long to be read that a free device is too late."""
+    """Return whether a request is too late by the time it is read, even for a free device."""
     done_s = now_s + rules.latency_s[min(rows, rules.latency_s.size) - 1]
     return bool(reached_s < min(now_s, done_s - 1e-3 * rules.answer_within_ms))
 
 
 @internal
 def processing_ms(rules: Rules, rows: int) -> float:
-    """Return how long the device takes for `rows` requests, in batches of the largest size."""
+    """Return the device's time for `rows` requests, in batches of the largest size."""
     batches, rest = divmod(rows, rules.latency_ms.size)
     done_ms = batches * rules.latency_ms[-1]
     if rest:
@@ -284,7 +284,7 @@ def processing_ms(rules: Rules, rows: int) -> float:
 def has_room(
     rules: Rules, state: State, slot: int, now_s: float, reached_s: float, rows: int
 ) -> bool:
-    """Return whether `rows` more requests may wait: there is room, and they will be in time."""
+    """Return whether `rows` more requests fit into the queue and will be in time."""
     counts = state.counts
     waiting = counts[slot, WAITING]
     if waiting and waiting + rows > rules.max_queue_rows:
@@ -305,13 +305,13 @@ def has_room(
     if not waiting and done_ms > rules.admit_within_ms:
         return not is_expired(rules, now_s, reached_s, rows)
     start_s = max(now_s, state.times[slot, EXPECTED_END_S]) if busy else now_s
-    within_ms = rules.admit_within_ms - time_lost_in_tries_ms(rules, state, slot)
+    within_ms = rules.admit_within_ms - time_lost_in_attempts_ms(rules, state, slot)
     return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
 
 
 @inlined
 def is_draining(state: State, slot: int) -> bool:
-    """Return whether what waits starts without waiting for more: no more is to come."""
+    """Return whether the queue starts without waiting, because no more requests will come."""
     return bool(state.counts[slot, DRAINING] and not state.counts[slot, UNREAD])
 
 
@@ -324,7 +324,7 @@ def inside(state: State, slot: int) -> int:
 
 @internal
 def count_drained(state: State, slot: int, now_s: float) -> None:
-    """Note that a draining replica is empty, if it is."""
+    """Record when a draining replica becomes empty."""
     if state.counts[slot, DRAINING] and not inside(state, slot):
         state.times[slot, DRAINED_S] = max(now_s, state.times[slot, LOOP_FREE_S])
 
@@ -369,7 +369,7 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
 
 @internal
 def count_ongoing(state: State, slot: int, now_s: float) -> None:
-    """Add the time that requests have spent in a replica since this was last called."""
+    """Add the time that requests have spent in a replica since the last call."""
     times, requests = state.times, inside(state, slot)
     if requests:  # COUNTED_S of a slot never used is infinite
         state.fleet_times[ONGOING_S] += requests * (now_s - times[slot, COUNTED_S])
@@ -421,7 +421,7 @@ def complete(rules: Rules, state: State, slot: int, now_s: float) -> None:
 
 @internal
 def use_loop(state: State, slot: int, now_s: float, work_s: float) -> float:
-    """Give the event loop work; return when it will be done."""
+    """Add work to the event loop; return when it will be done."""
     done_s = max(now_s, state.times[slot, LOOP_FREE_S]) + work_s
     state.times[slot, LOOP_FREE_S] = done_s
     state.fleet_times[LOOPS_BUSY_S] += work_s
@@ -452,7 +452,7 @@ def refuse(
     rules: Rules, state: State, slot: int, now_s: float,
     sent_s: float, reached_s: float, attempts: int, is_read: bool,
 ) -> None:  # fmt: skip
-    """Refuse a request: it is tried elsewhere, unless it was read or that would be too late."""
+    """Refuse a request. It is retried elsewhere, unless it was read or is too late."""
     count_arrival(rules, state, slot, now_s)
     counts = state.counts
     if is_expired(rules, now_s, reached_s, 1):
@@ -464,7 +464,7 @@ def refuse(
     state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / state.times[slot, RATE_WEIGHT]
     counts[slot, REFUSED] += 1
     only_replica = state.fleet_counts[READY] == 1 and state.ready[0] == slot
-    if only_replica or is_read:  # HAProxy does not ask the only one again
+    if only_replica or is_read:  # HAProxy does not retry at the only replica
         give_up(state, sent_s)
     else:
         retry(rules, state, now_s, sent_s, attempts, slot)
@@ -497,7 +497,7 @@ def admit(
 def reach(
     rules: Rules, state: State, slot: int, now_s: float, sent_s: float, attempts: int
 ) -> None:
-    """Have the event loop read a request, unless it would be too late then; else refuse it."""
+    """Let the event loop read a request, or refuse it if it would be too late."""
     counts, times = state.counts, state.times
     unread = counts[slot, UNREAD]
     read_s = max(now_s, times[slot, LOOP_FREE_S]) + rules.loop_request_s
@@ -520,7 +520,7 @@ def reach(
 
 @internal
 def read(rules: Rules, state: State, slot: int) -> None:
-    """Hand the next request on, which the event loop has read."""
+    """Admit the next request that the event loop has read."""
     counts, times = state.counts, state.times
     now_s, mask = times[slot, READ_S], state.unread_attempts.shape[1] - 1
     count_ongoing(state, slot, now_s)
@@ -540,7 +540,7 @@ def read(rules: Rules, state: State, slot: int) -> None:
 
 @internal
 def catch_up(rules: Rules, state: State, slot: int, now_s: float) -> None:
-    """Replay a replica's events up to now; up to its last one if `now_s` is infinite."""
+    """Replay a replica's events up to now, or all of them if `now_s` is infinite."""
     times = state.times
     while min(times[slot, NEXT_EVENT_S], times[slot, READ_S]) <= now_s:
         event_s = times[slot, NEXT_EVENT_S]
@@ -573,7 +573,7 @@ def load(rules: Rules, state: State, slot: int, now_s: float) -> int:
 
 @internal
 def route(rules: Rules, state: State, now_s: float, avoid: int) -> int:
-    """Pick the replica for a try; see `autoscaler.simulator.engines.interface.Routing`."""
+    """Pick the replica for an attempt; see `autoscaler.simulator.engines.interface.Routing`."""
     ready = state.fleet_counts[READY]
     if rules.routing == 0:
         return pick_random(state, avoid)
@@ -609,7 +609,7 @@ def attempt(
 
 @internal
 def count_held(rules: Rules, state: State, until_s: float) -> None:
-    """Add the time that requests have been held for a first replica since `advance` last ran."""
+    """Add the time for which requests have been held since the last `advance`."""
     since_s = state.fleet_times[NOW_S]
     held_s = 0.0
     for i in range(state.fleet_counts[RETRIES_PENDING]):

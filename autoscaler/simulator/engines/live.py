@@ -1,9 +1,9 @@
-"""The live engine: the batcher core that serves live traffic, on virtual time.
+"""The live engine: the batcher core of the live service, in virtual time.
 
-It processes one event after the other, with a single queue of events for the whole fleet, in plain
-Python. It is slow, easy to follow, and supports whatever the core supports. The compiled engine is
-held equal to it; `autoscaler.simulator.engines.kernel` has the same steps under the same names,
-those of `autoscaler.simulator.engines.live_records` included.
+It processes events one by one, with a single queue for the whole fleet, in plain Python. It is
+slow, easy to follow, and supports everything the core supports. Tests hold the compiled engine
+equal to it; `autoscaler.simulator.engines.kernel` has the same steps under the same names,
+including those of `autoscaler.simulator.engines.live_records`.
 """
 
 import heapq
@@ -32,7 +32,7 @@ FloatArray = NDArray[np.float64]
 
 
 _DeviceEvent = tuple[LiveReplica, int]
-#: When it happens, of which kind, order of scheduling, and what it concerns.
+#: Time, kind, order of scheduling, and subject of an event.
 _Event = tuple[float, EventKind, int, Message | _DeviceEvent | LiveReplica]
 
 
@@ -71,10 +71,10 @@ class LiveEngine:
         self._ready: list[LiveReplica] = []
         self._events: list[_Event] = []
         self._order = count()
-        #: Requests held for a first replica, and since when.
+        #: Requests held without a ready replica, and since when.
         self._held: list[tuple[float, Message]] = []
         self._open_since_s = 0.0
-        #: Requests on their way, or not read yet.
+        #: Requests in transit or unread.
         self._in_flight = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
@@ -86,7 +86,7 @@ class LiveEngine:
         self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
-        """Set the replicas that take requests from now on; with none, requests are held."""
+        """Set the replicas that take requests from now on; without any, requests are held."""
         if not self._ready:
             self._open_since_s = now_s
         self._ready = [self._replicas[slot] for slot in slots]
@@ -98,7 +98,7 @@ class LiveEngine:
             self._schedule(sent + delay_s, EventKind.ARRIVAL, Message(sent))
 
     def advance(self, until_s: float) -> None:
-        """Simulate every try before `until_s`, and the devices up to and including it."""
+        """Simulate every attempt before `until_s`, and the devices up to and including it."""
         if self._ready:
             held, self._held = self._held, []
             for _, message in held:
@@ -113,7 +113,7 @@ class LiveEngine:
                 self._count_ongoing(until_s, replica)
 
     def _process_events(self, until_s: float) -> None:
-        """Process every try before `until_s`, and the replicas' events up to and including it."""
+        """Process attempts before `until_s`, and replicas' events up to and including it."""
         events = self._events
         while events and events[0][:2] <= (until_s, EventKind.READ):
             now_s, _, _, subject = heapq.heappop(events)
@@ -135,7 +135,7 @@ class LiveEngine:
                     self._decide(now_s, replica)
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Have a replica start what waits without waiting for more."""
+        """Let a replica start its queue without waiting for more requests."""
         replica = self._replicas[slot]
         replica.draining = True
         self._drain_core(now_s, replica)
@@ -176,11 +176,11 @@ class LiveEngine:
 
     @property
     def refused(self) -> int:
-        """Requests refused by every try."""
+        """Requests refused by every attempt."""
         return self._records.refused
 
     def work(self) -> FleetWork:
-        """Return what all replicas have done so far."""
+        """Return the total work of all replicas so far."""
         return self._records.work()
 
     def request_log(self) -> list[AnsweredRequest]:
@@ -194,7 +194,7 @@ class LiveEngine:
         heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
 
     def _attempt(self, now_s: float, message: Message) -> None:
-        """Try a request at a replica."""
+        """Send a request to a replica."""
         message.attempts += 1
         message.reached_s = now_s
         replica = self._balancer.pick(self._ready, message.avoid)
@@ -204,7 +204,7 @@ class LiveEngine:
             self._reach(now_s, message, replica)
 
     def _reach(self, now_s: float, message: Message, replica: LiveReplica) -> None:
-        """Have the event loop read a request, unless it would be too late then; else refuse it."""
+        """Let the event loop read a request, or refuse it if it would be too late."""
         assert self._model.event_loop is not None
         work_s = 1e-3 * self._model.event_loop.request_ms
         read_s = max(now_s, replica.loop_free_s) + work_s
@@ -220,20 +220,20 @@ class LiveEngine:
         self._schedule(message.read_s, EventKind.READ, replica)
 
     def _use_loop(self, now_s: float, replica: LiveReplica, work_s: float) -> float:
-        """Give the event loop work; return when it will be done."""
+        """Add work to the event loop; return when it will be done."""
         replica.loop_free_s = max(now_s, replica.loop_free_s) + work_s
         self._records.loops_busy_s += work_s
         return replica.loop_free_s
 
     def _read(self, now_s: float, replica: LiveReplica) -> None:
-        """Hand the next request on, which the event loop has read."""
+        """Admit the next request that the event loop has read."""
         self._count_ongoing(now_s, replica)
         self._in_flight -= 1
         self._admit(now_s, replica.unread.popleft(), replica, is_read=True)
         self._drain_core(now_s, replica)
 
     def _drain_core(self, now_s: float, replica: LiveReplica) -> None:
-        """Have the core of a draining replica wait for no more, once no more is to come."""
+        """Let the core of a draining replica stop waiting, once no more requests will come."""
         if replica.draining and not replica.unread:
             replica.core.drain()
             if replica.batch is None:
@@ -262,7 +262,7 @@ class LiveEngine:
         *,
         is_read: bool = False,
     ) -> None:
-        """Refuse a request: it is tried elsewhere, unless it was read or that would be too late."""
+        """Refuse a request. It is retried elsewhere, unless it was read or is too late."""
         replica.offered += 1
         if refusal is Refusal.EXPIRED:
             self._records.give_up(message)
@@ -270,14 +270,14 @@ class LiveEngine:
             replica.late += 1
             return
         replica.refused += 1
-        # HAProxy does not ask the only replica again.
+        # HAProxy does not retry at the only replica.
         if self._ready != [replica] and not is_read:
             self._retry(now_s, message, replica.slot)
         else:
             self._records.give_up(message)
 
     def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
-        """Schedule another try, or give the request up."""
+        """Schedule another attempt, or give the request up."""
         if message.attempts > self._model.retries:
             self._records.give_up(message)
             return
@@ -301,7 +301,7 @@ class LiveEngine:
             replica.drained_at_s = max(now_s, replica.loop_free_s)
 
     def _batch_s(self, size: int, replica: LiveReplica) -> float:
-        """Return how long a batch takes; drawn at random where batch times vary."""
+        """Return the time of a batch, drawn at random if batch times vary."""
         batch_s = 1e-3 * self._model.limits.latency_ms[size - 1]
         times = self._model.batch_times
         if not times.ranks.size:
@@ -309,7 +309,7 @@ class LiveEngine:
         return batch_s * draw_ratio(times.ranks, times.ratios, size, replica.batch_random, 0)
 
     def _drop_expired(self, now_s: float, replica: LiveReplica) -> None:
-        """Give up the requests that a batch would have answered too late: the oldest ones."""
+        """Drop the oldest requests, which a batch would have answered too late."""
         expired = len(replica.core.deadline_missed)
         if not expired:
             return
@@ -338,6 +338,6 @@ class LiveEngine:
             self._records.answer(answered_s, replica, message)
 
     def _count_ongoing(self, now_s: float, replica: LiveReplica) -> None:
-        """Add the time that requests have spent in a replica since this was last called."""
+        """Add the time that requests have spent in a replica since the last call."""
         self._ongoing_s += replica.load * (now_s - replica.counted_s)
         replica.counted_s = now_s

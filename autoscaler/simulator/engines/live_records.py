@@ -1,4 +1,4 @@
-"""What the live engine writes down: answers, refusals, and the work and energy of its replicas."""
+"""Records of the live engine: answers, refusals, and the work and energy of its replicas."""
 
 from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.engines.interface import AnsweredRequest, FleetWork, ReplicaModel
@@ -7,7 +7,7 @@ from autoscaler.simulator.engines.live_replica import LiveReplica, Message
 
 
 class LiveRecords:
-    """The counts of a fleet, and the log of its requests if there is to be one.
+    """The counters of a fleet, and an optional log of its requests.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class LiveRecords:
         self.refused += 1
 
     def batch_started(self, now_s: float, size: int, batch_s: float) -> None:
-        """Count a batch, and the energy that it takes beyond that of an idle device."""
+        """Count a batch, and its energy beyond that of an idle device."""
         self._batches += 1
         self._devices_busy_s += batch_s
         if self._energy_mj is not None:
@@ -65,7 +65,7 @@ class LiveRecords:
             energy_j[second] -= self._idle_power_w * batch_s
 
     def work(self) -> FleetWork:
-        """Return what all replicas have done so far."""
+        """Return the total work of all replicas so far."""
         return FleetWork(self._batches, self._devices_busy_s, self.loops_busy_s)
 
     def request_log(self) -> list[AnsweredRequest]:

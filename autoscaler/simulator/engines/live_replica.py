@@ -1,4 +1,4 @@
-"""What the live engine keeps of each request and of each replica."""
+"""The live engine's state of requests and replicas."""
 
 import math
 from collections import deque
@@ -14,7 +14,7 @@ from policy.batcher.requests import Batch
 
 
 class EventKind(IntEnum):
-    """The order of events that happen at the same time."""
+    """The order of simultaneous events."""
 
     DEVICE = 0
     READ = 1
@@ -24,17 +24,17 @@ class EventKind(IntEnum):
 
 @dataclass
 class Message:
-    """A client's request: on its way, held at the balancer, or in a replica."""
+    """A client's request: in transit, held at the balancer, or in a replica."""
 
     sent_s: float
     attempts: int = 0
     #: Slot of the replica that refused it last.
     avoid: int | None = None
-    #: When it reached the replica that it is in.
+    #: Time of its arrival at its replica.
     reached_s: float = math.nan
-    #: When the event loop has read it.
+    #: Time at which the event loop has read it.
     read_s: float = math.nan
-    #: Size of the batch that it was in.
+    #: Size of its batch.
     batch_size: int = 0
 
 
@@ -56,7 +56,7 @@ class LiveReplica:
     messages: deque[Message] = field(default_factory=deque)
     #: Requests that its event loop has not read.
     unread: deque[Message] = field(default_factory=deque)
-    #: When the event loop has done all that it has.
+    #: When the event loop has finished its work.
     loop_free_s: float = -math.inf
     offered: int = 0
     refused: int = 0

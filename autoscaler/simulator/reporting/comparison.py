@@ -1,4 +1,4 @@
-"""Autoscalers side by side: how well each kept the SLA, and its cost relative to the oracle's."""
+"""Comparison of autoscalers: compliance with the SLA, and cost relative to the oracle."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from policy.objective import ServiceLevelObjective
 #: Percentiles of the response time in a row.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
-# The verdict names at most this many autoscalers besides the first, to stay a readable sentence.
+# The verdict names at most this many autoscalers after the first, to stay readable.
 _MAX_OTHERS_NAMED = 3
 
 
@@ -191,13 +191,13 @@ class Comparison:
         best = min(keeping, key=lambda row: row.replica_seconds)
         if len(keeping) == 1:
             oracle_kept = self.oracle is not None and self.row(self.oracle).keeps_sla
-            beside = ", beside the oracle, which knows the future" if oracle_kept else ""
+            beside = " (except the oracle, which knows the future)" if oracle_kept else ""
             return f"Only {best.label} kept {sla} over the whole run{beside}."
-        return f"Of those that kept {sla} over the whole run, {best.label} cost least."
+        return f"Among the autoscalers that kept {sla} over the whole run, {best.label} cost least."
 
 
 def percent(share: float) -> str:
-    """Format a share, truncated rather than rounded, so that less than all never reads 100%.
+    """Format a share, truncated rather than rounded, so that less than all is never 100%.
 
     The number of decimals grows with the number of nines: 98.5%, 99.4%, 99.92%, at most 99.996%.
     """

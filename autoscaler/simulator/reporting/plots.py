@@ -1,4 +1,4 @@
-"""Pictures of simulated runs for the report; None if there is no data for a picture."""
+"""Charts of simulated runs for the report; None without data."""
 
 import math
 from collections.abc import Callable
@@ -108,7 +108,7 @@ def response_times(
     ]
     if not shown:
         return None
-    # The tail of an overloaded run must not squeeze the part around the SLA.
+    # The tail of an overloaded run must not compress the part around the SLA.
     ends_ms = [run.response_percentile_ms(99.9) for _, run in shown]
     end_ms = min(max(1.5 * objective.response_time_ms, *ends_ms), 4 * objective.response_time_ms)
     floor = max(1e-6, min(1e-3, (1 - objective.percentile / 100) / 20))

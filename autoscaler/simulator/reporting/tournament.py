@@ -1,4 +1,4 @@
-"""A tournament in words: autoscalers tuned on one load and judged on others."""
+"""Descriptions of a tournament: autoscalers tuned on one load and judged on others."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Line:
 
 
 def line(family: str, score: Score) -> Line:
-    """Put a score into words."""
+    """Describe a score."""
     low, high = score.interval
     energy = score.energy_over_oracle
     return Line(
@@ -42,7 +42,7 @@ def line(family: str, score: Score) -> Line:
 
 
 def verdict(tournament: Tournament) -> list[str]:
-    """Return the outcome in sentences: the cheapest at the goal, and what lies beyond Sojourn."""
+    """Return the outcome in sentences: the cheapest at the goal, and who beats Sojourn."""
     sentences = []
     for number, name in enumerate(tournament.judge_on):
         chosen = [tuned.chosen_on(number) for tuned in tournament.families]
