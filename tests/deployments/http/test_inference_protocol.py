@@ -45,23 +45,16 @@ def parse(content: Any, **more: Any) -> InferenceRequest:
         ({"name": "k"}, "datatype must be UINT8, not 'FP32'"),
         ({"name": 7}, "unknown input 7"),
         ({"datatype": "FP64"}, "datatype must be FP32, not 'FP64'"),
-        ({"datatype": None}, "datatype must be FP32, not None"),
         ({"shape": [2, 4]}, "shape must be [-1, 2, 2]"),
-        ({"shape": [0, 2, 2]}, "with at least one row"),
         ({"shape": [-1, 2, 2]}, "with at least one row"),
         ({"shape": [2.0, 2, 2]}, "shape must be [-1, 2, 2]"),
         ({"shape": [True, 2, 2]}, "shape must be [-1, 2, 2]"),
-        ({"shape": []}, "shape must be [-1, 2, 2]"),
         ({"shape": "2"}, "shape must be [-1, 2, 2]"),
         ({"data": [1, 2, 3]}, "be a flat list of 8 values"),
-        ({"data": [[0, 1, 2, 3], [4, 5, 6, 7]]}, "must be nested as the shape [2, 2, 2]"),
-        ({"data": [[[0, 1], [2, 3]], [[4, 5], [6]]]}, "must be nested as the shape [2, 2, 2]"),
         ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must be nested as the shape [2, 2, 2]"),
         ({"data": [[[0, 1], [2, 3], [4, 5], [6, 7]]]}, "must be nested as the shape [2, 2, 2]"),
         ({"data": "1"}, '"data" must be a list'),
-        ({"data": None}, '"data" must be a list'),
         ({"data": ["1", "2", "3", "4", "5", "6", "7", "8"]}, "must contain only numbers"),
-        ({"data": [None] * 8}, "must contain only numbers"),
         ({"data": [True] * 8}, "must contain only numbers"),
         ({"data": [1e39] * 8}, "NaN and infinity are not allowed"),
         (
@@ -73,7 +66,6 @@ def parse(content: Any, **more: Any) -> InferenceRequest:
             "the body ends before the end of this tensor",
         ),
         ({"parameters": {"binary_data_size": 31}, "data": ...}, "binary_data_size must be 32"),
-        ({"parameters": {"binary_data_size": -1}, "data": ...}, "binary_data_size must be 32"),
         ({"parameters": {"binary_data_size": 32.0}, "data": ...}, "binary_data_size must be 32"),
         ({"parameters": {"shared_memory_region": "r"}}, "shared memory is not supported"),
         ({"parameters": []}, "input 'x': \"parameters\" must be an object"),
@@ -93,12 +85,10 @@ def test_names_the_problem_of_an_input(changes: dict[str, Any], problem: str) ->
     [
         ([], "must be a JSON object"),
         ({}, '"inputs" must be a list'),
-        ({"inputs": {}}, '"inputs" must be a list'),
         ({"inputs": [1]}, '"inputs" must be a list of objects'),
         ({"inputs": body()["inputs"][:1]}, "input 'k' is missing"),
         ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given more than once"),
         ({**body(), "id": 7}, '"id" must be a string'),
-        ({**body(), "parameters": 7}, '"parameters" must be an object'),
         ({**body(), "parameters": []}, '"parameters" must be an object'),
         ({**body(), "parameters": {"binary_data_output": 1}}, "binary_data_output must be true"),
         ({**body(), "parameters": {"timeout": "9"}}, "timeout must be a number of microseconds"),
@@ -106,22 +96,16 @@ def test_names_the_problem_of_an_input(changes: dict[str, Any], problem: str) ->
         ({**body(), "parameters": {"timeout": -1}}, "from 0 (none) to 86400000000, not -1"),
         ({**body(), "parameters": {"timeout": 1e300}}, "to 86400000000, not 1e+300"),
         ({**body(), "parameters": {"mine": [1]}}, "the request: parameter 'mine' must be a string"),
-        ({**body(), "parameters": {"mine": {}}}, "the request: parameter 'mine' must be a string"),
         (with_output(mine=[]), "output 'y': parameter 'mine' must be a string"),
         ({**body(), "outputs": {}}, '"outputs" must be a list'),
-        ({**body(), "outputs": ""}, '"outputs" must be a list'),
-        ({**body(), "outputs": 0}, '"outputs" must be a list'),
-        ({**body(), "outputs": False}, '"outputs" must be a list'),
         ({**body(), "parameters": {"priority": 3}}, "or 0 for the default, 2; not 3"),
         ({**body(), "parameters": {"priority": True}}, "or 0 for the default, 2; not True"),
-        ({**body(), "parameters": {"priority": 1.0}}, "or 0 for the default, 2; not 1.0"),
         ({**body(), "parameters": {"priority": None}}, "or 0 for the default, 2; not None"),
         (with_output(classification=3), "output 'y': classification is not supported"),
         (with_output(shared_memory_region="r"), "output 'y': shared memory is not supported"),
         (with_output(binary_data="yes"), "binary_data must be true or false, not 'yes'"),
         ({**body(), "outputs": [{"name": "y", "parameters": []}]}, "must be an object"),
         ({**body(), "outputs": ["y"]}, '"outputs" must be a list of objects'),
-        ({**body(), "outputs": {"name": "y"}}, '"outputs" must be a list'),
         (
             {**body(), "outputs": [{"name": "z"}]},
             "unknown output 'z': the model's outputs are 'y', 'n'",
@@ -180,24 +164,6 @@ def test_inputs_must_have_the_same_number_of_rows() -> None:
 def test_too_many_rows_are_rejected_before_their_data_is_read() -> None:
     with pytest.raises(TooLargeError, match="at most 4 rows, not 5"):
         parse(body(shape=[5, 2, 2], data=None))
-
-
-def test_nan_is_accepted_if_the_model_allows_it() -> None:
-    signature = Signature((TensorSpec("x", "FP32", (), allow_nan=True),), (), max_rows=1)
-    header = orjson.dumps(
-        {
-            "inputs": [
-                {
-                    "name": "x",
-                    "datatype": "FP32",
-                    "shape": [1],
-                    "parameters": {"binary_data_size": 4},
-                }
-            ]
-        }
-    )
-    request = parse_request(header + np.float32(np.nan).tobytes(), len(header), signature)
-    assert np.isnan(request.inputs["x"][0])
 
 
 @pytest.mark.parametrize("length", [-1, 10_000])
@@ -274,14 +240,6 @@ VARIABLE = Signature((TensorSpec("x", "FP32", (2, -1), max_dim=3),), (), max_row
 def with_shape(*shape: object, size: int) -> bytes:
     tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": list(range(size))}
     return orjson.dumps({"inputs": [tensor]})
-
-
-@pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_dimension_of_any_length_has_that_of_the_request(length: int) -> None:
-    request = parse_request(with_shape(2, 2, length, size=4 * length), None, VARIABLE)
-    expected = np.arange(4 * length, dtype=np.float32).reshape(2, 2, length)
-    np.testing.assert_array_equal(request.inputs["x"], expected)
-    assert request.rows == 2
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from deployments.haproxy.refusals import FINAL_STATUS, LIMIT_HEADER, ONLY_REPLICA_HEADER
 from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.protocol import RECEIVE_TIMEOUT_S, HostedApp, InferenceProtocol
+from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import Refusal
 from tests.support.doubles_service import Doubles, body, listening, make_service
@@ -212,13 +212,15 @@ async def test_outputs_that_cannot_be_sent_are_no_answer_in_time(
 
 
 @pytest.mark.parametrize("path", [INFER, INFER + "/"], ids=["short way", "asgi"])
-async def test_internal_errors_count_as_failed_requests(
-    monkeypatch: pytest.MonkeyPatch, path: str
+async def test_an_internal_error_reveals_nothing_and_counts_as_a_failed_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     async with serving() as served:
         monkeypatch.setattr(served.service, "admit", lambda *_: 1 / 0)
-        ((head, _),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
+        ((head, content),) = await exchange(served.port, [post(body((1, 2)), path=path)], 1)
         assert head.startswith(b"HTTP/1.1 500")
+        assert json.loads(content) == {"error": "internal error while answering this request"}
+        assert "ZeroDivisionError" in caplog.text
         hosted = InferenceProtocol.hosted
         assert hosted is not None
         totals = hosted.outcomes.totals.describe("m", "1", served.service.batch_totals)
@@ -316,34 +318,16 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody() -> 
         assert served.service.batcher.rows.offered == 1
 
 
-async def test_without_a_hosted_app_everything_goes_to_asgi() -> None:
+@pytest.mark.parametrize("hosted", [False, True], ids=["no app", "batcher on another loop"])
+async def test_without_an_app_on_this_loop_everything_goes_to_asgi(hosted: bool) -> None:
     async with serving() as served:
-        InferenceProtocol.hosted = None
-        ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
-        assert head.startswith(b"HTTP/1.1 200")
-        assert served.asgi_paths == [INFER]
-
-
-async def test_with_a_batcher_on_another_loop_everything_goes_to_asgi() -> None:
-    async with serving() as served:
-        other = asyncio.new_event_loop()
         assert InferenceProtocol.hosted is not None
-        InferenceProtocol.hosted.loop = other
+        InferenceProtocol.hosted.loop = mock.Mock()
+        if not hosted:
+            InferenceProtocol.hosted = None
         ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
-        other.close()
         assert head.startswith(b"HTTP/1.1 200")
         assert served.asgi_paths == [INFER]
-
-
-async def test_an_internal_error_reveals_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving() as served:
-        monkeypatch.setattr(served.service, "admit", lambda *_: 1 / 0)
-        ((head, content),) = await exchange(served.port, [post(body((1, 2)))], 1)
-    assert head.startswith(b"HTTP/1.1 500")
-    assert json.loads(content) == {"error": "internal error while answering this request"}
-    assert "ZeroDivisionError" in caplog.text
 
 
 class Loop:
@@ -458,21 +442,6 @@ async def test_empty_lines_do_not_keep_a_connection_open(
     protocol.data_received(b"\r\n")
     loop.pass_time(2)
     transport.close.assert_called()
-
-
-async def test_a_connection_with_half_a_request_is_not_idle(
-    connected: tuple[InferenceProtocol, mock.Mock, Loop],
-) -> None:
-    protocol, transport, loop = connected
-    request = post(body((1, 2)))
-    protocol.data_received(request + request[:-9])
-    loop.pass_time(RECEIVE_TIMEOUT_S - 1)
-    transport.close.assert_not_called()
-    protocol.data_received(request[-9:])
-    loop.end_iteration()
-    assert transport.write.call_count == 2
-    loop.pass_time(6)
-    transport.close.assert_called_once()
 
 
 async def test_a_stopping_server_closes_idle_connections_and_answers_what_it_is_reading(

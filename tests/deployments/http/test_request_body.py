@@ -176,23 +176,7 @@ def test_reads_the_deadline(value: bytes, timeout_ms: float) -> None:
     assert read_timeout_ms({}) is None
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"0",
-        b"0.0",
-        b"-1",
-        b"nan",
-        b"inf",
-        b"1e9",
-        b"1e-999",
-        b"1_0",
-        b"",
-        b"x",
-        b"86400001",
-        b"9" * 400,
-    ],
-)
+@pytest.mark.parametrize("value", [b"0", b"-1", b"nan", b"1_0", b"", b"86400001", b"9" * 400])
 def test_an_invalid_deadline_is_rejected(value: bytes) -> None:
     with pytest.raises(BadRequestError, match="milliseconds above 0"):
         read_timeout_ms({b"x-request-timeout-ms": value})

@@ -13,47 +13,13 @@ from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import parse_request
 from deployments.http.request_body import MAX_UNPACKING_RATIO, read_body
 from deployments.http.signature import (
-    MAX_TIMEOUT_MS,
-    MAX_TIMEOUT_US,
     JsonGuard,
     PriorityLevels,
     Signature,
     body_limit_bytes,
-    check_timeout_ms,
-    check_timeout_us,
     claimed_rows,
 )
 from deployments.models.base import TensorSpec
-
-
-@pytest.mark.parametrize("value", [1, 0.5, MAX_TIMEOUT_MS])
-def test_a_valid_deadline_is_returned(value: float) -> None:
-    assert check_timeout_ms(value, "it") == value
-
-
-@pytest.mark.parametrize("value", [0, -1, MAX_TIMEOUT_MS + 1, float("nan"), True, "9", None])
-def test_an_invalid_deadline_is_rejected(value: Any) -> None:
-    with pytest.raises(BadRequestError, match="it must be a number of milliseconds above 0"):
-        check_timeout_ms(value, "it")
-
-
-@pytest.mark.parametrize(
-    ("value_us", "value_ms"),
-    [(1, 0.001), (100_000, 100), (0.5, 0.0005), (MAX_TIMEOUT_US, MAX_TIMEOUT_MS), (0, None)],
-)
-def test_tritons_timeout_is_in_microseconds_and_0_is_none(
-    value_us: float, value_ms: float | None
-) -> None:
-    assert check_timeout_us(value_us, "it") == value_ms
-
-
-@pytest.mark.parametrize("value", [-1, MAX_TIMEOUT_US + 1, float("nan"), True, "9", None])
-def test_an_invalid_timeout_is_rejected(value: Any) -> None:
-    with pytest.raises(
-        BadRequestError, match=r"it must be a number of microseconds from 0 \(none\)"
-    ):
-        check_timeout_us(value, "it")
-
 
 LEVELS = st.builds(PriorityLevels, st.integers(1, 100))
 
@@ -70,13 +36,6 @@ def test_of_two_priorities_the_higher_one_applies(levels: PriorityLevels, data: 
     one, other = data.draw(st.tuples(*[st.integers(0, levels.levels)] * 2))
     named = [levels.steps(level) for level in (one, other) if level]
     assert levels.steps(one, other) == max(named, default=levels.steps(0))
-
-
-@pytest.mark.parametrize("value", [4, -1, True, 1.0, "1", None])
-def test_another_priority_is_rejected(value: Any) -> None:
-    allowed = r"it must be from 1 \(highest\) to 3 \(lowest\), or 0 for the default, 3; not "
-    with pytest.raises(BadRequestError, match=allowed):
-        PriorityLevels(3).check(value, "it")
 
 
 DIGITS = (TensorSpec("pixels", "FP32", (64,)),)

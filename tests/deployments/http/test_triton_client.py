@@ -182,33 +182,6 @@ async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -
         await ask("infer", "shouts", inputs(), priority=5)
 
 
-async def test_invalid_utf8_is_returned_as_binary_only(ask: Asker) -> None:
-    given = inputs()
-    given[3].set_data_from_numpy(np.array([[b"\xff", b"a"]] * 2, object))
-    result = await ask("infer", "shouts", given)
-    assert result.as_numpy("text").tolist() == [[b"\xff", b"A"]] * 2
-    with pytest.raises(InferenceServerException, match="'text' is not valid UTF-8") as caught:
-        await ask("infer", "shouts", given, outputs=wanted(binary=False))
-    assert caught.value.status() == "400"
-
-
-async def test_the_clients_metadata_and_health_calls_work(ask: Asker) -> None:
-    assert await ask("is_server_live")
-    assert await ask("is_server_ready")
-    assert await ask("is_model_ready", "shouts", "1")
-    assert not await ask("is_model_ready", "other")
-    assert "statistics" in (await ask("get_server_metadata"))["extensions"]
-    metadata = await ask("get_model_metadata", "shouts")
-    assert metadata["inputs"][3] == {"name": "text", "datatype": "BYTES", "shape": [-1, 2]}
-
-
-async def test_the_timeout_is_in_microseconds(ask: Asker) -> None:
-    """As in Triton: 1 is far too little, and 0 is none."""
-    check(await ask("infer", "shouts", inputs(), timeout=0))
-    with pytest.raises(InferenceServerException, match="deadline"):
-        await ask("infer", "shouts", inputs(), timeout=1)
-
-
 async def test_the_clients_calls_for_configuration_and_statistics_work(ask: Asker) -> None:
     """What perf_analyzer asks before and after it sends its load."""
     config = await ask("get_model_config", "shouts", "1")
@@ -232,31 +205,6 @@ async def test_the_clients_calls_for_configuration_and_statistics_work(ask: Aske
         assert (batches["batch_size"], batches["compute_infer"]["count"]) == (2, 3)
     (entry,) = await ask("get_model_repository_index")
     assert entry == {"name": "shouts", "version": "1", "state": "READY", "reason": ""}
-
-
-async def test_what_clients_cannot_have_is_named(ask: Asker) -> None:
-    for call in (
-        ("register_system_shared_memory", "region", "/key", 8),
-        ("get_cuda_shared_memory_status",),
-    ):
-        with pytest.raises(InferenceServerException, match="shared memory is not supported"):
-            await ask(*call)
-    with pytest.raises(InferenceServerException, match="cannot be loaded or unloaded by clients"):
-        await ask("load_model", "shouts")
-
-
-async def test_unsupported_features_are_rejected_not_ignored(ask: Asker) -> None:
-    classes = [triton.InferRequestedOutput("single", class_count=2)]
-    with pytest.raises(InferenceServerException, match="classification is not supported"):
-        await ask("infer", "shouts", inputs(), outputs=classes)
-    shared = inputs()
-    shared[0].set_shared_memory("region", 8)
-    with pytest.raises(InferenceServerException, match="shared memory is not supported"):
-        await ask("infer", "shouts", shared)
-    output = triton.InferRequestedOutput("single")
-    output.set_shared_memory("region", 8)
-    with pytest.raises(InferenceServerException, match="shared memory is not supported"):
-        await ask("infer", "shouts", inputs(), outputs=[output])
 
 
 @pytest.mark.parametrize("binary", [True, False])
