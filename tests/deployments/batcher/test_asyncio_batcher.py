@@ -347,18 +347,6 @@ async def test_a_request_whose_client_leaves_while_it_waits_is_not_computed() ->
     assert model.batches == [[1], [3]]
 
 
-async def test_the_batcher_goes_on_after_every_request_of_a_running_batch_was_cancelled() -> None:
-    model = Squares()
-    model.gate.clear()
-    async with running(model) as batcher:
-        leaver = ask(batcher, 1)
-        await until_busy(batcher)
-        leaver.cancel()
-        await asyncio.gather(leaver, return_exceptions=True)
-        model.gate.set()
-        assert (await ask(batcher, 4))["y"].tolist() == [16]
-
-
 async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> None:
     model = Squares()
     model.gate.clear()

@@ -67,12 +67,6 @@ def test_a_request_was_never_readable_before_the_time_that_the_meter_says(
         assert since_s >= loop.polls_s[max(0, polls - 1)] - 3e-6 or since_s >= readable_s - 3e-6
 
 
-def test_what_arrives_at_an_idle_loop_is_read_at_once() -> None:
-    loop = VirtualLoop()
-    found = drive(loop, meter_on(loop), [(0.1 * i, 0.001) for i in range(1, 9)], 1.0)
-    assert all(since_s == readable_s for readable_s, since_s in found)
-
-
 def test_what_arrives_in_a_long_iteration_has_waited_since_it_began() -> None:
     loop = VirtualLoop()
     meter = meter_on(loop)

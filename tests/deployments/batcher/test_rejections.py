@@ -46,6 +46,7 @@ def test_a_refusal_says_whether_another_replica_may_help(
     assert type(answer) is error
     assert says in str(answer)
     assert getattr(rows, counter) == 3
+    assert (rows.refused_too_late, rows.pruned) == (3 - rows.refused, 0)
 
 
 def test_what_is_rejected_unparsed_counts_as_offered_load() -> None:
