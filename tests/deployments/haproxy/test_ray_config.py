@@ -187,13 +187,6 @@ def test_a_path_is_unknown_only_once_there_are_routes(tmp_path: Path) -> None:
     assert (unknown in started, retry in started) == (True, False)
 
 
-@pytest.mark.parametrize(("servers", "has_routes"), [(None, False), ([], True), ([1], True)])
-def test_a_configuration_without_an_application_has_no_routes(
-    tmp_path: Path, servers: list[int] | None, has_routes: bool
-) -> None:
-    assert parse(ray_config(tmp_path, "*", PORTS, servers)).has_routes is has_routes
-
-
 @pytest.mark.parametrize(
     ("default", "own"),
     [

@@ -15,7 +15,6 @@ from deployments.haproxy.refusals import (
     FULL,
     LARGEST_BODY_BYTES,
     LIMIT_HEADER,
-    UNLIMITED,
     Balancers,
     host_of,
     limit_header,
@@ -24,11 +23,6 @@ from deployments.haproxy.refusals import (
 from tests.support.lone_haproxy import haproxy
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
-
-
-def test_the_header_says_the_limit() -> None:
-    assert limit_header(7) == (LIMIT_HEADER, b"7")
-    assert limit_header(None) == (LIMIT_HEADER, b"%d" % UNLIMITED)
 
 
 def test_each_backend_has_variables_of_its_own() -> None:

@@ -72,11 +72,6 @@ def test_the_traits_of_a_model_are_read_from_its_class(
     assert read_traits(config_of("my_net:Net").args.model) == traits
 
 
-@pytest.mark.parametrize(("name", "row_bytes"), [("digits", 256), ("emulated", 4)])
-def test_the_bundled_models_declare_theirs(name: str, row_bytes: int) -> None:
-    assert read_traits(config_of(name).args.model) == RequestTraits(row_bytes)
-
-
 def test_the_buffer_fits_one_row_and_is_never_small() -> None:
     config = config_of("digits")
     assert buffer_bytes(config, RequestTraits(256)) == MIN_BUFFER_BYTES
