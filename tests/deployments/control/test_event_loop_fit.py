@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from deployments.batcher.event_loop_meter import EventLoopCounts, IterationSums
 from deployments.control.event_loop_fit import EventLoopFit
 from policy.event_loop import EventLoopCosts
-from policy.profile import Profile
 from tests.support.event_loop_counts import event_loop_counts
 
 REQUEST_MS, BATCH_MS, REFUSE_MS = 0.08, 0.2, 0.012
@@ -180,25 +179,6 @@ def test_a_neighbor_that_ended_is_forgotten_within_a_minute() -> None:
     fit = fitted([*varied(30, slowdown=3.0), *varied(60)])
     assert fit.slowdown == pytest.approx(1.0, abs=0.01)
     assert not fit.shares_cores
-
-
-@pytest.mark.parametrize(
-    ("request_ms", "batches", "expected"),
-    [
-        (0.2, 1000, "device"),
-        (0.2, 100, "event_loop"),
-        (0.6, 1000, "event_loop"),
-        (0.05, 62, "device"),
-    ],
-)
-def test_the_batch_size_in_use_decides_which_stage_is_slower(
-    request_ms: float, batches: int, expected: str
-) -> None:
-    """A full batch of 16 costs the device 0.125 ms a request, a batch of one 0.5 ms."""
-    costs = EventLoopCosts(request_ms, 0.0, shares_cpu=False)
-    profile = Profile("m", "d", 0.4 + 0.1 * np.arange(1, 17), event_loop=costs)
-    fit = fitted([second(1000, batches)])
-    assert profile.bottleneck(1000.0, fit.mean_batch_size) == expected
 
 
 def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu() -> None:

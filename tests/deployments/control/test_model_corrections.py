@@ -138,13 +138,6 @@ def test_the_event_loop_is_measured_even_while_a_refit_of_the_latency_rests() ->
     assert revised_at[1][1]
 
 
-def test_a_profile_without_an_event_loop_has_none_until_there_is_data() -> None:
-    corrections = ModelCorrections(PROFILE)
-    corrections.observe(seen(), 0.01)
-    assert corrections.newest_profile is corrections.profile
-    assert corrections.profile.event_loop is None
-
-
 def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
     corrections = ModelCorrections(PROFILE)
     assert not corrections.update_index_of_dispersion()

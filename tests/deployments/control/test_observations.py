@@ -158,17 +158,3 @@ def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> 
     seen = observer.take([])
     assert seen.event_loop is not None
     assert (seen.event_loop.batches, seen.event_loop.busy_s) == (2, pytest.approx(0.005, abs=1e-5))
-
-
-def test_batches_are_counted_by_the_meter_of_the_event_loop_and_handed_over_with_the_rest() -> None:
-    loop = VirtualLoop()
-    meter = EventLoopMeter(loop.call_soon, loop.call_later)
-    observer = ReplicaObserver(SLA, meter)
-    meter.request_read(0.0)
-    observer.batch_ended(BatchRecord(1, StartReason.FULL, 0, 0.0, 0.01, None, False))
-    seen = observer.take([], shares_cpu=True)
-    assert seen.event_loop is not None
-    assert (seen.event_loop.requests, seen.event_loop.batches, seen.shares_cpu) == (1, 1, True)
-    again = observer.take([])
-    assert again.event_loop is not None
-    assert (again.event_loop.requests, again.event_loop.batches, again.shares_cpu) == (0, 0, False)

@@ -53,23 +53,6 @@ async def test_predicts_nothing_without_load_or_near_the_capacity(
     assert await predicted_ms(core) == {}
 
 
-def table_policy(max_batch_size: int) -> BatchingPolicy:
-    """Return a policy that is no control limit."""
-    actions = (0, *range(1, max_batch_size - 1), max_batch_size - 2, max_batch_size)
-    policy = BatchingPolicy(actions, None)
-    limit = BatchingPolicy.from_control_limit(policy.control_limit, max_batch_size)
-    assert policy.actions != limit.actions
-    return policy
-
-
-async def test_predicts_a_policy_that_is_no_control_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = table_policy(4)
-    evaluation = evaluate(PROFILE, policy, 100.0)
-    expected_ms = {f"{p:g}": evaluation.response_percentile_ms(p) for p in (50.0, 95.0, 99.0)}
-    predictions_ms = await predicted_ms(core_at(100.0, policy, monkeypatch))
-    assert predictions_ms == pytest.approx(expected_ms, rel=1e-6)
-
-
 async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
