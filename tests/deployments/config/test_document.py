@@ -112,50 +112,22 @@ def test_the_known_keys_are_those_of_ray_serve(our_model: Any, rays: Any) -> Non
     ("change", "message"),
     [
         (lambda d: d.update(http_option={}), "http_option: unknown key; did you mean http_options"),
-        (lambda d: d["http_options"].update(prt=1), "http_options.prt: unknown key; did you mean"),
-        (
-            lambda d: application(d).update(rout_prefix="/"),
-            f"{APPLICATION}.rout_prefix: unknown key; did you mean route_prefix?",
-        ),
-        (
-            lambda d: replica(d).update(autoscale_config={}),
-            f"{REPLICA}.autoscale_config: unknown key; did you mean autoscaling_config?",
-        ),
-        (
-            lambda d: scaling(d).update(min_replica=1),
-            f"{SCALING}.min_replica: unknown key; did you mean min_replicas?",
-        ),
         (
             lambda d: replica(d)["user_config"]["sla"].update(percentil=99),
             f"{REPLICA}.user_config.sla.percentil: unknown key; did you mean percentile?",
-        ),
-        (
-            lambda d: scaling(d)["policy"].update(function="x"),
-            f"{SCALING}.policy.function: unknown key",
-        ),
-        (
-            lambda d: replica(d)["ray_actor_options"].update(cpus=1),
-            f"{REPLICA}.ray_actor_options.cpus: unknown key; did you mean num_cpus?",
         ),
         (
             lambda d: replica(d).update(name="Replika"),
             f"{APPLICATION}.deployments: must have one entry, with the name Replica, not 'Replika'",
         ),
         (lambda d: application(d).update(deployments=[]), "with the name Replica, not none"),
-        (lambda d: application(d).update(deployments=7), "deployments: input should be a valid li"),
         (lambda d: d.update(applications=["a"]), f"{APPLICATION}: must be a mapping, not 'a'"),
-        (
-            lambda d: application(d).update(deployments=[None]),
-            f"{REPLICA}: must be a mapping, not None",
-        ),
         (lambda d: d.update(applications=[]), "none has import_path deployments.application:build"),
         (
             lambda d: application(d).update(import_path="deployments.application:buld"),
             "is deployments.application:buld misspelled?",
         ),
         (lambda d: application(d).update(args={}), f"{APPLICATION}.args.model: is required"),
-        (lambda d: scaling(d).update(max_replicas=0), f"{SCALING}.max_replicas: input should be"),
-        (lambda d: scaling(d).update(max_replicas=1.5), f"{SCALING}.max_replicas: input should be"),
         (
             lambda d: scaling(d).update(min_replicas=3),
             f"{SCALING}.min_replicas: must be at most max_replicas, 2, not 3",
@@ -177,10 +149,6 @@ def test_the_known_keys_are_those_of_ray_serve(our_model: Any, rays: Any) -> Non
         (
             lambda d: replica(d)["user_config"]["sla"].pop("percentile"),
             f"{REPLICA}.user_config.sla: is required, with response_time_ms and percentile",
-        ),
-        (
-            lambda d: replica(d).pop("autoscaling_config") and replica(d).update(num_replicas=0),
-            f"{REPLICA}.num_replicas: input should be greater than or equal to 1, not 0",
         ),
     ],
 )
@@ -236,23 +204,13 @@ def test_the_line_is_that_of_the_wrong_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("num_cpus", "two", "valid number, not 'two'"),
-        ("num_cpus", None, "valid number, not None"),
-        ("num_cpus", True, "valid number, not True"),
         ("num_cpus", math.nan, "finite number, not nan"),
         ("num_gpus", -1, "greater than or equal to 0, not -1"),
-        ("memory", "16Gi", "valid number, not '16Gi'"),
-        ("port", 8000.5, "valid integer, not 8000.5"),
-        ("port", True, "valid integer, not True"),
         ("port", 70000, "less than or equal to 65535, not 70000"),
-        ("host", 5, "valid string, not 5"),
         ("host", "foo bar", "must be an address or a host's name, not 'foo bar'"),
         ("name", "", "at least 1 character, not ''"),
         ("route_prefix", "digits", "must be / or begin with / .* not 'digits'"),
         ("route_prefix", "/digits/", "must be / or begin with / .* not '/digits/'"),
-        ("import_path", ["a"], r"valid string, not \['a'\]"),
-        ("runtime_env", {"working_dir": 5}, "working_dir: input should be a valid string, not 5"),
-        ("user_config", [1], r"valid dictionary, not \[1\]"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_told_in_one_line(
