@@ -101,22 +101,6 @@ async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
     assert seen == [4, 5]
 
 
-async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
-    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
-
-        def values():
-            for value in range(6):
-                if value == 2:
-                    pipeline.core.lose_stage(0, "no weights")
-                if value == 4:
-                    pipeline.core.stages[0].lost = None
-                yield value
-
-        seen = [y async for y in pipeline.stream(values(), in_flight=1)]
-        assert [y for y in seen if not isinstance(y, DeviceError)] == [3, 4, 7, 8]
-        assert all(isinstance(y, DeviceError) for y in seen[2:4])
-
-
 async def test_two_streams_share_a_small_pipeline():
     async def collect(pipeline, values):
         return [y async for y in pipeline.stream(values, in_flight=4)]
@@ -155,18 +139,6 @@ async def test_a_cancelled_request_leaves_its_place():
         assert gone.cancelled()
         await pipeline.drain()
     assert gate.begun == [0, 2]
-
-
-async def test_the_sla_refuses_at_the_front_without_waiting():
-    gate = Gate()
-    profile = Profile("gate", "test", latency_ms=[40_000.0])
-    stage = Stage(gate, place="thread", profile=profile)
-    async with Pipeline([stage], sla=ServiceLevelObjective(100_000.0, 99.0)) as pipeline:
-        flows = [pipeline.submit(value) for value in range(2)]
-        with pytest.raises(BusyError, match="stage 'gate' is too busy"):
-            pipeline.submit(2)
-        gate.open.set()
-        assert [await pipeline.result(flow) for flow in flows] == [0, 1]
 
 
 async def test_another_sla_holds_for_the_requests_to_come():
@@ -235,15 +207,6 @@ async def test_a_thread_survives_system_exit():
             await pipeline.predict(1)
         with pytest.raises(StageError, match="SystemExit"):
             await pipeline.predict(2)
-
-
-async def test_the_times_of_the_stages():
-    steps = [Stage(Scale, place="thread"), Stage(shift, place="loop")]
-    async with Pipeline(steps) as pipeline:
-        flow = pipeline.submit(1, record_times=True)
-        assert await pipeline.result(flow) == 5
-    assert [name for name, _, _ in flow.stage_times] == ["scale", "shift"]
-    assert all(wait_ms >= 0 and service_ms >= 0 for _, wait_ms, service_ms in flow.stage_times)
 
 
 @pytest.mark.slow

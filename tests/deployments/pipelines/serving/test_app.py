@@ -75,14 +75,6 @@ async def test_all_rows_of_a_refused_request_are_load(client, service):
     assert (core.offered, core.refused) == (50, 48)
 
 
-async def test_many_clients_share_batches_and_get_their_own_answers(client, service):
-    answers = await asyncio.gather(*(client.post(INFER, json=body([v, 0, 0])) for v in range(40)))
-    assert [answer.json()["outputs"][0]["data"][0] for answer in answers] == [
-        4 * v for v in range(40)
-    ]
-    assert service.pipeline.core.stages[0].batches < 40
-
-
 async def test_the_times_of_the_stages_when_asked_for(client):
     headers = {"X-Sojourn-Stage-Times": "true"}
     answer = (await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]), headers=headers)).json()
@@ -162,17 +154,6 @@ async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
         parse_user_config({"sla": {"response_time_ms": 0.5}, "limits": {"late": "serve"}})
     )
     assert (await client.post(INFER, json=body([1, 2, 3]))).status_code == 200
-
-
-async def test_a_pipeline_without_room_answers_503():
-    service = make_service(expert={"max_pending": 1})
-    await service.start()
-    transport = httpx.ASGITransport(PipelineApp(service, "0"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        answer = await client.post(INFER, json=body([1, 1, 1], [2, 2, 2]))
-        assert answer.status_code == 503
-        assert not service.pipeline.core.open
-    await service.close()
 
 
 async def test_outputs_that_are_not_those_of_the_config(client):
