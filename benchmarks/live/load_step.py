@@ -11,70 +11,50 @@ import os
 import signal
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
 from matplotlib.figure import Figure
 
-from benchmarks.arguments import json_option, plot_option
-from benchmarks.inputs import EMULATED_P4_CONFIG
-from benchmarks.live.local_service import (
+from benchmarks.arguments import json_option, plot_option, print_result
+from benchmarks.local_service import (
+    LocalService,
     ReplicaWatcher,
+    emulated_p4_document,
     get_json,
     load_test,
     running_replicas,
     running_service,
 )
-from sojourn.output import print_json
 
 PORT = 8124
 LOW_PER_S, HIGH_PER_S = 40, 100
 STEPS_S = (30, 80, 60)
 KILL_AT_S = 80.0
 WATCH_EVERY_S = 0.25
-#: Longer lists are left to --json.
-MAX_ENTRIES_SHOWN = 9
+
+#: Seconds since the first request, and how many replicas ran then.
+Timeline = list[tuple[float, int]]
 
 
-def offered_rows(url: str) -> int:
-    """Return how many rows the replica has been offered so far."""
-    return int(get_json(f"{url}/sojourn/policy")["rows"]["offered"])
+def kill_a_replica(service: LocalService) -> tuple[float, float]:
+    """Kill one of two replicas `KILL_AT_S` after the first request.
 
-
-class KillingWatcher(ReplicaWatcher):
-    """Counts the running replicas from the first request on, and kills one at `KILL_AT_S`.
-
-    Attributes
-    ----------
-    killed_s : float or None
-        When a replica was killed, in seconds since the first request.
+    Returns
+    -------
+    first_s, killed_s : float
+        The times of the first request and of the kill, by ``time.monotonic``.
     """
-
-    def __init__(self, url: str, dashboard: str) -> None:
-        super().__init__(dashboard, WATCH_EVERY_S)
-        self.killed_s: float | None = None
-        self._url = url
-        self._started_s = 0.0
-
-    def run(self) -> None:
-        """Wait for the first request, then count until `end`."""
-        while not offered_rows(self._url) and not self.ended.wait(0.1):
-            pass
-        self._started_s = time.monotonic()
-        super().run()
-
-    def observe(self, now_s: float, replicas: dict[str, int]) -> None:
-        """Kill a replica when it is time and another one can take over."""
-        since_start_s = now_s - self._started_s
-        if self.killed_s is None and since_start_s >= KILL_AT_S and len(replicas) > 1:
-            os.kill(next(iter(replicas.values())), signal.SIGKILL)
-            self.killed_s = since_start_s
-
-    @property
-    def timeline(self) -> list[tuple[float, int]]:
-        """Seconds since the first request, and the replicas that ran then."""
-        return [(at_s - self._started_s, count) for at_s, count in self.counts]
+    while not get_json(f"{service.url}/sojourn/policy")["rows"]["offered"]:
+        time.sleep(0.1)
+    first_s = time.monotonic()
+    time.sleep(KILL_AT_S)
+    while len(replicas := running_replicas(service.dashboard)) < 2:
+        time.sleep(0.1)
+    os.kill(next(iter(replicas.values())), signal.SIGKILL)
+    return first_s, time.monotonic()
 
 
 def send_step(url: str, out: str) -> tuple[dict[str, Any], list[dict[str, float]]]:
@@ -91,7 +71,11 @@ def send_step(url: str, out: str) -> tuple[dict[str, Any], list[dict[str, float]
 
 
 def draw(
-    path: Path, seconds: list[dict[str, float]], watcher: KillingWatcher, sla_ms: float
+    path: Path,
+    seconds: list[dict[str, float]],
+    timeline: Timeline,
+    killed_s: float,
+    sla_ms: float,
 ) -> None:
     """Draw arrivals, replicas and the 99th percentile, second by second."""
     figure = Figure(figsize=(9, 5), layout="constrained", dpi=120)
@@ -100,7 +84,7 @@ def draw(
     load.fill_between(time_s, [row["sent"] for row in seconds], step="mid", color="#56B4E9")
     load.set_ylabel("requests/s")
     load.set_ylim(bottom=0)
-    replicas.step(*zip(*watcher.timeline, strict=True), where="post", color="#222222", linewidth=2)
+    replicas.step(*zip(*timeline, strict=True), where="post", color="#222222", linewidth=2)
     replicas.set_ylabel("replicas")
     replicas.set_yticks([0, 1, 2, 3])
     replicas.set_ylim(0, 3.2)
@@ -111,24 +95,21 @@ def draw(
     response.set_xlabel("seconds")
     response.set_xlim(0, sum(STEPS_S))
     response.legend(loc="upper right", ncols=2)
-    if watcher.killed_s is not None:
-        for axes in (load, replicas, response):
-            axes.axvline(watcher.killed_s, color="#999999", linestyle=":")
-        load.annotate("a replica is killed", (watcher.killed_s + 1, 5), color="#444444")
+    load.annotate("a replica is killed", (killed_s + 1, 5), color="#444444")
     for axes in (load, replicas, response):
+        axes.axvline(killed_s, color="#999999", linestyle=":")
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 
 
-def two_again_s(watcher: KillingWatcher) -> float | None:
+def two_again_s(timeline: Timeline, killed_s: float) -> float | None:
     """Return how long after the kill Ray Serve, having noticed it, counts two replicas again."""
-    assert watcher.killed_s is not None
     noticed = False
-    for at_s, count in watcher.timeline:
-        if at_s > watcher.killed_s:
+    for at_s, count in timeline:
+        if at_s > killed_s:
             noticed = noticed or count < 2
             if noticed and count == 2:
-                return at_s - watcher.killed_s
+                return at_s - killed_s
     return None
 
 
@@ -138,41 +119,41 @@ def two_again_s(watcher: KillingWatcher) -> float | None:
 def main(plot_file: Path | None, as_json: bool) -> None:
     """Serve a load step with real replicas, one of which is killed on the way."""
     with (
-        running_service(EMULATED_P4_CONFIG, PORT) as summary,
+        running_service(emulated_p4_document(), PORT) as service,
         tempfile.TemporaryDirectory() as out,
+        ThreadPoolExecutor(1) as pool,
     ):
-        watcher = KillingWatcher(summary["url"], summary["dashboard"])
+        watcher = ReplicaWatcher(service.dashboard, WATCH_EVERY_S)
         watcher.start()
-        report, seconds = send_step(summary["url"], out)
-        while len(running_replicas(summary["dashboard"])) > 1:
+        sending = pool.submit(send_step, service.url, out)
+        first_s, killed_at_s = kill_a_replica(service)
+        report, seconds = sending.result()
+        while len(running_replicas(service.dashboard)) > 1:
             time.sleep(0.5)
         time.sleep(1)
         watcher.end()
-    assert watcher.killed_s is not None
+    killed_s = killed_at_s - first_s
+    timeline = [(at_s - first_s, count) for at_s, count in watcher.counts if at_s >= first_s]
     if plot_file is not None:
-        draw(plot_file, seconds, watcher, report["sla"]["response_time_ms"])
-    counts = [count for _, count in watcher.counts]
-    around_kill = range(int(watcher.killed_s) - 2, int(watcher.killed_s) + 11)
-    result = {
-        "replicas": [n for n, before in zip(counts, [0, *counts], strict=False) if n != before],
-        "killed_s": watcher.killed_s,
-        "two_again_s": two_again_s(watcher),
-        "requests": report["requests"],
-        "wrong_answers": report["wrong_answers"],
-        "lost": report["lost"],
-        "failed": report["failed"],
-        "failed_after_kill": sum(
-            row["failed"] for row in seconds if int(row["second"]) in around_kill
-        ),
-        "p99_ms_by_step": [step["response_percentiles_ms"]["99"] for step in report["by_step"]],
-        "share_within_sla_by_second": [row["within_sla_share"] for row in seconds],
-    }
-    if as_json:
-        print_json(result)
-        return
-    for name, value in result.items():
-        if not isinstance(value, list) or len(value) <= MAX_ENTRIES_SHOWN:
-            print(f"{name:20} {value}")
+        draw(plot_file, seconds, timeline, killed_s, report["sla"]["response_time_ms"])
+    counts = [count for _, count in timeline]
+    level = report["sla"]["percentile"] / 100
+    print_result(
+        {
+            "replicas": ", ".join(
+                str(n) for n, before in zip(counts, [0, *counts], strict=False) if n != before
+            ),
+            "killed_s": killed_s,
+            "two_again_s": two_again_s(timeline, killed_s),
+            "requests": report["requests"],
+            "wrong_answers": report["wrong_answers"],
+            "lost": report["lost"],
+            "failed": report["failed"],
+            "seconds_outside_sla": sum(row["within_sla_share"] < level for row in seconds),
+            "p99_ms_by_step": [step["response_percentiles_ms"]["99"] for step in report["by_step"]],
+        },
+        as_json,
+    )
 
 
 if __name__ == "__main__":

@@ -10,19 +10,16 @@ replica, and Poisson arrivals come at 1.05, 1.5, 4 and 10 times what is possible
 when each request was due. HAProxy tries a refused request up to five more times.
 """
 
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import yaml
 
-from benchmarks.arguments import json_option, quick_option
+from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.inputs import GOOGLENET_P4
-from benchmarks.live.local_service import get_json, running_service
+from benchmarks.local_service import get_json, running_service, service_document
 from benchmarks.peers.open_loop import REFUSALS, open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from loadtests.records import Outcome
@@ -32,7 +29,7 @@ from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
-from sojourn.output import print_json, say
+from sojourn.output import say
 
 PORT = 8126
 MAX_POSSIBLE_PER_S = 100.0
@@ -105,32 +102,14 @@ def possible_per_s(profile: Profile, at_replica: ServiceLevelObjective) -> float
 
 def config_of(profile: Profile, sla: ServiceLevelObjective) -> dict[str, Any]:
     """Return the config of one replica with an emulated device."""
-    replica = {
-        "name": "Replica",
-        "num_replicas": 1,
-        "ray_actor_options": {"num_cpus": 1},
-        "user_config": {
-            "sla": {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}
-        },
-    }
     model = {
         "name": "emulated",
         "import_path": "deployments.models.emulated:Emulated",
         "max_batch_size": profile.max_batch_size,
         "options": {"profile": profile.to_dict()},
     }
-    application = {
-        "name": "emulated",
-        "route_prefix": "/",
-        "import_path": "deployments.application:build",
-        "args": {"model": model},
-        "deployments": [replica],
-    }
-    return {
-        "proxy_location": "EveryNode",
-        "http_options": {"host": "127.0.0.1", "port": PORT},
-        "applications": [application],
-    }
+    goal = {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}
+    return service_document(model, {"sla": goal}, PORT)
 
 
 def measure(
@@ -180,13 +159,10 @@ def measure_shape(
     sla = ServiceLevelObjective(slower * response_time_ms, PERCENTILE)
     possible = possible_per_s(profile, sla.after(round_trip_ms))
     rows = []
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        yaml.safe_dump(config_of(profile, sla), config)
-        config.flush()
-        with running_service(Path(config.name), PORT) as summary:
-            for factor in FACTORS:
-                rows.append(measure(shape, sla, possible, factor, run_s, summary["url"]))
-                say(f"overload: {shape}, {factor:g}x: {rows[-1].in_time_of_possible:.2f}")
+    with running_service(config_of(profile, sla), PORT) as service:
+        for factor in FACTORS:
+            rows.append(measure(shape, sla, possible, factor, run_s, service.url))
+            say(f"overload: {shape}, {factor:g}x: {rows[-1].in_time_of_possible:.2f}")
     return rows
 
 
@@ -201,19 +177,7 @@ def main(quick: bool, as_json: bool) -> None:
         for shape, latency_ms, response_time_ms in SHAPES
         for row in measure_shape(shape, latency_ms, response_time_ms, run_s)
     ]
-    if as_json:
-        print_json({"rows": [asdict(row) for row in rows]})
-        return
-    print(f"{'device':16}{'SLA ms':>7}{'possible/s':>11}{'load':>7}{'of possible':>12}", end="")
-    print(f"{'in time':>9}{'refused':>9}{'late':>7}{'late by replica':>16}", end="")
-    print(f"{'p50 ms':>8}{'p99 ms':>8}{'lost':>6}")
-    for row in rows:
-        print(
-            f"{row.shape:16}{row.response_time_ms:7.0f}{row.possible_per_s:11.0f}"
-            f"{f'{row.factor:g}x':>7}{row.in_time_of_possible:12.2f}{row.in_time_share:9.1%}"
-            f"{row.refused_share:9.1%}{row.late_share:7.1%}{row.replica_late_share:16.1%}"
-            f"{row.p50_ms:8.1f}{row.p99_ms:8.1f}{row.lost:6}"
-        )
+    print_result({"rows": [asdict(row) for row in rows]}, as_json)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,46 @@
 """Compare the simulator with a real fleet on the same trace.
 
-    python -m benchmarks.live.parity [--minutes 10] [--scale 7] [--trace CSV] [--begin-h H]
-        [--hours H] [--json] [--plot FILE]
+    python -m benchmarks.live.parity [--trace CSV] [--hours H] [--minutes 10] [--scale 7] [--json]
+        [--plot FILE]
 
-An hour of arrivals (configs/traces), or hours of another trace, is compressed into `--minutes`.
-Locust sends it to `sojourn serve` with the emulated device of configs/emulated-p4.yaml, behind real
-Ray Serve, HAProxy and autoscaler. The same requests per second then go through the simulator, with
-five seeds and the start time that the real replicas took. The replicas over time and the
+The first hours of a trace (by default the one in configs/traces) are compressed into `--minutes`.
+Locust sends them to `sojourn serve` with the emulated device of configs/emulated-p4.yaml, behind
+real Ray Serve, HAProxy and autoscaler. The same requests per second then go through the simulator,
+with five seeds and the start time that the real replicas took. The replicas over time and the
 percentiles are compared. Takes a little longer than `--minutes`.
 """
 
 import csv
-import math
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from autoscaler.history.traces import load_trace
-from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
-from benchmarks.arguments import json_option, plot_option
-from benchmarks.inputs import AZURE_CONVERSATION_TRACE, EMULATED_P4_CONFIG
-from benchmarks.live.local_service import ReplicaWatcher, get_json, load_test, running_service
-from deployments.config.document import load_service_config
+from benchmarks.arguments import json_option, plot_option, print_result
+from benchmarks.inputs import AZURE_CONVERSATION_TRACE
+from benchmarks.local_service import (
+    ReplicaWatcher,
+    emulated_p4_document,
+    get_json,
+    load_test,
+    running_service,
+)
+from deployments.config.user_config import AutoscalerConfig
 from deployments.models.loading import load_model
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from sojourn.output import print_json, print_table
 
 PORT = 8126
 MAX_REPLICAS = 8
@@ -48,17 +50,6 @@ SEEDS = (1, 2, 3, 4, 5)
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The figures of one run, real or simulated; percentiles are by name, such as "99"."""
-
-    service_level: float
-    replica_hours: float
-    most_replicas: int
-    scalings: int
-    percentiles_ms: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,99 +62,91 @@ class Measured:
         Running replicas.
     in_time : FloatArray, shape (seconds,)
         Fraction of each second's requests answered in time.
-    outcome : Outcome
+    service_level : float
+    percentiles_ms : list of float
+        Of the response time, by `PERCENTILES`.
     start_time_s : float
         How long a replica took to start, as the autoscaler measured it.
     """
 
     ready: FloatArray
     in_time: FloatArray
-    outcome: Outcome
+    service_level: float
+    percentiles_ms: list[float]
     start_time_s: float
 
 
-def compressed(trace: Path, begin_h: float, hours: float, minutes: int, scale: float) -> IntArray:
-    """Compress `hours` of a trace into `minutes`, with `scale` times the requests.
+def compressed(trace: Path, hours: float, minutes: int, scale: float) -> IntArray:
+    """Compress the first `hours` of a trace into `minutes`, with `scale` times the requests.
 
     Returns
     -------
     IntArray, shape (seconds,)
         Requests of each second.
     """
-    begin = int(3600 * begin_h)
-    counts = load_trace(trace)[begin : begin + int(3600 * hours)]
+    counts = load_trace(trace)[: int(3600 * hours)]
     factor = max(1, round(60 * hours / minutes))
     whole = counts[: counts.size // factor * factor]
     summed: IntArray = np.round(scale * whole.reshape(-1, factor).sum(axis=1)).astype(np.int64)
     return summed
 
 
-def write_config(folder: Path) -> Path:
-    """Write the emulated device's config with room for `MAX_REPLICAS` on two cores."""
-    document = yaml.safe_load(EMULATED_P4_CONFIG.read_text())
-    (deployment,) = document["applications"][0]["deployments"]
+def document() -> dict[str, Any]:
+    """Return the emulated device's config with room for `MAX_REPLICAS` on two cores."""
+    content = emulated_p4_document()
+    (deployment,) = content["applications"][0]["deployments"]
     deployment["autoscaling_config"]["max_replicas"] = MAX_REPLICAS
     deployment["ray_actor_options"]["num_cpus"] = 2 / MAX_REPLICAS
     del deployment["user_config"]["autoscaler"]
-    path = folder / "parity.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return content
 
 
-def measure(config: Path, counts: IntArray, folder: Path) -> Measured:
+def measure(content: dict[str, Any], counts: IntArray, folder: Path) -> Measured:
     """Send the requests to the real service and record what it does."""
     trace = folder / "trace.csv"
     rows = "".join(f"{second},{count}\n" for second, count in enumerate(counts))
     trace.write_text(f"second,requests\n{rows}")
-    model = load_service_config(config).args.model.name
-    with running_service(config, PORT) as summary:
-        watcher = ReplicaWatcher(summary["dashboard"], WATCH_EVERY_S)
+    model = content["applications"][0]["args"]["model"]["name"]
+    with running_service(content, PORT) as service:
+        watcher = ReplicaWatcher(service.dashboard, WATCH_EVERY_S)
         watcher.start()
         began_s = time.monotonic()
         options = ["--model", model, "--trace", str(trace), "--out", str(folder)]
         # Lost requests end the load test with an error status; here they are a result.
-        report = load_test(summary["url"], *options, check=False)
+        report = load_test(service.url, *options, check=False)
         took_s = time.monotonic() - began_s
         watcher.end()
-        decisions = get_json(f"{summary['url']}/sojourn/autoscaler")["decisions"]
+        decisions = get_json(f"{service.url}/sojourn/autoscaler")["decisions"]
     with (folder / "seconds.csv").open() as file:
         seconds = list(csv.DictReader(file))
     # The load test ends with the last answer, so the rest of its time was spent starting up.
     first_s = began_s + max(0.0, took_s - counts.size)
     times, numbers = np.array(watcher.counts).T
-    ready = np.interp(first_s + np.arange(counts.size) + 0.5, times, numbers).round()
-    share = np.array([float(row["within_sla_share"] or "nan") for row in seconds])[: counts.size]
     return Measured(
-        ready,
-        share,
-        Outcome(
-            service_level=report["share_within_sla"],
-            replica_hours=float(ready.sum()) / 3600,
-            most_replicas=int(ready.max()),
-            scalings=int(np.count_nonzero(np.diff(ready))),
-            percentiles_ms={
-                f"{p:g}": report["response_percentiles_ms"][f"{p:g}"] for p in PERCENTILES
-            },
-        ),
+        ready=np.interp(first_s + np.arange(counts.size) + 0.5, times, numbers).round(),
+        in_time=np.array([float(row["within_sla_share"] or "nan") for row in seconds])[
+            : counts.size
+        ],
+        service_level=report["share_within_sla"],
+        percentiles_ms=[report["response_percentiles_ms"][f"{p:g}"] for p in PERCENTILES],
         start_time_s=float(decisions[-1]["horizon_s"]),
     )
 
 
-def simulate_all(config: Path, counts: IntArray, start_time_s: float) -> list[Run]:
+def simulate_all(content: dict[str, Any], counts: IntArray, start_time_s: float) -> list[Run]:
     """Send the same requests per second through the simulator, once for each seed."""
-    service = load_service_config(config)
-    model = load_model(service.args.model.import_path, service.args.model.options, "cpu")
-    profile = model.profile()
+    (application,) = content["applications"]
+    model = application["args"]["model"]
+    profile = load_model(model["import_path"], model["options"], "cpu").profile()
     assert isinstance(profile, Profile)
-    sla = service.user_config.sla
-    settings: AutoscalerSettings = service.user_config.autoscaler.settings()
     scenario = Scenario(
         profile=profile,
-        objective=ServiceLevelObjective(sla.response_time_ms, sla.percentile),
+        objective=objective_of(content),
         counts=counts.astype(np.float64),
         start_time=StartTime(start_time_s),
         max_replicas=MAX_REPLICAS,
     )
+    settings = AutoscalerConfig().settings()
     return [
         simulate(
             replace(scenario, seed=seed), SojournAutoscaler(settings, max_replicas=MAX_REPLICAS)
@@ -172,16 +155,25 @@ def simulate_all(config: Path, counts: IntArray, start_time_s: float) -> list[Ru
     ]
 
 
-def outcome_of(run: Run) -> Outcome:
-    """Sum up a simulated run as a real one is summed up."""
-    ready = np.round(run.ready)
-    return Outcome(
-        service_level=run.service_level,
-        replica_hours=float(run.ready.sum()) / 3600,
-        most_replicas=int(ready.max()),
-        scalings=int(np.count_nonzero(np.diff(ready))),
-        percentiles_ms={f"{p:g}": run.response_percentile_ms(p) for p in PERCENTILES},
-    )
+def objective_of(content: dict[str, Any]) -> ServiceLevelObjective:
+    """Return the SLA of the service."""
+    sla = content["applications"][0]["deployments"][0]["user_config"]["sla"]
+    return ServiceLevelObjective(sla["response_time_ms"], sla["percentile"])
+
+
+def row_of(
+    name: str, ready: FloatArray, service_level: float, percentiles_ms: list[float]
+) -> dict[str, Any]:
+    """Return a row of the table: a run, real or simulated."""
+    ready = np.round(ready)
+    return {
+        "run": name,
+        "service_level": service_level,
+        "replica_hours": float(ready.sum()) / 3600,
+        "most_replicas": int(ready.max()),
+        "scalings": int(np.count_nonzero(np.diff(ready))),
+        **{f"p{p:g}_ms": ms for p, ms in zip(PERCENTILES, percentiles_ms, strict=True)},
+    }
 
 
 def draw(path: Path, counts: IntArray, real: Measured, runs: list[Run], sla: float) -> None:
@@ -219,95 +211,41 @@ def draw(path: Path, counts: IntArray, real: Measured, runs: list[Run], sla: flo
     default=AZURE_CONVERSATION_TRACE,
     help="CSV with the header second,requests.  [default: the one in configs/traces]",
 )
-@click.option(
-    "--begin-h",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Hour of the trace to begin at.",
-)
-@click.option(
-    "--hours",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
-    help="Hours of the trace to send.",
-)
-@click.option(
-    "--minutes",
-    type=click.IntRange(2, 60),
-    default=10,
-    show_default=True,
-    help="Minutes to compress them into.",
-)
+@click.option("--hours", type=click.FloatRange(min=0.1), default=1.0, help="Hours of the trace.")
+@click.option("--minutes", type=click.IntRange(2, 60), default=10, help="Minutes they take.")
 @click.option(
     "--scale",
     type=click.FloatRange(min=0, min_open=True),
     default=7.0,
-    show_default=True,
     help="Factor on the number of requests.",
 )
 @plot_option
 @json_option
 def main(
-    trace: Path,
-    begin_h: float,
-    hours: float,
-    minutes: int,
-    scale: float,
-    plot_file: Path | None,
-    as_json: bool,
+    trace: Path, hours: float, minutes: int, scale: float, plot_file: Path | None, as_json: bool
 ) -> None:
     """Compare the simulator with a real fleet on the same trace."""
-    counts = compressed(trace, begin_h, hours, minutes, scale)
+    counts = compressed(trace, hours, minutes, scale)
+    content = document()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        config = write_config(folder)
-        real = measure(config, counts, folder)
-        runs = simulate_all(config, counts, real.start_time_s)
-        sla = load_service_config(config).user_config.sla
+        real = measure(content, counts, Path(name))
+    runs = simulate_all(content, counts, real.start_time_s)
     if plot_file is not None:
-        draw(plot_file, counts, real, runs, sla.percentile)
+        draw(plot_file, counts, real, runs, objective_of(content).percentile)
     apart = [np.abs(np.round(run.ready) - real.ready) for run in runs]
-    result: dict[str, Any] = {
-        "requests": int(counts.sum()),
-        "start_time_s": real.start_time_s,
-        "real": asdict(real.outcome),
-        "simulated": [asdict(outcome_of(run)) for run in runs],
-        "replicas_equal_share": float(np.mean([np.mean(gap == 0) for gap in apart])),
-        "replicas_within_one_share": float(np.mean([np.mean(gap <= 1) for gap in apart])),
-    }
-    if as_json:
-        print_json(result)
-        return
-    outcomes = [("real", real.outcome)] + [
-        (f"simulated, seed {seed}", outcome_of(run)) for seed, run in zip(SEEDS, runs, strict=True)
-    ]
-    print_table(
-        (
-            "run",
-            "in time",
-            "replica-hours",
-            "most",
-            "scalings",
-            *(f"p{p:g} ms" for p in PERCENTILES),
-        ),
-        [
-            (
-                name,
-                f"{100 * one.service_level:.2f}%",
-                f"{one.replica_hours:.2f}",
-                one.most_replicas,
-                one.scalings,
-                *(f"{ms:.0f}" for ms in one.percentiles_ms.values()),
-            )
-            for name, one in outcomes
-        ],
-        title=f"{counts.sum()} requests in {math.ceil(counts.size / 60)} minutes",
-    )
-    click.echo(
-        f"replicas equal in {100 * result['replicas_equal_share']:.0f}% of the seconds, "
-        f"within one in {100 * result['replicas_within_one_share']:.0f}%"
+    rows = [row_of("real", real.ready, real.service_level, real.percentiles_ms)]
+    for seed, run in zip(SEEDS, runs, strict=True):
+        percentiles_ms = [run.response_percentile_ms(p) for p in PERCENTILES]
+        rows.append(row_of(f"seed {seed}", run.ready, run.service_level, percentiles_ms))
+    print_result(
+        {
+            "requests": int(counts.sum()),
+            "start_time_s": real.start_time_s,
+            "replicas_equal_share": float(np.mean([np.mean(gap == 0) for gap in apart])),
+            "replicas_within_one_share": float(np.mean([np.mean(gap <= 1) for gap in apart])),
+            "runs": rows,
+        },
+        as_json,
     )
 
 

@@ -7,23 +7,24 @@ sends it Poisson arrivals at loads of 0.2, 0.5 and 0.8. What Locust measured is 
 `policy.response_time.evaluation` predicts for the policy in force. Takes about five minutes.
 """
 
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from matplotlib.figure import Figure
 
-from benchmarks.arguments import json_option, plot_option, quick_option
-from benchmarks.inputs import EMULATED_P4_CONFIG
-from benchmarks.live.local_service import get_json, load_test, running_service
+from benchmarks.arguments import json_option, plot_option, print_result, quick_option
+from benchmarks.local_service import (
+    emulated_p4_document,
+    get_json,
+    load_test,
+    running_service,
+)
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from sojourn.output import print_json, print_table
 
 PORT = 8124
 LOADS = (0.2, 0.5, 0.8)
@@ -32,7 +33,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 def one_replica_config() -> dict[str, Any]:
     """Return the config for one replica that refuses nobody and minimizes a weighted cost."""
-    document: dict[str, Any] = yaml.safe_load(EMULATED_P4_CONFIG.read_text())
+    document = emulated_p4_document()
     (deployment,) = document["applications"][0]["deployments"]
     deployment["autoscaling_config"]["max_replicas"] = 1
     # More than ever wait at these loads: the prediction is for an unbounded waiting room.
@@ -91,28 +92,11 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
 def main(quick: bool, plot_file: Path | None, as_json: bool) -> None:
     """Compare predicted percentiles with those of a live service."""
     duration_s = 20 if quick else 90
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-        yaml.safe_dump(one_replica_config(), config)
-        config.flush()
-        with running_service(Path(config.name), PORT) as summary:
-            rows = [compare(summary["url"], load, duration_s) for load in LOADS]
+    with running_service(one_replica_config(), PORT) as service:
+        rows = [compare(service.url, load, duration_s) for load in LOADS]
     if plot_file is not None:
         draw(plot_file, rows)
-    if as_json:
-        print_json({"loads": rows})
-        return
-    print_table(
-        ("load", "", *(f"p{p} ms" for p in PERCENTILES)),
-        [
-            (
-                f"{row['load']:g}",
-                kind,
-                *(f"{row[f'{kind}_ms'][str(p)]:.1f}" for p in PERCENTILES),
-            )
-            for row in rows
-            for kind in ("predicted", "measured")
-        ],
-    )
+    print_result({"loads": rows}, as_json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import click
 import httpx
 
-from benchmarks.peers.machine import machine_use
 from benchmarks.peers.protocols import Workload
 from benchmarks.peers.servers import HOST, PORT
 
@@ -51,10 +50,6 @@ class ClosedLoop:
         Other statuses, timeouts, and broken connections.
     checked, wrong : int
         Answers compared with the model's own, and those that differed.
-    others_cores : float
-        Cores that other processes kept busy meanwhile.
-    cpu_us : mapping of str to float
-        CPU time of the server per request, by part (`machine.MachineUse.server_cpu_us`).
     """
 
     connections: int
@@ -64,8 +59,6 @@ class ClosedLoop:
     failed: int
     checked: int
     wrong: int
-    others_cores: float
-    cpu_us: dict[str, float]
 
 
 def check_wrk() -> None:
@@ -85,7 +78,6 @@ class Checker(threading.Thread):
     """A second client, which compares the answers it gets with the model's own."""
 
     workload: Workload
-    port: int
     checked: int = 0
     wrong: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -96,9 +88,7 @@ class Checker(threading.Thread):
     def run(self) -> None:
         """Send requests until `end`."""
         number = 0
-        with httpx.Client(
-            base_url=f"http://{HOST}:{self.port}", timeout=30, trust_env=False
-        ) as client:
+        with httpx.Client(base_url=f"http://{HOST}:{PORT}", timeout=30, trust_env=False) as client:
             while not self._ended.wait(1 / CHECKS_PER_S):
                 number = (number + 1) % len(self.workload.bodies)
                 try:
@@ -119,22 +109,18 @@ class Checker(threading.Thread):
         self.join()
 
 
-def closed_loop(
-    workload: Workload, connections: int, duration_s: int, server_pid: int, port: int = PORT
-) -> ClosedLoop:
+def closed_loop(workload: Workload, connections: int, duration_s: int) -> ClosedLoop:
     """Load the server with `connections` connections for `duration_s` seconds."""
-    checker = Checker(workload, port)
+    checker = Checker(workload)
     checker.start()
     try:
-        return _wrk(workload, connections, duration_s, server_pid, checker)
+        return _wrk(workload, connections, duration_s, checker)
     finally:
         if checker.is_alive():
             checker.end()
 
 
-def _wrk(
-    workload: Workload, connections: int, duration_s: int, server_pid: int, checker: Checker
-) -> ClosedLoop:
+def _wrk(workload: Workload, connections: int, duration_s: int, checker: Checker) -> ClosedLoop:
     bodies = ",\n".join(f"[[{body.decode()}]]" for body in workload.bodies)
     # A tensor of two dimensions ends in "]]", which would close a Lua string in [[...]].
     bodies = bodies.replace("[[{", "[=[{").replace("}]]", "}]=]")
@@ -142,10 +128,9 @@ def _wrk(
         script.write(_SCRIPT % bodies)
         script.flush()
         options = ["-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "10s"]
-        url = f"http://{HOST}:{checker.port}{workload.path}"
+        url = f"http://{HOST}:{PORT}{workload.path}"
         command = ["wrk", *options, "-s", script.name, url]
-        with machine_use(server_pid) as used:
-            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     checker.end()
     found = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", output)
     assert found is not None, output
@@ -158,6 +143,4 @@ def _wrk(
         failed=status + broken,
         checked=checker.checked,
         wrong=checker.wrong,
-        others_cores=used.others_cores,
-        cpu_us=used.server_cpu_us(requests),
     )

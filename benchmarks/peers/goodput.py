@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from benchmarks.peers.machine import machine_use
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED, PERCENTILE
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import Workload
@@ -42,14 +41,11 @@ class Probe:
         Fraction of the requests answered rightly in time.
     wrong : int
         Wrong answers.
-    others_cores : float
-        Cores that other processes kept busy meanwhile.
     """
 
     arrival_rate_per_s: float
     service_level: float
     wrong: int
-    others_cores: float
 
     @property
     def holds(self) -> bool:
@@ -140,16 +136,15 @@ def _probe(
     run_s: float,
     response_time_ms: float = RESPONSE_TIME_MS,
     seed: int = 0,
-    port: int = PORT,
 ) -> Probe:
     arrivals_s = poisson_schedule([Step(run_s, rate_per_s)], seed=seed).arrivals_s
     service_level, wrong = 0.0, 0
     # A server that has died keeps no rate.
-    with machine_use() as used, suppress(ConnectionError):
-        run = open_loop(workload, arrivals_s, port)
+    with suppress(ConnectionError):
+        run = open_loop(workload, arrivals_s, PORT)
         service_level = float(run.in_time(response_time_ms).mean())
         wrong = int((run.outcome == Outcome.WRONG).sum())
-    return Probe(rate_per_s, service_level, wrong, used.others_cores)
+    return Probe(rate_per_s, service_level, wrong)
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float, rounds: int) -> float:

@@ -4,7 +4,7 @@ Each server imports this module in its own virtual environment, so it needs only
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,19 +82,16 @@ class Hosted:
         batch: while the device is busy, requests accumulate anyway.
     response_time_ms : float
         Response time of the model's SLA.
-    options : mapping
-        Keyword arguments of the constructor.
     """
 
     name: str
     import_path: str
     max_wait_ms: int
     response_time_ms: float
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Model:
         """Load the model in this process."""
-        return load_model(self.import_path, self.options, "cpu")
+        return load_model(self.import_path, {}, "cpu")
 
 
 HOSTED = {
@@ -102,7 +99,6 @@ HOSTED = {
     for hosted in (
         Hosted("mlp", "benchmarks.peers.models:TinyMLP", 1, 20.0),
         Hosted("digits", "deployments.models.digits:Digits", 1, 20.0),
-        Hosted("minilm", "deployments.models.sentences:Sentences", 2, 500.0, {"threads": 1}),
         # The shortest batch takes 50.5 ms, a full one 66.
         Hosted("emulated", "benchmarks.peers.models:Device", 5, 150.0),
     )
@@ -112,16 +108,9 @@ HOSTED = {
 def stack(model: Model, rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
     """Stack requests, each a JSON object of the model's inputs for one item, into a batch."""
     return {
-        spec.name: np.array([_element(row[spec.name]) for row in rows], spec.numpy_dtype)
+        spec.name: np.array([row[spec.name] for row in rows], spec.numpy_dtype)
         for spec in model.inputs
     }
-
-
-def _element(value: Any) -> Any:
-    """Convert a JSON value to what a model takes: text becomes bytes."""
-    if isinstance(value, list):
-        return [_element(entry) for entry in value]
-    return value.encode() if isinstance(value, str) else value
 
 
 def unstack(outputs: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
@@ -143,31 +132,12 @@ def user_config(name: str) -> dict[str, Any]:
     return {"sla": sla, "policy": {"objective": "weights"}, "limits": {"late": "serve"}}
 
 
-def sojourn_document(name: str, replicas: int = 1) -> dict[str, Any]:
-    """Return the config of a model with a fixed number of replicas."""
+def model_section(name: str) -> dict[str, Any]:
+    """Return the config section of a model."""
     hosted = HOSTED[name]
-    model = {
+    return {
         "name": name,
         "import_path": hosted.import_path,
-        "options": dict(hosted.options),
         "device": "cpu",
         "max_batch_size": MAX_BATCH_SIZE,
-    }
-    replica = {
-        "name": "Replica",
-        "num_replicas": replicas,
-        "ray_actor_options": {"num_cpus": 1},
-        "user_config": user_config(name),
-    }
-    application = {
-        "name": name,
-        "route_prefix": "/",
-        "import_path": "deployments.application:build",
-        "args": {"model": model},
-        "deployments": [replica],
-    }
-    return {
-        "proxy_location": "EveryNode",
-        "http_options": {"host": "127.0.0.1", "port": 8200},
-        "applications": [application],
     }

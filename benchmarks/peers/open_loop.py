@@ -2,8 +2,7 @@
 
 The client shares the machine with the server it measures, so it is a compiled loop around epoll
 that costs 5 to 10 µs of CPU per request. The kernel notes when it received each answer, so that the
-client's own waits for a CPU can be told from the service's: the time between `sent_s` and
-`received_s` is the service's, the rest is the client's.
+client's own waits for a CPU do not count as the service's.
 """
 
 import os
@@ -27,8 +26,9 @@ from loadtests.records import Outcome
 FloatArray = NDArray[np.float64]
 
 CONNECTIONS = 256
+#: For how long a request that was sent is waited for.
 PATIENCE_S = 5.0
-#: One answer in so many is kept and checked, by default.
+#: One answer in so many is kept and checked.
 KEEP_EVERY = 64
 #: From the end of the preparations to the start.
 _LEAD_NS = 100_000_000
@@ -51,8 +51,6 @@ class Run:
         An `Outcome`, or the status of an HTTP error. Answers with status 200 are `Outcome.OK`.
     answers : dict of int to bytes
         The bodies of a sample of the answers with status 200, by the request's number.
-    client_cpu_s : float
-        CPU time of the client.
     """
 
     due_s: FloatArray
@@ -61,7 +59,6 @@ class Run:
     read_s: FloatArray
     outcome: NDArray[np.int16]
     answers: dict[int, bytes] = field(default_factory=dict)
-    client_cpu_s: float = 0.0
 
     @property
     def answered(self) -> NDArray[np.bool_]:
@@ -79,11 +76,6 @@ class Run:
         The time counts from when each was due until the kernel had its answer.
         """
         return self.answered & (1e3 * (self.received_s - self.due_s) <= response_time_ms)
-
-    @property
-    def service_ms(self) -> FloatArray:
-        """From when each request was sent until the kernel had its answer, shape (n,)."""
-        return 1e3 * (self.received_s - self.sent_s)
 
 
 def _connect(port: int, count: int) -> list[socket.socket]:
@@ -111,16 +103,12 @@ def _run(
     arrivals_s: FloatArray,
     port: int,
     connections: int,
-    first: bool,
-    keep_every: int,
-    patience_s: float,
 ) -> Run:
     """Send the requests from this process."""
     libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    if first:
-        # Without the right, the client waits for a CPU like everybody, and says for how long.
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    # The client goes before all other processes, as one on another machine would. Only root may.
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     _compile()
     sockets = _connect(port, connections)
     files = np.array([one.fileno() for one in sockets], np.int32)
@@ -129,7 +117,7 @@ def _run(
     count = arrivals_s.size
     sent_ns, received_ns, read_ns = (np.zeros(count, np.int64) for _ in range(3))
     outcome = np.full(count, Outcome.UNANSWERED, np.int16)
-    kept = np.zeros((-(-count // keep_every), ANSWER_BYTES), np.uint8)
+    kept = np.zeros((-(-count // KEEP_EVERY), ANSWER_BYTES), np.uint8)
     kept_bytes = np.zeros(kept.shape[0], np.int64)
     due_ns = (1e9 * arrivals_s).astype(np.int64)
     joined = np.frombuffer(b"".join(requests), np.uint8)
@@ -137,13 +125,12 @@ def _run(
     with select.epoll() as epoll:
         for file in files.tolist():
             epoll.register(file, select.EPOLLIN)
-        cpu_s, start_ns = time.thread_time(), time.time_ns() + _LEAD_NS
-        times = (due_ns, start_ns, round(1e9 * patience_s))
+        start_ns = time.time_ns() + _LEAD_NS
+        times = (due_ns, start_ns, round(1e9 * PATIENCE_S))
         service = (joined, starts, epoll.fileno(), files, connection_of)
-        results = (sent_ns, received_ns, read_ns, outcome, kept, kept_bytes, keep_every)
+        results = (sent_ns, received_ns, read_ns, outcome, kept, kept_bytes, KEEP_EVERY)
         arguments: tuple[Any, ...] = (*times, *service, *results)
         follow(*arguments)
-        cpu_s = time.thread_time() - cpu_s
     for one in sockets:
         one.close()
     sent_s, received_s, read_s = (
@@ -151,11 +138,11 @@ def _run(
         for at_ns in (sent_ns, received_ns, read_ns)
     )
     answers = {
-        keep_every * place: bytes(kept[place, :length]).partition(b"\r\n\r\n")[2]
+        KEEP_EVERY * place: bytes(kept[place, :length]).partition(b"\r\n\r\n")[2]
         for place, length in enumerate(kept_bytes.tolist())
         if length
     }
-    return Run(arrivals_s, sent_s, received_s, read_s, outcome, answers, cpu_s)
+    return Run(arrivals_s, sent_s, received_s, read_s, outcome, answers)
 
 
 def open_loop(
@@ -164,9 +151,6 @@ def open_loop(
     port: int,
     *,
     connections: int = CONNECTIONS,
-    first: bool = True,
-    keep_every: int = KEEP_EVERY,
-    patience_s: float = PATIENCE_S,
 ) -> Run:
     """Send requests when they are due, from a process of its own.
 
@@ -181,24 +165,12 @@ def open_loop(
     port : int
         Port of the service on this machine.
     connections : int
-    first : bool
-        Whether the client goes before all other processes, as one on another machine would. Only
-        root may do that; for others it makes no difference.
-    keep_every : int
-        One answer in so many is checked.
-    patience_s : float
-        For how long a request that was sent is waited for.
-
-    Returns
-    -------
-    Run
     """
     head = f"POST {workload.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: "
     requests = [head.encode() + b"%d\r\n\r\n" % len(body) + body for body in workload.bodies]
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        options = (connections, first, keep_every, patience_s)
-        run = pool.submit(_run, requests, arrivals_s, port, *options).result()
+        run = pool.submit(_run, requests, arrivals_s, port, connections).result()
     for number, answer in run.answers.items():
         if not workload.is_right(number % len(workload.bodies), answer):
             run.outcome[number] = Outcome.WRONG

@@ -1,7 +1,6 @@
 """Serve a model with Ray Serve as its documentation shows it: `@serve.batch` around the model.
 
-``python -m benchmarks.peers.plain_serve MODEL PORT MAX_ONGOING_REQUESTS`` serves until its standard
-input closes. Ray Serve's default is 5 ongoing requests; more lets a batch fill.
+``python -m benchmarks.peers.plain_serve MODEL PORT`` serves until its standard input closes.
 """
 
 import sys
@@ -14,7 +13,8 @@ from starlette.requests import Request
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, stack, unstack
 
 
-@serve.deployment
+# Ray Serve's default of 5 ongoing requests would keep batches from filling.
+@serve.deployment(max_ongoing_requests=256)
 class Plain:
     """A model behind Ray Serve's own batching."""
 
@@ -35,13 +35,10 @@ class Plain:
 
 def main() -> None:
     """Serve on the port given until standard input closes."""
-    name, port, max_ongoing_requests = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    name, port = sys.argv[1], int(sys.argv[2])
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    deployment = Plain.options(  # type: ignore[attr-defined]
-        max_ongoing_requests=max_ongoing_requests
-    )
-    serve.run(deployment.bind(name), route_prefix="/")
+    serve.run(Plain.bind(name), route_prefix="/")  # type: ignore[attr-defined]
     print("ready", flush=True)
     sys.stdin.read()
     serve.shutdown()

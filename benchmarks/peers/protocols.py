@@ -29,7 +29,7 @@ class Dialect(Protocol):
 
 
 class OpenInference:
-    """The Open Inference Protocol: Sojourn, Triton."""
+    """The Open Inference Protocol: Sojourn."""
 
     def path(self, model: str) -> str:
         """Return the URL path of a model."""
@@ -76,24 +76,8 @@ class Objects:
         return content
 
 
-class BatchOfObjects(Objects):
-    """A batch of one such object, as BentoML's batchable methods take it."""
-
-    def encode(self, model: Model, row: Row) -> bytes:
-        """Encode the body of a request for one item."""
-        return b'{"rows": [' + super().encode(model, row) + b"]}"
-
-    def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Decode an answer."""
-        (content,) = json.loads(body)
-        return dict(content)
-
-
 def _plain(array: NDArray[Any]) -> Any:
     """Convert an array to what JSON can hold."""
-    if array.dtype == object:
-        texts = [element.decode() for element in array.ravel()]
-        return texts if array.ndim else texts[0]
     # str() of a 32-bit float is the shortest decimal that reads back as the same 32 bits.
     values = [float(str(value)) for value in array.ravel()]
     return list(np.reshape(np.array(values), array.shape).tolist())
@@ -127,10 +111,7 @@ class Workload:
         self.path = dialect.path(name)
         self.rows = rows
         self.bodies = [
-            # Reshape rather than index: indexing an item of text gives bytes, not an array.
-            dialect.encode(
-                model, {key: array.reshape(array.shape[1:]) for key, array in row.items()}
-            )
+            dialect.encode(model, {key: array[0] for key, array in row.items()})
             for row in one_by_one
         ]
         if name == "emulated":
@@ -154,20 +135,14 @@ class Workload:
 
 
 def example_rows(name: str, count: int) -> dict[str, NDArray[Any]]:
-    """Return `count` inputs for a model: held-out digits, sentences, or generated numbers."""
+    """Return `count` inputs for a model: held-out digits or generated numbers."""
     if name == "digits":
         from loadtests.digits import held_out  # scikit-learn takes seconds to import
 
         return {"image": np.array(held_out()[0][:count])}
-    random = np.random.default_rng(2)
-    if name == "minilm":
-        from deployments.models.sentences import EXAMPLES
-
-        texts = [EXAMPLES[number % len(EXAMPLES)].encode() for number in range(count)]
-        return {"text": np.array(texts, object)}
     if name == "emulated":
         # Quarters are exact in 32 bits, so the echo is, too.
         return {"input": np.arange(count, dtype=np.float32)[:, np.newaxis] / 4}
     (spec,) = HOSTED[name].load().inputs
-    values = random.uniform(-1, 1, (count, *spec.shape)).round(4)
+    values = np.random.default_rng(2).uniform(-1, 1, (count, *spec.shape)).round(4)
     return {spec.name: values.astype(np.float32)}

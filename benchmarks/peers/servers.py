@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,25 +9,22 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import yaml
 
 from benchmarks.inputs import ROOT
-from benchmarks.peers.models import HOSTED, sojourn_document
-from benchmarks.peers.protocols import BatchOfObjects, Dialect, Objects, OpenInference, Workload
+from benchmarks.local_service import running_service, service_document
+from benchmarks.peers.models import model_section, user_config
+from benchmarks.peers.protocols import Dialect, Objects, OpenInference, Workload
 
 HOST, PORT = "127.0.0.1", 8200
 START_TIMEOUT_S, STOP_TIMEOUT_S = 90.0, 20.0
 CACHE_VARIABLE = "SOJOURN_BENCHMARK_CACHE"
 REQUIREMENTS = Path(__file__).with_name("requirements")
-#: Triton's Python backend brings an interpreter from before 3.11.7 that reads the environment's
-#: standard library, which 3.11.7 changed incompatibly. The system's Python may be old enough.
-PYTHONS = {"triton": "/usr/bin/python3.11"}
 
 
 class UnavailableError(Exception):
@@ -48,30 +44,21 @@ def python_of(peer: str) -> str:
     # Changed pins make a new environment.
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     folder = cache / f"{peer}-{digest}"
-    python = folder / "bin" / "python"
-    done = folder / "installed"
+    python, done = folder / "bin" / "python", folder / "installed"
     if not done.exists():
         print(f"benchmarks: installing {peer} into {folder}", file=sys.stderr)
-        cache.mkdir(parents=True, exist_ok=True)
-        wanted = PYTHONS.get(peer, sys.executable)
-        base = wanted if Path(wanted).exists() else sys.executable
-        _run_python(["-m", "venv", "--clear", str(folder)], base)
-        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        try:
-            _run_python([*pip, "--only-binary=:all:", "-r", str(requirements)], str(python))
-        except UnavailableError:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        _run_python(sys.executable, "-m", "venv", "--clear", str(folder))
+        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
+        _run_python(str(python), *pip, "--only-binary=:all:", "-r", str(requirements))
         done.touch()
     return str(python)
 
 
-def _run_python(arguments: list[str], python: str) -> None:
-    result = subprocess.run([python, *arguments], capture_output=True, text=True, check=False)
+def _run_python(*command: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         lines = result.stderr.strip().splitlines() or ["no reason given"]
-        errors = [line for line in lines if line.startswith("ERROR")]
-        raise UnavailableError(f"cannot be installed: {(errors or lines)[-1]}")
+        raise UnavailableError(f"cannot be installed: {lines[-1]}")
 
 
 @dataclass(frozen=True)
@@ -83,13 +70,11 @@ class Server:
     name : str
         Its name in reports.
     module : str
-        The module that runs it, with the model and the port as arguments.
+        The module that runs it, with the model and the port as arguments; empty for Sojourn.
     dialect : Dialect
         Its JSON format.
     environment : str or None
         Its virtual environment; None for the one of this process.
-    options : tuple of str
-        Further arguments of the module.
     scalable : bool
         Whether it can be measured with several processes that hold the model.
     """
@@ -98,47 +83,22 @@ class Server:
     module: str
     dialect: Dialect
     environment: str | None = None
-    options: tuple[str, ...] = ()
     scalable: bool = False
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The models it is measured with; the peers' environments lack the sentence packages."""
-        return tuple(name for name in HOSTED if name != "minilm" or self.environment is None)
 
 
 SERVERS = {
     server.name: server
     for server in (
-        Server("sojourn", "sojourn.cli", OpenInference(), scalable=True),
+        Server("sojourn", "", OpenInference(), scalable=True),
         Server("bare_uvicorn", "benchmarks.peers.uvicorn_server", OpenInference()),
-        Server("ray_serve", "benchmarks.peers.plain_serve", Objects("/"), options=("5",)),
-        Server("ray_serve_tuned", "benchmarks.peers.plain_serve", Objects("/"), options=("256",)),
-        Server(
-            *("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec"),
-            scalable=True,
-        ),
-        Server("bentoml", "benchmarks.peers.bentoml_server", BatchOfObjects("/predict"), "bentoml"),
-        Server("triton", "benchmarks.peers.triton_server", OpenInference(), "triton"),
+        Server("ray_serve", "benchmarks.peers.plain_serve", Objects("/")),
+        Server("mosec", "benchmarks.peers.mosec_server", Objects("/inference"), "mosec", True),
     )
 }
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server that runs.
-
-    Attributes
-    ----------
-    pid : int
-        Its first process; all its others descend from it.
-    """
-
-    pid: int
-
-
 @contextmanager
-def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -> Iterator[Running]:
+def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -> Iterator[None]:
     """Host a model until the context ends, and leave no process behind.
 
     Parameters
@@ -156,58 +116,38 @@ def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -
     UnavailableError
         The server cannot be installed, does not start, or answers wrongly.
     """
-    with tempfile.TemporaryDirectory(prefix="sojourn-data-path-") as name:
-        folder = Path(name)
-        command = _command(server, model, folder, replicas)
+    if not server.module:
+        document = service_document(model_section(model), user_config(model), PORT, replicas)
+        with running_service(document, PORT):
+            yield
+        return
+    python = python_of(server.environment) if server.environment else sys.executable
+    command = [python, "-m", server.module, model, str(PORT)]
+    if server.scalable:
+        command.append(str(replicas))
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            process = _start(command, workload, folder)
-        except UnavailableError:
-            # A port that the server picked for itself may have been taken meanwhile: try again.
-            process = _start(command, workload, folder)
-        try:
-            yield Running(process.pid)
+            fault = _fault_at_start(process, workload)
+            if fault is not None:
+                log.seek(0)
+                last = (log.read().strip().splitlines() or ["it is empty"])[-1]
+                raise UnavailableError(f"{fault}; last line of its log: {last[:300]}")
+            yield
         finally:
             _stop(process)
 
 
-def _start(command: Sequence[str], workload: Workload, folder: Path) -> subprocess.Popen[bytes]:
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=_environment(folder),
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        _wait_until_ready(process, workload, log)
-    except BaseException:
-        _stop(process)
-        raise
-    return process
-
-
-def _command(server: Server, model: str, folder: Path, replicas: int) -> Sequence[str]:
-    if server.name == "sojourn":
-        config = folder / "config.yaml"
-        config.write_text(yaml.safe_dump(sojourn_document(model, replicas)))
-        command = (sys.executable, "-m", server.module, "serve", str(config), "--port", str(PORT))
-        return (*command, "--json")
-    python = python_of(server.environment) if server.environment else sys.executable
-    options = (*server.options, str(replicas)) if server.scalable else server.options
-    return (python, "-m", server.module, model, str(PORT), *options)
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    quiet = {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(folder / "bentoml")}
-    return kept | quiet | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], workload: Workload, log: Path) -> None:
+def _fault_at_start(process: subprocess.Popen[bytes], workload: Workload) -> str | None:
+    """Wait until the first request is answered rightly; return why it is not."""
     request = urllib.request.Request(
         f"http://{HOST}:{PORT}{workload.path}",
         workload.bodies[0],
@@ -220,23 +160,16 @@ def _wait_until_ready(process: subprocess.Popen[bytes], workload: Workload, log:
             with urllib.request.urlopen(request, timeout=5) as response:
                 body = response.read()
                 if workload.is_right(0, body):
-                    return
+                    return None
                 answer = f"a wrong answer: {body[:200]!r}"
         except urllib.error.HTTPError as error:
             answer = f"HTTP {error.code}: {error.read()[:200]!r}"
         except OSError:
             pass
         if process.poll() is not None:
-            raise UnavailableError(f"exited while starting: {_last_line(log)}")
+            return "exited while starting"
         time.sleep(0.2)
-    raise UnavailableError(
-        f"{answer} within {START_TIMEOUT_S:g} s; last line of its log: {_last_line(log)}"
-    )
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip()[:300] if lines else "the log is empty"
+    return f"{answer} within {START_TIMEOUT_S:g} s"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.resilience import disk, faults, nodes, strangers
+from benchmarks.resilience import faults, nodes, strangers
 from benchmarks.resilience.fuzz import fuzz
 from benchmarks.resilience.load import Load
 from benchmarks.resilience.run import BEFORE_S, Fault, Run
@@ -51,20 +51,15 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment("haproxy-killed", faults.haproxy),
-    Experiment("haproxy-stopped", faults.haproxy_stopped),
     Experiment("supervisor-killed", faults.haproxy_supervisor),
-    Experiment("haproxy-manager-killed", faults.haproxy_manager),
     Experiment("replica-stopped", faults.replica_stopped),
     Experiment("replica-killed", faults.one_replica),
     Experiment("all-replicas-killed", faults.all_replicas),
     Experiment("controller-killed", faults.controller),
-    Experiment("workers-killed", faults.idle_workers),
     Experiment("scaling", faults.scaling),
     Experiment("upgrade", faults.upgrade),
     Experiment("broken-upgrade", faults.broken_upgrade),
     Experiment("bad-config", faults.bad_config),
-    Experiment("memory-limit", faults.memory_limit),
-    Experiment("solver-killed", faults.solver),
     Experiment("slow-headers", strangers.slow_headers),
     Experiment("slow-bodies", strangers.slow_bodies),
     Experiment("idle-connections", strangers.idle_connections),
@@ -73,20 +68,14 @@ EXPERIMENTS = (
     Experiment("garbage", strangers.garbage),
     Experiment("pipelining", strangers.pipelining),
     Experiment("smuggling", strangers.smuggling),
-    Experiment("fuzz", fuzz()),
+    Experiment("fuzz", fuzz),
     Experiment("overload", strangers.overload),
-    Experiment("device-errs", faults.erring_device, document=faults.culprit_document),
     Experiment("device-hangs", faults.hanging_device, document=faults.culprit_document),
     Experiment("poison", faults.poison, document=faults.culprit_document),
-    Experiment(
-        "long-requests", faults.scale_in, document=faults.long_document, load=faults.LONG_LOAD
-    ),
-    Experiment("disk-full", disk.filled, start=disk.on_a_small_disk),
     Experiment("node-drained", nodes.drained, nodes.document, True, nodes.serving, nodes.LOAD),
     Experiment("node-killed", nodes.killed, nodes.document, True, nodes.serving, nodes.LOAD),
     Experiment("node-vanished", nodes.vanished, nodes.document, True, nodes.serving, nodes.LOAD),
     Experiment("gcs-killed", faults.gcs, fatal=True),
-    Experiment("service-terminated", faults.terminated, fatal=True),
 )
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live.local_service import get_json
-from benchmarks.resilience.run import Fault, Run
+from benchmarks.local_service import get_json
+from benchmarks.resilience.run import Run
 
 #: Cases for all operations together; only those with a body can be varied.
 CASES = 10_000
@@ -19,41 +19,29 @@ _REFUSALS = (503, 504)
 _MOST_TOLD = 5
 
 
-def fuzz(cases: int | None = None) -> Fault:
-    """Return an experiment that fuzzes.
+def fuzz(run: Run) -> None:
+    """Send 10,000 valid and invalid requests that schemathesis makes of the OpenAPI document.
 
-    Parameters
-    ----------
-    cases : int, optional
-        How many requests to make of the operations that have a body, however long it takes; by
-        default `CASES`, in a quick run as many as 20 s allow.
+    Making them takes longer than answering them: a quick run sends what it can in 20 s.
     """
-
-    def send(run: Run) -> None:
-        """Send 10,000 valid and invalid requests that schemathesis makes of the OpenAPI document.
-
-        Making them takes longer than answering them: a quick run sends what it can in 20 s.
-        """
-        target = run.service.target
-        url = f"http://{target.host}:{target.port}/sojourn/openapi.json"
-        paths = get_json(url)["paths"].values()
-        varied = sum("requestBody" in operation for path in paths for operation in path.values())
-        with tempfile.TemporaryDirectory() as folder:
-            report = Path(folder) / "requests.har"
-            command = ["schemathesis", "run", url, "--phases", "fuzzing", "--no-shrink"]
-            command += ["--checks", "not_a_server_error", "--continue-on-failure", "--seed", "1"]
-            command += ["--max-examples", str(-(-(cases or CASES) // varied))]
-            command += ["--report-har-path", str(report)]
-            if run.quick and cases is None:
-                command += ["--max-time", str(_QUICK_S)]
-            program = Path(sys.executable).with_name(command[0])
-            run.begin()
-            subprocess.run([program, *command[1:]], cwd=folder, stdout=subprocess.DEVNULL)
-            if not report.exists():
-                raise SystemExit("schemathesis did not write its report")
-            run.notes += summary(json.loads(report.read_text())["log"]["entries"])
-
-    return send
+    target = run.service.target
+    url = f"http://{target.host}:{target.port}/sojourn/openapi.json"
+    paths = get_json(url)["paths"].values()
+    varied = sum("requestBody" in operation for path in paths for operation in path.values())
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "requests.har"
+        command = ["schemathesis", "run", url, "--phases", "fuzzing", "--no-shrink"]
+        command += ["--checks", "not_a_server_error", "--continue-on-failure", "--seed", "1"]
+        command += ["--max-examples", str(-(-CASES // varied))]
+        command += ["--report-har-path", str(report)]
+        if run.quick:
+            command += ["--max-time", str(_QUICK_S)]
+        program = Path(sys.executable).with_name(command[0])
+        run.begin()
+        subprocess.run([program, *command[1:]], cwd=folder, stdout=subprocess.DEVNULL)
+        if not report.exists():
+            raise SystemExit("schemathesis did not write its report")
+        run.notes += summary(json.loads(report.read_text())["log"]["entries"])
 
 
 def summary(entries: list[dict[str, Any]]) -> list[str]:

@@ -22,12 +22,18 @@ from typing import Any
 import psutil
 import yaml
 
-from benchmarks.live.local_service import get_json
+from benchmarks.local_service import get_json
 from benchmarks.resilience.faults import runs
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.nodes_machines import Machine, machines
 from benchmarks.resilience.run import Run
-from benchmarks.resilience.service import Document, Service, emulated_document, everything_ended
+from benchmarks.resilience.service import (
+    Document,
+    Service,
+    emulated_document,
+    everything_ended,
+    target_of,
+)
 from deployments.local.environment import ray_headers
 
 #: Of each half of the clients.
@@ -181,21 +187,11 @@ def serving(document: Document) -> Iterator[TwoNodes]:
             )
             joined.result()
         dashboard = f"http://{staying.address}:{_DASHBOARD_PORT}"
-        sla = content["applications"][0]["deployments"][0]["user_config"]["sla"]
-        name = content["applications"][0]["args"]["model"]["name"]
-        service = TwoNodes(
-            Target(staying.address, _PORT, name, 1e-3 * sla["response_time_ms"], sla["percentile"]),
-            dashboard,
-            psutil.Process(),
-            content,
-            staying,
-            going,
-        )
+        target = target_of(content, staying.address, _PORT)
+        service = TwoNodes(target, dashboard, psutil.Process(), content, staying, going)
         if not wait(lambda: deployed(service), _DEPLOYED_WITHIN_S):
             raise SystemExit("the service was not deployed")
-        if not service.wait_for_replicas(2):
-            raise SystemExit("the replicas did not start")
-        service.wait_for_tables()
+        service.wait_until_ready()
         for machine in (staying, going):
             if not wait(partial(healthy, service.target_at(machine)), 30):
                 raise SystemExit(f"{machine.name}: no replica, or HAProxy does not know of it")

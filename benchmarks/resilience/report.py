@@ -1,6 +1,5 @@
-"""The table of the experiments, for people and for programs."""
+"""The table of the experiments, for terminals and for pages."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,6 @@ def _number(name: str, cell: object) -> str:
     if cell is None:
         return ""
     return f"{cell:,.0f}" if isinstance(cell, int) or name == "worst_ms" else f"{cell:g}"
-
-
-def write(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write ``resilience.md`` and ``resilience.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "resilience.md").write_text(markdown(rows))
-    content = json.dumps({"experiments": list(rows)}, indent=2)
-    (folder / "resilience.json").write_text(content + "\n")
 
 
 def around(page: Path) -> tuple[str, str]:

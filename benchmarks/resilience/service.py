@@ -1,23 +1,21 @@
 """The service under test: `sojourn serve` with its processes, which the experiments harm."""
 
-import os
-import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
-from unittest import mock
 
 import psutil
-import yaml
 
-from benchmarks.inputs import EMULATED_P4_CONFIG
-from benchmarks.live.local_service import deploy, running_replicas, running_service
+from benchmarks.local_service import (
+    deploy,
+    emulated_p4_document,
+    running_replicas,
+    running_service,
+)
 from benchmarks.resilience.load import Bystanders, Load, Target
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 
@@ -35,7 +33,7 @@ def emulated_document(replicas: int = 2, **model: Any) -> Document:
     **model
         Changes to the model's section.
     """
-    document: Document = yaml.safe_load(EMULATED_P4_CONFIG.read_text())
+    document = emulated_p4_document()
     (application,) = document["applications"]
     application["args"]["model"].update(model)
     (deployment,) = application["deployments"]
@@ -87,7 +85,7 @@ class Service:
         return self.processes(lambda _, command: "/haproxy -db -f" in command.partition(" -sf")[0])
 
     def supervisors(self) -> list[psutil.Process]:
-        """Return the processes that supervise HAProxy, without their deputies."""
+        """Return the processes that supervise HAProxy."""
         found = self.processes(lambda _, command: "sojourn-haproxy" in command)
         pids = {process.pid for process in found}
         return [process for process in found if process.ppid() not in pids]
@@ -132,6 +130,19 @@ class Service:
                 before_s = used_s
             time.sleep(0.5)
 
+    def wait_until_ready(self) -> None:
+        """Wait until all replicas run and have their tables.
+
+        Raises
+        ------
+        SystemExit
+            The replicas do not start in time.
+        """
+        (deployment,) = self.document["applications"][0]["deployments"]
+        if not self.wait_for_replicas(deployment["num_replicas"]):
+            raise SystemExit("the replicas did not start")
+        self.wait_for_tables()
+
     def answers(self) -> bool:
         """Return whether the model is ready, as the service says."""
         target = self.target
@@ -142,31 +153,13 @@ class Service:
 
 
 @contextmanager
-def serving(
-    document: Document, environment: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Service]:
-    """Serve a config while the context lasts.
-
-    Parameters
-    ----------
-    document : dict
-    environment : mapping of str to str
-        What the processes of the service have in their environment besides ours.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config.yaml"
-        config.write_text(yaml.safe_dump(document))
-        with (
-            everything_ended(),
-            mock.patch.dict(os.environ, environment),
-            running_service(config, PORT) as summary,
-        ):
-            (process,) = (
-                child
-                for child in psutil.Process(os.getpid()).children()
-                if str(config) in child.cmdline()
-            )
-            yield ready_service(document, summary["dashboard"], process)
+def serving(document: Document) -> Iterator[Service]:
+    """Serve a config while the context lasts, until its replicas run and have their tables."""
+    with everything_ended(), running_service(document, PORT) as local:
+        target = target_of(document, "127.0.0.1", PORT)
+        service = Service(target, local.dashboard, local.process, deepcopy(document))
+        service.wait_until_ready()
+        yield service
 
 
 @contextmanager
@@ -182,20 +175,10 @@ def everything_ended() -> Iterator[None]:
                 raise SystemExit(f"processes could not be ended: {left}")
 
 
-def target_of(document: Document, port: int) -> Target:
+def target_of(document: Document, host: str, port: int) -> Target:
     """Return where the requests of a service go."""
     (application,) = document["applications"]
     (deployment,) = application["deployments"]
     sla = deployment["user_config"]["sla"]
     name = application["args"]["model"]["name"]
-    return Target("127.0.0.1", port, name, 1e-3 * sla["response_time_ms"], sla["percentile"])
-
-
-def ready_service(document: Document, dashboard: str, process: psutil.Process) -> Service:
-    """Return a service once its replicas run, and have their tables."""
-    (deployment,) = document["applications"][0]["deployments"]
-    service = Service(target_of(document, PORT), dashboard, process, deepcopy(document))
-    if not service.wait_for_replicas(deployment["num_replicas"]):
-        raise SystemExit("the replicas did not start")
-    service.wait_for_tables()
-    return service
+    return Target(host, port, name, 1e-3 * sla["response_time_ms"], sla["percentile"])

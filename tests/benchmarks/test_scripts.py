@@ -42,7 +42,7 @@ def test_a_script_says_how_it_is_run_and_prints_json(script: Path) -> None:
 
 
 def test_pages_of_the_readme_exist() -> None:
-    pages = re.findall(r"\]\(([^)#:]+)\)", README)
+    pages = re.findall(r"\]\(([^)#:]+)[#)]", README)
     assert pages
     for page in pages:
         assert (FOLDER / page).exists(), page

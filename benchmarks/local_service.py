@@ -4,39 +4,96 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inputs import ROOT
+import psutil
+import yaml
+
+from benchmarks.inputs import EMULATED_P4_CONFIG, ROOT
 from deployments.local.environment import ray_headers
 
 _SOJOURN = (sys.executable, "-m", "sojourn.cli")
 _TIMEOUT_S = 5
 
 
+@dataclass(frozen=True)
+class LocalService:
+    """A service that runs.
+
+    Attributes
+    ----------
+    url : str
+    dashboard : str
+        URL of Ray's dashboard.
+    process : psutil.Process
+        `sojourn serve`; all processes of the service descend from it.
+    """
+
+    url: str
+    dashboard: str
+    process: psutil.Process
+
+
 @contextmanager
-def running_service(config: Path, port: int) -> Iterator[dict[str, Any]]:
-    """Run `sojourn serve`, and yield its summary: its `url`, its `dashboard` and more."""
-    command = [*_SOJOURN, "serve", str(config), "--port", str(port), "--json"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    lines: list[str] = []
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if line.rstrip() == "}":
-                break
-        else:
-            raise SystemExit("sojourn serve did not start")
-        yield json.loads("".join(lines))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
+def running_service(document: Mapping[str, Any], port: int) -> Iterator[LocalService]:
+    """Run `sojourn serve` with a config while the context lasts."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.yaml")
+        config.write_text(yaml.safe_dump(document))
+        command = [*_SOJOURN, "serve", str(config), "--port", str(port), "--json"]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        lines: list[str] = []
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if line.rstrip() == "}":
+                    break
+            else:
+                raise SystemExit("sojourn serve did not start")
+            summary = json.loads("".join(lines))
+            yield LocalService(summary["url"], summary["dashboard"], psutil.Process(process.pid))
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def emulated_p4_document() -> dict[str, Any]:
+    """Return the config of an emulated Tesla P4, made 20 times slower."""
+    document: dict[str, Any] = yaml.safe_load(EMULATED_P4_CONFIG.read_text())
+    return document
+
+
+def service_document(
+    model: Mapping[str, Any], user_config: Mapping[str, Any], port: int, replicas: int = 1
+) -> dict[str, Any]:
+    """Return the config of a model with a fixed number of replicas."""
+    replica = {
+        "name": "Replica",
+        "num_replicas": replicas,
+        "ray_actor_options": {"num_cpus": 1},
+        "user_config": user_config,
+    }
+    application = {
+        "name": model["name"],
+        "route_prefix": "/",
+        "import_path": "deployments.application:build",
+        "args": {"model": model},
+        "deployments": [replica],
+    }
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [application],
+    }
 
 
 def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
@@ -111,22 +168,17 @@ class ReplicaWatcher(threading.Thread):
     def __init__(self, dashboard: str, interval_s: float) -> None:
         super().__init__(daemon=True)
         self.counts: list[tuple[float, int]] = []
-        self.ended = threading.Event()
+        self._ended = threading.Event()
         self._dashboard = dashboard
         self._interval_s = interval_s
 
     def run(self) -> None:
         """Count until `end`."""
-        while not self.ended.wait(self._interval_s):
+        while not self._ended.wait(self._interval_s):
             replicas = running_replicas(self._dashboard)
-            now_s = time.monotonic()
-            self.counts.append((now_s, len(replicas)))
-            self.observe(now_s, replicas)
-
-    def observe(self, now_s: float, replicas: dict[str, int]) -> None:
-        """Do more with what was seen; for subclasses."""
+            self.counts.append((time.monotonic(), len(replicas)))
 
     def end(self) -> None:
         """Stop counting."""
-        self.ended.set()
+        self._ended.set()
         self.join()
