@@ -4,6 +4,8 @@
 from collections.abc import Iterable
 
 from autoscaler.metrics import DECISION_INSTRUMENTS, Instrument
+from deployments.modelstore.core.store_core import StoreCore
+from deployments.modelstore.manager.prometheus import exposition
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 
@@ -42,12 +44,27 @@ def table(instruments: Iterable[Instrument]) -> str:
     return "\n".join(lines)
 
 
+def store_table() -> str:
+    """Return a Markdown table of the metrics of the model store's manager."""
+    lines = ["| metric | kind | meaning |", "|---|---|---|"]
+    texts: dict[str, str] = {}
+    for line in exposition(StoreCore({}).stats()).splitlines():
+        if line.startswith("# HELP "):
+            name, text = line.removeprefix("# HELP ").split(" ", 1)
+            texts[name] = text
+        elif line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split(" ")
+            lines.append(f"| `{name}` | {kind} | {texts[name]} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Print the page."""
     print(HEAD)
     print(f"## A replica\n\n{table(REPLICA_INSTRUMENTS)}\n")
     print(f"## The autoscaler\n\n{table(DECISION_INSTRUMENTS.values())}\n")
-    print(f"## A pipeline\n\n{table(PIPELINE_INSTRUMENTS)}")
+    print(f"## A pipeline\n\n{table(PIPELINE_INSTRUMENTS)}\n")
+    print(f"## The model store\n\nOf a node's manager; most by tier.\n\n{store_table()}")
 
 
 if __name__ == "__main__":
