@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 
+from deployments.batcher.asyncio_batcher import Batcher
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.http.inference_protocol import InferenceRequest
@@ -76,3 +78,12 @@ async def until_busy(service: InferenceService) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("no batch was started")
+
+
+async def end_device_thread(batcher: Batcher) -> None:
+    """End the device thread after its batch, and let the event loop take the outcome."""
+    batcher.close()
+    for thread in threading.enumerate():
+        if thread.name == "sojourn-device":
+            await asyncio.to_thread(thread.join, 10)
+    await asyncio.sleep(0)

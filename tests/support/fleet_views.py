@@ -1,4 +1,4 @@
-"""Views of fleets for tests of simulated autoscalers, without a simulation."""
+"""Views of fleets for tests of simulated autoscalers, and an autoscaler that follows a script."""
 
 import numpy as np
 
@@ -41,3 +41,26 @@ def fleet_sizes(policy: ScalingPolicy, offered: list[float]) -> list[int]:
     for second, requests in enumerate(offered, start=1):
         sizes.append(policy.replicas(view(second, offered=requests, ready=sizes[-1])))
     return sizes[1:]
+
+
+class Scripted:
+    """Order replicas by a script, and keep the views.
+
+    Parameters
+    ----------
+    *script : tuple of (float, int) or (float, int, int)
+        From a time in s on, so many replicas, and so many standbys (0 if left out).
+    """
+
+    name = "scripted"
+
+    def __init__(self, *script: tuple[float, ...]) -> None:
+        self.script = script
+        self.standbys = 0
+        self.views: list[FleetView] = []
+
+    def replicas(self, view: FleetView) -> int:
+        self.views.append(view)
+        _, replicas, *standbys = [row for row in self.script if view.now_s >= row[0]][-1]
+        self.standbys = int(sum(standbys))
+        return int(replicas)

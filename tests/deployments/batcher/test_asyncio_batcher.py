@@ -32,7 +32,7 @@ from policy.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
 from tests.support.batcher_core import FixedPolicy
 from tests.support.batcher_requests import submit, submit_nowait
-from tests.support.device_thread import end_device_thread
+from tests.support.emulated_service import end_device_thread
 from tests.support.waiting import LIMIT_S
 
 Arrays = Mapping[str, NDArray[Any]]

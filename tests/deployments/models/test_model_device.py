@@ -17,10 +17,10 @@ from deployments.serving.device_health import COMPILING_AFTER_S, STUCK_AFTER_S
 from deployments.serving.service import InferenceService
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
-from tests.support.device_thread import end_device_thread
 from tests.support.doubles_service import Doubles
 from tests.support.emulated_service import (
     emulated_service,
+    end_device_thread,
     infer,
     until_busy,
 )
