@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from sojourn.cli import COMMANDS, cli
-from tests.support.pages import run_block
+from tests.support.processes.pages import run_block
 from tests.support.readme import ROOT, blocks
 
 CONCEPTS = "docs/concepts.md"

@@ -12,7 +12,7 @@ from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
-from tests.support.reporting_fleet import (
+from tests.support.autoscaling.reporting_fleet import (
     CURVE,
     MAX_RESPONSE_S,
     PER_REPLICA,

@@ -11,7 +11,7 @@ import pytest
 
 from autoscaler import scaled_deployments
 from autoscaler.standbys import StandbyRoles, roles_key
-from tests.support.stores import Store
+from tests.support.autoscaling.stores import Store
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported
@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     from autoscaler import ray_adapter
     from autoscaler.ray import metrics as ray_metrics
     from autoscaler.ray_adapter import SojournAutoscalingPolicy, replica_reports
-    from tests.support.ray_contexts import Offered, context
+    from tests.support.autoscaling.ray_contexts import Offered, context
 
 
 @pytest.fixture

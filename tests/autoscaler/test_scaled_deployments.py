@@ -28,7 +28,7 @@ from autoscaler.scaled_deployments import (
 )
 from autoscaler.settings import AutoscalerSettings
 from policy.load_lateness import LoadLatenessCurve
-from tests.support.stores import Store
+from tests.support.autoscaling.stores import Store
 
 KEY = ("shop", "Model")
 LATE_SHARES = tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES)

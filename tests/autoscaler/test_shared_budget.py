@@ -9,14 +9,14 @@ from autoscaler import scaled_deployments, shared_budget
 from autoscaler.decision import Decision
 from autoscaler.shared_budget import CLAIM_LASTS_S, Claim, SharedBudget
 from policy.errors import InvalidInputError
-from tests.support.stores import Store
+from tests.support.autoscaling.stores import Store
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported
     from autoscaler import ray_adapter
     from autoscaler.ray import metrics as ray_metrics
     from autoscaler.ray_adapter import SojournAutoscalingPolicy
-    from tests.support.ray_contexts import Offered, context
+    from tests.support.autoscaling.ray_contexts import Offered, context
 
 
 @pytest.fixture(autouse=True)

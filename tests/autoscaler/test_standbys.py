@@ -19,7 +19,7 @@ from autoscaler.standbys import (
     standby_risk,
 )
 from policy.errors import InvalidInputError
-from tests.support.stores import Store
+from tests.support.autoscaling.stores import Store
 
 SHARES = st.floats(0.001, 0.5)
 

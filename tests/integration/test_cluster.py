@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from sojourn.cli import main
+from tests.support.processes.services import BIN, ROOT, get, post
 from tests.support.readme import blocks
-from tests.support.services import BIN, ROOT, get, post
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration

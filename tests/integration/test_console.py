@@ -13,9 +13,9 @@ import yaml
 
 from deployments.access.tokens import hash_token
 from deployments.pipelines.serving.config import PipelineConfig
-from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.ports import free_port
-from tests.support.services import ROOT, get
+from tests.support.processes.browser import CHROMIUM, Page, browsing
+from tests.support.processes.services import ROOT, get
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = [
@@ -43,7 +43,7 @@ def url() -> Iterator[str]:
     port = free_port()
     process = subprocess.Popen(
         [
-            *(sys.executable, "tests/support/console_server.py"),
+            *(sys.executable, "tests/support/processes/console_server.py"),
             *(str(port), json.dumps({"access": ACCESS})),
         ],
         cwd=ROOT,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from deployments.http.app import InferenceApp
-from tests.support.doubles_service import listening, make_service
+from tests.support.models.doubles_service import listening, make_service
 
 pytestmark = [
     pytest.mark.integration,

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.services import ROOT
+from tests.support.processes.services import ROOT
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deployments.haproxy.stats import HaproxyStats
-from tests.support.lone_haproxy import haproxy
+from tests.support.haproxy.lone import haproxy
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration

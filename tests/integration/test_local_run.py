@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.services import (
+from tests.support.processes.services import (
     BIN,
     ROOT,
     Running,

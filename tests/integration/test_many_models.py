@@ -11,8 +11,15 @@ import pytest
 import safetensors.numpy
 
 from deployments.modelstore.client import list_models
-from tests.support.model_stores import sign
-from tests.support.services import Running, get, load_document, post, serving, serving_late
+from tests.support.models.model_stores import sign
+from tests.support.processes.services import (
+    Running,
+    get,
+    load_document,
+    post,
+    serving,
+    serving_late,
+)
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -37,7 +44,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     models = [
         {
             "name": name,
-            "import_path": "tests.support.scale_model:Scale",
+            "import_path": "tests.support.models.scale_model:Scale",
             "max_batch_size": 4,
             "weights": f"store://{name}@1",
         }

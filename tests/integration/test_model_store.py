@@ -8,9 +8,16 @@ import psutil
 import pytest
 
 from deployments.modelstore.client import ask, list_models
-from tests.support.model_stores import is_up, publish
-from tests.support.services import Running, get, load_document, post, serving, serving_late
-from tests.support.store_model import LAYERS, WIDTH, layer_weights
+from tests.support.models.model_stores import is_up, publish
+from tests.support.models.store_model import LAYERS, WIDTH, layer_weights
+from tests.support.processes.services import (
+    Running,
+    get,
+    load_document,
+    post,
+    serving,
+    serving_late,
+)
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -27,7 +34,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     application["args"] = {
         "model": {
             "name": "layers",
-            "import_path": "tests.support.store_model:Layers",
+            "import_path": "tests.support.models.store_model:Layers",
             "max_batch_size": 4,
             "weights": "store://layers",
         },

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.closed_loop import closed_loop
-from tests.support.lone_haproxy import haproxy
+from tests.support.haproxy.lone import haproxy
 from tests.support.ports import free_port
+from tests.support.processes.closed_loop import closed_loop
+from tests.support.processes.services import get, load_document, serving
+from tests.support.processes.wrk import wrk
 from tests.support.readme import ROOT, blocks
-from tests.support.services import get, load_document, serving
 from tests.support.waiting import LIMIT_S, wait_for
-from tests.support.wrk import wrk
 
 pytestmark = pytest.mark.integration
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="needs wrk")
@@ -43,7 +43,7 @@ def module(tmp_path: Path) -> Path:
 def front_server(module: Path, port: int, *arguments: str) -> Iterator[None]:
     """Serve the model behind the protocol of a replica."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.front_server", str(port), *arguments],
+        [sys.executable, "-m", "tests.support.processes.front_server", str(port), *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{module}{os.pathsep}{ROOT}"},
     )

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from sojourn.cli import main
-from tests.support.pages import run_block
+from tests.support.processes.pages import run_block
+from tests.support.processes.services import Running, get, post, serving, serving_late
 from tests.support.readme import ROOT, blocks
-from tests.support.services import Running, get, post, serving, serving_late
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration

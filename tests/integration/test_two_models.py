@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.pages import run_block
+from tests.support.processes.pages import run_block
+from tests.support.processes.services import load_document, serving, serving_late
 from tests.support.readme import blocks
-from tests.support.services import load_document, serving, serving_late
 from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration

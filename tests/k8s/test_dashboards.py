@@ -12,9 +12,14 @@ import yaml
 from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
-from tests.support.dashboards import BOARDS, QUERIES, PanelQuery, panels
-from tests.support.exposed_catalog import APPLICATION, RAY_LABELS, exposed, store_instruments
-from tests.support.prometheus import Prometheus
+from tests.support.metrics.dashboards import BOARDS, QUERIES, PanelQuery, panels
+from tests.support.metrics.exposed_catalog import (
+    APPLICATION,
+    RAY_LABELS,
+    exposed,
+    store_instruments,
+)
+from tests.support.metrics.prometheus import Prometheus
 from tests.support.readme import ROOT
 from tests.support.waiting import wait_for
 

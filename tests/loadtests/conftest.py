@@ -17,7 +17,7 @@ def start_service(tmp_path):
 
     def start(**options):
         port_file = tmp_path / f"port{len(processes)}"
-        script = Path(__file__).parents[1] / "support" / "loadtest_service.py"
+        script = Path(__file__).parents[1] / "support/processes/loadtest_service.py"
         command = [sys.executable, script, port_file, json.dumps(options)]
         process = subprocess.Popen(command)
         processes.append(process)

@@ -6,7 +6,7 @@ import orjson
 from autoscaler.decision import Decision, DecisionLog
 from loadtests import watch
 from loadtests.watch import Sample, ServiceWatch, sample
-from tests.support.emulated_service import emulated_service
+from tests.support.models.emulated_service import emulated_service
 from tests.support.profiles import PADDED
 from tests.support.waiting import LIMIT_S
 

@@ -11,8 +11,8 @@ from policy.burstiness import COUNT_WINDOW_S, DispersionMeter, burst_rate_per_s
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.table_solving import solve_table
+from tests.support.batching.switching_arrivals import SwitchingArrivals
 from tests.support.profiles import GOOGLENET_P4
-from tests.support.switching_arrivals import SwitchingArrivals
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
 SLA_TABLE = solve_table(

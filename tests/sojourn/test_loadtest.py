@@ -12,7 +12,7 @@ from loadtests.records import Outcome, Records
 from loadtests.run import Finished
 from sojourn.cli import main
 from sojourn.commands import loadtest
-from tests.support.canned_bytes import NO_ANSWERS, sending
+from tests.support.http.canned_bytes import NO_ANSWERS, sending
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sojourn.cli import main
-from tests.support.pipeline_configs import config
+from tests.support.pipelines.configs import config
 from tests.support.ports import free_port
 from tests.support.readme import ROOT
 from tests.support.waiting import LIMIT_S

@@ -7,8 +7,8 @@ from safetensors.numpy import save_file
 
 from deployments.modelstore.device.tensors import attach_to_device
 from sojourn.cli import main
-from tests.support import emulated_device
-from tests.support.model_stores import manager_thread, publish, settings_for, weights
+from tests.support.models import emulated_device
+from tests.support.models.model_stores import manager_thread, publish, settings_for, weights
 
 
 @pytest.fixture

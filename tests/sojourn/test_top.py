@@ -19,11 +19,11 @@ from rich.console import Console
 
 from sojourn.cli import main
 from sojourn.commands.top import FORGET_AFTER_S, ServiceView, frame
-from tests.support.canned_bytes import NO_ANSWERS, sending
+from tests.support.http.canned_bytes import NO_ANSWERS, sending
 from tests.support.ports import free_port
-from tests.support.services import ROOT
+from tests.support.processes.services import ROOT
+from tests.support.processes.watched_service import watched_service
 from tests.support.waiting import LIMIT_S
-from tests.support.watched_service import watched_service
 
 SLA = {"response_time_ms": 100, "percentile": 99}
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.support import waiting
-from tests.support.virtual_clock import VirtualClock
+from tests.support.clocks.virtual_clock import VirtualClock
 from tests.support.waiting import has_ended, wait_for
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from autoscaler.history.prometheus import UnreachableError, query_range
 from policy.errors import InvalidInputError
-from tests.support.canned_bytes import NO_ANSWERS, sending
+from tests.support.http.canned_bytes import NO_ANSWERS, sending
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S, wait_for
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from autoscaler.observe.fleet_monitor import FleetMonitor, FleetStatus
 from autoscaler.settings import AutoscalerSettings
-from tests.support.reporting_fleet import PER_REPLICA, START_S, Fleet
+from tests.support.autoscaling.reporting_fleet import PER_REPLICA, START_S, Fleet
 
 TEMPLATE = Fleet().report_of("r0")
 #: In these seconds two of the replicas are silent.

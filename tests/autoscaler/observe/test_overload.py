@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from autoscaler.observe.offered_load import RecentAttempts
 from autoscaler.observe.overload import MAX_OVER_OFFERED, OverloadNeed, overload_need
-from tests.support.reporting_fleet import PER_REPLICA, PROFILE, Fleet
+from tests.support.autoscaling.reporting_fleet import PER_REPLICA, PROFILE, Fleet
 
 RETRIES = 5
 LAWS = settings(derandomize=True, max_examples=100)

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from autoscaler.observe.replica_clocks import MAX_LAG_S, ReplicaClocks
-from tests.support.reporting_fleet import Fleet
+from tests.support.autoscaling.reporting_fleet import Fleet
 
 TEMPLATE = Fleet().report_of("r0")
 

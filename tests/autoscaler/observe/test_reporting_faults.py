@@ -11,7 +11,7 @@ import pytest
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import FleetState
 from autoscaler.settings import AutoscalerSettings
-from tests.support.reporting_fleet import PER_REPLICA, START_S, Fleet
+from tests.support.autoscaling.reporting_fleet import PER_REPLICA, START_S, Fleet
 
 TEMPLATE = Fleet().report_of("r0")
 #: Requests per second and replica.

@@ -22,7 +22,7 @@ from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.report_faults import FaultySojourn, ReportFaults
+from tests.support.autoscaling.report_faults import FaultySojourn, ReportFaults
 
 #: About 70 requests per second and replica.
 PROFILE = Profile("m", "d", 42.0 + 12.0 * np.arange(1, 17))

@@ -12,7 +12,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
-from tests.support.fleet_views import Scripted
+from tests.support.autoscaling.fleet_views import Scripted
 
 #: A batch of one takes 400 ms.
 SLOW = Profile("slow", "device", np.array([400.0]))

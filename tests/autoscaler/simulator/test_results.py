@@ -4,7 +4,7 @@ import pytest
 
 from autoscaler.simulator.reporting.comparison import Comparison
 from policy.objective import ServiceLevelObjective
-from tests.support.simulated_runs import run
+from tests.support.autoscaling.simulated_runs import run
 
 
 def of_1000(late):

@@ -9,7 +9,7 @@ from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.fleet_views import Scripted
+from tests.support.autoscaling.fleet_views import Scripted
 
 STANDBYS = Standbys(StartTime(3.0), 0.25)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.sizing.fleet_sizing import FleetSizing, Requirement, median_replicas
-from tests.support.reporting_fleet import CURVE, PER_REPLICA, Fleet
+from tests.support.autoscaling.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
 REPORT = Fleet(1).report_of("r0")
 WITHOUT_CURVE = replace(REPORT, sla_rate_per_s=0.0, late_shares=())

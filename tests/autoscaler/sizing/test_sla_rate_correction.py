@@ -7,7 +7,7 @@ import pytest
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION, SlaRateCorrection
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
-from tests.support.reporting_fleet import CURVE, PER_REPLICA, PROFILE, SETTINGS, Fleet
+from tests.support.autoscaling.reporting_fleet import CURVE, PER_REPLICA, PROFILE, SETTINGS, Fleet
 
 ALLOWED, BATCH = 0.01, 32.0
 # Half of the forecasts may be too low, so hardly any margin hides the model's errors.

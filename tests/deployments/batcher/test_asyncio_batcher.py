@@ -30,9 +30,9 @@ from deployments.models.base import Model, TensorSpec
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
 from policy.batching_policy import BatchingPolicy
-from tests.support.batcher_core import FixedPolicy
-from tests.support.batcher_requests import submit, submit_nowait
-from tests.support.emulated_service import end_device_thread
+from tests.support.batching.batcher_core import FixedPolicy
+from tests.support.batching.batcher_requests import submit, submit_nowait
+from tests.support.models.emulated_service import end_device_thread
 from tests.support.waiting import LIMIT_S
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -16,7 +16,7 @@ from deployments.batcher.crash_journal import (
     digest_of,
     journal_directory,
 )
-from tests.support.journal_peer import Peer
+from tests.support.batching.journal_peer import Peer
 
 
 @contextmanager

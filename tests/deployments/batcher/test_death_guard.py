@@ -23,9 +23,9 @@ from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
 from policy.batcher.requests import Request, StartReason
 from policy.batching_policy import BatchingPolicy
-from tests.support.batcher_core import FixedPolicy, make_core
-from tests.support.batcher_requests import submit
-from tests.support.journal_peer import Peer
+from tests.support.batching.batcher_core import FixedPolicy, make_core
+from tests.support.batching.batcher_requests import submit
+from tests.support.batching.journal_peer import Peer
 from tests.support.waiting import LIMIT_S
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.batcher.event_loop_meter import HEARTBEAT_S, EventLoopMeter
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.clocks.virtual_loop import VirtualLoop
 
 BOTH_LOOPS = pytest.mark.parametrize("marks_after_poll", [False, True], ids=["uvloop", "asyncio"])
 

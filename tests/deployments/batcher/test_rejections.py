@@ -11,7 +11,7 @@ from deployments.batcher.row_counts import RowCounts
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Refusal
-from tests.support.batcher_core import make_core
+from tests.support.batching.batcher_core import make_core
 
 
 class Sender:

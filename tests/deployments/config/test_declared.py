@@ -8,7 +8,7 @@ from deployments.config.declared import declared_models, revised
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from policy.errors import InvalidInputError
-from tests.support.hosted_models import config_of
+from tests.support.models.hosted_models import config_of
 
 NO_STORE = ModelConfig(name="a", import_path="unused:Unused")
 

@@ -9,7 +9,7 @@ from autoscaler.worker import WorkerError
 from deployments.console import planner as planner_module
 from deployments.console.planner import MAX_WAITING, Call, Planner
 from deployments.errors import PlannerBusyError
-from tests.support.console_server import PROFILE
+from tests.support.processes.console_server import PROFILE
 from tests.support.waiting import LIMIT_S
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from deployments.batcher.event_loop_meter import EventLoopCounts, IterationSums
 from deployments.control.event_loop_fit import EventLoopFit
 from policy.event_loop import EventLoopCosts
-from tests.support.event_loop_counts import event_loop_counts
+from tests.support.batching.event_loop_counts import event_loop_counts
 
 REQUEST_MS, BATCH_MS, REFUSE_MS = 0.08, 0.2, 0.012
 

@@ -18,7 +18,7 @@ from deployments.control.observations import Observations
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.event_loop_counts import event_loop_counts
+from tests.support.batching.event_loop_counts import event_loop_counts
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 

@@ -11,7 +11,7 @@ from deployments.batcher.model_runner import BatchRecord
 from deployments.control.observations import BATCHES_SHOWN, ProxyDelay, ReplicaObserver
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
-from tests.support.virtual_loop import VirtualLoop
+from tests.support.clocks.virtual_loop import VirtualLoop
 
 # 125 ms is exact in binary as seconds, too.
 SLA = ServiceLevelObjective(125.0, 99.0)

@@ -13,8 +13,8 @@ from policy.batcher.limits import ADMISSION_SHARE
 from policy.load_lateness import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.emulated_service import REFUSES, emulated_service, until_solved
-from tests.support.event_loop_counts import event_loop_counts
+from tests.support.batching.event_loop_counts import event_loop_counts
+from tests.support.models.emulated_service import REFUSES, emulated_service, until_solved
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}})
 

@@ -17,7 +17,7 @@ from deployments.control.standby_role import (
     StepInApp,
 )
 from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
-from tests.support.standby_fleet import standby_fleet
+from tests.support.haproxy.standby_fleet import standby_fleet
 from tests.support.waiting import wait_for
 
 

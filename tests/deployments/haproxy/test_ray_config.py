@@ -29,7 +29,7 @@ from deployments.haproxy.ray_config import (
 )
 from deployments.haproxy.replica_sockets import haproxy_address
 from deployments.haproxy.routing import serve_environment
-from tests.support.haproxy_configs import ray_config
+from tests.support.haproxy.configs import ray_config
 from tests.support.waiting import LIMIT_S
 
 PORTS = (9101, 8000, 8404)

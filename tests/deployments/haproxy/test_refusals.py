@@ -20,7 +20,7 @@ from deployments.haproxy.refusals import (
     limit_header,
     rules,
 )
-from tests.support.lone_haproxy import haproxy
+from tests.support.haproxy.lone import haproxy
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
 

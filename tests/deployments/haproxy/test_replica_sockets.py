@@ -15,9 +15,9 @@ from deployments.haproxy.replica_sockets import (
     open_socket,
     sent_at_us,
 )
-from tests.support.lone_haproxy import haproxy
+from tests.support.haproxy.lone import haproxy
+from tests.support.haproxy.unix_replica import ANSWER, unix_replica
 from tests.support.ports import free_port
-from tests.support.unix_replica import ANSWER, unix_replica
 
 
 def test_a_replica_is_found_by_its_port_while_it_listens() -> None:

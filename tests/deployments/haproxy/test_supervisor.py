@@ -22,10 +22,10 @@ from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.server_checks import Server, parse_servers
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
-from tests.support.haproxy_configs import ray_config
+from tests.support.haproxy.configs import ray_config
+from tests.support.haproxy.unix_replica import ANSWER, unix_replica
 from tests.support.ports import free_port
 from tests.support.readme import ROOT
-from tests.support.unix_replica import ANSWER, unix_replica
 from tests.support.waiting import LIMIT_S, has_ended, wait_for
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from deployments.config.user_config import AccessConfig
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.modelstore.errors import FetchError, UnknownModelError
-from tests.support.doubles_service import listening
-from tests.support.hosted_models import hosted, user_config
+from tests.support.models.doubles_service import listening
+from tests.support.models.hosted_models import hosted, user_config
 from tests.support.waiting import until
 
 BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}

@@ -4,7 +4,7 @@ import pytest
 
 from deployments.hosting.failed_loads import FIRST_PAUSE_S, LONGEST_PAUSE_S, FailedLoads
 from deployments.modelstore.errors import FetchError, StoreFullError
-from tests.support.hosted_models import config_of
+from tests.support.models.hosted_models import config_of
 
 B, OTHER = config_of("b", "1"), config_of("b", "2")
 AWAY = FetchError("the remote is away")

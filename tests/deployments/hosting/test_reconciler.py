@@ -11,7 +11,7 @@ from deployments.errors import NotFoundError
 from deployments.hosting.failed_loads import FIRST_PAUSE_S
 from deployments.modelstore.errors import FetchError, UnknownModelError
 from policy.errors import InvalidInputError
-from tests.support.hosted_models import USER_CONFIG, Hosted, hosted, user_config
+from tests.support.models.hosted_models import USER_CONFIG, Hosted, hosted, user_config
 from tests.support.waiting import until
 
 

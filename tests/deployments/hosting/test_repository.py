@@ -13,7 +13,7 @@ from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.modelstore.errors import StoreFullError, UnknownModelError
 from policy.errors import InfeasibleError, InvalidInputError
-from tests.support.hosted_models import Multiplier, config_of, hosted, user_config
+from tests.support.models.hosted_models import Multiplier, config_of, hosted, user_config
 from tests.support.waiting import LIMIT_S, until
 
 

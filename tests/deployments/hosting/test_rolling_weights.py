@@ -13,8 +13,8 @@ from deployments.models.digits import WEIGHTS
 from deployments.modelstore.client import ask, list_models
 from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
-from tests.support.hosted_models import PROFILE, user_config
-from tests.support.model_stores import manager_thread, settings_for, sign
+from tests.support.models.hosted_models import PROFILE, user_config
+from tests.support.models.model_stores import manager_thread, settings_for, sign
 from tests.support.waiting import until
 
 CONFIG = ModelConfig(

@@ -15,7 +15,7 @@ from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import USER_CONFIG, body, listening, make_service
+from tests.support.models.doubles_service import USER_CONFIG, body, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
 WAYS = pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import Tensors
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import POLICY, body, make_service
+from tests.support.models.doubles_service import POLICY, body, make_service
 
 
 @pytest.fixture

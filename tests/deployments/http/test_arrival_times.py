@@ -11,7 +11,7 @@ import pytest
 from deployments.http.app import InferenceApp
 from deployments.http.arrival_times import RESOLUTION_S, SocketWait
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from tests.support.doubles_service import listening, make_service
+from tests.support.models.doubles_service import listening, make_service
 from tests.support.waiting import LIMIT_S
 
 #: The kernel's clock ticks every 10 ms at most.

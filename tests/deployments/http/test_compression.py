@@ -23,7 +23,7 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request_head import accepted_coding
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
+from tests.support.models.doubles_service import PROFILE, USER_CONFIG, listening
 
 UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
     b"gzip": gzip.decompress,

@@ -17,8 +17,8 @@ from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import USER_CONFIG, listening, make_service
-from tests.support.virtual_asyncio import VirtualTimeLoop
+from tests.support.clocks.virtual_asyncio import VirtualTimeLoop
+from tests.support.models.doubles_service import USER_CONFIG, listening, make_service
 from tests.support.waiting import LIMIT_S
 
 

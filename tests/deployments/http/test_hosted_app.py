@@ -18,7 +18,7 @@ from deployments.observability.request_info import RequestInfo
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import Refusal, Request
 from policy.profile import Profile
-from tests.support.emulated_service import REFUSES, emulated_service
+from tests.support.models.emulated_service import REFUSES, emulated_service
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 1, "fixed": 5}})
 SLA = {"response_time_ms": 20_000}

@@ -14,7 +14,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_ID_BYTES
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import (
+from tests.support.models.doubles_service import (
     Doubles,
     body,
     listening,

@@ -20,7 +20,7 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.signature import MAX_JSON_BYTES
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log
+from tests.support.models.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log
 
 SHAPE = (3, 100, 100)
 GZIP = "Content-Encoding: gzip"

@@ -17,7 +17,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import Doubles, body, listening, make_service
+from tests.support.models.doubles_service import Doubles, body, listening, make_service
 
 
 class Wrapper:

@@ -32,7 +32,7 @@ from deployments.http.openapi import openapi_document
 from deployments.http.signature import Signature
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import PROFILE, USER_CONFIG
+from tests.support.models.doubles_service import PROFILE, USER_CONFIG
 
 pytestmark = pytest.mark.slow
 

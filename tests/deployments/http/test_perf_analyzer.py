@@ -12,7 +12,7 @@ import pytest
 
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from tests.support.doubles_service import Doubles, listening, make_service
+from tests.support.models.doubles_service import Doubles, listening, make_service
 
 PERF_ANALYZER = shutil.which("perf_analyzer")
 ROWS = [[0.5, 1.0], [-2.0, 3.0], [1e6, 0.0]]

@@ -26,7 +26,7 @@ from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import Refusal
-from tests.support.doubles_service import Doubles, body, listening, make_service
+from tests.support.models.doubles_service import Doubles, body, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
 _MADE_ID = re.compile(rb"(?<=^x-request-id: )[0-9a-f]{16}-[0-9a-f]+")

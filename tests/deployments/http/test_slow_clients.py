@@ -26,8 +26,8 @@ from deployments.http.signature import Signature
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
 from policy.batcher.requests import Refusal
-from tests.support.doubles_service import Doubles, body
-from tests.support.virtual_asyncio import Transport, VirtualTimeLoop
+from tests.support.clocks.virtual_asyncio import Transport, VirtualTimeLoop
+from tests.support.models.doubles_service import Doubles, body
 
 LIMIT_S = 10.0
 ANSWERS_AFTER_S = 0.5

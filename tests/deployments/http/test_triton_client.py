@@ -19,7 +19,7 @@ from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from tests.support.doubles_service import PROFILE, USER_CONFIG, listening
+from tests.support.models.doubles_service import PROFILE, USER_CONFIG, listening
 
 
 class Shouts(Model):

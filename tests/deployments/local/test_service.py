@@ -28,8 +28,8 @@ CONFIG = ROOT / "configs/digits.yaml"
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
-    """Return a config to serve; the child process is `tests.support.local_cluster`."""
-    monkeypatch.setattr(local, "CLUSTER", "tests.support.local_cluster")
+    """Return a config to serve; the child process is `tests.support.processes.local_cluster`."""
+    monkeypatch.setattr(local, "CLUSTER", "tests.support.processes.local_cluster")
     monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
@@ -157,7 +157,8 @@ def test_a_signal_ends_the_command_wherever_it_is(
     source = (
         "import sys; from deployments.local import machine, service;"
         "from sojourn.commands import serve;"
-        "service.CLUSTER = 'tests.support.local_cluster'; machine.NEEDED_MEMORY_BYTES = 0;"
+        "service.CLUSTER = 'tests.support.processes.local_cluster';"
+        "machine.NEEDED_MEMORY_BYTES = 0;"
         "serve.Interrupt.TOGETHER_S = 0.0; serve._summary = lambda *_: {};"
         "serve._print_summary = lambda _: serve.say('ready');"
         "serve.command.main(sys.argv[1:], 'serve', standalone_mode=False)"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deployments.models import emulated
 from deployments.models.emulated import Emulated
 from policy.errors import InvalidInputError
-from tests.support.virtual_clock import VirtualClock
+from tests.support.clocks.virtual_clock import VirtualClock
 
 # GoogLeNet on a Tesla P4, from Xu et al.
 P4 = {

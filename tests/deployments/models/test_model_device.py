@@ -17,8 +17,8 @@ from deployments.serving.device_health import COMPILING_AFTER_S, STUCK_AFTER_S
 from deployments.serving.service import InferenceService
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
-from tests.support.doubles_service import Doubles
-from tests.support.emulated_service import (
+from tests.support.models.doubles_service import Doubles
+from tests.support.models.emulated_service import (
     emulated_service,
     end_device_thread,
     infer,

@@ -17,7 +17,7 @@ from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.startup_timings import StartupTimings
 from policy.errors import InvalidInputError
-from tests.support.model_stores import manager_thread, publish, settings_for
+from tests.support.models.model_stores import manager_thread, publish, settings_for
 
 PROFILE = {"latency_ms": [1.0, 2.0]}
 

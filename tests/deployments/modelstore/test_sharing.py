@@ -19,7 +19,13 @@ from deployments.modelstore.sharing import (
     measure_costs,
 )
 from deployments.modelstore.tensors import attach
-from tests.support.model_stores import manager_thread, publish, settings_for, wait_until, weights
+from tests.support.models.model_stores import (
+    manager_thread,
+    publish,
+    settings_for,
+    wait_until,
+    weights,
+)
 
 #: Sharing costs 10 µs a file, copying 1 ns a byte: they cost the same at 10,000 bytes.
 COSTS = SharingCosts(1e-5, 0.0, 0.0, 1e-9)

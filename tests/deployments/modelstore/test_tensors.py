@@ -21,7 +21,7 @@ from deployments.modelstore.errors import (
 from deployments.modelstore.manager import copies
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
-from tests.support.model_stores import (
+from tests.support.models.model_stores import (
     manager_thread,
     publish,
     settings_for,

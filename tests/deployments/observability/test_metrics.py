@@ -13,7 +13,7 @@ from deployments.access.tokens import hash_token
 from deployments.errors import DeadlineError, RequestError
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
-from tests.support.emulated_service import REFUSES, emulated_service, infer
+from tests.support.models.emulated_service import REFUSES, emulated_service, infer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported

@@ -22,7 +22,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.observability.tracing import BatchTimes, RequestTrace, Tracing
 from policy.errors import InvalidInputError
-from tests.support.doubles_service import USER_CONFIG, body, listening, make_service
+from tests.support.models.doubles_service import USER_CONFIG, body, listening, make_service
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = (f"00-{TRACE}-{SPAN}-{flags}".encode() for flags in ("01", "00"))

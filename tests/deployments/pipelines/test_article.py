@@ -15,7 +15,7 @@ from deployments.pipelines.core.stage_core import StageCore
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from sojourn import Pipeline, Stage, StageError
-from tests.support.pipeline_stages import Batched, DiesOnce, FailsOnNegative, Scale, shift
+from tests.support.pipelines.stages import Batched, DiesOnce, FailsOnNegative, Scale, shift
 from tests.support.waiting import LIMIT_S
 
 

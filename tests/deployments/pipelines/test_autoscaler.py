@@ -10,8 +10,8 @@ from deployments.pipelines.autoscaler import PipelineAutoscaler
 from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from sojourn import Each, Pipeline, Stage
-from tests.support.pipeline_stages import Scale, shift
-from tests.support.stage_replica import serve
+from tests.support.pipelines.stage_replica import serve
+from tests.support.pipelines.stages import Scale, shift
 from tests.support.waiting import until
 
 

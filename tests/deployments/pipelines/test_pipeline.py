@@ -14,7 +14,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
 from sojourn import Each, Ensemble, Pipeline, Stage, StageError, Switch
-from tests.support.pipeline_stages import Batched, Scale, shift
+from tests.support.pipelines.stages import Batched, Scale, shift
 from tests.support.waiting import LIMIT_S, until
 
 

@@ -11,7 +11,7 @@ from deployments.pipelines.core.items import Flow, Item, StageBatch
 from policy.batcher.requests import Batch, StartReason
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
-from tests.support.pipeline_stages import Batched, shift
+from tests.support.pipelines.stages import Batched, shift
 from tests.support.waiting import until
 
 

@@ -21,7 +21,7 @@ from deployments.profiling.measure import (
 )
 from policy.errors import InvalidInputError
 from policy.profile import Profile
-from tests.support.virtual_clock import VirtualClock
+from tests.support.clocks.virtual_clock import VirtualClock
 
 LINE = {"max_batch_size": 4, "latency_ms": {"per_request": 0.5, "fixed": 1.0}}
 grids = st.integers(1, 64).map(lambda size: default_batch_sizes(size))

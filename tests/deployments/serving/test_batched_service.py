@@ -5,7 +5,7 @@ import pytest
 
 from deployments.errors import DeadlineError
 from policy.profile import Profile
-from tests.support.emulated_service import REFUSES, emulated_service, infer
+from tests.support.models.emulated_service import REFUSES, emulated_service, infer
 
 PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
 

@@ -15,7 +15,7 @@ from deployments.errors import BusyError, DeadlineError
 from deployments.haproxy.stats import ProxyReport
 from deployments.http.app import InferenceApp
 from policy.profile import Profile
-from tests.support.emulated_service import (
+from tests.support.models.emulated_service import (
     REFUSES,
     emulated_service,
     infer,

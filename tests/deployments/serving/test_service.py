@@ -24,7 +24,7 @@ from deployments.serving.service_loading import load_service
 from policy.batcher.requests import StartReason
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
-from tests.support.emulated_service import (
+from tests.support.models.emulated_service import (
     REFUSES,
     emulated_service,
     infer,

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fragile_service import fragile_document
-from tests.support.services import Running, serving
+from tests.support.processes.fragile_service import fragile_document
+from tests.support.processes.services import Running, serving
 
 
 @pytest.fixture(scope="package")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.services import BIN, Running, get, load_document, post, serving_late
+from tests.support.processes.services import BIN, Running, get, load_document, post, serving_late
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration

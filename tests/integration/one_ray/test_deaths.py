@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.fragile_replica import POISON, SHAPE
-from tests.support.fragile_service import fragile_document
-from tests.support.services import Running, get
+from tests.support.processes.fragile_replica import POISON, SHAPE
+from tests.support.processes.fragile_service import fragile_document
+from tests.support.processes.services import Running, get
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration

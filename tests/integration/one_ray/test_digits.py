@@ -15,9 +15,9 @@ import tritonclient.http as triton
 
 from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
+from tests.support.processes.services import BIN, Running, get, load_document, post
 from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
-from tests.support.services import BIN, Running, get, load_document, post
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.services import Running, get, load_document, serving_late
+from tests.support.processes.services import Running, get, load_document, serving_late
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration

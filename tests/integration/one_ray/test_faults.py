@@ -16,7 +16,7 @@ import pytest
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.service import emulated_document
 from benchmarks.resilience.tally import Outcome, Request
-from tests.support.services import Running
+from tests.support.processes.services import Running
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration

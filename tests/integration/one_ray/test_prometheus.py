@@ -9,9 +9,9 @@ import pytest
 
 from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
-from tests.support.dashboards import QUERIES, PanelQuery
-from tests.support.prometheus import Prometheus
-from tests.support.services import Running, get, load_document
+from tests.support.metrics.dashboards import QUERIES, PanelQuery
+from tests.support.metrics.prometheus import Prometheus
+from tests.support.processes.services import Running, get, load_document
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = [

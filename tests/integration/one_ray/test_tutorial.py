@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.pages import run_block
+from tests.support.processes.pages import run_block
+from tests.support.processes.services import ROOT, Running, get
 from tests.support.readme import blocks
-from tests.support.services import ROOT, Running, get
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ from policy.batcher.limits import Limits
 from policy.batcher.requests import Refusal, Request, StartReason
 from policy.batching_policy import BatchingPolicy
 from policy.table import PolicyTable
-from tests.support.batcher_core import FixedPolicy, contents, make_core
+from tests.support.batching.batcher_core import FixedPolicy, contents, make_core
 
 
 def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> None:

@@ -16,7 +16,7 @@ from policy.batcher.requests import Batch, Refusal, Request, StartReason
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
-from tests.support.batcher_core import contents, make_core
+from tests.support.batching.batcher_core import contents, make_core
 
 FIXED_MS, ROW_MS = 50.0, 0.5
 

@@ -15,9 +15,9 @@ from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
+from tests.support.batching.single_device import simulate
 from tests.support.profiles import GOOGLENET_P4
 from tests.support.profiles import PADDED as STEPS
-from tests.support.single_device import simulate
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
 

@@ -11,8 +11,8 @@ from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from tests.support.batching.tandem_simulation import simulate_tandem
 from tests.support.profiles import GOOGLENET_P4
-from tests.support.tandem_simulation import simulate_tandem
 
 P4_MS = GOOGLENET_P4.latency_ms
 LINEAR_MS = 0.1 + 0.09 * np.arange(1, 17)

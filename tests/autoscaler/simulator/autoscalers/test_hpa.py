@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.simulator.autoscalers.hpa import HpaSettings, KubernetesHpa
-from tests.support.fleet_views import fleet_sizes, view
+from tests.support.autoscaling.fleet_views import fleet_sizes, view
 
 
 def test_a_steady_rate_needs_the_rate_over_the_target() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from autoscaler.simulator.autoscalers.knative import Knative, KnativeScale, KnativeSettings
-from tests.support.fleet_views import view
+from tests.support.autoscaling.fleet_views import view
 
 
 def scale(target: float, ready: int = 1, **changed: float) -> KnativeScale:

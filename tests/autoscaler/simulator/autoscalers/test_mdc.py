@@ -11,7 +11,7 @@ from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from tests.support.fleet_views import fleet_sizes
+from tests.support.autoscaling.fleet_views import fleet_sizes
 
 P4 = Profile.load(Path(__file__).parents[4] / "configs" / "profiles" / "googlenet-p4.json")
 SLA = ServiceLevelObjective(50, 99)

@@ -18,7 +18,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.fleet_views import view
+from tests.support.autoscaling.fleet_views import view
 
 FEW_SECONDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 MANY_SECONDS = st.lists(st.integers(0, 30), min_size=1, max_size=80)

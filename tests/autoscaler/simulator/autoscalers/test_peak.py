@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.simulator.autoscalers.peak import Peak, RecentMaximum
-from tests.support.fleet_views import fleet_sizes
+from tests.support.autoscaling.fleet_views import fleet_sizes
 
 
 @given(

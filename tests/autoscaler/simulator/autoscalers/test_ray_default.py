@@ -14,7 +14,7 @@ from autoscaler.simulator.autoscalers.ray_default import (
     RaySettings,
     average_ongoing,
 )
-from tests.support.fleet_views import view
+from tests.support.autoscaling.fleet_views import view
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from pydantic, through Ray

@@ -10,7 +10,7 @@ from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
-from tests.support.fleet_views import view
+from tests.support.autoscaling.fleet_views import view
 
 FULL_BATCH = {"full_batch_size": 32.0, "full_batch_ms": 10.8}
 

@@ -2,7 +2,7 @@ import pytest
 
 from autoscaler.simulator.reporting.comparison import Comparison, in_joules, percent
 from policy.errors import InvalidInputError
-from tests.support.simulated_runs import comparison, run
+from tests.support.autoscaling.simulated_runs import comparison, run
 
 
 def test_the_rows_begin_with_the_cheapest():

@@ -8,7 +8,7 @@ from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.reporting.comparison import Comparison
 from autoscaler.simulator.reporting.report import Setting, render, save_report
 from policy.errors import InvalidInputError
-from tests.support.simulated_runs import comparison, run
+from tests.support.autoscaling.simulated_runs import comparison, run
 
 pytestmark = pytest.mark.slow
 

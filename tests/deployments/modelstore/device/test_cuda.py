@@ -1,8 +1,8 @@
 """The CUDA driver: on a library that stands in for CUDA's, and on a GPU where there is one.
 
-The library (`tests/support/fake_libcuda.c`) has CUDA's functions on host memory. It refuses wrong
-arguments, and where cuda.h is installed the compiler compares it with that. So the calls themselves
-run here in every process; what a GPU does with them is shown by the tests marked `gpu`.
+The library (`tests/support/models/fake_libcuda.c`) has CUDA's functions on host memory. It refuses
+wrong arguments, and where cuda.h is installed the compiler compares it with that. So the calls
+themselves run here in every process; what a GPU does with them is shown by the tests marked `gpu`.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
 from deployments.modelstore.sharing import Sharing
 from deployments.modelstore.tensors import attach, load_state_dict
-from tests.support.model_stores import (
+from tests.support.models.model_stores import (
     MB,
     manager_thread,
     publish,
@@ -33,7 +33,7 @@ from tests.support.model_stores import (
     weights,
 )
 
-SOURCE = Path(__file__).parents[3] / "support/fake_libcuda.c"
+SOURCE = Path(__file__).parents[3] / "support/models/fake_libcuda.c"
 FILE = "model.safetensors"
 
 

@@ -25,9 +25,9 @@ from deployments.modelstore.errors import (
 )
 from deployments.modelstore.manager.readers import Reader
 from deployments.modelstore.tensors import load_state_dict
-from tests.support import emulated_device
-from tests.support.emulated_device import DEATH_VARIABLE, EmulatedClient
-from tests.support.model_stores import (
+from tests.support.models import emulated_device
+from tests.support.models.emulated_device import DEATH_VARIABLE, EmulatedClient
+from tests.support.models.model_stores import (
     MB,
     ManagerProcess,
     manager_thread,
@@ -43,7 +43,7 @@ KINDS = ("descriptors", "handles")
 CLIENT = """
 import pathlib, sys
 from deployments.modelstore.device.tensors import attach_to_device
-from tests.support.emulated_device import EmulatedClient
+from tests.support.models.emulated_device import EmulatedClient
 state, _ = attach_to_device(sys.argv[1], EmulatedClient(), None, pathlib.Path(sys.argv[2]))
 print(float(state["weight"].sum()), flush=True)
 sys.stdin.read()

@@ -14,7 +14,7 @@ from deployments.modelstore.files.publishing import publish
 from deployments.modelstore.names import ModelName
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
-from tests.support.model_stores import manager_thread, settings_for
+from tests.support.models.model_stores import manager_thread, settings_for
 
 BASE, CATS, DOGS = (ModelName.parse(name) for name in ("base", "cats", "dogs@2"))
 

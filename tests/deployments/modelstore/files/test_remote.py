@@ -17,8 +17,8 @@ from deployments.modelstore.files.remote import FolderRemote, ObjectRemote, open
 from deployments.modelstore.names import ModelName
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
-from tests.support.http_files import http_files
-from tests.support.model_stores import manager_thread, publish, settings_for, sign, weights
+from tests.support.http.file_server import http_files
+from tests.support.models.model_stores import manager_thread, publish, settings_for, sign, weights
 
 NAME = ModelName("pytorch", "m", "1")
 FILE = "model.safetensors"

@@ -11,7 +11,13 @@ from deployments.modelstore.manager import background as background_module
 from deployments.modelstore.manager import manager as manager_module
 from deployments.modelstore.manager.background import RESOLVES_AT_ONCE
 from deployments.modelstore.tensors import load_state_dict
-from tests.support.model_stores import manager_thread, publish, settings_for, wait_until, weights
+from tests.support.models.model_stores import (
+    manager_thread,
+    publish,
+    settings_for,
+    wait_until,
+    weights,
+)
 from tests.support.waiting import LIMIT_S
 
 OPENS = RESOLVES_AT_ONCE + 3

@@ -32,8 +32,8 @@ from deployments.modelstore.manager.endpoint import allow_many_clients
 from deployments.modelstore.manager.manager import Manager
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.tensors import load_state_dict
-from tests.support.http_files import http_files
-from tests.support.model_stores import (
+from tests.support.http.file_server import http_files
+from tests.support.models.model_stores import (
     ManagerProcess,
     manager_thread,
     publish,

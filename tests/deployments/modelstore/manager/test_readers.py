@@ -15,7 +15,7 @@ from deployments.modelstore.manager.readers import OWNER_VARIABLE, Reader, Reade
 from deployments.modelstore.names import ModelName
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
-from tests.support.model_stores import manager_thread, publish, settings_for, weights
+from tests.support.models.model_stores import manager_thread, publish, settings_for, weights
 
 NOBODY = 65534
 #: The number of the system call on x86-64.

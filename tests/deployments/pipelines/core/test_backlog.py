@@ -7,7 +7,7 @@ from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import StageCore
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
-from tests.support.pipeline_machine import Machine
+from tests.support.pipelines.machine import Machine
 
 
 def same(x):

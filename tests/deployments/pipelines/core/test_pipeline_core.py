@@ -10,7 +10,7 @@ from deployments.pipelines.core.errors import StageError
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
-from tests.support.pipeline_machine import Machine
+from tests.support.pipelines.machine import Machine
 
 
 def double(x):

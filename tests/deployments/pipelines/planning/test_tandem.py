@@ -13,7 +13,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from tests.support.pipeline_machine import Machine
+from tests.support.pipelines.machine import Machine
 
 
 def simulate_response_ms(*arguments, **options):

@@ -16,7 +16,7 @@ from deployments.pipelines.serving.config import PipelineConfig, parse_args, par
 from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
 from policy.errors import InfeasibleError, InvalidInputError
-from tests.support.pipeline_configs import config
+from tests.support.pipelines.configs import config
 
 
 def make_service(user_config=None, **changes):

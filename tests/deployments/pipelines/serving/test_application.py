@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from sojourn import Pipeline, Stage, StageError
-from tests.support.pipeline_stages import Scale, shift
+from tests.support.pipelines.stages import Scale, shift
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported

@@ -12,7 +12,7 @@ from deployments.pipelines.serving.config import (
     parse_user_config,
 )
 from policy.errors import InvalidInputError
-from tests.support.pipeline_configs import config
+from tests.support.pipelines.configs import config
 from tests.support.readme import ROOT
 
 
@@ -26,7 +26,7 @@ def load(tmp_path):
     return write_and_load
 
 
-STAGE = {"stage": {"code": "tests.support.pipeline_stages:Scale"}}
+STAGE = {"stage": {"code": "tests.support.pipelines.stages:Scale"}}
 
 
 def test_a_stage_with_its_keys(load):
@@ -91,7 +91,7 @@ def test_what_is_wrong_is_said_in_one_line(load, changes, complaint):
     assert "\n" not in str(caught.value)
 
 
-DEPLOYED = {"code": "tests.support.pipeline_stages:Scale", "place": "deployment", "workers": 2}
+DEPLOYED = {"code": "tests.support.pipelines.stages:Scale", "place": "deployment", "workers": 2}
 
 
 class TestStagesInDeployments:

@@ -10,7 +10,7 @@ import yaml
 from deployments.http.protocol import InferenceProtocol
 from deployments.pipelines.serving.config import load_pipeline_file
 from deployments.pipelines.serving.server import serve_pipeline
-from tests.support import pipeline_configs
+from tests.support.pipelines import configs as pipeline_configs
 from tests.support.ports import free_port
 
 

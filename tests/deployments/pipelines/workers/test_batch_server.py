@@ -8,7 +8,7 @@ from collections import Counter
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.batch_server import FREE, TAKEN
 from deployments.pipelines.workers.child import BATCH, MESSAGE, START
-from tests.support.stage_replica import serve
+from tests.support.pipelines.stage_replica import serve
 from tests.support.waiting import LIMIT_S, wait_for
 
 #: So many batches of another pipeline fill the socket of one that does not read.

@@ -7,7 +7,7 @@ from deployments.errors import BadRequestError, ModelError, StartError
 from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.workers.predictor import Recipe, make_predictor
 from policy.errors import InvalidInputError
-from tests.support.pipeline_stages import (
+from tests.support.pipelines.stages import (
     Doubler,
     DropsNegative,
     FailsOnNegative,
@@ -23,7 +23,7 @@ def predictor(code, lists=False, **options):
 
 
 @pytest.mark.parametrize(
-    "code", [Scale, Scale(), "tests.support.pipeline_stages:Scale", lambda x: 2 * x]
+    "code", [Scale, Scale(), "tests.support.pipelines.stages:Scale", lambda x: 2 * x]
 )
 def test_a_class_an_object_a_path_or_a_function(code):
     assert predictor(code)([4]) == [8]
@@ -72,7 +72,7 @@ def test_an_unknown_culprit_and_a_failure_of_the_whole_batch():
     assert predictor(give_up, lists=True)([1, -1]).whole
 
 
-@pytest.mark.parametrize("code", [Doubler, "tests.support.pipeline_stages:Doubler"])
+@pytest.mark.parametrize("code", [Doubler, "tests.support.pipelines.stages:Doubler"])
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_model(code, lists):
     run = predictor(code, lists)
@@ -100,7 +100,7 @@ def test_a_models_wrong_output_is_named():
     [
         ("nowhere", {}, InvalidInputError, "must be package.module:name"),
         ("nowhere:Stage", {}, InvalidInputError, "No module named 'nowhere'"),
-        ("tests.support.pipeline_stages:Nothing", {}, InvalidInputError, "Nothing"),
+        ("tests.support.pipelines.stages:Nothing", {}, InvalidInputError, "Nothing"),
         (7, {}, InvalidInputError, "no method predict"),
         (Scale, {"wrong": 1}, StartError, "wrong"),
     ],

@@ -16,7 +16,7 @@ from deployments.pipelines.core.items import RETRY
 from deployments.pipelines.workers.pool import WorkerPool
 from deployments.pipelines.workers.processes import ProcessWorker
 from sojourn import Pipeline, Stage, StageError
-from tests.support.pipeline_stages import (
+from tests.support.pipelines.stages import (
     DiesOnNegative,
     Exits,
     Scale,

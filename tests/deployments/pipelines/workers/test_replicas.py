@@ -15,8 +15,8 @@ from deployments.pipelines.workers.batch_server import SUFFIX
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from sojourn import Pipeline, Stage, StageError
-from tests.support.pipeline_stages import Batched
-from tests.support.stage_replica import serve, start
+from tests.support.pipelines.stage_replica import serve, start
+from tests.support.pipelines.stages import Batched
 from tests.support.waiting import LIMIT_S, until
 
 
@@ -135,7 +135,7 @@ async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_pa
 @pytest.mark.slow
 async def test_a_replica_killed_inside_a_batch(tmp_path):
     """Its items run once more, alone; one that kills a second replica fails."""
-    code = "tests.support.pipeline_stages:DiesOnNegative"
+    code = "tests.support.pipelines.stages:DiesOnNegative"
     processes = [start(code, tmp_path) for _ in range(3)]
     try:
         async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:

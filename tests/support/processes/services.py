@@ -20,7 +20,7 @@ from deployments.local.environment import ray_headers
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S, wait_for
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 #: For how long a request may wait; `wait_for` asks again.
 REQUEST_S = 30.0

@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = {
                     "steps": [
                         {
                             "stage": {
-                                "code": "tests.support.pipeline_stages:Doubler",
+                                "code": "tests.support.pipelines.stages:Doubler",
                                 "place": "thread",
                                 "batch_size": 4,
                                 "profile": {"latency_ms": [1.0, 1.1, 1.2, 1.3]},
@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
                         },
                         {
                             "stage": {
-                                "code": "tests.support.pipeline_configs:again",
+                                "code": "tests.support.pipelines.configs:again",
                                 "place": "loop",
                                 "profile": {"latency_ms": [0.1]},
                                 "expert": {"cost": 2.5},

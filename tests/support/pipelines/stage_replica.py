@@ -1,6 +1,6 @@
 """A replica of a stage without Ray, in a process of its own, until its standard input ends.
 
-``python -m tests.support.stage_replica CODE FOLDER``
+``python -m tests.support.pipelines.stage_replica CODE FOLDER``
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from deployments.pipelines.workers.predictor import Recipe, make_predictor
 def start(code: str, folder: Path) -> "subprocess.Popen[bytes]":
     """Start a replica; it is there when its socket is."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.stage_replica", code, str(folder)],
+        [sys.executable, "-m", "tests.support.pipelines.stage_replica", code, str(folder)],
         stdin=subprocess.PIPE,
     )
 

@@ -11,7 +11,7 @@ import uvicorn
 
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
-from tests.support.emulated_service import emulated_service
+from tests.support.models.emulated_service import emulated_service
 from tests.support.ports import free_port
 from tests.support.profiles import GOOGLENET_P4
 from tests.support.waiting import wait_for

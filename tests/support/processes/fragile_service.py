@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.services import load_document
+from tests.support.processes.services import load_document
 
 
 def fragile_document(model: str, replicas: int, **limits: object) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def fragile_document(model: str, replicas: int, **limits: object) -> dict[str, A
     application["name"] = model
     application["args"]["model"] |= {
         "name": "fragile",
-        "import_path": f"tests.support.fragile_replica:{model}",
+        "import_path": f"tests.support.processes.fragile_replica:{model}",
         "max_batch_size": 4,
     }
     (deployment,) = application["deployments"]

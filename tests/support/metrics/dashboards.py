@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.services import ROOT
+from tests.support.processes.services import ROOT
 
 FOLDER = ROOT / "k8s/monitoring/dashboards"
 BOARDS: Mapping[str, dict[str, Any]] = {

@@ -31,8 +31,8 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.emulated import Emulated
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
-from tests.support.emulated_service import one_request
-from tests.support.stores import Store
+from tests.support.autoscaling.stores import Store
+from tests.support.models.emulated_service import one_request
 
 PROFILE = Profile.from_dict(
     {

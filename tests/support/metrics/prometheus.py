@@ -8,7 +8,7 @@ import httpx
 import yaml
 
 from tests.support.ports import free_port
-from tests.support.services import ROOT
+from tests.support.processes.services import ROOT
 from tests.support.waiting import LIMIT_S, wait_for
 
 

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.services import BIN, ROOT
+from tests.support.processes.services import BIN, ROOT
 
 TIMEOUT_S = 300
 

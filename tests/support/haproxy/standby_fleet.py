@@ -15,10 +15,10 @@ from typing import Any
 
 from autoscaler.standbys import RolesPublisher, roles_key
 from deployments.control.standby_role import StandbyRole, StepInApp
-from tests.support.haproxy_configs import ray_config
+from tests.support.autoscaling.stores import Store
+from tests.support.haproxy.configs import ray_config
 from tests.support.ports import free_port
 from tests.support.readme import ROOT
-from tests.support.stores import Store
 from tests.support.waiting import wait_for
 
 _HEALTH_PATH = "/-/healthz"
