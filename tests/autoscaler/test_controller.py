@@ -113,6 +113,7 @@ def test_what_a_stranger_knows_survives_a_restart():
     assert fleet.history[-1] == 1
 
 
+@pytest.mark.slow
 def test_a_load_beyond_the_upper_bound_does_not_change_the_risk():
     """Each such window once counted as missed: after two hours, the risk was at its minimum."""
     fleet = Fleet(3, seed=2)
@@ -191,9 +192,10 @@ def test_replica_that_never_starts_does_not_keep_the_others():
     fleet.run(30, 0.5 * PER_REPLICA)
     fleet.starts_fail = True
     assert fleet.run(60, 0.95 * PER_REPLICA).replicas > 1
-    assert fleet.run(600, 0.03 * PER_REPLICA).replicas == 1
+    assert fleet.run(300, 0.03 * PER_REPLICA).replicas == 1
 
 
+@pytest.mark.slow
 def test_starts_that_fail_for_ten_minutes_do_not_inflate_the_order():
     """However long the queues and however many refusals, the order is what the load requires."""
     fleet = Fleet(2)
@@ -206,6 +208,7 @@ def test_starts_that_fail_for_ten_minutes_do_not_inflate_the_order():
     assert len(fleet.ready) <= 3
 
 
+@pytest.mark.slow
 def test_slow_starts_do_not_order_the_same_demand_twice():
     fleet = Fleet(1, start_time_s=300.0)
     fleet.run(60, 0.5 * PER_REPLICA)
@@ -270,13 +273,6 @@ def test_a_fleet_whose_event_loop_is_saturated_scales_out_once_its_curve_says_so
     assert fleet.missed_share() < 0.01
 
 
-def test_the_reason_says_that_replicas_on_the_same_cores_do_not_help():
-    fleet = Fleet(3, **bottleneck_to_floats("neither"))
-    decision = fleet.run(30, 2.5 * PER_REPLICA)
-    assert decision.bottleneck == "neither"
-    assert "other processes use the replicas' cores" in decision.reason
-
-
 def test_most_replicas_decide_what_the_bottleneck_is():
     class Mixed(Fleet):
         def report_of(self, name):
@@ -337,30 +333,6 @@ def test_burst_factor_is_kept_in_reserve():
     assert burst.required_replicas == required_replicas(CURVE, 2 * plain.demand_per_s)
 
 
-@pytest.mark.slow
-def test_less_risk_costs_more_replicas():
-    demands = []
-    for risk in (0.2, 0.01):
-        fleet = Fleet(4, settings=replace(SETTINGS, risk=risk), seed=5)
-        demands.append(fleet.run(1800, 2 * PER_REPLICA).demand_per_s)
-    assert demands[0] < demands[1]
-
-
-def test_the_risk_is_adapted_and_said_in_the_reason():
-    fleet = Fleet(4, seed=5)
-    first = fleet.run(30, 2 * PER_REPLICA)
-    assert "at a risk of 0.01 (adapted so that 99% of the minutes comply)" in first.reason
-    # A fleet that is kept large enough misses no window, so the risk may rise.
-    assert first.risk < fleet.run(600, 2 * PER_REPLICA).risk
-
-
-def test_a_risk_that_is_set_stays():
-    fleet = Fleet(4, settings=replace(SETTINGS, risk=0.05), seed=5)
-    decision = fleet.run(300, 2 * PER_REPLICA)
-    assert decision.risk == 0.05
-    assert "at a risk of 0.05," in decision.reason
-
-
 def test_settings_come_with_the_reports():
     fleet = Fleet(1)
     fleet.run(30, 0.5 * PER_REPLICA)
@@ -393,12 +365,12 @@ class TestScaleToZero:
         fleet.run(110, 0.0, min_replicas=0)
         assert fleet.history[-1] == 1
         assert fleet.run(30, 0.0, min_replicas=0).replicas == 0
-        assert fleet.run(600, 0.0, min_replicas=0).reason == "stay at 0: no request waits"
+        assert fleet.run(100, 0.0, min_replicas=0).reason == "stay at 0: no request waits"
 
     def test_the_last_replica_stays_if_the_minimum_is_1(self):
         fleet = self.fleet()
         fleet.run(60, 0.3 * PER_REPLICA)
-        assert fleet.run(600, 0.0).replicas == 1
+        assert fleet.run(200, 0.0).replicas == 1
 
     def test_the_last_replica_stays_for_at_least_a_start_time(self):
         fleet = self.fleet(start_time_s=400.0)
@@ -408,7 +380,7 @@ class TestScaleToZero:
 
     def test_a_trickle_of_requests_keeps_the_last_replica(self):
         fleet = self.fleet()
-        for _ in range(10):
+        for _ in range(4):
             fleet.run(1, 20.0, min_replicas=0)
             assert fleet.run(100, 0.0, min_replicas=0).replicas == 1
 

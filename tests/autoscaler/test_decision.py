@@ -1,5 +1,3 @@
-from dataclasses import asdict
-
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,9 +63,3 @@ def test_incomplete_entries_of_a_saved_log_are_dropped() -> None:
     assert DecisionLog([{"then": 1}, {"time_s": 2.0, "replicas": 3}]).recorded == [
         {"time_s": 2.0, "replicas": 3}
     ]
-
-
-def test_an_entry_has_all_that_the_decision_has() -> None:
-    log, decision = DecisionLog(), Decision(2, "keep 2", margin=1.5, bottleneck="device")
-    log.add(3.0, 1, decision)
-    assert log.newest == {"time_s": 3.0, "target_replicas": 1, **asdict(decision)}

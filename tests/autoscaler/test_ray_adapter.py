@@ -199,12 +199,6 @@ class StandbyFleet:
         return self
 
 
-def test_replicas_and_standbys_are_ordered_together(offered: Offered, store: Store) -> None:
-    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2)
-    assert fleet.target == 3
-    assert fleet.serving == ["Model0"]
-
-
 def test_standbys_serve_before_new_processes(offered: Offered, store: Store) -> None:
     fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2)
     before = list(fleet.running)
@@ -235,12 +229,6 @@ def test_replicas_that_go_leave_enough_that_serve(offered: Offered, store: Store
     assert len(fleet.serving) == 1
 
 
-def test_without_standbys_nothing_is_published(offered: Offered, store: Store) -> None:
-    fleet = StandbyFleet(offered, store).run(20, 250)
-    assert len(fleet.serving) == len(fleet.running) >= 3
-    assert roles_key("app", "Model") not in store.kept
-
-
 def test_a_dry_run_orders_no_standbys(offered: Offered, store: Store) -> None:
     fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2, dry_run=True)
     assert fleet.target == 1
@@ -250,17 +238,6 @@ def test_a_dry_run_orders_no_standbys(offered: Offered, store: Store) -> None:
 def test_a_shared_budget_leaves_no_standbys(offered: Offered, store: Store) -> None:
     fleet = StandbyFleet(offered, store, replica_budget=9).run(20, 20, settings_standbys=2)
     assert fleet.target == 1
-
-
-def test_a_new_controller_keeps_who_serves(
-    offered: Offered, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=1)
-    before, target = fleet.roles, fleet.target
-    monkeypatch.setattr(scaled_deployments, "_deployments", {})
-    fleet.policy = SojournAutoscalingPolicy()
-    fleet.run(3, 20, settings_standbys=1)
-    assert (fleet.roles, fleet.target) == (before, target)
 
 
 def test_a_steady_clock_follows_the_wall_clock_but_never_back() -> None:

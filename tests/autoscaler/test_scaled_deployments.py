@@ -199,17 +199,6 @@ def test_a_history_in_the_store_is_learned_from_once(monkeypatch: pytest.MonkeyP
     assert deployment.autoscaler.forecasts_from_s(0) <= asked[0].until_s - counts.size + 10
 
 
-def test_each_deployment_has_its_own_entry(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scaled_deployments, "_deployments", {})
-    store = Store()
-    one = scaled_deployment(0, "a", "Model", store)
-    assert scaled_deployment(1, "a", "Model", store) is one
-    assert scaled_deployment(1, "b", "Model", store) is not one
-    assert state_key("a", "Model") != state_key("b", "Model") != log_key("b", "Model")
-
-
 def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()

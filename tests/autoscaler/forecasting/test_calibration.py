@@ -53,30 +53,6 @@ def test_a_forecast_that_is_too_bold_is_corrected_until_the_promise_is_kept():
     assert 0.002 < calibration.risk < 0.008
 
 
-def test_a_change_of_the_load_is_followed():
-    random = np.random.default_rng(4)
-    calibration = WindowCalibration(0.95)
-    run(calibration, random.random(2500), lambda risk: 1 - risk)
-    before = calibration.judged, calibration.missed
-    run(
-        calibration,
-        2 * random.random(2500),
-        lambda risk: 2 - 8 * risk,
-        begin_s=300_000,
-    )
-    judged, missed = calibration.judged - before[0], calibration.missed - before[1]
-    assert missed / judged == pytest.approx(0.05, abs=0.01)
-
-
-def test_a_miss_lowers_the_risk_by_a_twentieth():
-    calibration = WindowCalibration(0.99)
-    run(calibration, [0.5, 0.5, 0.5, 2.0], lambda risk: 1.0)
-    kept = calibration.judged - 1
-    expected = 0.01 * math.exp(STEP * (0.01 * kept - 0.99))
-    assert calibration.missed == 1
-    assert calibration.risk == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("required", [0.0, 1e9])
 def test_the_risk_stays_within_its_bounds(required):
     calibration = WindowCalibration(0.9)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.forecasting import demand
-from autoscaler.forecasting.backtest import Backtest, Candidate
+from autoscaler.forecasting.backtest import Candidate
 from autoscaler.forecasting.demand import CANDIDATES, DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory, RequiredRate
 from autoscaler.forecasting.point_forecasts import LAST
@@ -111,14 +111,6 @@ def test_while_the_past_is_short_the_demand_allows_for_a_burst():
     )
 
 
-@pytest.mark.slow
-def test_last_value_wins_on_a_random_walk():
-    rng = np.random.default_rng(6)
-    walk = 1000 * np.exp(np.cumsum(rng.normal(0, 0.002, 43_200)))
-    _, _, methods = replay(walk, warm_up=40_000, every=60)
-    assert set(methods) == {"last"}
-
-
 def test_last_value_wins_if_all_are_equally_good():
     _, _, methods = replay(np.full(20_000, 500.0), every=60)
     assert set(methods) == {"last"}
@@ -143,32 +135,6 @@ def test_expecting_recurring_peaks_is_cheaper(monkeypatch):
     at = {phase: demands[(times % 3600) == phase].min() for phase in (1740, 1790)}
     assert min(at.values()) > 380
     assert demands[(times % 3600) == 600].max() < 200
-
-
-def test_margins_are_measured_once_a_minute(monkeypatch):
-    """A back-test takes milliseconds, and decisions are made in Serve's controller."""
-    backtests = []
-
-    def counted(*args):
-        backtests.append(args)
-        return Backtest(*args)
-
-    monkeypatch.setattr(demand, "Backtest", counted)
-    rates = np.random.default_rng(8).poisson(100, 8000).astype(float)
-    forecaster = learned(rates)
-    for second in range(8001, 8301):
-        forecaster.history.observe(float(second), rates[:1])
-        forecaster.forecast(float(second), HORIZON_S, RISK)
-    assert len(backtests) == 5
-
-
-def test_stale_and_repeated_rates_change_nothing():
-    rates = np.random.default_rng(8).poisson(100, 8000).astype(float)
-    once, often = learned(rates), learned(rates)
-    often.history.observe(8000.0, rates[-600:])
-    often.history.observe(7000.0, np.full(600, 9999.0))
-    often.history.observe(8000.0, [])
-    assert often.forecast(8000.0, HORIZON_S, RISK) == once.forecast(8000.0, HORIZON_S, RISK)
 
 
 def test_silence_lengthens_the_horizon_and_a_short_one_does_not():

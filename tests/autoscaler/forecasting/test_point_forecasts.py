@@ -37,11 +37,6 @@ def test_no_forecast_looks_into_the_future(point, values, ahead, data):
     assert (whole >= -1e-6).all()
 
 
-def test_last_value_is_the_mean_of_a_minute():
-    rates = np.array([100.0] * 50 + [10.0, 30.0] * 3)
-    assert LAST.values(rates, rates, 6)[-1] == pytest.approx(20)
-
-
 def test_a_line_is_extrapolated_to_the_horizon():
     rates = 100 + 2.0 * np.arange(120)
     # The mean of the last step belongs to its middle; the line continues from there.

@@ -76,11 +76,6 @@ def test_a_backlog_is_drained_within_the_bound():
     assert need(seen, backlog=20_000.0).rate_per_s == pytest.approx(150.0)
 
 
-def test_without_tries_nothing_is_needed():
-    nothing = np.zeros(5)
-    assert need(RecentAttempts(*[nothing] * 5)).rate_per_s == 0.0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("start_time_s", [5.0, 60.0])
 def test_devices_that_become_slower_than_the_model_says_get_replicas_at_once(start_time_s):

@@ -6,19 +6,6 @@ from hypothesis import strategies as st
 from autoscaler.observe.retries import given_up_share, offered_requests, retries_among
 
 
-def test_the_formula():
-    assert offered_requests(175.0, 75.0, 0.0, 1) == pytest.approx(175 / (1 + 75 / 175))
-
-
-@pytest.mark.parametrize("retries", [0, 1, 5])
-def test_without_refusals_every_try_is_a_request(retries):
-    assert offered_requests([0.0, 7.0], [0.0, 0.0], [0.0, 0.0], retries).tolist() == [0.0, 7.0]
-
-
-def test_when_every_try_is_refused_each_request_made_all_its_tries():
-    assert offered_requests(600.0, 600.0, 0.0, 5) == pytest.approx(100.0)
-
-
 def test_the_only_replica_is_tried_once():
     assert retries_among([0.3, 1.0, 2.0, 7.0], 5).tolist() == [0, 0, 5, 5]
     requests = offered_requests([60.0, 60.0], [60.0, 60.0], [0.0, 0.0], retries_among([1, 2], 5))

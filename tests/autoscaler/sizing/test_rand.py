@@ -242,8 +242,3 @@ def test_with_a_limit_of_retries_the_rate_of_tries_solves_the_equation(rate, ret
     assert found.attempt_rate_per_s == pytest.approx(
         rate / 2 * sum(p**k for k in range(retries + 1)), rel=1e-6
     )
-
-
-def test_a_negative_limit_of_retries_is_refused():
-    with pytest.raises(InvalidInputError, match=r"^retries: "):
-        rand_equilibrium(1, 1, lambda a: 0.0, -1)
