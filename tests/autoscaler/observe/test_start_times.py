@@ -166,7 +166,7 @@ def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     assert starts.horizon_s == 10.0
 
 
-def measured_s(seed, bunch, gap_s, wait_s, orders=300):
+def measured_s(seed, bunch, gap_s, wait_s, orders=600):
     """Return what a growing fleet measures whose starts take 60 s from an order; some fail."""
     random = np.random.default_rng(seed)
     ends = []  # (serving since, created)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.stats import poisson
@@ -78,6 +78,7 @@ def test_a_room_that_never_fills_changes_nothing(traffic_intensity, max_wait_ms)
     assert wide.mean_power_w == pytest.approx(endless.mean_power_w)
 
 
+@settings(max_examples=30)
 @given(
     st.floats(0.1, 2.0),
     st.integers(1, 8),
@@ -98,6 +99,7 @@ def test_every_request_is_served_or_refused(load, control_limit, max_wait_ms, mo
         assert counted == pytest.approx(evaluation.mean_batch_size, rel=1e-5)
 
 
+@settings(max_examples=30)
 @given(st.floats(0.3, 1.5), st.integers(4, 30))
 def test_more_room_refuses_fewer(load, max_queue_rows):
     policy = BatchingPolicy.from_control_limit(4, 8)
