@@ -1,4 +1,4 @@
-"""Scale the stages of a running pipeline together, from the load at its front."""
+"""Scale the stages of a running pipeline together, from its offered load."""
 
 import asyncio
 import logging
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: How often the load is measured.
+#: Interval of load measurements.
 PERIOD_S = 1.0
-#: The measured items per request are an average over about so many requests.
+#: The measured items per request are averaged over about this many requests.
 _RATIO_REQUESTS = 200.0
 
 
 class PipelineAutoscaler:
-    """Resizes the stages of a started pipeline once a second, as a `StageScaler` decides.
+    """Resizes the stages of a started pipeline once a second, as its `StageScaler` decides.
 
-    Ray resizes the stages whose workers are Ray replicas, by `replica_needs`. `workers` are those
-    that were last ordered, or, of a stage with Ray replicas, are needed. `items_per_request` is
-    measured.
+    Ray resizes the stages whose workers are Ray replicas, by `replica_needs`. `workers` holds the
+    last ordered number of workers or, for a stage with Ray replicas, the required number.
+    `items_per_request` is measured.
     """
 
     def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
@@ -36,7 +36,7 @@ class PipelineAutoscaler:
         self.items_per_request: dict[str, float] = {}
 
     def step(self, now_s: float) -> None:
-        """Measure the load since the last step, and resize the stages that need it."""
+        """Measure the load since the last step, and resize stages if necessary."""
         total = self._pipeline.core.offered
         offered, self._offered = total - self._offered, total
         elapsed_s, self._measured_s = now_s - self._measured_s, now_s
@@ -50,7 +50,7 @@ class PipelineAutoscaler:
                 self.workers[stage] = workers
 
     def _measure_ratios(self) -> None:
-        """Follow the items that each stage has of one request."""
+        """Update the mean number of items per request at each stage."""
         core = self._pipeline.core
         admitted, self._admitted = core.admitted - self._admitted, core.admitted
         if not admitted:
@@ -65,9 +65,9 @@ class PipelineAutoscaler:
             )
 
     def replica_needs(self) -> dict[str, float]:
-        """Return how many replicas the load of this pipeline needs, as fractions, by stage.
+        """Return the fractional number of replicas that the load needs, by stage.
 
-        Those of the pipeline itself are under "".
+        The pipeline's own replicas have the key "".
         """
         needs = {stage: self.scaler.replicas(stage) for stage in self._pipeline.replicas}
         return {"": self.scaler.pipeline_replicas(), **needs}

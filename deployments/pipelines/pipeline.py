@@ -121,7 +121,7 @@ class Pipeline:
             raise
 
     async def close(self) -> None:
-        """End all workers. Requests that are not answered fail."""
+        """End all workers. Unanswered requests fail."""
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
@@ -152,11 +152,11 @@ class Pipeline:
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages in the order of the steps, with the profiles that are now believed."""
+        """The stages in the order of the steps, with their current profiles."""
         return self._workers.stages
 
     async def drain(self) -> None:
-        """Return when all admitted requests are answered."""
+        """Wait until all admitted requests are answered."""
         if self.core.open:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
@@ -225,7 +225,7 @@ class Pipeline:
         return await self.result(self.submit(value, timeout_ms=timeout_ms))
 
     async def result(self, flow: Flow) -> Any:
-        """Wait for the result of an admitted request; if cancelled, give the request up."""
+        """Wait for the result of an admitted request; if cancelled, cancel the request."""
         try:
             return await flow.content
         except asyncio.CancelledError:
@@ -233,7 +233,7 @@ class Pipeline:
             raise
 
     def give_up(self, flow: Flow) -> None:
-        """Give up a request, if it has not ended: nobody waits for its result."""
+        """Cancel a request, if it has not ended."""
         if not flow.done:
             self.core.cancel(flow)
             flow.content.cancel()
@@ -249,7 +249,7 @@ class Pipeline:
     ) -> AsyncIterator[Any]:
         """Stream many values through; their results come in order, with bounded memory.
 
-        Values are taken as room becomes free, so other requests are served meanwhile, and the SLA
+        Values are read as room becomes free, so other requests are served meanwhile, and the SLA
         does not apply.
 
         Parameters
@@ -283,13 +283,13 @@ class Pipeline:
             self._check_running()
             flow = self.core.submit(time.monotonic(), value, content=self._loop.create_future())
         except RequestError:
-            self._room.wake()  # this stream leaves its turn to another
+            self._room.wake()  # this stream gives its turn to another one
             raise
         self._pump_soon()
         return flow
 
     def _free_room(self) -> int:
-        # A closed pipeline has no room to wait for; whoever waits must hear of it.
+        # Wake waiting streams, so that they see that the pipeline is closed.
         return self.core.max_pending - len(self.core.open) if self._running else sys.maxsize
 
     def _check_running(self) -> None:
@@ -297,7 +297,7 @@ class Pipeline:
             raise BusyError("the pipeline is not running")
 
     def _pump_soon(self) -> None:
-        """Pump at the end of this turn of the event loop: its requests can share a batch."""
+        """Pump at the end of this turn of the event loop, so that requests can share a batch."""
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump_once)
@@ -316,9 +316,9 @@ class Pipeline:
         self._pump()
 
     def _pump(self) -> None:
-        """Start what can start, and answer what has ended."""
+        """Start batches that are due, and answer requests that have ended."""
         if self._pumping or not self._running:
-            return  # a worker on the event loop has ended its batch: the loop below goes on
+            return  # a worker on the event loop has ended its batch: the loop below continues
         self._pumping = True
         try:
             while batches := self.core.next_batches(time.monotonic()):

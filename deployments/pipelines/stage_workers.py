@@ -1,4 +1,4 @@
-"""The workers of a pipeline's stages: started, resized, watched, and their profiles kept right."""
+"""The workers of a pipeline's stages, and corrections of their profiles."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: How often workers are checked for hanging, and how often profiles are compared with the batches.
+#: Intervals of the checks for hanging workers and of profiles against batches.
 _CHECK_S, _REFIT_S = 0.2, 2.0
-#: How long each batch size of a stage with ``policy="auto"`` is measured.
+#: Measuring time per batch size of a stage with ``policy="auto"``.
 _MEASURE_S = 0.1
-#: How long the solution of a policy table may take.
+#: Time limit of solving a policy table.
 _SOLVE_S = 600.0
 
 
@@ -43,10 +43,10 @@ class _StageListener:
 
 
 class StageWorkers:
-    """The workers of all stages, and what keeps the stages' latencies and policies right.
+    """The workers of all stages, and the upkeep of their latencies and policies.
 
-    `stages` has the profiles that are now believed. `on_change` is called when a stage may be able
-    to start a batch.
+    `stages` has the current profiles. `on_change` is called when a stage may be able to start a
+    batch.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StageWorkers:
         await asyncio.gather(*(workers.close() for workers in self._workers))
 
     def run(self, number: int, batch: StageBatch) -> None:
-        """Run a batch on a free worker of a stage. The caller knows that there is one."""
+        """Run a batch on a free worker of a stage; there must be one."""
         self._workers[number].run(batch)
 
     def resize(self, name: str, workers: int) -> None:
@@ -114,7 +114,7 @@ class StageWorkers:
         self._workers[numbers[name]].resize(workers)
 
     def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:
-        """Note how long a batch took, and pass its outcome on."""
+        """Record the time of a batch, and pass its outcome on."""
         refit = self._refits.get(number)
         if refit is not None and not isinstance(outcome, BatchFailure | WorkerLoss):
             refit.observe(len(batch.items), 1e3 * (time.monotonic() - batch.started_s))
@@ -134,7 +134,7 @@ class StageWorkers:
         self._on_change()
 
     def refit(self) -> list[str]:
-        """Correct the profiles that the latest batches show to be wrong; return their stages.
+        """Correct profiles that the latest batches prove wrong; return their stages.
 
         Call it at intervals of some seconds: two calls in a row must find a profile wrong. Stages
         with a solved policy solve it again.
@@ -164,7 +164,7 @@ class StageWorkers:
                 try:
                     workers.check(now_s)
                 except Exception:
-                    # The other stages, and the next check, must not suffer from it.
+                    # A failure must affect neither the other stages nor the next check.
                     logger.exception("stage %r: its workers could not be checked", stage.name)
             self._core.refresh(now_s)
 
@@ -181,7 +181,7 @@ class StageWorkers:
             self._spawn(self._solve(number, self.stages[number]))
 
     async def _solve(self, number: int, stage: Stage) -> None:
-        """Solve the policy table of a stage, and put it into force."""
+        """Solve the policy table of a stage, and apply it."""
         solver = WorkerProcess(f"the solver of stage {stage.name!r}")
         function = "policy.table_solving:solve_table"
         try:
@@ -203,5 +203,5 @@ class StageWorkers:
 
 async def _measured_profile(stage: Stage) -> Profile:
     profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
-    # So short a measurement knows the medians; of the tails it knows too little for a policy.
+    # So short a measurement gives medians, but not tails good enough for a policy.
     return replace(profile, latency_quantiles=None)

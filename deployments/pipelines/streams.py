@@ -8,26 +8,26 @@ from typing import Any
 from deployments.errors import DeviceError
 from deployments.pipelines.core.items import Flow
 
-# Instead of a value: there are no more.
+# Marks the end of the values.
 _END = object()
 
 
 class RoomQueue:
-    """The streams that wait until a pipeline has room; `free` returns how much it has."""
+    """Streams that wait for room in a pipeline; `free` returns the room."""
 
     def __init__(self, free: Callable[[], int]) -> None:
         self._free = free
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Return when there is room."""
+        """Wait until there is room."""
         while self._free() <= 0:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
                 await turn
             except asyncio.CancelledError:
-                self.wake()  # it may have been this one's turn, which it does not need
+                self.wake()  # it may have been this stream's turn, which is passed on
                 raise
 
     def wake(self) -> None:
@@ -47,10 +47,10 @@ async def stream_results(
     in_flight: int,
     raise_errors: bool,
 ) -> AsyncIterator[Any]:
-    """Yield the results of values in their order.
+    """Yield the results of values in order.
 
-    `submit` sends a value once there is room, and `give_up` gives up a request that has not ended.
-    At most `in_flight` values have been taken and not yielded. An error is yielded in its place, or
+    `submit` sends a value once there is room, and `give_up` cancels a request that has not ended.
+    At most `in_flight` values are read and not yet yielded. An error is yielded in its place, or
     raised.
     """
     window: deque[Flow] = deque()
@@ -66,7 +66,7 @@ async def stream_results(
             else:
                 coming = asyncio.ensure_future(anext(live, _END))
                 while not coming.done():
-                    # It may take long: results that are ready do not wait for the next value.
+                    # It may take long, so results that are ready do not wait for the next value.
                     first = [window[0].content] if window else []
                     await asyncio.wait([coming, *first], return_when=asyncio.FIRST_COMPLETED)
                     while window and window[0].content.done():
@@ -85,7 +85,7 @@ async def stream_results(
 
 
 async def _sent(value: Any, submit: Callable[[Any], Awaitable[Flow]]) -> Flow:
-    """Send a value; one that is refused, and an exception in its place, has failed at once."""
+    """Send a value; refused values and exceptions in place of values fail at once."""
     if isinstance(value, Exception):
         return _failed(value)
     try:
@@ -98,11 +98,11 @@ def set_exception(flow: Flow, error: Exception) -> None:
     """Fail a request's future, unless it is done."""
     if not flow.content.done():
         flow.content.set_exception(error)
-        flow.content.exception()  # asked for: nobody may be left to do so
+        flow.content.exception()  # retrieved here, because nobody else may do so
 
 
 def _failed(error: Exception) -> Flow:
-    """Return a request that has failed before it was sent."""
+    """Return a request that failed before it was sent."""
     loop = asyncio.get_running_loop()
     flow = Flow(-1, loop.time(), content=loop.create_future())
     flow.done = True

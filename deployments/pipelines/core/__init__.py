@@ -1,1 +1,1 @@
-"""What a pipeline is and decides, without a clock: its steps, its queues, its requests."""
+"""Steps, queues and requests of a pipeline, without a clock."""

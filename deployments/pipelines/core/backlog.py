@@ -1,7 +1,7 @@
-"""What is ahead of a new request: how long each stage needs for it, and what that adds up to.
+"""The work ahead of a new request at each stage, and its expected wait.
 
-The items at a stage go on to later ones. How many of them reach which is expected from what the
-switches chose and how many elements items had; the latest count for more.
+Items at a stage continue to later stages. The expected number follows from the choices of switches
+and the numbers of elements so far; recent ones have more weight.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ from deployments.pipelines.core.graph import (
 )
 from deployments.pipelines.core.stage_core import StageCore
 
-# What the steps expect counts as so many observed items.
+# Weight of the expected values, in observed items.
 _STATED = 10.0
-# Counts are halved at this number, so that what came before fades.
+# Counts are halved at this number, so that old observations fade.
 _MEMORY = 1000.0
 
 
@@ -33,7 +33,7 @@ class Backlog:
         self._chosen: dict[int, dict[Any, float]] = {}
         # Of an `Each`: items, those of them that had elements, elements.
         self._divided: dict[int, list[float]] = {}
-        # How often each branch of an ensemble is passed: a simulation has one several times.
+        # Passes of each branch of an ensemble: a simulation passes one several times.
         self._together: dict[int, Counter[int]] = {}
         for number, node in enumerate(graph.nodes):
             if isinstance(node, SwitchNode):
@@ -51,7 +51,7 @@ class Backlog:
             self._chosen[at] = {key: count / 2 for key, count in counts.items()}
 
     def count_divided(self, at: int, elements: int) -> None:
-        """Count an item that had so many elements at node `at`."""
+        """Count an item with this many elements at node `at`."""
         counts = self._divided[at]
         counts[0] += 1
         counts[1] += elements > 0
@@ -60,19 +60,19 @@ class Backlog:
             self._divided[at] = [count / 2 for count in counts]
 
     def measure(self) -> tuple[float, list[float]]:
-        """Return how long a new request is expected to wait, and each stage's work ahead, in ms.
+        """Return the expected wait of a new request, and each stage's work ahead, in ms.
 
-        In sequence, and over branches that it passes together, the wait is the longest that a stage
-        needs for what is ahead; over the branches of a switch, the mean.
+        The wait is the maximum over stages in sequence and over parallel branches, and the mean
+        over the branches of a switch.
         """
         stages_ms = [0.0] * len(self._stages)
         wait_ms, _ = self._pass(self._graph.entry, END, 0.0, stages_ms)
         return wait_ms, stages_ms
 
     def _pass(self, at: int, end: int, ahead: float, stages_ms: list[float]) -> tuple[float, float]:
-        """Follow `ahead` items, and those that they meet, from node `at` to node `end`.
+        """Follow `ahead` items, and the items that they meet, from node `at` to node `end`.
 
-        Return the wait of a new item in ms, and the items that are expected at `end`.
+        Return the wait of a new item in ms, and the expected number of items at `end`.
         """
         wait_ms = 0.0
         while at != end:

@@ -13,17 +13,8 @@ from deployments.errors import ModelError, RequestError
 class StageError(ModelError):
     """A stage failed on one request.
 
-    Parameters
-    ----------
-    stage : str
-        The name of the stage.
-    cause : BaseException
-        What it raised, or what happened to its worker.
-
-    Attributes
-    ----------
-    status : int
-        That of `cause` if it is a `RequestError`, such as 400 for a `BadRequestError`; else 500.
+    `status` is that of `cause` if it is a `RequestError`, such as 400 for a `BadRequestError`; else
+    500.
     """
 
     def __init__(self, stage: str, cause: BaseException) -> None:
@@ -39,7 +30,7 @@ class StageError(ModelError):
         return type(self), (self.stage, self.cause)
 
     def for_client(self) -> RequestError:
-        """Return the error that a client may see: without the message of an unexpected cause."""
+        """Return the client's error, without the message of an unexpected cause."""
         if isinstance(self.cause, RequestError):
             return self.cause
         return ModelError(f"stage {self.stage!r} failed on this request")
@@ -50,4 +41,4 @@ class WorkerLostError(Exception):
 
 
 class ResultError(Exception):
-    """A stage returned something that cannot be taken apart into one result for each item."""
+    """A stage's result could not be split into one result per item."""

@@ -1,4 +1,4 @@
-"""The steps of a pipeline, compiled to nodes that an item passes one after the other."""
+"""The steps of a pipeline, compiled to nodes that an item passes in sequence."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.errors import InvalidInputError
 
-#: Instead of a next node: the request is answered; the item joins its fan-out.
+#: In place of a next node: the request is answered; the item joins its fan-out.
 END, JOIN = -1, -2
 
 
@@ -63,7 +63,7 @@ class Graph:
     def rest_ms(self, stage_ms: Sequence[float]) -> tuple[float, list[float]]:
         """Return the least time to the answer, from the entry and after each stage."""
         after = [0.0] * len(self.stages)
-        known: dict[int, float] = {}  # what follows a switch is met once for each branch
+        known: dict[int, float] = {}  # the steps after a switch are visited once per branch
 
         def least(at: int, behind_join: float) -> float:
             if at == END:
@@ -133,7 +133,7 @@ def _list_stages(graph: Graph, step: Any) -> None:
 
 
 def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int) -> int:
-    """Add the nodes of a step, or of a list of steps; return where they begin."""
+    """Add the nodes of a step, or of a list of steps; return their entry."""
     if isinstance(step, list | tuple):
         for part in reversed(step):
             following = _compile(graph, numbers, part, following)

@@ -1,4 +1,4 @@
-"""What moves through a pipeline: requests, and their items at the stages."""
+"""Requests, and their items at the stages."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,11 +9,11 @@ from policy.batcher.requests import Batch, Request
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """One request on its way through the pipeline.
+    """One request in the pipeline.
 
     `content` is the caller's own. An answer after `deadline_s`, on the caller's clock, is useless.
     `result` is valid if `done` and `error` is None. `stage_times` has the stage, the wait and the
-    service in ms, in the order of completion; None: not recorded.
+    service in ms, in the order of completion, or is None if not recorded.
     """
 
     id: int
@@ -29,11 +29,11 @@ class Flow:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """One value on its way to the next stage: of a whole request, or of a branch of it.
+    """One value between stages: of a whole request, or of a branch of it.
 
-    `place` is its place among the results of `frame`, the fan-out that it belongs to. `stage` is
-    the number of the latest stage that it reached, `arrival_s` when, and `queued` its entry in the
-    queue there. `deaths` counts the workers that died or hung on it.
+    `place` is its place among the results of its fan-out `frame`. `stage` is the number of the
+    latest stage that it reached, `arrival_s` when, and `queued` its entry in the queue there.
+    `deaths` counts the workers that died or hung on it.
     """
 
     flow: Flow
@@ -90,7 +90,7 @@ class ItemFailure:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailure:
-    """The outcome of a batch that failed: as a whole, or because of an unknown one of its items."""
+    """The outcome of a failed batch: it failed as a whole, or because of one unknown item."""
 
     error: Exception
     whole: bool = False

@@ -1,8 +1,8 @@
 """The core of a pipeline: requests in, batches for its stages out, results back, on any clock.
 
-Only single items move between stages; each stage batches for itself. What is bounded is the number
-of requests in the pipeline: a stage never waits for room in the next one, so nothing can block, and
-a slow stage is felt at the front, where a request is refused that could not be answered in time.
+Only single items move between stages; each stage batches for itself. The number of requests in the
+pipeline is bounded, and the queues between stages are not, so nothing can block. A slow stage makes
+the pipeline refuse new requests that it could not answer in time.
 """
 
 import itertools
@@ -26,11 +26,11 @@ from deployments.pipelines.core.graph import (
 from deployments.pipelines.core.items import Flow, Frame, Item, ItemFailure, Outcome, StageBatch
 from deployments.pipelines.core.stage_core import StageCore
 
-# A request is admitted if it should be answered within this share of its time.
+# A request is admitted if its expected time is within this share of its limit.
 _ADMISSION_SHARE = 0.97
-# Measured latencies are taken up after so many batches.
+# Measured latencies take effect after this many batches.
 _REFRESH_BATCHES = 32
-# So many of the latest response times are kept, for percentiles over some seconds.
+# Number of response times kept, for percentiles over some seconds.
 _RESPONSE_TIMES = 4096
 _KINDS: dict[type, str] = {SwitchNode: "switch", ForkNode: "ensemble", EachNode: "each"}
 
@@ -81,7 +81,7 @@ class PipelineCore:
         self.refresh(-math.inf)
 
     def refresh(self, now_s: float) -> None:
-        """Take up the latencies that the stages have measured; forget those that are old."""
+        """Apply the measured latencies of the stages; drop old ones."""
         for stage in self.stages:
             stage.refresh(now_s)
         stage_ms = [stage.latency_ms(1) for stage in self.stages]
@@ -143,16 +143,16 @@ class PipelineCore:
             raise BusyError(f"stage {stage.name!r} is too busy to answer in time; try again later")
 
     def expected_ms(self) -> float:
-        """Return about how long a request admitted now would take.
+        """Return the expected response time of a request admitted now.
 
-        It takes its own batches, and waits for what is ahead of it (`Backlog.measure`).
+        It is the time of its own batches and its wait (`Backlog.measure`).
         """
         return self._least_ms + self._backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
-        """Return the stage that needs longest for what is ahead of a new request.
+        """Return the stage with the longest work ahead of a new request.
 
-        Of an empty pipeline, it is the stage with the lowest throughput.
+        In an empty pipeline, it is the stage with the lowest throughput.
         """
         _, backlog_ms = self._backlog.measure()
         if not any(backlog_ms):
@@ -175,22 +175,22 @@ class PipelineCore:
         return started
 
     def wake_at_s(self) -> float | None:
-        """Return when to `tick`, if nothing happens before."""
+        """Return when to call `tick`, if nothing happens before."""
         times = [stage.wake_at_s for stage in self.stages if stage.wake_at_s is not None]
         return min(times, default=None)
 
     def tick(self, now_s: float) -> None:
-        """Note that time has passed: stages may have waited long enough."""
+        """Advance the time, so that stages whose wait is over start their batches."""
         for number, stage in enumerate(self.stages):
             if stage.wake_at_s is not None and stage.wake_at_s <= now_s + 1e-6:
                 self._touched.add(number)
 
     def touch(self, number: int) -> None:
-        """Ask a stage again: its policy or its number of workers has changed."""
+        """Check a stage again, because its policy or its number of workers has changed."""
         self._touched.add(number)
 
     def batch_ended(self, now_s: float, number: int, batch: StageBatch, outcome: Outcome) -> None:
-        """Take the outcome of a batch, and move its items on."""
+        """Process the outcome of a batch, and move its items on."""
         stage = self.stages[number]
         node = self._node_of[number]
         self._touched.add(number)
@@ -208,22 +208,23 @@ class PipelineCore:
                 self._advance(now_s, item, result, node.next)
 
     def lose_stage(self, number: int, reason: str) -> None:
-        """Answer what waits at a stage that has no worker and cannot start one.
+        """Fail the requests at a stage that has no worker and cannot start one.
 
-        Until its ``lost`` is None again, whatever reaches it fails, and no request is admitted.
+        Until its ``lost`` is None again, every item that reaches it fails, and no request is
+        admitted.
         """
         self.stages[number].lost = reason
         for item in self.stages[number].give_up():
             self._fail(item.flow, DeviceError(reason))
 
     def cancel(self, flow: Flow) -> None:
-        """Give up a request: its client has gone."""
+        """Cancel a request, because its client has disconnected."""
         if not flow.done:
             self.cancelled += 1
             self._end(flow, error=None, answer=False)
 
     def expire(self, flow: Flow) -> None:
-        """Give up a request whose deadline has passed."""
+        """Cancel a request whose deadline has passed."""
         self._give_up_late(flow)
 
     def _give_up_late(self, flow: Flow) -> None:
@@ -244,14 +245,14 @@ class PipelineCore:
         del self.open[flow.id]
         for item in flow.items:
             if item.queued is not None and self.stages[item.stage].abandon(item):
-                # The stage may now wait for fewer items than its policy asked for.
+                # The stage may now wait for fewer items than its policy required.
                 self._touched.add(item.stage)
         flow.items.clear()
         if answer:
             self.ended.append(flow)
 
     def _advance(self, now_s: float, item: Item, value: Any, at: int) -> None:
-        """Move an item with its new value from node `at` on, to the next stage or to its end."""
+        """Move an item with its new value from node `at` to the next stage or to its end."""
         flow = item.flow
         nodes = self._nodes
         while not flow.done:
@@ -324,10 +325,10 @@ def _branch(node: SwitchNode, value: Any) -> Any:
 
 
 def _fan_out(node: ForkNode | EachNode, value: Any) -> tuple[list[Any], Sequence[int]]:
-    """Return the values of the branches, and where each goes."""
+    """Return the values of the branches, and the entry node of each."""
     if isinstance(node, ForkNode):
         return [value] * len(node.entries), node.entries
-    # One more than allowed is enough to know, even of an endless iterable.
+    # One more than allowed suffices, even of an endless iterable.
     values = list(itertools.islice(value, node.max_items + 1))
     if len(values) > node.max_items:
         raise ResultError(f"an item has more than max_items = {node.max_items} elements")

@@ -1,8 +1,8 @@
 """The core of one stage: the batcher of `policy.batcher.core` for the stage's workers.
 
-Each item is a request of one row whose deadline leaves time for the stages to come. Admission is at
-the front of the pipeline, so whatever reaches a stage waits. The batch latency is that of the
-stage's profile; without one, it is measured.
+Each item is a request of one row whose deadline leaves time for the later stages. Admission happens
+at the pipeline's entry, so every item that reaches a stage waits. The batch latency comes from the
+stage's profile, or else is measured.
 
 After the loss of a worker each item of its batch is run once more, alone: an item that kills its
 worker then takes no other with it, and is not run a third time.
@@ -28,23 +28,23 @@ from policy.batcher.limits import Limits
 from policy.batcher.requests import FixedPolicy, PolicySource, Request
 from policy.batching_policy import BatchingPolicy
 
-# The longest wait, unless a policy has one or a full batch takes longer.
+# Default maximum wait, unless a policy has one or a full batch takes longer.
 _LONGEST_WAIT_MS = 1000.0
 _RATE_WINDOW_S = 5.0
-# What other pipelines take of the workers is averaged over about this time.
+# Averaging time of the workers' use by other pipelines.
 _SHARE_WINDOW_S = 1.0
 # Weight of the newest batch in the measured latency.
 _NEWEST = 0.1
-# A measured latency is forgotten after this time without a batch. Otherwise one slow batch could
-# refuse all requests for ever: there would be no other batch to correct it.
+# A measured latency expires after this time without a batch. Otherwise one slow batch could refuse
+# all requests for ever, because no other batch would correct it.
 _MEMORY_S = 1.0
 
 
 def longest_wait_ms(policy: BatchingPolicy, full_batch_ms: float) -> float:
-    """Return how long an item waits at most before a free worker takes it.
+    """Return the maximum wait of an item for a free worker.
 
-    A policy without a longest wait gets one: no further item may come, and where there is no
-    deadline nothing else would start the last ones.
+    A policy without a maximum wait gets one: no further item may come, and without a deadline
+    nothing else would start the last ones.
     """
     if policy.max_wait_ms is None:
         return max(_LONGEST_WAIT_MS, full_batch_ms)
@@ -113,12 +113,12 @@ class StageCore:
         self._batcher.use(self.policies, self._limits())
 
     def state_latency(self, latency_ms: Sequence[float]) -> None:
-        """State the latency by batch size, instead of measuring it."""
+        """Set the latency by batch size, instead of measuring it."""
         self._stated_ms = tuple(latency_ms)
         self._batcher.use(self.policies, self._limits())
 
     def _limits(self) -> Limits:
-        """Return the limits that follow from the latency and the policy."""
+        """Return the limits for the latency and the policy."""
         latency_ms, wait_ms = self._stated_ms, 0.0
         if self._fixed is not None:
             wait_ms = self._fixed.max_wait_ms or 0.0
@@ -135,17 +135,17 @@ class StageCore:
         return self._batcher.policy(now_s)
 
     def latency_ms(self, size: int) -> float:
-        """Return how long a batch takes: as stated, or as the latest ones took, or 0 if unknown."""
+        """Return the time of a batch: as set, or as measured, or 0 if unknown."""
         return self._batcher.limits.batch_latency_ms(size)
 
     @property
     def waiting(self) -> int:
-        """Items that wait."""
+        """Number of waiting items."""
         return self._batcher.queue_length
 
     @property
     def busy(self) -> int:
-        """Workers with a batch."""
+        """Number of workers with a batch."""
         return self._batcher.running
 
     @property
@@ -154,7 +154,7 @@ class StageCore:
         return self._batcher.wake_at_s
 
     def set_taken(self, now_s: float, taken: int) -> None:
-        """Set how many of the workers run batches of another pipeline now."""
+        """Set the number of workers that run batches of other pipelines now."""
         if taken or self._taken or self._mean_taken:
             faded = math.exp((self._taken_s - now_s) / _SHARE_WINDOW_S)
             self._mean_taken = self._taken + faded * (self._mean_taken - self._taken)
@@ -162,7 +162,7 @@ class StageCore:
 
     @property
     def own_workers(self) -> float:
-        """The workers, less those that other pipelines had on average; at least a tenth of them."""
+        """The workers minus the mean use by other pipelines; at least a tenth of the workers."""
         workers = self.workers or 1
         return max(0.1 * workers, workers - self._mean_taken)
 
@@ -175,7 +175,7 @@ class StageCore:
         self._batcher.enqueue(now_s, item.queued)
 
     def abandon(self, item: Item) -> bool:
-        """Forget an item whose request is done; return whether it waited."""
+        """Drop an item whose request is done; return whether it was waiting."""
         queued = item.queued
         if queued is None:
             return False
@@ -186,7 +186,7 @@ class StageCore:
         return False
 
     def give_up(self) -> list[Item]:
-        """Empty the queue, and return what waited."""
+        """Empty the queue, and return its items."""
         waiting = self._batcher.requests()
         for request in waiting:
             self._batcher.cancel(request)
@@ -204,7 +204,7 @@ class StageCore:
         return StageBatch([part.request.content for part in batch.slices], now_s, batch)
 
     def take_late(self) -> list[Item]:
-        """Return the items that were dropped since the last call, as they would be too late."""
+        """Return the items dropped since the last call because they would be too late."""
         missed = self._batcher.deadline_missed
         if not missed:
             return []
@@ -214,9 +214,9 @@ class StageCore:
     def batch_ended(
         self, now_s: float, batch: StageBatch, outcome: Outcome
     ) -> list[tuple[Item, object]]:
-        """Return the items that have their outcome, a result or an `ItemFailure`, with it.
+        """Return the items with an outcome, a result or an `ItemFailure`, and the outcome.
 
-        The others wait for another run; items of requests that are done are left out.
+        The others wait for another run; items of finished requests are left out.
         """
         self.in_service -= len(batch.items)
         self.busy_s += now_s - batch.started_s
@@ -259,7 +259,7 @@ class StageCore:
         return ended
 
     def refresh(self, now_s: float) -> None:
-        """Take up the measured latency, unless it is old, and the workers that others have."""
+        """Apply the measured latency, unless it has expired, and the workers used by others."""
         self.set_taken(now_s, self._taken)
         if self._stated_ms is None and self._batch_ms:
             if now_s - self._measured_s > _MEMORY_S:
@@ -277,7 +277,7 @@ class StageCore:
 
 
 def stage_core(stage: Stage, workers: int) -> StageCore:
-    """Return the core of a stage, with the policy to begin with."""
+    """Return the core of a stage, with its first policy."""
     profile = stage.batch_profile
     latency_ms = None if profile is None else profile.latency_ms.tolist()
     return StageCore(stage.name, stage.first_policy(), workers, latency_ms)

@@ -25,9 +25,9 @@ from policy.profile import Profile
 Place = Literal["process", "thread", "loop", "deployment"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: Percentile for the budget of one stage; that of the whole follows from all stages together.
+#: Percentile for the budget of one stage; the pipeline's percentile follows from all stages.
 _BUDGET_PERCENTILE = 99.0
-#: The most items that one value may become, unless `Each` allows more.
+#: Default maximum number of items from one value in an `Each`.
 MAX_ITEMS = 1000
 
 
@@ -186,7 +186,7 @@ class Stage:
         return None if self.profile is None else self.profile.up_to(self.batch_size or 1)
 
     def first_policy(self) -> BatchingPolicy:
-        """Return the policy to begin with: if one is solved, until its table is ready."""
+        """Return the first policy: if one is solved, until its table is ready."""
         if isinstance(self.policy, BatchingPolicy):
             return self.policy
         size = self.batch_size or 1
@@ -297,7 +297,7 @@ Step = Stage | Ensemble | Switch | Each
 
 
 def default_name(code: Any) -> str:
-    """Return the name of a stage that is given none."""
+    """Return the default name of a stage."""
     if isinstance(code, str):
         return code.rpartition(":")[2].lower()
     named = code if hasattr(code, "__name__") else type(code)

@@ -1,6 +1,6 @@
 """Handwritten digits in image files: decode and resize, classify, label.
 
-``configs/digits-pipeline.yaml`` serves them, and ``configs/ensemble-pipeline.yaml`` asks two
+``configs/digits-pipeline.yaml`` serves them, and ``configs/ensemble-pipeline.yaml`` uses two
 models. They need the extra ``images``.
 """
 
@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from deployments.errors import BadRequestError
 
-#: What the digit models take: images of 8 × 8 pixels from 0 to 16.
+#: The input of the digit models: images of 8 × 8 pixels from 0 to 16.
 _SIDE, _PIXEL_MAX = 8, 16.0
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8"
 #: Larger images are refused before they are decoded.
@@ -55,7 +55,7 @@ def decode(item: Mapping[str, bytes]) -> dict[str, Any]:
         raise BadRequestError("the image must be a PNG or JPEG file, or its base64") from error
     pixels = np.asarray(gray, np.float32) / 255
     if np.median(pixels) > 0.5:
-        pixels = 1 - pixels  # the ground is light
+        pixels = 1 - pixels  # the background is light
     return {"image": _PIXEL_MAX * pixels}
 
 
@@ -72,7 +72,9 @@ def mean(results: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 def example() -> dict[str, bytes]:
     """Return the image of a 3, as the base64 of a PNG file."""
-    from deployments.models.digits import EXAMPLE  # it loads torch, which the stages here need not
+    from deployments.models.digits import (
+        EXAMPLE,
+    )  # it loads torch, which the stages here do not need
 
     pixels = np.kron(np.array(EXAMPLE), np.ones((5, 5))) * (255 / _PIXEL_MAX)
     file = io.BytesIO()
@@ -81,12 +83,9 @@ def example() -> dict[str, bytes]:
 
 
 class Templates:
-    """A digit model of little cost: the most similar of ten mean images.
+    """A cheap digit model: the most similar of ten mean images.
 
-    Parameters
-    ----------
-    sharpness : float
-        How much more probable a more similar image is.
+    `sharpness` scales how strongly the probabilities prefer similar images.
     """
 
     def __init__(self, sharpness: float = 8.0) -> None:

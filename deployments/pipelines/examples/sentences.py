@@ -25,7 +25,7 @@ class Tokenize:
     """Splits texts into token ids; light enough for a thread, as the tokenizer frees the lock."""
 
     def __init__(self) -> None:
-        # A thread pool of its own would warn after a fork.
+        # A thread pool would warn after a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
@@ -134,5 +134,5 @@ def _items(texts: Sequence[str]) -> list[dict[str, bytes]]:
 
 
 def example() -> dict[str, bytes]:
-    """Return a text as a client sends it."""
+    """Return a text in the client's form."""
     return {"text": b"My parcel has not arrived yet."}

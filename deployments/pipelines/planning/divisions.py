@@ -1,8 +1,8 @@
-"""The division of workers among the stages that costs least and keeps an SLA.
+"""Search for the cheapest division of workers among the stages that keeps an SLA.
 
-More workers in any stage are taken not to make the pipeline slower. So the least that a stage can
-have is what it needs when all others have plenty; from there divisions are tried in the order of
-their cost.
+It assumes that more workers in a stage never make the pipeline slower. The minimum of a stage is
+therefore its number of workers when all others have plenty; from there divisions are tried in the
+order of their cost.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from policy.objective import ServiceLevelObjective
 Division = Sequence[int]
 """The workers of each stage, in the order of the stages."""
 
-# A stage with so many more workers than it needs to keep up has plenty.
+# A stage has plenty of workers with this many more than it needs to keep up.
 _PLENTY = 64
 
 
@@ -104,7 +104,7 @@ def cheapest_division(
             if more not in seen:
                 seen.add(more)
                 heapq.heappush(heap, (cost + costs[stage], more))
-    # Too many: add the worker that gains most for its cost, until the SLA is kept.
+    # Too many divisions: add the worker with the largest gain per cost until the SLA is kept.
     workers = first
     while ms(workers) > limit_ms:
         before_ms = ms(workers)

@@ -26,7 +26,7 @@ from policy.batcher.requests import Batch, StartReason
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
-#: How long each batch size is measured, and how often at least.
+#: Minimum time and number of batches per batch size.
 _SECONDS, _LEAST_RUNS = 0.2, 5
 
 
@@ -96,8 +96,8 @@ async def measure_profiles(
 async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profile, Any]:
     """Return the profile of a stage, and its result for an item.
 
-    Each batch size is measured for so many seconds. Raises `StartError` or `StageError` if the
-    worker did not start, or failed on the item.
+    Each batch size is measured for this number of seconds. Raises `StartError` or `StageError` if
+    the worker did not start, or failed on the item.
     """
     largest = stage.batch_size or 1
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]
@@ -160,7 +160,7 @@ class _SingleWorker:
         return outcome[0], 1e3 * (time.monotonic() - started_s)
 
     def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
-        """Take the outcome of the batch."""
+        """Store the outcome of the batch."""
         if not self._ended.done():
             self._ended.set_result(outcome)
 

@@ -1,7 +1,7 @@
-"""How many workers each stage needs at a rate, solved ahead, and when to change them.
+"""Workers of each stage by rate, solved in advance, and the times to change them.
 
-The load is measured at the front, where requests are offered: all stages are sized from it
-together, and a shortage in one stage is not paid for in the others.
+The load is measured at the pipeline's entry. All stages are sized from it together, so a shortage
+in one stage causes no surplus in the others.
 """
 
 import itertools
@@ -17,9 +17,9 @@ from deployments.pipelines.planning.tandem import profile_of
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 
-# Each rate of a table is so many times the one before.
+# Ratio of successive rates of a table.
 _STEP = 1.15
-# The first rate is this share of what one worker in each stage can carry.
+# The first rate, as a share of the capacity of one worker in each stage.
 _FIRST_SHARE = 0.1
 _REQUESTS = 50_000
 
@@ -51,10 +51,10 @@ class DivisionTable:
         return self.divisions[min(at, len(self.divisions) - 1)]
 
     def share_of_workers(self, stage: str, rate_per_s: float) -> float:
-        """Return the workers that a stage needs for a rate, as a fraction.
+        """Return the fractional number of workers that a stage needs for a rate.
 
-        Between the rates that fewer and that n workers carry it rises from n - 1 to n, so that the
-        sum over several pipelines can be rounded up. Beyond the last rate it is proportional.
+        Between the capacities of n - 1 and n workers it rises from n - 1 to n, so that the sum over
+        several pipelines can be rounded up. Beyond the last rate it is proportional.
         """
         needs = [*itertools.accumulate((division[stage] for division in self.divisions), max)]
         at = bisect_left(self.rates_per_s, rate_per_s)
@@ -118,7 +118,7 @@ def solve_divisions(
         try:
             plan = plan_pipeline(steps, rate_per_s, sla, worker_costs, requests=requests)
         except InfeasibleError:
-            # More load can make an SLA impossible: batches grow, and they take longer.
+            # A higher load can make an SLA infeasible, because batches grow and take longer.
             if not divisions:
                 raise
             break
@@ -185,8 +185,8 @@ class StageScaler:
     ) -> dict[str, int]:
         """Return the workers of each stage.
 
-        `rate_per_s` is of the requests offered since the last call. A stage whose items per request
-        were not measured has the expected ones.
+        `rate_per_s` is the rate of offered requests since the last call. A stage without measured
+        items per request uses the expected ones.
         """
         table = self.table
         measured = items_per_request or {}
@@ -203,11 +203,11 @@ class StageScaler:
         return {stage: table.lookup(rate)[stage] for stage, rate in self._held.items()}
 
     def replicas(self, stage: str) -> float:
-        """Return the replicas that a stage needs for the load of this pipeline, as a fraction."""
+        """Return the fractional number of a stage's replicas for the load of this pipeline."""
         return self.table.share_of_workers(stage, self._held.get(stage, 0.0))
 
     def pipeline_replicas(self) -> float:
-        """Return how many replicas of this pipeline its own load needs, as a fraction."""
+        """Return the fractional number of replicas of this pipeline for its own load."""
         if not self.table.ends_with_pipeline:
             return 0.0
         held = max([rate for _, rate, _ in self._rates], default=0.0)

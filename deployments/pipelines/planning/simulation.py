@@ -1,7 +1,7 @@
-"""A pipeline in virtual time: the live core with its admission and scaling, stages by profile.
+"""A pipeline in virtual time: the live core with admission and scaling, stages by profile.
 
-`deployments.pipelines.planning.tandem` is a thousand times faster, but refuses nothing and scales
-nothing.
+`deployments.pipelines.planning.tandem` is a thousand times faster, but has no refusals and no
+scaling.
 """
 
 import heapq
@@ -28,13 +28,13 @@ from policy.table_solving import solve_table
 FloatArray = NDArray[np.float64]
 
 _SEED = 15
-#: How often the scaler is asked, as in the live pipeline.
+#: Interval of the scaler's decisions, as in the live pipeline.
 _PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """What one stage did over the whole run; `longest_queue` is in items."""
+    """Results of one stage over the whole run; `longest_queue` is in items."""
 
     name: str
     items: int
@@ -46,7 +46,7 @@ class StageRun:
 
 @dataclass(frozen=True, eq=False)
 class PipelineRun:
-    """What a simulated pipeline did.
+    """The results of a simulated pipeline.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def simulate_pipeline(
 
 
 def _expect(graph: Graph, random: np.random.Generator) -> None:
-    """Make the nodes of a graph branch as expected, whatever the value."""
+    """Make the nodes of a graph branch as expected, for any value."""
 
     def chooser(node: SwitchNode) -> Any:
         keys, shares = [*node.shares], [*node.shares.values()]
@@ -151,7 +151,7 @@ def _join(results: list[Any]) -> None:
 
 
 def _stage_core(stage: Stage) -> StageCore:
-    profile_of(stage)  # it needs one
+    profile_of(stage)  # a branch needs one
     core = stage_core(stage, stage.workers)
     if stage.policy in ("smdp", "auto"):
         core.use(solve_table(*stage.table_problem()))
@@ -177,10 +177,10 @@ class VirtualPipeline:
         return [None] * len(batch.items)
 
     def flow_ended(self, flow: Flow) -> None:
-        """Take a request that has its result or its error."""
+        """Process a request that has its result or its error."""
 
     def at(self, time_s: float, action: Any, *arguments: Any) -> None:
-        """Call something at a time."""
+        """Schedule a call at a time."""
         self._order += 1
         heapq.heappush(self._events, (time_s, self._order, action, arguments))
 
@@ -191,7 +191,7 @@ class VirtualPipeline:
         return flow
 
     def advance(self) -> None:
-        """Start what can start now, and take what has ended."""
+        """Start batches that are due, and process requests that have ended."""
         for number, batch in self.core.next_batches(self.now_s):
             end_s = self.now_s + 1e-3 * self.batch_ms(number, batch)
             self.at(end_s, self._end_batch, number, batch)
@@ -222,7 +222,7 @@ class VirtualPipeline:
 
 
 class _Simulation(VirtualPipeline):
-    """A pipeline whose stages may follow the load, and what each of them did."""
+    """A pipeline whose stages may follow the load, and the results of each stage."""
 
     def __init__(self, core: PipelineCore, scaler: StageScaler | None, start_time_s: float) -> None:
         super().__init__(core)
@@ -236,7 +236,7 @@ class _Simulation(VirtualPipeline):
         self._offered = 0
 
     def submit_all(self, arrivals_s: list[float], within_s: float) -> None:
-        """Submit requests at the given times, and go on until all have ended."""
+        """Submit requests at the given times, and run until all have ended."""
         if not arrivals_s:
             return
         self.now_s = self._began_s = arrivals_s[0]
@@ -260,7 +260,7 @@ class _Simulation(VirtualPipeline):
         self.run()
 
     def stage_run(self, number: int) -> StageRun:
-        """Return what a stage did, once the run has ended."""
+        """Return the results of a stage, once the run has ended."""
         stage = self.core.stages[number]
         self._count_workers(number)
         worker_s, elapsed_s = self._worker_s[number], self.now_s - self._began_s
@@ -274,13 +274,13 @@ class _Simulation(VirtualPipeline):
         )
 
     def advance(self) -> None:
-        """Start what can start now, and note the longest queues."""
+        """Start batches that are due, and record the longest queues."""
         super().advance()
         for number, stage in enumerate(self.core.stages):
             self._longest[number] = max(self._longest[number], stage.waiting)
 
     def flow_ended(self, flow: Flow) -> None:
-        """Note the response time of a request that was answered."""
+        """Record the response time of an answered request."""
         if flow.error is None:
             self.response_ms.append(1e3 * (self.now_s - flow.arrival_s))
 
@@ -299,7 +299,7 @@ class _Simulation(VirtualPipeline):
             self.at(self.now_s + _PERIOD_S, self._scale, until_s)
 
     def _resize(self, number: int) -> None:
-        """Put into force what was last ordered; workers that are too many end after their batch."""
+        """Apply the last ordered number of workers; surplus workers end after their batch."""
         stage = self.core.stages[number]
         self._count_workers(number)
         stage.workers = self._ordered[stage.name]

@@ -1,6 +1,6 @@
-"""The workers of each stage at the least cost, and the division of the response time among them.
+"""The workers of each stage at the least cost, and each stage's share of the response time.
 
-`deployments.pipelines.planning.divisions` finds the workers, by the simulation of the whole
+`deployments.pipelines.planning.divisions` finds the workers, with simulations of the whole
 pipeline.
 """
 
@@ -25,13 +25,13 @@ from deployments.pipelines.planning.tandem import (
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 
-#: Divisions that a search tries at most: pipelines of up to four stages need far fewer.
+#: Maximum divisions of a search: pipelines of up to four stages need far fewer.
 MOST_TRIED = 1_000
 
 
 @dataclass(frozen=True, eq=False)
 class PipelinePlan:
-    """A plan, and what is predicted of it.
+    """A plan and its predicted results.
 
     Attributes
     ----------

@@ -1,12 +1,12 @@
-"""The response times of a whole pipeline, from a compiled simulation of its stages.
+"""Response times of a whole pipeline, from a compiled simulation of its stages.
 
-Stages do not influence those before them, so they are simulated one after the other: each turns
-the times at which items arrive into the times at which they leave. A stage does what
-`deployments.pipelines.core.stage_core` does, in the same order; a test compares the two item by
-item. Arrivals at the first stage are Poisson; a batch that ends sends all its items on at once.
+Stages do not influence earlier stages, so they are simulated one by one: each turns the arrival
+times of its items into their departure times. A stage behaves like
+`deployments.pipelines.core.stage_core`; a test compares the two item by item. Arrivals at the first
+stage are Poisson, and a batch that ends forwards all its items at once.
 
-Batches take the times of their profile; where it says how they vary, each is drawn by itself.
-Nothing is refused or given up.
+Batch times come from the profile; if it has their variation, each is drawn independently. Nothing
+is refused or cancelled.
 """
 
 import math
@@ -25,8 +25,8 @@ from policy.profile import Profile
 
 FloatArray = NDArray[np.float64]
 
-#: Requests of a simulation; the first tenth is not counted. At a load of 0.8 the 99th percentile
-#: of so many is within 2% of the limit, mostly within 1%.
+#: Requests of a simulation; the first tenth is not counted. At a load of 0.8 the 99th percentile of
+#: this many is within 2% of the limit, mostly within 1%.
 REQUESTS = 200_000
 _WARM_UP_SHARE = 0.1
 _SEED = 15
@@ -34,7 +34,7 @@ _SEED = 15
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What a plan may choose for a stage."""
+    """A plan's choices for a stage."""
 
     workers: int
     policy: BatchingPolicy
@@ -46,10 +46,10 @@ Settings = Mapping[str, Setting]
 
 @dataclass(frozen=True, eq=False)
 class StageLoad:
-    """What a simulation saw of one stage.
+    """The simulated load of one stage.
 
-    `utilization` is over all workers, as `mean_power_w` is, which is None without energies.
-    `times_ms` is what each counted item spent in the stage, waiting and in its batch.
+    `utilization` and `mean_power_w` are over all workers; the power is None without energies.
+    `times_ms` is the time of each counted item in the stage, waiting and in its batch.
     """
 
     mean_batch_size: float
@@ -60,7 +60,7 @@ class StageLoad:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedPipeline:
-    """The response times of the counted requests, in the order of arrival, and of the stages."""
+    """Response times of the counted requests, in order of arrival, and the loads of the stages."""
 
     response_ms: FloatArray
     stages: Mapping[str, StageLoad]
@@ -74,7 +74,7 @@ def profile_of(stage: Stage) -> Profile:
 
 
 def own_settings(stages: Sequence[Stage]) -> dict[str, Setting]:
-    """Return the settings that the stages have."""
+    """Return the stages' own settings."""
     return {stage.name: Setting(stage.workers, stage.first_policy()) for stage in stages}
 
 
@@ -135,7 +135,7 @@ def _without_warm_up(times_ms: FloatArray) -> FloatArray:
 
 @dataclass
 class _Passage:
-    """The passage of items through the steps of a pipeline, and what each stage saw of them."""
+    """The passage of items through the steps of a pipeline, and each stage's load."""
 
     settings: Settings
     random: np.random.Generator
@@ -144,7 +144,7 @@ class _Passage:
     def through(
         self, step: "Step | Sequence[Step]", arrivals_ms: FloatArray, rate_per_s: float
     ) -> FloatArray:
-        """Return when the items that arrive at a step, in any order, leave it."""
+        """Return the departure times of items that arrive at a step, in any order."""
         if isinstance(step, Stage):
             return self._stage(step, arrivals_ms, rate_per_s)
         if isinstance(step, Ensemble):
@@ -221,19 +221,18 @@ def _departures(
     ranks: FloatArray,
     workers: int,
 ) -> tuple[FloatArray, NDArray[np.int64], float]:
-    """Return when each of the items that arrive at increasing times leaves a stage.
+    """Return the departure time of each item that arrives at a stage, in order.
 
-    The number of batches of each size and the time of all batches together, in ms, follow.
-
-    The time of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
-    between two entries in proportion.
+    The number of batches of each size and the time of all batches together, in ms, follow. The time
+    of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
+    interpolated linearly.
     """
     count, last = arrivals_ms.size, actions.size - 1
     ends_ms = np.empty(count)
     free_ms = np.zeros(workers)
     busy_ms = 0.0
     batches = np.zeros(latency_ms.size + 1, np.int64)
-    head = tail = batch = 0  # the first that waits, and the first that has not arrived
+    head = tail = batch = 0  # the first waiting item, and the first that has not arrived
     while head < count:
         worker = np.argmin(free_ms)
         now_ms = max(free_ms[worker], arrivals_ms[head])

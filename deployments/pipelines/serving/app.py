@@ -1,4 +1,4 @@
-"""The HTTP interface of a pipeline: that of a model, and what concerns the stages."""
+"""The HTTP interface of a pipeline: the interface of a model, and details of the stages."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from deployments.http.request_head import ACCEPT_ENCODING
 from deployments.pipelines.serving.metrics import measured_ms, metrics_text
 from deployments.pipelines.serving.service import PipelineService, StageTimes, stage_times
 
-#: A request with this header gets the times of the stages in the parameters of its JSON answer.
+#: Requests the times of the stages in the parameters of the JSON answer.
 STAGE_TIMES = b"x-sojourn-stage-times"
 _PATH, _METRICS = "/sojourn/pipeline", "/metrics"
 
@@ -37,12 +37,12 @@ class PipelineApp(InferenceApp):
         )
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """Return what the console shows of the pipeline and its stages."""
+        """Return the console's reports on the pipeline and its stages."""
         service = self._pipeline_service
         return [{**service.explain(), "pipeline": describe(service)}]
 
     def planning(self) -> Planning:
-        """Return what answers the console's what-if questions."""
+        """Return the planner of the console's what-if questions."""
         return self._pipeline_service.planning
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class PipelineApp(InferenceApp):
             return
         if any(name == STAGE_TIMES for name, _ in scope["headers"]):
             times: StageTimes = []
-            # They are added to the answer as it is.
+            # They are added to the encoded answer.
             headers = [field for field in scope["headers"] if field[0] != ACCEPT_ENCODING]
             scope = {**scope, "headers": headers}
             token = stage_times.set(times)

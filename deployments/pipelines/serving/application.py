@@ -40,9 +40,9 @@ from deployments.serving.ray_replica import call_when_draining, confine_to_node
 
 logger = logging.getLogger("ray.serve")
 
-#: How long a stopping replica waits for admitted requests; below `graceful_shutdown_timeout_s`.
+#: Time for a stopping replica to answer admitted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
-#: How often metrics go to Ray.
+#: Interval of metrics to Ray.
 FLUSH_S = 1.0
 
 
@@ -112,7 +112,7 @@ class PipelineReplica:
         await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what Ray passes to `deployments.pipelines.serving.ray_scaling`."""
+        """Return the statistics for `deployments.pipelines.serving.ray_scaling`."""
         autoscaler = self._service.autoscaler
         needs = {} if autoscaler is None else autoscaler.replica_needs()
         return {NEED + name: replicas for name, replicas in needs.items()}
@@ -143,7 +143,7 @@ class PipelineReplica:
 
 
 class RayPipelineMetrics:
-    """Hands the values of `deployments.pipelines.serving.metrics` to Ray."""
+    """Passes the values of `deployments.pipelines.serving.metrics` to Ray."""
 
     def __init__(self, pipeline: str, core: PipelineCore) -> None:
         self._pipeline, self._core = pipeline, core
@@ -151,7 +151,7 @@ class RayPipelineMetrics:
         self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def flush(self) -> None:
-        """Hand over what is true now; of counters, what has come since the last call."""
+        """Pass gauges, and the increments of counters since the last call."""
         for given, exported in self._exported:
             for labels, value in given.read(self._core):
                 tags = dict(zip(given.labels, (self._pipeline, *labels), strict=True))

@@ -1,4 +1,4 @@
-"""The config file of a pipeline, in Ray Serve's schema; `configs/digits-pipeline.yaml` is one."""
+"""The config file of a pipeline, in Ray Serve's schema, such as `configs/digits-pipeline.yaml`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,9 +24,9 @@ from policy.objective import ServiceLevelObjective
 if TYPE_CHECKING:
     from deployments.pipelines.planning.scaling import StageScaler
 
-#: The application builder that marks a pipeline in the config file.
+#: The application builder by which a config file is recognized as a pipeline.
 IMPORT_PATH = "deployments.pipelines.serving.application:build"
-#: What scales the replicas of a pipeline, and those of its stages.
+#: The autoscaling policy of the replicas of a pipeline and of its stages.
 AUTOSCALING_POLICY = "deployments.pipelines.serving.ray_scaling:scale"
 #: The deployment's name in the config file.
 DEPLOYMENT = "PipelineReplica"
@@ -42,14 +42,14 @@ class AutoscalingConfig(StrictModel):
 
 
 class ExpertPipelineConfig(StrictModel):
-    """What a pipeline rarely needs."""
+    """Rarely needed settings of a pipeline."""
 
-    #: Items that may be in the pipeline at the same time.
+    #: Maximum number of items in the pipeline.
     max_pending: int = Field(default=MAX_PENDING, ge=1)
 
 
 class PipelineConfig(StrictModel):
-    """`args` of the application: what the pipeline is; a change replaces every replica."""
+    """`args` of the application: the pipeline; a change replaces every replica."""
 
     #: Names the pipeline in paths (``/v2/models/NAME/infer``), logs and metrics.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -113,15 +113,15 @@ class PipelineConfig(StrictModel):
         return {name: stage.expert.cost for name, stage in self.stages().items()}
 
     def deployed(self) -> dict[str, StageConfig]:
-        """Return the stages with Ray replicas of their own, by their names."""
+        """Return the stages with their own Ray replicas, by name."""
         return {name: s for name, s in self.stages().items() if s.place == "deployment"}
 
     def most_replicas(self) -> dict[str, int]:
-        """Return how many replicas each stage with Ray replicas of its own may have."""
+        """Return the maximum number of replicas of each stage with its own Ray replicas."""
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 
     def make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
-        """Return what decides the workers of the stages by the load; None: nothing does.
+        """Return a scaler of the stages, or None without autoscaling.
 
         It solves the divisions of all rates, which takes seconds.
 
@@ -149,10 +149,10 @@ class PipelineConfig(StrictModel):
 
 
 class PipelineLimitsConfig(StrictModel):
-    """What a pipeline accepts."""
+    """Limits of the requests that a pipeline accepts."""
 
-    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
-    #: "serve" it all the same.
+    #: Handling of a request that cannot be answered within the SLA: "refuse" it at once, or "serve"
+    #: it anyway.
     late: Literal["refuse", "serve"] = "refuse"
     #: Rows of one request.
     max_rows_per_request: int = Field(default=256, ge=1)
@@ -241,7 +241,7 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
 
 
 def _check_scaling(pipeline: PipelineConfig, application: Application) -> None:
-    """Check that what is to follow the load is told of it."""
+    """Check that stages which follow the load have the settings for it."""
     scaling = application.deployment.autoscaling_config
     policy = application.entry.autoscaling_policy
     following = [name for name, s in pipeline.deployed().items() if s.max_workers is not None]

@@ -1,4 +1,4 @@
-"""The metrics of a pipeline: what each is called, and where its values come from.
+"""The metrics of a pipeline: names and sources of values.
 
 Prometheus scrapes them as text (``GET /metrics``); under Ray, the replica passes them on as well.
 """
@@ -19,7 +19,7 @@ from deployments.pipelines.core.pipeline_core import PipelineCore
 Reading = list[tuple[tuple[str, ...], float]]
 """The values of a metric by its labels after the first, which is the pipeline."""
 
-#: Over so many seconds percentiles are taken.
+#: Window of percentiles, in seconds.
 _RECENT_S = 10.0
 _OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 
@@ -102,7 +102,7 @@ PIPELINE_INSTRUMENTS = (
 
 
 class _Stages(Collector):
-    """Reads the counts when it is asked, so that counting costs nothing."""
+    """Reads the counts on demand, so that counting costs nothing."""
 
     def __init__(self, pipeline: str, core: PipelineCore) -> None:
         self._pipeline, self._core = pipeline, core
@@ -118,7 +118,7 @@ class _Stages(Collector):
 
 
 def metrics_text(pipeline: str, core: PipelineCore) -> bytes:
-    """Return the metrics of a pipeline; its name is the label of every metric."""
+    """Return the metrics of a pipeline, labelled with its name."""
     registry = CollectorRegistry()
     registry.register(_Stages(pipeline, core))
     return generate_latest(registry)

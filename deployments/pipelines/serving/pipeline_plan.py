@@ -1,6 +1,6 @@
 """Plan the workers of a pipeline, in the console's worker process.
 
-It imports none of the pipeline's code: a plan needs the profiles of its stages only.
+It imports none of the pipeline's code: a plan needs only the profiles of its stages.
 """
 
 import copy
@@ -14,11 +14,11 @@ from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
 from policy.objective import ServiceLevelObjective
 
-#: Fewer than `sojourn pipeline plan` simulates, so that an answer takes a tenth of a second.
+#: Fewer than in `sojourn pipeline plan`, so that an answer takes a tenth of a second.
 REQUESTS = 50_000
-#: A search for fewer workers ends after so many divisions; mostly a second.
+#: Maximum divisions of a search for fewer workers; mostly a second.
 MOST_TRIED = 100
-#: Of a line of YAML.
+#: Width of a line of YAML.
 _WIDTH = 100
 
 
@@ -55,7 +55,7 @@ def plan(
     """
     planned = copy.deepcopy(steps)
     for name, stage in _stages(planned):
-        # Neither changes a plan, and both may need what is not here.
+        # Neither changes a plan, and both may need missing modules.
         stage.pop("example", None)
         (stage.get("expert") or {}).pop("cpus", None)
         if name in profiles:

@@ -18,12 +18,12 @@ class PipelineScenario(StrictModel):
     percentile: float = Field(gt=1, lt=100)
     #: Requests per second.
     arrival_rate_per_s: float = Field(gt=0, le=1e7)
-    #: The load times this is what the workers must carry.
+    #: The workers must carry the load times this factor.
     margin: float = Field(default=1.0, ge=1, le=1e3)
 
 
 class PipelineQuestion(StrictModel):
-    """What is, and what might be."""
+    """The present scenario and an alternative."""
 
     now: PipelineScenario
     then: PipelineScenario
@@ -32,7 +32,7 @@ class PipelineQuestion(StrictModel):
 
 
 class PipelinePlanning:
-    """Plans the workers of a pipeline, by the profiles that are believed now.
+    """Plans the workers of a pipeline with its current profiles.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class PipelinePlanning:
         self._stages = stages
 
     def calls(self, content: Any) -> dict[str, Call]:
-        """Return how to plan both scenarios; see `deployments.console.planner.Planning.calls`."""
+        """Return the planning calls of both scenarios."""
         question = validate(PipelineQuestion, content)
         profiles = {
             stage.name: stage.profile.to_dict()

@@ -4,11 +4,10 @@ In the config file, next to the deployments::
 
     autoscaling_policy: {policy_function: deployments.pipelines.serving.ray_scaling:scale}
 
-Each replica of the pipeline reports how many replicas its load needs, of itself and of each stage
-(`deployments.pipelines.autoscaler`); here they are added up. Each number follows from the load at
-the front, so
-a shortage in one stage is not paid for in the others. Ray calls this in Serve's controller ten
-times a second.
+Each replica of the pipeline reports the replicas that its load needs, of itself and of each stage
+(`deployments.pipelines.autoscaler`), and this policy adds them up. All numbers follow from the load
+at the entry, so a shortage in one stage causes no surplus in the others. Ray calls this in Serve's
+controller ten times a second.
 """
 
 import logging
@@ -18,9 +17,9 @@ from typing import Any
 
 logger = logging.getLogger("ray.serve")
 
-#: The reports have these names, with the name of the stage at the end; "" is the pipeline itself.
+#: Names of the reports end with the name of the stage; "" is the pipeline itself.
 NEED = "replicas_needed/"
-#: A need that is above a whole number by less is that number: it is a sum of fractions.
+#: A need may exceed a whole number by this rounding error, because it is a sum of fractions.
 _ROUNDING = 1e-6
 
 
@@ -51,7 +50,7 @@ def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[s
 
 
 def _needs(contexts: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the replicas needed by the name of the deployment, of those that are reported."""
+    """Return the reported replica needs by name of the deployment."""
     needs: dict[str, float] = {}
     for deployment, context in contexts.items():
         for name, by_replica in (context.raw_metrics or {}).items():

@@ -18,7 +18,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
-    """Serve a pipeline until SIGINT or SIGTERM; `on_ready` gets the URL.
+    """Serve a pipeline until SIGINT or SIGTERM; `on_ready` is called with the URL.
 
     Raises
     ------

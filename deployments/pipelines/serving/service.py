@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sojourn.pipelines")
 
 StageTimes = list[dict[str, Any]]
-#: Where the times of the stages go, if the client asked for them.
+#: Key of the stages' times, if the client requested them.
 stage_times: ContextVar[StageTimes | None] = ContextVar("stage_times", default=None)
 
 
@@ -100,7 +100,7 @@ class PipelineService(Service):
         self._apply(user_config or PipelineUserConfig())
 
     async def configure(self, user_config: PipelineUserConfig) -> None:
-        """Apply a configuration; it holds for the requests to come.
+        """Apply a configuration to all later requests.
 
         With autoscaling and another SLA, the workers are solved again first; that takes seconds.
 
@@ -154,14 +154,14 @@ class PipelineService(Service):
         return await asyncio.to_thread(self.config.make_scaler, sla)
 
     def _scale_with(self, scaler: "StageScaler | None") -> None:
-        """Scale the stages from now on as `scaler` does; None: go on as before."""
+        """Scale the stages with `scaler` from now on; None changes nothing."""
         if scaler is None:
             return
         if self.autoscaler is None:
             self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
             self._scaling = asyncio.create_task(self.autoscaler.run())
         else:
-            self.autoscaler.scaler.table = scaler.table  # the load that was measured still counts
+            self.autoscaler.scaler.table = scaler.table  # the measured load stays valid
 
     async def close(self) -> None:
         """End all workers."""
@@ -172,7 +172,7 @@ class PipelineService(Service):
 
     @property
     def ready(self) -> bool:
-        """Whether all stages have a worker, and the service is not about to stop."""
+        """Whether all stages have a worker, and the service is not stopping."""
         return (
             self._started
             and not self.draining
@@ -180,9 +180,9 @@ class PipelineService(Service):
         )
 
     def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
-        """Return FULL if no more rows can wait; it is not counted.
+        """Return FULL if the queue is full; it is not counted.
 
-        Whether a request can be answered in time is decided when it is submitted.
+        The deadline is checked when a request is submitted.
         """
         core = self.pipeline.core
         return Refusal.FULL if len(core.open) >= core.max_pending else None
@@ -194,7 +194,7 @@ class PipelineService(Service):
         self._count_refused(sum([rows for _, rows in requests]))
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
-        """Count nothing: the core does, flow by flow."""
+        """Do nothing: the core counts each flow."""
 
     def _count_refused(self, rows: int) -> None:
         """Count rows that were refused before they were submitted."""
@@ -256,7 +256,7 @@ class PipelineService(Service):
                         record_times=wanted is not None,
                     )
                 except RequestError:
-                    self._count_refused(request.rows - row - 1)  # they are load all the same
+                    self._count_refused(request.rows - row - 1)  # they count as load
                     raise
                 flows.append(flow)
             results = await asyncio.gather(*(self.pipeline.result(flow) for flow in flows))

@@ -1,8 +1,8 @@
-"""The Ray Serve deployment of one stage: runs the batches that pipelines send it.
+"""The Ray Serve deployment of one stage, which runs the batches of pipelines.
 
-Ray places the replicas and starts them again. A pipeline on the same machine sends its batches over
-a socket (`deployments.pipelines.workers.batch_server`), one on another machine through the
-deployment's handle.
+Ray places and restarts the replicas. A pipeline on the same machine sends its batches over a socket
+(`deployments.pipelines.workers.batch_server`), one on another machine through the deployment's
+handle.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from deployments.pipelines.workers.predictor import make_predictor, recipe_of
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.serving.ray_replica import call_when_draining, confine_to_node
 
-#: How long a stopping replica waits for its batch and for the pipelines to leave.
+#: Time for a stopping replica to finish its batch and for pipelines to disconnect.
 DRAIN_TIMEOUT_S = 20.0
-#: Replicas report to the autoscaler this often, and changes take effect at once: the pipeline holds
-#: back what is to be held back.
+#: Interval of reports to the autoscaler. Changes take effect at once, because the pipeline delays
+#: them itself.
 AUTOSCALING = {
     "metrics_interval_s": 1.0,
     "look_back_period_s": 5.0,
@@ -39,7 +39,7 @@ AUTOSCALING = {
 
 
 @serve.deployment(
-    # A call by handle waits for a free replica, and tries them at random.
+    # A call by handle waits for a free replica, tried in random order.
     max_ongoing_requests=1,
     request_router_config=RequestRouterConfig(
         request_router_class="deployments.serving.rand_router:RandRequestRouter"
@@ -87,13 +87,13 @@ class StageReplica:
 
 
 def folder_of(version: str, stage: str) -> Path:
-    """Return where a stage's replicas on this node have their sockets, of this version only."""
+    """Return the folder of the sockets of a stage's replicas on this node, for one version."""
     application = serve.get_replica_context().app_name
     return socket_folder(ray.get_runtime_context().get_node_id(), application, version, stage)
 
 
 def access_to(handle: DeploymentHandle, folder: Path) -> ReplicaAccess:
-    """Return how the pipeline of this process reaches the replicas of a stage."""
+    """Return this process's access to the replicas of a stage."""
 
     async def call(items: list[Any]) -> list[Any] | BatchFailure:
         try:

@@ -38,7 +38,7 @@ class TensorConfig(StrictModel):
 
     @property
     def spec(self) -> TensorSpec:
-        """The tensor as the HTTP interface takes it."""
+        """The tensor for the HTTP interface."""
         spec = TensorSpec(self.name, self.datatype, tuple(self.shape))
         if spec.is_variable:
             raise InvalidInputError(
@@ -48,7 +48,7 @@ class TensorConfig(StrictModel):
 
 
 class ExpertStageConfig(StrictModel):
-    """What a stage rarely needs."""
+    """Rarely needed settings of a stage."""
 
     #: One worker process for each entry, pinned to that CPU; instead of `workers`.
     cpus: list[int] | None = None
@@ -98,7 +98,7 @@ class StageConfig(StrictModel):
 
     @property
     def stage_name(self) -> str:
-        """The name of the stage, also where it is given none."""
+        """The name of the stage, explicit or default."""
         return self.name or default_name(self.code)
 
     def build(self) -> Stage:
@@ -132,7 +132,7 @@ class EnsembleConfig(StrictModel):
 
 
 class ExpertSwitchConfig(StrictModel):
-    """How many of the items take which branch."""
+    """The shares of a switch's branches."""
 
     #: For planning: the percentage of the items that takes each branch, above 0. By default all the
     #: same.
@@ -149,7 +149,7 @@ class SwitchConfig(StrictModel):
 
 
 class ExpertEachConfig(StrictModel):
-    """How many elements an item has."""
+    """The number of elements of an item."""
 
     #: An item with more elements fails.
     max_items: int = MAX_ITEMS

@@ -1,9 +1,9 @@
 """Memory that two processes share, for one message at a time.
 
 An object is pickled with protocol 5: large buffers, such as the data of numpy arrays, stay out of
-the pickle and are copied once, into the arena. The reader may use them where they lie, or copy
-them once. The memory has no name: it is a file descriptor that the child process inherits, so it
-is gone with the last process that has it, however that process ends.
+the pickle and are copied once, into the arena. The reader may use them in place, or copy them once.
+The memory has no name: it is a file descriptor that the child process inherits, so it is freed with
+the last process that has it, however that process ends.
 """
 
 import mmap
@@ -52,14 +52,14 @@ class Arena:
         return self._memory.nbytes
 
     def write(self, value: Any) -> int:
-        """Write an object; return its bytes. If it cannot be pickled, the arena holds none."""
+        """Write an object; return its bytes. If it cannot be pickled, the arena becomes empty."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         head = _LENGTH.size * (1 + len(parts))
         end = head + sum([part.nbytes + _ALIGNMENT for part in parts])
         if end > self.size:
-            # Twice as much as needed: growing costs as much as some messages.
+            # Twice the required size: growing costs as much as some messages.
             os.ftruncate(self.descriptor, 1 << (end - 1).bit_length())
             self._memory = self._map()
         memory = self._memory

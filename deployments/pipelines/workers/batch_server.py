@@ -1,9 +1,9 @@
 """Run the batches that the pipelines on this machine send to a stage's replica.
 
 A pipeline finds the socket of a replica in the stage's folder, connects, and sends the descriptors
-of two arenas; batches then go as to a worker process. One thread runs the batches of all
-connections in turn, one at a time. While it runs a batch of one pipeline, the others know that the
-replica is taken, and prefer a free one.
+of two arenas; batches then travel as to a worker process. One thread runs the batches of all
+connections in turn, one at a time. While it runs a batch of one pipeline, it reports to the others
+that the replica is taken, and they prefer a free one.
 """
 
 import contextlib
@@ -29,24 +29,24 @@ from deployments.pipelines.workers.predictor import Predictor
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: Further kinds of messages: another pipeline has the replica; it is free again; it takes no
+#: Further kinds of messages: another pipeline uses the replica; it is free again; it takes no
 #: further batches.
 TAKEN, FREE, RETIRED = 3, 4, 5
-#: How the names of the replicas' sockets end.
+#: Suffix of the replicas' sockets.
 SUFFIX = ".sock"
-#: Without a descriptor for a connection, the next try comes after this time.
+#: Pause before the next attempt when no descriptor is left for a connection.
 _ACCEPT_AGAIN_S = 0.1
 
 
 def socket_folder(*words: str) -> Path:
-    """Return where the replicas of a stage have their sockets, which the words name."""
+    """Return the folder of a stage's sockets; `words` identify the stage."""
     # A socket's path may have some hundred bytes.
     name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir()) / f"sojourn-stage-{os.getuid()}-{name}"
 
 
 def private(folder: Path) -> Path:
-    """Return a folder where nobody else can put a socket: what comes from there is run.
+    """Return a folder where only this user can put a socket, because batches from it are run.
 
     Raises
     ------
@@ -60,9 +60,9 @@ def private(folder: Path) -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the sockets of replicas that were killed.
+    """Remove the sockets of killed replicas.
 
-    Pipelines do so when they connect in vain, but not where they have given up a replica that hung.
+    Pipelines do so when a connection fails, but not after they abandoned a hanging replica.
     """
     for path in folder.glob(f"*{SUFFIX}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
@@ -72,11 +72,11 @@ def _sweep(folder: Path) -> None:
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
             except OSError:
-                pass  # it has gone, or has too much to accept
+                pass  # it has gone, or has too many connections to accept
 
 
 def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
-    """Return the arenas of which a pipeline has sent the descriptors; OSError without room."""
+    """Return the arenas of a pipeline's descriptors; raise OSError if there is no room."""
     with contextlib.ExitStack() as undo:
         for descriptor in descriptors:
             undo.callback(os.close, descriptor)
@@ -105,7 +105,7 @@ class _Client:
         self.flush()
 
     def send_taken(self, taken: bool) -> None:
-        """Report whether another pipeline has the replica."""
+        """Report whether another pipeline uses the replica."""
         self._taken = taken
         self.flush()
 
@@ -115,7 +115,7 @@ class _Client:
         return bool(self._unsent) or self._taken != self._sent_taken
 
     def flush(self) -> None:
-        """Send what the socket has room for."""
+        """Send as much as fits into the socket."""
         try:
             while self._unsent:
                 self._write(self._unsent[0])
@@ -140,9 +140,9 @@ class _Client:
 
 
 class BatchServer:
-    """Runs batches in a thread of its own, for all pipelines that connect.
+    """Runs batches in a separate thread, for all pipelines that connect.
 
-    `busy_since_s` is when the present batch was begun, by `time.monotonic`.
+    `busy_since_s` is the start of the present batch, by `time.monotonic`.
 
     Raises
     ------
@@ -155,7 +155,7 @@ class BatchServer:
         self._run = run
         self._path = private(folder) / f"{os.getpid()}-{id(self):x}{SUFFIX}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Whoever finds the name must be able to connect.
+        # The socket must accept connections before its name is visible.
         unfinished = self._path.with_suffix(".new")
         self._listener.bind(str(unfinished))
         self._listener.listen()
@@ -168,18 +168,18 @@ class BatchServer:
         self._thread.start()
 
     def retire(self) -> None:
-        """Take no further pipelines, and ask the connected ones to leave.
+        """Accept no further pipelines, and request that connected ones leave.
 
-        Each does so when it has the outcome of its batch. May be called from any thread.
+        Each leaves when it has the outcome of its batch. May be called from any thread.
         """
         self._path.unlink(missing_ok=True)
         self._retired = True
-        # The thread may have woken by itself, and ended.
+        # The thread may have ended already.
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 
     def close(self, timeout_s: float) -> None:
-        """Return when all pipelines have left, or after about `timeout_s`."""
+        """Wait until all pipelines have left, at most about `timeout_s`."""
         if not self._retired:
             self.retire()
         self._thread.join(timeout_s)

@@ -1,7 +1,7 @@
 """The program of a worker process: construct a stage's code, then run batches.
 
 A message is a small record on a socket; its content is in an arena. The process ends when the
-socket closes, so it cannot outlive the process that started it by more than one batch.
+socket closes, so it outlives its parent process by one batch at most.
 """
 
 import json
@@ -26,18 +26,18 @@ START, BATCH, LATE = 0, 1, 2
 
 
 class UnpicklableError(Exception):
-    """Stands for an exception, or a result, that cannot be sent between processes."""
+    """Replaces an exception or a result that cannot be sent between processes."""
 
 
 def main(arguments: list[str]) -> None:
     """Serve the batches that come over an inherited socket; `arguments` are its descriptors."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     descriptor, requests, replies = map(int, arguments)
     connection = socket.socket(fileno=descriptor)
     try:
         _serve(connection, Arena(requests), Arena(replies))
     finally:
-        connection.detach()  # only the end of the process closes it: its status is known by then
+        connection.detach()  # closed only by the end of the process, whose status is known by then
 
 
 def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
@@ -61,7 +61,7 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str | None]:
-    """Construct the code; return it, and why it failed or None."""
+    """Construct the code; return it, and the reason of a failure or None."""
     pickled, cpus = start
     try:
         if cpus is not None:
@@ -82,7 +82,7 @@ def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int
 
 
 def _write(replies: Arena, reply: Any) -> int:
-    """Write a reply; replace the parts of it that cannot be sent."""
+    """Write a reply; replace its unsendable parts."""
     try:
         if isinstance(reply, list) and not any(type(part) is ItemFailure for part in reply):
             return replies.write(reply)
@@ -110,7 +110,7 @@ def _sendable_part(part: Any) -> Any:
 
 
 def unsendable(value: Any) -> ItemFailure | None:
-    """Return why a value cannot be sent to another process; None if it can."""
+    """Return why a value cannot be sent to another process, or None."""
     try:
         pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
     except Exception as error:

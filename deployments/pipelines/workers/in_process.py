@@ -11,7 +11,7 @@ from deployments.pipelines.workers.worker import Pool
 
 
 class LoopWorker:
-    """The one worker of a stage that runs on the event loop; while it hangs, so does all else."""
+    """The only worker of a stage on the event loop; if it hangs, everything hangs."""
 
     cpus: list[int] | None = None
 
@@ -40,9 +40,9 @@ class LoopWorker:
 
 
 class ThreadWorker:
-    """A worker thread with code of its own.
+    """A worker thread with its own code.
 
-    A thread cannot be killed: one that hangs is abandoned, and ends after its batch.
+    A thread cannot be killed: a hanging one is abandoned, and ends after its batch.
     """
 
     cpus: list[int] | None = None
@@ -57,7 +57,7 @@ class ThreadWorker:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Hand a batch to the thread."""
+        """Send a batch to the thread."""
         self._batches.put(batch)
         return None
 
@@ -80,7 +80,7 @@ class ThreadWorker:
             outcome: Outcome
             try:
                 outcome = predict(batch.values)
-            except BaseException as error:  # SystemExit, most likely; the thread goes on
+            except BaseException as error:  # SystemExit, most likely; the thread continues
                 outcome = WorkerLoss(f"stage {pool.name!r} raised {type(error).__name__}")
             self._call_soon(pool.ended, self, outcome)
 

@@ -1,8 +1,8 @@
 """The connection to a worker in another process: batches go out, outcomes come back.
 
 The event loop never waits for the other end. The content of a message lies in memory that both
-processes share; the socket carries only small records, which fit into its buffer. It ends when the
-process dies.
+processes share; the socket carries only small records, which fit into its buffer. The connection
+ends when the process dies.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class WorkerLink:
             undo.callback(self.requests.close)
             self.replies = Arena()
             undo.pop_all()
-        #: Of the items of the batch: why it could not be sent, or None.
+        #: For each item of the batch: why it could not be sent, or None.
         self._failures: list[ItemFailure | None] = []
         self._socket = connection
         self._on_message_of, self._on_end = on_message, on_end
@@ -72,14 +72,14 @@ class WorkerLink:
             socket.send_fds(self._socket, [message], arenas)
 
     def send(self, kind: int, content: Any, until_s: float = math.inf) -> None:
-        """Send a message, which is useless after `until_s`; raise what the pickling raises."""
+        """Send a message that expires at `until_s`; may raise any error of pickling."""
         message = MESSAGE.pack(kind, self.requests.write(content), until_s)
-        # If the process has died, the loop will hear it from the socket.
+        # If the process has died, the loop learns it from the socket.
         with contextlib.suppress(ConnectionError):
             self._socket.send(message)
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if nothing of it can be sent."""
+        """Send a batch; return its outcome if none of it can be sent."""
         values = batch.values
         until_s = max([item.flow.deadline_s for item in batch.items])
         self._failures = [None] * len(values)
@@ -94,7 +94,7 @@ class WorkerLink:
             try:
                 self.send(BATCH, kept, until_s)
             except Exception as error:
-                # Each can be sent alone, but not with the others, or not at the present.
+                # Each can be sent alone, but not with the others, or not at present.
                 return BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}"))
         return None
 
@@ -108,7 +108,7 @@ class WorkerLink:
         return [next(results) if failure is None else failure for failure in self._failures]
 
     def close(self) -> None:
-        """Close the socket, which ends what the other end does for this one after its batch."""
+        """Close the socket, which makes the other end stop after its batch."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._socket)

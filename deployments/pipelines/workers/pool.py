@@ -1,4 +1,4 @@
-"""The workers of a stage in this process or in processes of their own: started, and replaced."""
+"""The workers of a stage in this process or in child processes: started, and replaced."""
 
 import asyncio
 import time
@@ -17,17 +17,17 @@ from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
 from deployments.pipelines.workers.worker import Listener, Pool, PooledWorker, Workers, logger
 from policy.errors import InvalidInputError
 
-#: A worker that has not started after this time is given up.
+#: Time limit of a worker's start.
 _START_S = 300.0
-#: After so many failed starts in a row, what waits for the stage is answered.
+#: After this many failed starts in a row, the stage's requests fail.
 _FAILED_STARTS = 3
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
 
 
 class WorkerPool(Workers[PooledWorker]):
-    """As many workers as a stage asks for, each with the CPUs that it is pinned to or None.
+    """The requested number of workers, each with the CPUs that it is pinned to or None.
 
-    `fixed` is why the number of workers cannot be changed; None: it can.
+    `fixed` is why the number of workers cannot be changed, or None.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WorkerPool(Workers[PooledWorker]):
         super().__init__(name, hang_after_s, listener)
         self.loop = asyncio.get_running_loop()
         self._make, self._cpus, self._fixed = make, [*cpus], fixed
-        #: When each was ordered.
+        #: Time of each order.
         self._starting: dict[PooledWorker, float] = {}
         self._free: list[PooledWorker] = []
         self._started: asyncio.Future[None] | None = None
@@ -62,7 +62,7 @@ class WorkerPool(Workers[PooledWorker]):
             raise
 
     def run(self, batch: StageBatch) -> None:
-        """Run a batch on a free worker. The caller knows that there is one."""
+        """Run a batch on a free worker; there must be one."""
         self._begin(self._free.pop(), batch)
 
     def resize(self, count: int) -> None:
@@ -79,7 +79,7 @@ class WorkerPool(Workers[PooledWorker]):
     def ready(self, worker: PooledWorker) -> None:
         """Use a worker that has started."""
         if self._starting.pop(worker, None) is None:
-            return  # it was given up
+            return  # it was abandoned
         self._failed_starts = 0
         self._free.append(worker)
         if not self._starting and self._started is not None and not self._started.done():
@@ -105,14 +105,14 @@ class WorkerPool(Workers[PooledWorker]):
         self.lost(worker, how)
 
     def check(self, now_s: float) -> None:
-        """Replace the workers that hang, in a batch or while they start."""
+        """Replace workers that hang, in a batch or during their start."""
         super().check(now_s)
         for worker, since_s in [*self._starting.items()]:
             if now_s - since_s > _START_S:
                 self.lost(worker, f"it took more than {_START_S:g} s")
 
     async def close(self) -> None:
-        """End all workers; those in processes get some time to end their batches."""
+        """End all workers; worker processes get some time to end their batches."""
         self._closing = True
         for timer in self._timers:
             timer.cancel()
@@ -132,7 +132,7 @@ class WorkerPool(Workers[PooledWorker]):
         return len(self._free) + len(self._busy) + len(self._starting)
 
     def _changed(self) -> None:
-        """End the free workers that are too many, and report the number."""
+        """End surplus free workers, and report the number."""
         while self._free and len(self._free) + len(self._busy) > len(self._cpus):
             self._free.pop().end()
         self.listener.workers_changed(self._running, None)
@@ -142,7 +142,7 @@ class WorkerPool(Workers[PooledWorker]):
         return min(len(self._cpus), len(self._free) + len(self._busy))
 
     def _start_another(self, cpus: list[int] | None) -> None:
-        # A resize may have made one that was to be replaced too many.
+        # A resize may have made a replacement unnecessary.
         if self._closing or self._size >= len(self._cpus):
             return
         worker = self._make(self, cpus)
@@ -154,7 +154,7 @@ class WorkerPool(Workers[PooledWorker]):
             self._start_failed(str(error), cpus)
 
     def _start_failed(self, reason: str, cpus: list[int] | None) -> None:
-        """Try again later; during the start of the pipeline, give up."""
+        """Retry later; during the start of the pipeline, fail."""
         reason = f"stage {self.name!r}: a worker did not start: {reason}"
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartError(reason))
@@ -176,8 +176,8 @@ class WorkerPool(Workers[PooledWorker]):
 def make_workers(stage: Stage, listener: Listener, replicas: ReplicaAccess | None) -> Workers[Any]:
     """Return the workers of a stage, not yet started.
 
-    Stages that should have Ray replicas run in processes if there are none. A stage whose code
-    cannot be sent to a process raises `StartError`.
+    Without Ray replicas, stages that should have them run in processes. Raises `StartError` if a
+    stage's code cannot be sent to a process.
     """
     name, hang_after_s = stage.name, stage.hang_after_s
     if replicas is not None:
@@ -194,7 +194,7 @@ def make_workers(stage: Stage, listener: Listener, replicas: ReplicaAccess | Non
             name, hang_after_s, listener, lambda pool, cpus: ThreadWorker(pool, recipe), anywhere
         )
     try:
-        # By value where it must be: a class of a notebook, or of the script that is running.
+        # By value if necessary: a class of a notebook, or of the running script.
         pickled = cloudpickle.dumps(recipe)
     except Exception as error:
         raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error

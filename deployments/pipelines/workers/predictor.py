@@ -1,4 +1,4 @@
-"""Run a stage's code on the items of a batch, and take the result apart again."""
+"""Run a stage's code on the items of a batch, and split the result."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ from policy.errors import InvalidInputError, SojournError
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a worker constructs, by the values of a `Stage`; it travels to worker processes.
+    """The code of a worker, from the values of a `Stage`; it is sent to worker processes.
 
-    With `lists` the code takes a list of items, rather than one.
+    With `lists` the code takes a list of items instead of one.
     """
 
     code: Any
@@ -34,17 +34,17 @@ Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
 
 
 def recipe_of(stage: Stage) -> Recipe:
-    """Return what each worker of a stage constructs."""
+    """Return the recipe of a stage's workers."""
     return Recipe(stage.code, dict(stage.options), stage.device, stage.batch_size is not None)
 
 
 def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
-    """Construct a stage's code; return it, or why it failed."""
+    """Construct a stage's code; return it, or the reason of a failure."""
     try:
         return make_predictor(recipe), None
     except SojournError as error:
         return None, str(error)
-    except BaseException as error:  # SystemExit is a reason, too
+    except BaseException as error:  # SystemExit is a failure, too
         return None, f"{type(error).__name__}: {error}"
 
 
@@ -133,7 +133,7 @@ def _check_results(results: Any, wanted: int) -> list[Any]:
 
 
 def _rows_failed(error: RowsError, items: int) -> "list[Any] | BatchFailure":
-    """Return the outcomes where the code has named the items that failed."""
+    """Return the outcomes if the code has named the failed items."""
     blamed = {row: cause for row, cause in error.errors.items() if 0 <= row < items}
     if not blamed:
         return BatchFailure(error)
@@ -141,7 +141,7 @@ def _rows_failed(error: RowsError, items: int) -> "list[Any] | BatchFailure":
 
 
 class _ModelPredictor:
-    """Stacks items, mappings from input names to one row each, for a `Model`, and takes rows apart.
+    """Stacks items, mappings from input names to one row each, for a `Model`, and splits the rows.
 
     Without lists the batch has one row.
     """

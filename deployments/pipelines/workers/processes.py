@@ -1,4 +1,4 @@
-"""A stage's worker in a process of its own."""
+"""A stage's worker in a child process."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from deployments.pipelines.workers.child import BATCH, START, command
 from deployments.pipelines.workers.link import WorkerLink
 from deployments.pipelines.workers.worker import Pool
 
-#: How long a closing worker may take to end its batch.
+#: Time for a closing worker to end its batch.
 _CLOSE_S = 2.0
 #: A process whose socket has ended has its exit status within this time.
 _STATUS_S = 0.1
@@ -21,7 +21,7 @@ _STANDARD_ERROR = 2
 
 
 class ProcessWorker:
-    """A worker process, as seen from the process that started it."""
+    """The parent's view of a worker process."""
 
     def __init__(self, pool: Pool, recipe: bytes, cpus: list[int] | None) -> None:
         self.cpus = cpus
@@ -40,27 +40,27 @@ class ProcessWorker:
                     command(inherited),
                     pass_fds=inherited,
                     stdin=subprocess.DEVNULL,
-                    # What a stage prints must not mix with the output of this process.
+                    # A stage's output must not mix with the output of this process.
                     stdout=_STANDARD_ERROR,
                 )
                 self._link.send(START, (self._recipe, self.cpus))
             except BaseException:
-                self._link.close()  # if there is a process, it ends
+                self._link.close()  # the process, if any, ends
                 raise
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if nothing of it can be sent."""
+        """Send a batch; return its outcome if none of it can be sent."""
         return self._link.run(batch)
 
     def end(self) -> None:
-        """Kill the process. It may take long to go, so a thread reaps it."""
+        """Kill the process. It may end slowly, so a thread reaps it."""
         self._link.close()
         self.process.kill()
         if self.process.poll() is None:
             threading.Thread(target=self.process.wait, daemon=True).start()
 
     async def close(self) -> None:
-        """End the process; leave it two seconds to end its batch."""
+        """End the process; wait two seconds for its batch."""
         self._link.close()
         if not self._ready:
             self.process.kill()

@@ -1,6 +1,6 @@
-"""A stage's workers in Ray replicas of their own, as a pipeline on their machine sees them.
+"""A stage's workers in separate Ray replicas, from the view of a pipeline on their machine.
 
-Ray places them and starts them again. Batches go to them directly, over the sockets of
+Ray places and restarts them. Batches go to them directly, over the sockets of
 `deployments.pipelines.workers.batch_server`, in a hundredth of the time of a call through Ray's
 handle. A pipeline on a machine without a replica calls the handle.
 """
@@ -23,13 +23,13 @@ from deployments.pipelines.workers.link import WorkerLink
 from deployments.pipelines.workers.worker import Listener, Workers, logger
 from policy.errors import InvalidInputError
 
-#: How long a pipeline waits for the first replica of a stage, and how often it looks for it.
+#: Time limit for the first replica of a stage, and interval of the search.
 _START_S, _FIND_S = 300.0, 0.1
-#: After so long without a replica, what waits for the stage is answered.
+#: After this time without a replica, the stage's requests fail.
 _LOST_S = 30.0
 _NO_REPLICA = "stage {!r}: it has no replica"
 
-#: A replica that runs has its socket after this time, if it is on this machine.
+#: A running replica on this machine has its socket after this time.
 _GRACE_S = 1.0
 
 Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
@@ -38,7 +38,7 @@ Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
 
 @dataclass(frozen=True)
 class ReplicaAccess:
-    """How a pipeline reaches the replicas of a stage.
+    """A pipeline's access to the replicas of a stage.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class _Replica:
             raise
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if nothing of it can be sent."""
+        """Send a batch; return its outcome if none of it can be sent."""
         return self.link.run(batch)
 
     def _on_message(self, kind: int, content: Any) -> None:
@@ -92,7 +92,7 @@ class _Replica:
 
 
 class ReplicaWorkers(Workers[_Replica]):
-    """The replicas of one stage; `calls` is the most batches at a time on other machines."""
+    """The replicas of one stage; `calls` is the maximum number of batches on other machines."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ReplicaWorkers(Workers[_Replica]):
         self._started: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Return when there is a replica that can take a batch, or raise `StartError`."""
+        """Wait for a replica that can take a batch, or raise `StartError`."""
         private(self._access.folder)
         self._started = asyncio.get_running_loop().create_future()
         # Until the pipeline has started, nobody calls `check`.
@@ -127,9 +127,9 @@ class ReplicaWorkers(Workers[_Replica]):
             finding.cancel()
 
     def run(self, batch: StageBatch) -> None:
-        """Run a batch on a free replica, a random one. The caller knows that there is one."""
+        """Run a batch on a random free replica; there must be one."""
         free = [one for one in self._usable() if not one.retired and one not in self._busy]
-        # One that another pipeline took a moment ago runs this batch after that one.
+        # A replica that another pipeline took a moment ago runs this batch next.
         free = [one for one in free if not one.taken] or free
         if free:
             self._begin(random.choice(free), batch)
@@ -139,11 +139,11 @@ class ReplicaWorkers(Workers[_Replica]):
         task.add_done_callback(self._called.discard)
 
     def resize(self, count: int) -> None:
-        """Refuse: the autoscaler of the stage's deployment does it."""
+        """Refuse: the autoscaler of the stage's deployment resizes it."""
         raise InvalidInputError(f"stage {self.name}: Ray decides how many replicas it has")
 
     def check(self, now_s: float) -> None:
-        """Find new replicas, and give up hanging ones."""
+        """Find new replicas, and abandon hanging ones."""
         super().check(now_s)
         self._find()
         if self._usable() or self._remote:
@@ -154,7 +154,7 @@ class ReplicaWorkers(Workers[_Replica]):
             self.listener.workers_changed(0, _NO_REPLICA.format(self.name))
 
     async def close(self) -> None:
-        """Leave all replicas."""
+        """Disconnect from all replicas."""
         if self._search is not None:
             self._search.cancel()
         for task in self._called:
@@ -170,13 +170,13 @@ class ReplicaWorkers(Workers[_Replica]):
             self._search.cancel()
 
     def replica_changed(self, replica: _Replica) -> None:
-        """Take note of a replica that is ready, taken, free, or about to end."""
+        """Record that a replica is ready, taken, free, or about to end."""
         if replica.retired and replica not in self._busy:
             self._leave(replica)
         self._changed()
 
     def replica_lost(self, replica: _Replica, how: str) -> None:
-        """Leave a replica that died or hangs."""
+        """Disconnect from a replica that died or hangs."""
         self._leave(replica)
         reason = f"a replica of stage {self.name!r} {how}"
         if not replica.retired:
@@ -201,7 +201,7 @@ class ReplicaWorkers(Workers[_Replica]):
             await asyncio.sleep(_FIND_S)
 
     def _search_elsewhere(self) -> None:
-        """Begin to look for replicas on other machines, unless that is being done."""
+        """Start looking for replicas on other machines, unless a search is running."""
         if self._access.call is not None and (self._search is None or self._search.done()):
             self._search = asyncio.create_task(self._look_elsewhere())
 
@@ -220,7 +220,7 @@ class ReplicaWorkers(Workers[_Replica]):
         self._changed()
 
     def _find(self) -> None:
-        """Connect to the replicas whose sockets are new, and remove those of dead ones."""
+        """Connect to new sockets, and remove those of dead replicas."""
         found = {*self._access.folder.glob(f"*{SUFFIX}")}
         self._given_up &= found
         for path in found - self._replicas.keys() - self._given_up:
@@ -228,7 +228,9 @@ class ReplicaWorkers(Workers[_Replica]):
             connection.setblocking(False)
             try:
                 connection.connect(str(path))
-            except BlockingIOError:  # it has too many to accept; the next look finds it again
+            except (
+                BlockingIOError
+            ):  # it has too many connections to accept; the next search finds it again
                 connection.close()
             except OSError:
                 connection.close()
