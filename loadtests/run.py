@@ -47,7 +47,7 @@ class Settings:
     metrics_host, metrics_port : str, int or None
         Where Prometheus can scrape the test; without a port, nowhere.
     workers : int
-        Processes that send. One is Locust on its own; several have a master besides.
+        Processes that send. One is Locust alone; several also have a master.
     schedule, cases : str
         File names: of the due times, and of the requests with their answers.
     records, notes : str

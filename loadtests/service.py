@@ -50,7 +50,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
             ) from None
         if error.code in (401, 403):
             raise InvalidInputError(
-                f"the service at {url} wants a token for inference: give it with --token-file or "
+                f"the service at {url} needs a token for inference: pass it with --token-file or "
                 f"in {TOKEN_VARIABLE}"
             ) from None
         raise InvalidInputError(f"the service at {url} is not ready: HTTP {error.code}") from None

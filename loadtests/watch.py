@@ -58,7 +58,7 @@ class ServiceWatch:
     model : str
         The model whose predictions matter.
     ask : callable
-        Returns the JSON object at a path of the service, or None if it does not tell.
+        Returns the JSON object at a path of the service, or None without access.
     """
 
     def __init__(self, model: str, ask: Callable[[str], Mapping[str, Any] | None]) -> None:

@@ -15,7 +15,7 @@ def hidden_package() -> str | None:
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
-            return f"{name}: not installed beside {_ROOT / 'sojourn'}; install Sojourn again"
+            return f"{name}: not installed next to {_ROOT / 'sojourn'}; install Sojourn again"
         found = Path(spec.origin).resolve()
         if not found.is_relative_to(_ROOT / name):
             return _message(found if found.stem == name else found.parent)

@@ -67,7 +67,7 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     Raises
     ------
     SojournError
-        The file is wrong; one line says where, and what is allowed.
+        The file is wrong; the message has the place and the allowed values.
     """
     if clash := clash_in(Path.cwd()):
         raise InvalidInputError(clash)
@@ -112,11 +112,11 @@ def _checked(service: ServiceConfig, path: Path) -> list[str]:
         return check_service(service)
     except StartError as error:
         module = service.args.model.import_path.partition(":")[0].partition(".")[0]
-        beside = path.parent.resolve()
-        found = (beside / f"{module}.py").exists() or (beside / module).is_dir()
-        if not found or beside == Path.cwd() or "no module named" not in str(error):
+        folder = path.parent.resolve()
+        found = (folder / f"{module}.py").exists() or (folder / module).is_dir()
+        if not found or folder == Path.cwd() or "no module named" not in str(error):
             raise
-        raise StartError(f"{error}; it lies beside {path.name}: run this in {beside}") from None
+        raise StartError(f"{error}; it is next to {path.name}: run this in {folder}") from None
 
 
 def _check_schema(path: Path) -> None:

@@ -176,11 +176,11 @@ class Score:
     ----------
     outcome : Outcome
     held : float
-        Share of the windows that comply, of those that comply with the oracle's fleet.
+        Share of the windows that comply, among the windows that the oracle holds.
     interval : tuple of (float, float)
         95% interval of `held`, by resampling the hours of the load.
     over_oracle, over_bound : float
-        Replica-seconds over those of the oracle that covers every second, and over the bound.
+        Replica-seconds relative to the oracle by seconds, and to the bound.
     energy_over_oracle : float or None
     """
 

@@ -97,7 +97,7 @@ def superposed_counts(
         Above 0.
     random : Generator
     requests : float
-        The rate is the mean of as many seconds as have this many requests on average; so its
+        The rate is a mean over enough seconds for this many requests on average, so its
         relative error is about one over the root of them.
 
     Returns

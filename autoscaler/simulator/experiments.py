@@ -251,7 +251,7 @@ def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
         )
     except InfeasibleError as error:
         raise InfeasibleError(
-            f"{error} (the way to the replica and back takes {round_trip_ms:g} of the SLA's "
+            f"{error} (the delays to the replica and back take {round_trip_ms:g} of the SLA's "
             f"{scenario.objective.response_time_ms:g} ms)"
         ) from error
 

@@ -193,8 +193,8 @@ class Fleet:
         Returns
         -------
         ordered, ready, existing : float
-            Mean numbers of replicas since the last call. Those that start or drain exist, those
-            for which the cluster has no room do not.
+            Mean numbers of replicas since the last call. Starting and draining replicas exist,
+            replicas without room in the cluster do not.
         """
         since_s = self._now_s
         while self._events and self._events[0][0] <= until_s:

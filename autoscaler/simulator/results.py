@@ -32,7 +32,7 @@ class Run:
     offered, in_time, refused : FloatArray, shape (seconds,)
         Requests sent, answered within the SLA's response time, and refused by every try.
     ordered, ready : FloatArray, shape (seconds,)
-        Replicas ordered (those that start included) and replicas that serve; means over the second.
+        Replicas ordered (including starting ones) and replicas that serve; means over the second.
     paid_replica_s : float
         Replica-seconds paid for: from a replica's order until it is gone, its draining included.
     forecast_per_s : FloatArray, shape (seconds,)

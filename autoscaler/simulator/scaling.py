@@ -25,7 +25,7 @@ class FleetView:
     ready : int
         Replicas that serve.
     standbys : int
-        Standbys, those that start included.
+        Standbys, starting ones included.
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
     refused : float

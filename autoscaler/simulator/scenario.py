@@ -58,7 +58,7 @@ class Scenario:
         When each replica starts a batch. None: by the table that a live replica solves for this
         SLA and its settings. No batch is larger than a live replica's limits allow.
     settings : BatchingSettings
-        Of the service. Without `batching`, replicas batch by the table that these settings ask for.
+        Of the service. Without `batching`, replicas use the policy table of these settings.
     replicas : int
         Replicas that are ready at the beginning.
     min_replicas, max_replicas : int
@@ -183,7 +183,7 @@ class Scenario:
         return PolicyTable(rates, 2 * policies)
 
     def replica_model(self) -> ReplicaModel:
-        """Return the properties of the replicas: those of a live replica, unless set otherwise."""
+        """Return the properties of a live replica, unless set otherwise."""
         profile = self.replica_profile
         return ReplicaModel(
             table=self.table,

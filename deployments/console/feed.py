@@ -30,7 +30,7 @@ class Feed:
     Parameters
     ----------
     reports : callable
-        Returns what ``GET /sojourn/policy`` tells of each model, the first model's first.
+        Returns the reports of all models (``GET /sojourn/policy``), the first model's first.
     autoscaler : async callable
         Returns the content of ``GET /sojourn/autoscaler``: the fleet's log of decisions.
     replica : str

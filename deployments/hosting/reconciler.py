@@ -162,7 +162,7 @@ class ModelReconciler:
         NotFoundError
             The deployment has no such model.
         InvalidInputError
-            The weights are not in a model store, or a version is asked for without a store.
+            The weights are not in a model store, or a version is requested without a store.
         SojournError
             It cannot be loaded; other replicas do not try.
         """

@@ -160,7 +160,7 @@ class ModelRepository:
         Raises
         ------
         SojournError
-            It does not suit one of them. All keep the one they have.
+            It does not fit a model. All models keep their present one.
         """
         for service in self.services:
             service.check(user_config.for_model(service.model_name))
@@ -177,7 +177,7 @@ class ModelRepository:
         Returns
         -------
         bool
-            Whether it serves now; False if something else has been asked for since.
+            Whether it serves now; False if another version has been requested since.
 
         Raises
         ------

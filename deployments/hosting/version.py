@@ -30,7 +30,7 @@ class HostedVersion:
     service : InferenceService or None
         None unless it is loaded.
     in_use : int
-        Requests that have begun and are not answered yet, except those on the short way.
+        Unanswered requests, except on the fast path.
     last_use_s : float
         When the last one began, by `time.monotonic`.
     """

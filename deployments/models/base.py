@@ -235,7 +235,7 @@ class Model(ABC):
 
         If this method raises an error, the batcher assumes that some row of the batch caused it. It
         runs parts of the batch again until it has found that row, and fails only its request. A
-        model that knows the bad rows saves this search::
+        model that can name the bad rows saves this search::
 
             raise RowsError({2: BadRequestError("the image is empty")})
 
@@ -264,7 +264,7 @@ class Model(ABC):
         """
 
     def unload(self) -> None:
-        """Give up what `load` made; called once, when another version has taken over.
+        """Release what `load` created; called once, when another version has taken over.
 
         By default, all attributes are dropped. So weights are given back even where objects refer
         to each other, without waiting for the garbage collector.

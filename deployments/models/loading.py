@@ -39,7 +39,7 @@ def load_model(
     device : str
         ``cpu`` or ``cuda``.
     weights : callable, optional
-        What a `load` that asks for weights is given; by default
+        Passed to a `load` that takes weights; by default
         `deployments.models.weights.load_weights`.
 
     Returns

@@ -18,7 +18,7 @@ class WeightsLoader:
     Parameters
     ----------
     configured : str or None
-        The source that the config names; it is loaded instead of the one that the model asks for.
+        The source that the config names; it replaces the one that the model requests.
     socket_path : Path or None
         Socket of the model store's manager; None means that of this user.
     split : StartupTimings or None
@@ -74,7 +74,7 @@ class WeightsLoader:
         FileNotFoundError
             There is no such file.
         InvalidInputError
-            The config names one source, and the model asks for a second.
+            The config names one source, and the model requests a second.
         deployments.modelstore.errors.StoreError
             The store refused the model, or there is no store.
         """

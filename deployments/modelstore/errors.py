@@ -7,7 +7,7 @@
         ├── UnknownModelError     the remote has no such model, or its list of files is wrong
         ├── UntrustedFileError    a file was refused: wrong digest, length, or format
         ├── FetchError            the remote or the disk failed
-        ├── StoreFullError        the model does not fit beside the models in use
+        ├── StoreFullError        the model does not fit while others are in use
         ├── InUseError            the model cannot be evicted while somebody uses it
         ├── DeviceError           the device, or its driver, refused
         │   └── OutOfDeviceMemoryError

@@ -79,7 +79,7 @@ def load_state_dict(
         ``[framework/]name[@version]``; the defaults are ``pytorch`` and ``1``.
     device : str or torch.device
         On a GPU, too, processes share one copy of the weights, if the store has that GPU's memory
-        as a tier. Elsewhere each gets a copy of its own, and a line in the log says why.
+        as a tier. Elsewhere each process has its own copy, and the log says why.
     on_progress : callable, optional
         Called with the bytes done and the bytes in all while the store fetches the model.
     socket_path : Path, optional

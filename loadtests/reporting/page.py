@@ -99,7 +99,7 @@ def _verdict(result: Mapping[str, Any], sla: SLAConfig) -> str:
     met = "was met" if result["sla_met"] else "was not met"
     return (
         f"The SLA {met}: {in_time:g}% of {result['requests']:,} requests were answered within "
-        f"{sla.response_time_ms:g} ms; it asks for {sla.percentile:g}%."
+        f"{sla.response_time_ms:g} ms; it requires {sla.percentile:g}%."
     )
 
 

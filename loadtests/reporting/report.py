@@ -1,6 +1,6 @@
 """The report of a load test: rates, response times, the share within the SLA, and failures.
 
-Response times are those of answers not known to be wrong, from when each request was due. A failed
+Response times are of answers not known to be wrong, from when each request was due. A failed
 request has no response time and counts as outside the SLA.
 """
 
@@ -44,9 +44,9 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
         Ready for JSON. Rates are in requests per second: `target_rate_per_s` is that of the steps,
         `offered_rate_per_s` what was due, `achieved_rate_per_s` what was sent meanwhile, and
         `throughput_per_s` the answers not known to be wrong up to the last one. `ok` counts right
-        answers, `answered` those that nobody knows to be right, and `failed` the others, by HTTP
+        answers, `answered` those without an expected answer, and `failed` the others, by HTTP
         status or, without an answer (`lost`), by outcome; `refused` those with one of the statuses
-        `loadtests.records.REFUSED`; `waited_for_connection` those that waited because the service
+        `loadtests.records.REFUSED`; `waited_for_connection` requests that waited because it
         kept every connection busy. ``requests = ok + answered + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
@@ -134,7 +134,7 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
 def per_window(
     records: Records, schedule: Schedule, sla: SLAConfig
 ) -> tuple[float, list[dict[str, float | None]]]:
-    """Compute percentiles of the response time in windows long enough to tell the SLA's.
+    """Compute percentiles of the response time in windows long enough for the SLA's.
 
     Returns
     -------

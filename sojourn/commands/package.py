@@ -71,7 +71,7 @@ def command(
     written = out / config.name
     if written.is_dir():
         raise InvalidInputError(f"--out: {written} is a folder; choose another one")
-    besides = _files_in(include)
+    included = _files_in(include)
     of_each = {
         service.application: files_needed(service.args.model, folder, load=load)
         for service in services
@@ -81,7 +81,7 @@ def command(
         raise InvalidInputError(
             f"{config}: no model of it is in this folder; what is installed needs no package"
         )
-    files = sorted({*(path for found in of_each.values() for path in found), *besides})
+    files = sorted({*(path for found in of_each.values() for path in found), *included})
     package = _write_package(files, config.stem, out)
     try:
         _check_alone(package, local, load)

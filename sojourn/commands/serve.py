@@ -209,8 +209,8 @@ def _serve_program() -> str:
     """Return Ray's `serve`, with its path if it is not on the shell's path."""
     if shutil.which("serve"):
         return "serve"
-    beside = Path(sys.executable).with_name("serve")
-    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
+    program = Path(sys.executable).with_name("serve")
+    return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
 
 
 def _solved_policy(url: str) -> dict[str, Any]:

@@ -219,8 +219,8 @@ def command(
             Load(str(file), with_trace(scenario, load_trace(file), scale, superpose))
             for file in (tune_on, *judge_on)
         ]
-        with _progress() as tell:
-            tournament = Tuner(loads[0], loads[1:], catalog.FAMILIES, jobs).run(tell)
+        with _progress() as progress:
+            tournament = Tuner(loads[0], loads[1:], catalog.FAMILIES, jobs).run(progress)
         output.print_tournament(tournament, as_json=as_json)
         return
     if trace_file is not None:
@@ -232,12 +232,12 @@ def command(
             scenario = with_history(scenario, trace, history, scale, superpose)
     predicted = least = None
     if arrival_rate is None or replicas is None:
-        with _progress() as tell:
-            comparison = compare(scenario, choices, tell)
+        with _progress() as progress:
+            comparison = compare(scenario, choices, progress)
     else:
         scenario = poisson_scenario(scenario, arrival_rate, requests)
-        with _progress() as tell:
-            comparison = run_fixed(scenario, replicas, tell)
+        with _progress() as progress:
+            comparison = run_fixed(scenario, replicas, progress)
         predicted = predict_fixed(scenario, arrival_rate, replicas)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:

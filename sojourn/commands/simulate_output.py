@@ -199,7 +199,12 @@ def setting_of(
         assumptions=(
             ("arrivals", f"{load}, seed {scenario.seed}"),
             *(
-                (("history", f"Sojourn knows {scenario.history.seconds / 86_400:.3g} days before"),)
+                (
+                    (
+                        "history",
+                        f"Sojourn learns from {scenario.history.seconds / 86_400:.3g} days before",
+                    ),
+                )
                 if scenario.history
                 else ()
             ),

@@ -287,10 +287,10 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
         ],
     )
     sharing = found["sharing"]
-    ways = f"{sharing['shared']} opens shared the model, {sharing['copied']} copied it"
+    counts = f"{sharing['shared']} opens shared the model, {sharing['copied']} copied it"
     if "shared_from_bytes" in sharing:
-        ways += f"; a file is shared from {sharing['shared_from_bytes']} bytes on"
-    say(f"{ways}.")
+        counts += f"; a file is shared from {sharing['shared_from_bytes']} bytes on"
+    say(f"{counts}.")
 
 
 @command.command(short_help="Check every file on the disk, and delete wrong ones.")

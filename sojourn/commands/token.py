@@ -27,7 +27,7 @@ from sojourn.output import json_option, print_json
     help="What it allows; may be given twice.",
 )
 @click.option("--requests-per-s", type=float, help="Limit of its requests.  [default: none]")
-@click.option("--burst", type=float, help="Requests at once.  [default: those of a second]")
+@click.option("--burst", type=float, help="Requests at once.  [default: the requests of a second]")
 @click.option(
     "--file",
     type=click.Path(path_type=Path),

@@ -306,7 +306,7 @@ def _asker(url: str, token: str | None) -> Callable[[str], Any]:
 def _refused(url: str, status: int) -> str:
     if status in (401, 403):
         return (
-            f"the service at {url} wants a token for operations: give it with --token-file or in "
+            f"the service at {url} needs a token for operations: pass it with --token-file or in "
             f"{TOKEN_VARIABLE}"
         )
     if status == 404:

@@ -101,7 +101,7 @@ def test_a_closed_service_gets_its_token(start_service, loadtest, tmp_path, capf
     monkeypatch.delenv("SOJOURN_TOKEN", raising=False)
     url = start_service(token="secret", sla=SLA)
     assert main(["loadtest", "--url", url, "--model", "echo"]) == 2
-    assert "wants a token for inference" in capfd.readouterr().err
+    assert "needs a token for inference" in capfd.readouterr().err
     (tmp_path / "token").write_text("secret\n")
     options = ("--arrival-rate", "50", "--duration-s", "1", "--token-file", str(tmp_path / "token"))
     status, report, said = loadtest(url, *options)

@@ -122,7 +122,7 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 0
     assert main(["serve", "--check", str(folder / "my.yaml")]) == 2
-    assert f"it lies beside my.yaml: run this in {folder}" in capsys.readouterr().err
+    assert f"it is next to my.yaml: run this in {folder}" in capsys.readouterr().err
     Path(urllib.request.url2pathname(urlsplit(url).path)).unlink()
     assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 2
     assert "runtime_env.working_dir: file://" in capsys.readouterr().err

@@ -6,7 +6,7 @@ the present number, nothing changes. It may double the pods, or add four if that
 
 Source: Kubernetes 1.34, "Horizontal Pod Autoscaling" in its documentation, and
 ``pkg/controller/podautoscaler/replica_calculator.go`` (`GetExternalPerPodMetricReplicas`) and
-``horizontal.go`` for the rules and the defaults. The HPA knows no SLA. What one would set is the
+``horizontal.go`` for the rules and the defaults. The HPA has no SLA. Users would set the
 request rate of a pod, as a mean of a minute, as Prometheus' adapters provide it; the target is a
 share (the knob) of the highest rate that a replica handles within the SLA.
 """

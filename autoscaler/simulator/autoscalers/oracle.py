@@ -1,14 +1,14 @@
 """The oracle: the fewest replica-seconds for a trace that is known in advance.
 
 *Required replicas* are how many must serve in each second: the requests of the second over the
-highest rate of a replica within the SLA. That asks for more than a one-minute window needs, which
+highest rate of a replica within the SLA. That is more than a one-minute window needs, which
 may have its share of late requests; `autoscaler.simulator.autoscalers.bound` bounds what any fleet
 needs.
 
 The *instant* bound changes the fleet without cost or delay: the sum of the required replicas. The
-*clairvoyant* schedule knows the start time. It orders each replica so that it is ready when it is
-required, pays from the order on, and keeps a replica over a gap if that costs no more than
-starting another. This is optimal:
+*clairvoyant* schedule has the start time in advance. It orders each replica so that it is ready
+when it is required, pays from the order on, and keeps a replica over a gap if that costs no more
+than starting another. This is optimal:
 
 Let R(t) >= required(t) be the replicas that serve. The cost of R is at least its sum plus the start
 time for each step up, since each step up is a start; keeping the oldest longest attains it. Both

@@ -314,8 +314,8 @@ _ROWS = (
     AutoscalerEntry(
         ORACLE,
         "Oracle",
-        "knows the trace and the start times: the cheapest fleet that has enough replicas for the "
-        "requests of every second",
+        "has the trace and the start times in advance: the cheapest fleet that has enough replicas "
+        "for the requests of every second",
         _oracle,
     ),
 )

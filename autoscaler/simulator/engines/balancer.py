@@ -22,7 +22,7 @@ class Balancer:
         Parameters
         ----------
         ready : sequence of LiveReplica
-            Those that take requests, one at least.
+            Replicas that take requests, at least one.
         avoid : int or None
             Slot of the replica that has just refused the request.
         """

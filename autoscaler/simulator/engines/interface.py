@@ -85,8 +85,8 @@ class ReplicaModel:
     routing : Routing
         How the balancer picks a replica.
     event_loop : EventLoopCosts or None
-        What requests cost the event loop beside the device: one server, first come first served,
-        that takes `request_ms` for each request, and `batch_ms` for each batch that has ended.
+        Cost of requests on an event loop in parallel with the device: one server, first come
+        first served, that takes `request_ms` per request, and `batch_ms` per finished batch.
         None: requests reach the device at once, and answers leave at once.
     """
 
@@ -176,7 +176,7 @@ class FleetWork(NamedTuple):
     devices_busy_s : float
         Time of these batches, in s.
     loops_busy_s : float
-        Time that event loops beside a device have been busy, in s.
+        Time for which event loops in parallel with a device were busy, in s.
     """
 
     batches: int

@@ -191,8 +191,8 @@ class Comparison:
         best = min(keeping, key=lambda row: row.replica_seconds)
         if len(keeping) == 1:
             oracle_kept = self.oracle is not None and self.row(self.oracle).keeps_sla
-            beside = " (except the oracle, which knows the future)" if oracle_kept else ""
-            return f"Only {best.label} kept {sla} over the whole run{beside}."
+            exception = " (except the oracle, which knows the future)" if oracle_kept else ""
+            return f"Only {best.label} kept {sla} over the whole run{exception}."
         return f"Among the autoscalers that kept {sla} over the whole run, {best.label} cost least."
 
 

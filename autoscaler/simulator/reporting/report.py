@@ -58,7 +58,7 @@ def render(comparison: Comparison, setting: Setting, predicted: Predicted | None
     comparison : Comparison
     setting : Setting
     predicted : Predicted, optional
-        The prediction to show beside the first run.
+        The prediction to show with the first run.
 
     Returns
     -------

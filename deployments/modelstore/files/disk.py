@@ -104,7 +104,7 @@ class Disk:
         Raises
         ------
         UntrustedFileError
-            The bytes are not those of the blob, or not a safetensors file.
+            The bytes are not the blob's, or not a safetensors file.
         FetchError
             The stream broke off.
         OSError

@@ -71,7 +71,7 @@ class Copier:
         ----------
         order : Copy
         origins : sequence of Origin
-            Where the remote may have the blob. Those that have it no more, because a model was
+            Where the remote may have the blob. Locations without it, because a model was
             retired or replaced, are passed by.
         progress : callable
             Called every tenth of a second with the bytes done so far.

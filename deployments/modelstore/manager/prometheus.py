@@ -16,7 +16,7 @@ _TIER_GAUGES = {
     "used_bytes": "Bytes in the tier or being copied into it.",
     "budget_bytes": "Bytes that the tier may hold.",
 }
-_COUNTERS = {"opens": "Models asked for.", "refused": "Opens that were refused."}
+_COUNTERS = {"opens": "Requests to open a model.", "refused": "Opens that were refused."}
 _GAUGES = {"leases": "Models held by processes.", "waiting": "Opens that wait for their model."}
 
 

@@ -31,7 +31,7 @@ class ManagerSettings:
     check_reads : bool
         Check a file's digests whenever it is read from the disk, not only when it came in.
     always_share : bool
-        Have clients map every model, even those that are faster to copy.
+        Let clients map every model, even if copying is faster.
     readers : tuple of Reader
         Other users who may open models.
     copies_at_once : int

@@ -101,7 +101,7 @@ class WorkerPool(Workers[PooledWorker]):
         self._lose(worker, reason)
         self._start_another(worker.cpus)
 
-    def _hangs(self, worker: PooledWorker, how: str) -> None:
+    def _abandon(self, worker: PooledWorker, how: str) -> None:
         self.lost(worker, how)
 
     def check(self, now_s: float) -> None:

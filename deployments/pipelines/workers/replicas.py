@@ -183,7 +183,7 @@ class ReplicaWorkers(Workers[_Replica]):
             logger.error("%s", reason)
         self._lose(replica, reason)
 
-    def _hangs(self, worker: _Replica, how: str) -> None:
+    def _abandon(self, worker: _Replica, how: str) -> None:
         self._given_up.add(worker.path)
         self.replica_lost(worker, how)
 

@@ -99,14 +99,14 @@ class Workers(ABC, Generic[SomeWorker]):
         """Mark a worker as free."""
 
     @abstractmethod
-    def _hangs(self, worker: SomeWorker, how: str) -> None:
-        """Give up a worker."""
+    def _abandon(self, worker: SomeWorker, how: str) -> None:
+        """Abandon a worker that hangs."""
 
     def check(self, now_s: float) -> None:
         """Abandon workers that hang; called several times a second."""
         for worker, (_, since_s) in [*self._busy.items()]:
             if now_s - since_s > self._hang_after_s:
-                self._hangs(worker, f"took more than {self._hang_after_s:g} s for a batch")
+                self._abandon(worker, f"took more than {self._hang_after_s:g} s for a batch")
 
     def ended(self, worker: SomeWorker, outcome: Outcome) -> None:
         """Handle the outcome of a worker's batch, unless the worker was abandoned."""
