@@ -28,7 +28,7 @@ from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.report import CombinedReport
 from deployments.hosting.repository import ModelRepository
 from deployments.http.middleware import open_fast_path
-from deployments.models.kept_imports import kept_imports
+from deployments.models.frozen_imports import frozen_imports
 from deployments.models.loading import find_model_class
 from deployments.observability.metrics import ReplicaMetrics
 from deployments.profiling.profile_cache import ProfileCache
@@ -94,7 +94,7 @@ class Replica:
         logging.getLogger("sojourn").parent = logger
         context = serve.get_replica_context()
         configs = [ModelConfig.model_validate(each) for each in (model, *(models or ()))]
-        with start.timings.phase("imports"), kept_imports():
+        with start.timings.phase("imports"), frozen_imports():
             find_model_class(configs[0].import_path)
         self._node_id = ray.get_runtime_context().get_node_id()
         if store is not None:

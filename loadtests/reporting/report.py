@@ -46,8 +46,9 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
         `throughput_per_s` the answers not known to be wrong up to the last one. `ok` counts right
         answers, `answered` those without an expected answer, and `failed` the others, by HTTP
         status or, without an answer (`lost`), by outcome; `refused` those with one of the statuses
-        `loadtests.records.REFUSED`; `waited_for_connection` requests that waited because it
-        kept every connection busy. ``requests = ok + answered + wrong_answers + sum of failed``.
+        `loadtests.records.REFUSED`; `waited_for_connection` requests that found every
+        connection kept busy by the service.
+        ``requests = ok + answered + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)

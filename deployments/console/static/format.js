@@ -1,4 +1,4 @@
-// Numbers in words, and elements made of them. Text is set as text, so nothing sent becomes markup.
+// Formatted numbers and elements. Text is set as text, so no data becomes markup.
 
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
@@ -42,7 +42,7 @@ function fill(element, attributes, children) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Screen readers repeat what changes, so set only what did.
+// Screen readers read changes aloud, so set only changed text.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

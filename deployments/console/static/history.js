@@ -1,6 +1,6 @@
-// Questions to what a replica has told so far: [{ timeS, report }, …], oldest first.
+// Queries of a replica's past reports: [{ timeS, report }, …], oldest first.
 
-// What has been counted in the last `seconds`, as the difference of a total.
+// The count of the last `seconds`, as the difference of a total.
 export function since(kept, seconds, get) {
   const last = kept.at(-1);
   const first = kept.find(({ timeS }) => timeS >= last.timeS - seconds) ?? last;
@@ -16,6 +16,6 @@ export function rates(kept, get) {
   });
 }
 
-// The percentile that is known and closest to the one wanted.
+// The available percentile closest to the requested one.
 export const closest = (percentiles, wanted) =>
   Object.keys(percentiles).reduce((best, key) => (best === null || Math.abs(key - wanted) < Math.abs(best - wanted) ? key : best), null);

@@ -1,4 +1,4 @@
-// The page: takes events, keeps the last minutes, and draws.
+// The page: receives events, keeps the last minutes, and draws.
 
 import { BarChart, PolicyChart, TimeChart } from "./charts.js";
 import { byId, bytes, clock, make, number, percent, say } from "./format.js";
@@ -24,7 +24,7 @@ const whatIf = new WhatIf();
 let decisions = [];
 let newest = [];
 let shown = null;
-// What each replica and model told, by replica: another one may answer after a cut.
+// Reports by replica and model: another replica may answer after a reconnect.
 const histories = new Map();
 
 function history(replica, model) {
@@ -107,7 +107,7 @@ function renderModel(report, kept, isFirst) {
   const powerW = report.has_energy && power.seconds > 0 ? power.value / power.seconds : null;
   const limits = { event_loop: "event loop", device: "device", neither: "something else" };
   tiles([
-    ["In time, last minute", percent(now.share), `the SLA asks ${percent(target, 3)}`, kept99 === null ? "" : kept99 ? "good" : "bad"],
+    ["In time, last minute", percent(now.share), `the SLA requires ${percent(target, 3)}`, kept99 === null ? "" : kept99 ? "good" : "bad"],
     [`p${key} response time`, `${number(measuredMs)}|ms`, predicted[key] ? `predicted ${number(predicted[key])} ms` : "no prediction now", ""],
     [fleet ? "Load of the fleet" : "Load of this replica", `${number(load)}|/s`, fleet?.demand_per_s ? `sized for ${number(fleet.demand_per_s)}/s` : `${report.queue_length} waiting`, ""],
     ["Replicas", fleet ? number(fleet.replicas) : "–", fleet ? replicaWords(fleet) : "no autoscaler decides", ""],
@@ -253,19 +253,19 @@ function renderPipeline(report, kept) {
   const { pipeline } = report;
   for (const id of ["card-replicas", "card-policy", "card-sizes", "card-power", "card-limits"]) byId(id).hidden = true;
   byId("card-pipeline").hidden = false;
-  say(byId("response-words"), "Measured over ten seconds, beside what a request that comes now should take.");
-  say(byId("load-words"), "What clients ask of this replica.");
+  say(byId("response-words"), "Measured over ten seconds, with the expected time of a new request.");
+  say(byId("load-words"), "Requests to this replica.");
   const answered = since(kept, MINUTE_S, (one) => one.pipeline.requests.completed);
   const late = since(kept, MINUTE_S, (one) => one.pipeline.requests.late).value;
   const target = report.sla.percentile / 100;
-  // Late ones are given up, and not completed.
+  // Late requests are cancelled, not completed.
   const share = answered.value + late > 0 ? answered.value / (answered.value + late) : null;
   hero({ ...report, wait_factor: 1 }, { share, seconds: answered.seconds }, share === null ? null : share >= target);
   const offered = rates(kept, (one) => one.pipeline.requests.offered);
   const line = (get) => kept.map(({ timeS, report: one }) => [timeS, get(one)]);
   const key = closest(pipeline.measured_ms, report.sla.percentile) ?? "99";
   tiles([
-    ["In time, last minute", percent(share), `the SLA asks ${percent(target, 3)}`, share === null ? "" : share >= target ? "good" : "bad"],
+    ["In time, last minute", percent(share), `the SLA requires ${percent(target, 3)}`, share === null ? "" : share >= target ? "good" : "bad"],
     [`p${key} response time`, `${number(pipeline.measured_ms[key])}|ms`, `expected now ${number(pipeline.expected_ms)} ms`, ""],
     ["Load", `${number(offered.at(-1)[1])}|/s`, `${pipeline.requests.open} in the pipeline`, ""],
     ["Bottleneck", pipeline.bottleneck, "the stage with the least room", ""],
@@ -326,7 +326,7 @@ function connection(state, reason = null) {
   const lost = reason === null ? "not connected, trying again" : `not connected: ${reason}`;
   const words = { connecting: "connecting", live: shown ? `live from ${shown.replica}` : "live", lost, denied: "signed out" };
   byId("connection").dataset.state = state;
-  // What is shown is of the past.
+  // The page shows old data.
   byId("main").dataset.stale = state === "lost" ? "yes" : "no";
   say(byId("connection"), words[state]);
 }

@@ -4,7 +4,7 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 10_000;
 // A browser has six connections to a service, over HTTP/1.1, and a stream takes one of them.
 const HIDDEN_FOR_MS = 15_000;
-// Beyond this silence a stream is taken as cut: an event comes every second.
+// A stream counts as broken after this silence: an event comes every second.
 const SILENT_FOR_MS = 10_000;
 const KEY = `sojourn-token ${new URL(".", document.baseURI).pathname}`;
 
@@ -20,8 +20,8 @@ export function request(path, options = {}) {
   return fetch(new URL(path, document.baseURI), { ...options, headers, cache: "no-store" });
 }
 
-// Calls `onEvent(name, content)` for ever, `onLost(reason)` if there is no stream for a while, with what the
-// service says or null, and `onDenied(message)`, which resolves once there is another token.
+// Calls `onEvent(name, content)` for each event, `onLost(reason)` after a while without a stream (with the
+// service's message or null), and `onDenied(message)`, which resolves once there is another token.
 export class Stream {
   constructor({ onEvent, onLost, onDenied }) {
     Object.assign(this, { onEvent, onLost, onDenied });
@@ -34,7 +34,7 @@ export class Stream {
   visibilityChanged() {
     clearTimeout(this.hiddenTimer);
     if (document.hidden) {
-      // Nobody looks: the service need not put events together.
+      // The page is hidden: the service need not compute events.
       this.hiddenTimer = setTimeout(() => this.abort?.abort(), HIDDEN_FOR_MS);
     } else {
       this.wake?.();
@@ -48,7 +48,7 @@ export class Stream {
 
   async run() {
     let pauseMs = FIRST_PAUSE_MS;
-    // A tab that is opened in the background waits until somebody looks.
+    // A tab opened in the background waits until it is visible.
     while (document.hidden) await this.pause(Infinity);
     for (;;) {
       const beganMs = performance.now();
@@ -61,9 +61,9 @@ export class Stream {
           continue;
         }
       } catch {
-        // The network failed, or the page ended the stream: try again below.
+        // The network failed, or the page ended the stream: retry below.
       }
-      // A stream that has lasted was cut by an upgrade or a time limit; go on at once.
+      // A long stream was cut by an upgrade or a time limit: reconnect at once.
       pauseMs = performance.now() - beganMs > 5000 ? FIRST_PAUSE_MS : Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
       if (pauseMs > 2 * FIRST_PAUSE_MS || document.hidden || this.refusal) this.onLost(this.refusal);
       await this.pause(pauseMs * (0.75 + Math.random() / 2));

@@ -1,4 +1,4 @@
-// Light, dark, or as the system says. The choice is kept for this browser.
+// Light, dark, or the system's theme. The browser stores the choice.
 
 import { byId, say } from "./format.js";
 

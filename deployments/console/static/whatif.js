@@ -1,4 +1,4 @@
-// The what-if: sliders around the present, a question to the planner at a time, and the lines to deploy.
+// The what-if: sliders around the present, one question to the planner at a time, and the lines to deploy.
 
 import { byId, make, number, percent, say } from "./format.js";
 import { request } from "./stream.js";
@@ -48,15 +48,15 @@ export class WhatIf {
     this.form.addEventListener("submit", (event) => event.preventDefault());
     byId("reset").addEventListener("click", () => this.reset());
     byId("copy").addEventListener("click", () => this.copy());
-    // The planner starts when somebody looks here, and not with the page.
+    // The planner starts when this section becomes visible, not with the page.
     new IntersectionObserver((entries) => {
       this.inView = entries.some((entry) => entry.isIntersecting);
       this.maybeAsk();
     }).observe(byId("what-if"));
   }
 
-  // Takes the present: the SLA, the load, and what the config weighs. While nobody has moved a slider, the
-  // question follows it; after that, it stays what the answer is compared with.
+  // Sets the present: the SLA, the load, and the config's weights. Until a slider is moved, the question
+  // follows the present; afterwards, the answer is compared with it.
   present(model, now) {
     if (this.model !== model) {
       this.model = model;
@@ -123,7 +123,7 @@ export class WhatIf {
     if (this.inView && this.now && !this.asked) this.ask();
   }
 
-  // One question at a time; what changes meanwhile is asked next.
+  // One question at a time; later changes are sent next.
   async ask() {
     this.asked = true;
     if (this.busy) {
@@ -152,7 +152,7 @@ export class WhatIf {
     const body = JSON.stringify({ model: this.model, now: this.question(this.now), then: this.question(this.then) });
     const answer = await request("plan", { method: "POST", body, headers: { "Content-Type": "application/json" } });
     if (answer.status === 429) {
-      // Another page asks, too.
+      // Another page has a question, too.
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       this.again = true;
       return;
@@ -172,7 +172,7 @@ export class WhatIf {
       response_time_ms: values.response_time_ms, percentile: values.percentile,
       arrival_rate_per_s: values.arrival_rate_per_s, burst_factor: values.burst_factor,
       energy_weight: values.energy_weight,
-      // What is, is priced like what might be.
+      // Both scenarios have the same prices.
       ...(prices ? { energy_price: this.then.energy_price, replica_price: this.then.replica_price } : {}),
     };
   }
@@ -258,7 +258,7 @@ function boxes(now, then) {
   return row;
 }
 
-// The stages of a pipeline: what each has of the present plan, and of the one asked about.
+// The stages of a pipeline in the present plan and in the requested one.
 function stages(now, then) {
   const before = new Map((now.stages ?? []).map((stage) => [stage.name, stage]));
   const change = (was, is, format) => (was === undefined || format(was) === format(is) ? format(is) : `${format(was)} → ${format(is)}`);

@@ -1,8 +1,8 @@
-// Rows of figures that are filled again each second; only what has changed is touched.
+// Rows of figures, updated each second; only changed elements are touched.
 
 import { byId, make, percent, say } from "./format.js";
 
-// `rows`: name, "figure|unit", what stands below, and a tone.
+// `rows`: name, "figure|unit", the text below, and a tone.
 export function tiles(rows) {
   const host = byId("tiles");
   while (host.children.length > rows.length) host.lastChild.remove();
@@ -21,7 +21,7 @@ export function tiles(rows) {
   });
 }
 
-// `rows`: name, share, detail, and whether it is what limits.
+// `rows`: name, share, detail, and whether it is the bottleneck.
 export function meters(host, rows) {
   while (host.children.length > rows.length) host.lastChild.remove();
   while (host.children.length < rows.length) {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deployments.models.kept_imports import kept_imports
+from deployments.models.frozen_imports import frozen_imports
 
 
 class Knot:
@@ -25,7 +25,7 @@ def thawed() -> Iterator[None]:
 
 
 def test_the_collector_rests_meanwhile_and_leaves_what_was_made() -> None:
-    with kept_imports():
+    with frozen_imports():
         assert not gc.isenabled()
         kept = weakref.ref(Knot())
     assert gc.isenabled()
@@ -36,12 +36,12 @@ def test_the_collector_rests_meanwhile_and_leaves_what_was_made() -> None:
 
 
 def test_it_goes_on_after_an_error_and_only_where_it_was_on() -> None:
-    with pytest.raises(ImportError), kept_imports():
+    with pytest.raises(ImportError), frozen_imports():
         raise ImportError
     assert gc.isenabled()
     gc.disable()
     try:
-        with kept_imports():
+        with frozen_imports():
             pass
         assert not gc.isenabled()
     finally:

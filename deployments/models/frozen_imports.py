@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def kept_imports() -> Iterator[None]:
+def frozen_imports() -> Iterator[None]:
     """Exclude objects made in this context from collection for the life of the process.
 
     torch alone makes hundreds of thousands of permanent objects. A scan takes 0.2 s, during imports
