@@ -106,10 +106,6 @@ def read_cases(path: Path) -> list[Case]:
         input may have ``base64``, a list of its BYTES values, in place of ``data``; it is sent raw.
         ``outputs``, the right answer, and ``truth``, the true label, are optional.
 
-    Returns
-    -------
-    list of Case
-
     Raises
     ------
     InvalidInputError

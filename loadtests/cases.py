@@ -13,7 +13,7 @@ import numpy as np
 
 from deployments.access.credentials import read_token
 from loadtests.answers import read_cases, write_cases
-from loadtests.made_cases import random_cases
+from loadtests.generated_cases import random_cases
 from loadtests.service import model_metadata
 from policy.errors import InvalidInputError, SojournError
 

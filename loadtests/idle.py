@@ -51,7 +51,7 @@ class Idle:
         self._after.close()
 
 
-def awaited_s(waited_s: float, idle_s: float) -> float:
+def connection_wait_s(waited_s: float, idle_s: float) -> float:
     """Return how much of a wait for a connection the service caused: all of it, or nothing.
 
     Parameters

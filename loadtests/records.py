@@ -57,7 +57,7 @@ class Records:
         When it was answered or failed; NaN if neither happened.
     outcome : ndarray of int16, shape (n,)
         An `Outcome`, or the status of an HTTP error.
-    awaited_s : ndarray of float, shape (n,)
+    connection_wait_s : ndarray of float, shape (n,)
         How long it waited for a connection because the service kept every one busy; 0 if one was
         free, or if the generator did not come to read what the service had answered.
     label_true : ndarray of int8, shape (n,)
@@ -69,7 +69,7 @@ class Records:
     sent_s: FloatArray
     finished_s: FloatArray
     outcome: NDArray[np.int16]
-    awaited_s: FloatArray
+    connection_wait_s: FloatArray
     label_true: NDArray[np.int8]
 
     @classmethod
@@ -81,7 +81,7 @@ class Records:
             sent_s=np.full(n, np.nan),
             finished_s=np.full(n, np.nan),
             outcome=np.full(n, Outcome.UNANSWERED, dtype=np.int16),
-            awaited_s=np.zeros(n),
+            connection_wait_s=np.zeros(n),
             label_true=np.full(n, -1, dtype=np.int8),
         )
 
@@ -112,7 +112,7 @@ class Records:
     @property
     def lag_ms(self) -> FloatArray:
         """Delay of each request in the generator, except waits for the service; NaN if unsent."""
-        return (self.sent_s - self.scheduled_s - self.awaited_s) * 1000
+        return (self.sent_s - self.scheduled_s - self.connection_wait_s) * 1000
 
     @property
     def good(self) -> NDArray[np.bool_]:

@@ -128,10 +128,6 @@ def run(
     token : str, optional
         Sent with every request.
 
-    Returns
-    -------
-    Finished
-
     Raises
     ------
     InvalidInputError
@@ -159,7 +155,7 @@ def run(
             _stop(processes)
         parts = [folder / settings.records.format(worker) for worker in range(settings.workers)]
         if any(one.returncode for one in processes) or not all(map(Path.exists, parts)):
-            raise StartError(f"Locust ended early: {_last_words(folder)}")
+            raise StartError(f"Locust ended early: {_last_log_line(folder)}")
         records = Records.interleaved([Records.load(part) for part in parts])
         notes = [
             json.loads((folder / settings.notes.format(worker)).read_text())
@@ -210,7 +206,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
         waiting = [one for one in processes if one.poll() is None]
 
 
-def _last_words(folder: Path) -> str:
+def _last_log_line(folder: Path) -> str:
     """Return the last line of the first log that has one, workers' logs first."""
     for log in sorted(folder.glob("locust-*.log"), reverse=True):
         if lines := log.read_text().splitlines():
@@ -225,11 +221,11 @@ def _examples(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for example in sorted(found, key=lambda example: float(example["at_s"])):
         kept.setdefault(example["kind"], []).append(example)
     return [
-        example for kind, examples in kept.items() for example in examples[: examples_kept(kind)]
+        example for kind, examples in kept.items() for example in examples[: max_examples(kind)]
     ]
 
 
-def examples_kept(kind: str) -> int:
+def max_examples(kind: str) -> int:
     """Return how many failures of a kind a test keeps; wrong answers need several examples."""
     return 3 if kind == "wrong" else 1
 

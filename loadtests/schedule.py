@@ -166,10 +166,6 @@ def parse_shape(text: str) -> tuple[Part, ...]:
         Parts with commas between: ``DURATION:RATE``, ``DURATION:FROM-TO`` for a `Ramp`, or
         ``DURATION:LOW~HIGH`` for a `Wave`. Durations in ms, s, m or h; rates in requests/s.
 
-    Returns
-    -------
-    tuple of Step, Ramp or Wave
-
     Raises
     ------
     InvalidInputError
@@ -240,10 +236,6 @@ def poisson_schedule(steps: Sequence[Part], seed: int) -> Schedule:
     seed : int
         The same seed gives the same arrivals.
 
-    Returns
-    -------
-    Schedule
-
     Raises
     ------
     InvalidInputError
@@ -286,10 +278,6 @@ def trace_schedule(
         The same seed gives the same arrivals.
     duration_s : float, optional
         Length of the test, if the trace is longer.
-
-    Returns
-    -------
-    Schedule
 
     Raises
     ------

@@ -13,10 +13,10 @@ import orjson
 from gevent.queue import SimpleQueue
 
 from loadtests.answers import Case, read_cases
-from loadtests.idle import Idle, awaited_s
+from loadtests.idle import Idle, connection_wait_s
 from loadtests.metrics import Metrics
 from loadtests.records import GOOD, Outcome, Records, outcome_name
-from loadtests.run import Settings, examples_kept
+from loadtests.run import Settings, max_examples
 
 if TYPE_CHECKING:
     from locust.env import Environment
@@ -78,7 +78,7 @@ class Sender:
         """Wait for the next request that is due, and send it."""
         number, queued_s, idle_s = self.due.get()
         records = self.records
-        records.awaited_s[number] = awaited_s(
+        records.connection_wait_s[number] = connection_wait_s(
             user.free_since_s - queued_s, self.idle.total_s - idle_s
         )
         due_s = self.start_s + records.scheduled_s[number]
@@ -105,7 +105,7 @@ class Sender:
         """Keep the first failure of each kind, and a few wrong answers, as examples."""
         kind = outcome_name(outcome)
         kept = self.examples.setdefault(kind, [])
-        if len(kept) < examples_kept(kind):
+        if len(kept) < max_examples(kind):
             kept.append(
                 {
                     "kind": kind,

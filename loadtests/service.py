@@ -45,7 +45,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise InvalidInputError(
-                f"the service at {url} has no model {model!r}{_said(error)}; "
+                f"the service at {url} has no model {model!r}{_error_message(error)}; "
                 "--model names it, and --url ends with its route prefix, if it has one"
             ) from None
         if error.code in (401, 403):
@@ -69,7 +69,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
 def service_sla(url: str, model: str, token: str | None = None) -> SLAConfig | None:
     """Return a model's current SLA, or None if the service does not reveal it to this token."""
     try:
-        policy = policy_of(model, said(url, token, "/sojourn/policy") or {})
+        policy = policy_of(model, read_json(url, token, "/sojourn/policy") or {})
         return SLAConfig.model_validate(policy["sla"])
     except (ValueError, KeyError):
         return None
@@ -87,7 +87,7 @@ def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
     return of_model
 
 
-def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:
+def read_json(url: str, token: str | None, path: str) -> dict[str, Any] | None:
     """Return the JSON object at a path of the service, or None without access."""
     try:
         content = _get(f"{url}{path}", token)
@@ -96,7 +96,7 @@ def said(url: str, token: str | None, path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_message(error: urllib.error.HTTPError) -> str:
     """Return the service's own message, in parentheses, if it answered in JSON."""
     try:
         return f" ({json.load(error)['error']})"
@@ -128,7 +128,9 @@ def recorded_outputs(
     try:
         outputs: list[dict[str, Any]] = _get(request, token)["outputs"]
     except urllib.error.HTTPError as error:
-        raise InvalidInputError(f"the service answers HTTP {error.code}{_said(error)}") from None
+        raise InvalidInputError(
+            f"the service answers HTTP {error.code}{_error_message(error)}"
+        ) from None
     except (*NO_ANSWER, ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(f"the service at {url} gave no answer: {error}") from None
     return outputs

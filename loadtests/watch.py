@@ -14,7 +14,7 @@ WATCH_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Sample:
-    """What the service said at one moment.
+    """The reports of the service at one moment.
 
     Attributes
     ----------

@@ -51,10 +51,6 @@ def compare(
     progress : callable, optional
         Called with the label of the current run and the share of the whole that is done.
 
-    Returns
-    -------
-    Comparison
-
     Raises
     ------
     InfeasibleError

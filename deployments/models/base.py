@@ -286,10 +286,6 @@ class Model(ABC):
         `TensorSpec.example_dim`. Override this method if the time of a batch depends on the content
         of its rows; a model that is given `TensorSpec.lengths` must return them, too.
 
-        Parameters
-        ----------
-        batch_size : int
-
         Returns
         -------
         dict of str to ndarray, each of shape (batch_size, *spec.shape)

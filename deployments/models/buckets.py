@@ -90,10 +90,6 @@ class BatchTime:
         times_ms : sequence of float, shape (k,)
             Measured times, above 0.
 
-        Returns
-        -------
-        BatchTime
-
         Raises
         ------
         InvalidInputError
@@ -338,10 +334,6 @@ def measure_batch_time(
         Time to spend. The cheapest point is run twice even if that takes longer.
     clock_s : callable
         Returns the present time in seconds.
-
-    Returns
-    -------
-    BatchTime
     """
     cheapest, *others = sorted(
         itertools.product(counts, sizes), key=lambda point: (point[0] * point[1], point)

@@ -182,7 +182,7 @@ def _part(
         "offered_rate_per_s": requests / (end_s - start_s),
         "achieved_rate_per_s": float(sent.sum() / (end_s - start_s)),
         "sent": int(np.isfinite(records.sent_s[part]).sum()),
-        "waited_for_connection": int((records.awaited_s[part] > 0).sum()),
+        "waited_for_connection": int((records.connection_wait_s[part] > 0).sum()),
         "ok": int((outcome == Outcome.OK).sum()),
         "answered": int((outcome == Outcome.ANSWERED).sum()),
         "wrong_answers": int((outcome == Outcome.WRONG).sum()),

@@ -15,7 +15,7 @@ from deployments.access.credentials import read_token
 from deployments.config.user_config import SLAConfig
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
-from loadtests.made_cases import image_cases, random_cases
+from loadtests.generated_cases import image_cases, random_cases
 from loadtests.records import Records
 from loadtests.reporting.page import Setting, render
 from loadtests.reporting.report import per_second, report, write_csv
@@ -23,7 +23,7 @@ from loadtests.reporting.table import table
 from loadtests.reporting.thresholds import Thresholds
 from loadtests.run import Settings, run
 from loadtests.schedule import NAMED_SHAPES, Schedule
-from loadtests.service import model_metadata, recorded_outputs, said, service_sla
+from loadtests.service import model_metadata, read_json, recorded_outputs, service_sla
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -218,7 +218,7 @@ def command(
     say(f"loadtest: SLA: {sla.objective.in_words()}")
     write_cases = functools.partial(prepare_cases, metadata, own=cases)
     began = datetime.now().astimezone()
-    with ServiceWatch(model, functools.partial(said, url, token)) as watch:
+    with ServiceWatch(model, functools.partial(read_json, url, token)) as watch:
         finished = run(url, schedule, settings, write_cases, token)
     result = report(finished.records, schedule, sla)
     result |= {

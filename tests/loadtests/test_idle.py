@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from loadtests.idle import IDLE_SHARE, Idle, awaited_s
+from loadtests.idle import IDLE_SHARE, Idle, connection_wait_s
 
 
 class Clock:
@@ -46,7 +46,7 @@ def test_waiting_is_idle_time() -> None:
 
 
 def test_a_wait_is_the_services_if_the_generator_had_time_to_end_it() -> None:
-    assert awaited_s(2.0, 1.9) == 2.0
-    assert awaited_s(2.0, 2 * IDLE_SHARE) == 2.0
-    assert awaited_s(2.0, IDLE_SHARE) == 0.0
-    assert awaited_s(-2.0, 0.0) == 0.0
+    assert connection_wait_s(2.0, 1.9) == 2.0
+    assert connection_wait_s(2.0, 2 * IDLE_SHARE) == 2.0
+    assert connection_wait_s(2.0, IDLE_SHARE) == 0.0
+    assert connection_wait_s(-2.0, 0.0) == 0.0

@@ -11,7 +11,7 @@ def made(n: int) -> Records:
     records = Records.begin(np.sort(random.uniform(0, 10, n)))
     records.sent_s[:] = records.scheduled_s + random.uniform(size=n)
     records.outcome[:] = random.choice([1, 2, 3, 503], n)
-    records.awaited_s[:] = random.uniform(size=n)
+    records.connection_wait_s[:] = random.uniform(size=n)
     return records
 
 

@@ -90,7 +90,7 @@ def test_a_slow_service_is_not_the_generators_fault(sent):
     sender = sent(np.zeros(20), [User(service_s=0.02) for _ in range(2)])
     assert reported(sender)["waited_for_connection"] >= 15
     # Nine pairs of requests were answered before the last.
-    assert sender.records.awaited_s.max() > 0.15
+    assert sender.records.connection_wait_s.max() > 0.15
 
 
 def test_progress_counts_what_the_records_have(sent):

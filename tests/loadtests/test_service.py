@@ -25,7 +25,7 @@ TWO = {**ONE, "models": {"b": {"model": "b", **FAST}}}
     ],
 )
 def test_the_sla_is_that_of_the_model_under_test(monkeypatch, model, policy, expected):
-    monkeypatch.setattr(service, "said", lambda url, token, path: policy)
+    monkeypatch.setattr(service, "read_json", lambda url, token, path: policy)
     found = service_sla("http://service", model)
     assert found == (expected and SLAConfig(**expected))
     assert policy_of(model, policy).get("sla") == expected

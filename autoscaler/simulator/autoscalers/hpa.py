@@ -35,7 +35,6 @@ class HpaSettings:
         Relative difference from the target that changes nothing.
     rate_window_s : int
         The metric is the mean rate over this time.
-
     """
 
     target_per_s: float

@@ -41,7 +41,6 @@ class KnativeSettings:
         The highest number decided over this time counts.
     tick_s : float
         Time between two decisions.
-
     """
 
     concurrency_target: float

@@ -44,7 +44,6 @@ class RaySettings:
         Length of the mean of the ongoing requests.
     metrics_interval_s : float
         Time between two reports of the routers.
-
     """
 
     target_ongoing_requests: float = 2.0

@@ -9,13 +9,7 @@ from autoscaler.simulator.tuning import GOAL, Tournament
 
 @dataclass(frozen=True)
 class Line:
-    """A family's row of a table, in words.
-
-    Attributes
-    ----------
-    family, label : str
-    held, over_oracle, over_bound, energy, scalings : str
-    """
+    """A family's row of a table, in words."""
 
     family: str
     label: str

@@ -51,10 +51,6 @@ MODELS_PER_MESSAGE = 200
 class Manager:
     """Serve a store until `stop`.
 
-    Parameters
-    ----------
-    settings : ManagerSettings
-
     Raises
     ------
     StoreError

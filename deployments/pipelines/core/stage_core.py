@@ -77,7 +77,7 @@ class StageCore:
     batches, items, batched, completed, deaths : int
         Batches started, items that arrived, items in batches that started, items that were
         computed, workers lost.
-    busy_s, believed_s : float
+    busy_s, expected_s : float
         Time of all batches together, and the time that they were believed to take.
     item_ms : float
         The least time that one worker needs for one item, in full batches; 0 if unknown.
@@ -98,7 +98,7 @@ class StageCore:
         self.in_service = 0
         self.rest_ms = 0.0
         self.batches = self.items = self.batched = self.completed = self.deaths = 0
-        self.busy_s = self.believed_s = self.item_ms = 0.0
+        self.busy_s = self.expected_s = self.item_ms = 0.0
         self.lost: str | None = None
         self._taken, self._mean_taken, self._taken_s = 0, 0.0, -math.inf
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
@@ -220,7 +220,7 @@ class StageCore:
         """
         self.in_service -= len(batch.items)
         self.busy_s += now_s - batch.started_s
-        self.believed_s += 1e-3 * self.latency_ms(len(batch.items))
+        self.expected_s += 1e-3 * self.latency_ms(len(batch.items))
         if isinstance(outcome, WorkerLoss):
             ended = self._worker_lost(batch, outcome.reason)
         elif isinstance(outcome, BatchFailure):

@@ -36,7 +36,7 @@ def cheapest_division(
     least: Division,
     most: Sequence[float],
     costs: Sequence[float],
-    most_tried: int,
+    max_divisions: int,
 ) -> FoundDivision:
     """Return the division of least cost that keeps an SLA.
 
@@ -51,7 +51,7 @@ def cheapest_division(
         What each stage may have.
     costs : sequence of float
         Of one worker of each stage, above 0.
-    most_tried : int
+    max_divisions : int
         After so many divisions the search ends with one that is nearly the cheapest.
 
     Raises
@@ -96,7 +96,7 @@ def cheapest_division(
         )
     first = tuple(fewest(stage) for stage in range(len(least)))
     heap, seen = [(float(np.dot(first, costs)), first)], {first}
-    while len(known_ms) < most_tried:
+    while len(known_ms) < max_divisions:
         cost, workers = heapq.heappop(heap)
         if ms(workers) <= limit_ms:
             return FoundDivision(workers, len(known_ms), is_cheapest=True)

@@ -72,7 +72,7 @@ def solve_divisions(
     max_workers: int,
     worker_costs: Mapping[str, float] | None = None,
     *,
-    most_replicas: Mapping[str, int] | None = None,
+    max_replicas: Mapping[str, int] | None = None,
     requests: int = _REQUESTS,
 ) -> DivisionTable:
     """Solve the divisions of least cost for all rates that a number of workers can carry.
@@ -84,10 +84,10 @@ def solve_divisions(
     sla : ServiceLevelObjective
         Of the whole pipeline.
     max_workers : int
-        Of all stages together, but those in `most_replicas`.
+        Of all stages together, but those in `max_replicas`.
     worker_costs : mapping of str to float, optional
         Cost of one worker of each stage; 1 if not given.
-    most_replicas : mapping of str to int, optional
+    max_replicas : mapping of str to int, optional
         The stages whose workers are replicas of their own, and how many each may have.
     requests : int
         Simulated for each division that is tried.
@@ -100,7 +100,7 @@ def solve_divisions(
         No number of workers keeps the SLA, even with little load.
     """
     stages = compile_steps(steps).stages
-    most = most_replicas or {}
+    most = max_replicas or {}
     inside = [stage for stage in stages if stage.name not in most]
     if max_workers < len(inside):
         raise InvalidInputError(

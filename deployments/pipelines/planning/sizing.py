@@ -94,7 +94,7 @@ def plan_pipeline(
     worker_costs: Mapping[str, float] | None = None,
     *,
     requests: int = REQUESTS,
-    most_tried: int = MOST_TRIED,
+    max_divisions: int = MOST_TRIED,
 ) -> PipelinePlan:
     """Find the division of workers of least cost that keeps an SLA.
 
@@ -110,12 +110,8 @@ def plan_pipeline(
         Cost of one worker of each stage, above 0; 1 if not given.
     requests : int
         Simulated for each division.
-    most_tried : int
+    max_divisions : int
         After so many divisions the cheapest so far is taken.
-
-    Returns
-    -------
-    PipelinePlan
 
     Raises
     ------
@@ -149,7 +145,7 @@ def plan_pipeline(
             return math.inf
         return float(np.percentile(run.response_ms, sla.percentile))
 
-    division = cheapest_division(percentile_ms, sla, least, most, costs, most_tried)
+    division = cheapest_division(percentile_ms, sla, least, most, costs, max_divisions)
     settings = settings_of(division.workers)
     simulated = simulate(steps, settings, arrival_rate_per_s, requests=requests)
     response_ms = simulated.response_ms

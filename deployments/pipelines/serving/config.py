@@ -116,7 +116,7 @@ class PipelineConfig(StrictModel):
         """Return the stages with their own Ray replicas, by name."""
         return {name: s for name, s in self.stages().items() if s.place == "deployment"}
 
-    def most_replicas(self) -> dict[str, int]:
+    def max_replicas(self) -> dict[str, int]:
         """Return the maximum number of replicas of each stage with its own Ray replicas."""
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 
@@ -143,7 +143,7 @@ class PipelineConfig(StrictModel):
             sla,
             config.max_workers,
             self.worker_costs(),
-            most_replicas=self.most_replicas(),
+            max_replicas=self.max_replicas(),
         )
         return StageScaler(table, scale_down_delay_s=config.scale_down_delay_s)
 

@@ -68,7 +68,7 @@ PIPELINE_INSTRUMENTS = (
     _stages(
         "believed_busy_seconds_total",
         "Time that these batches were believed to take, by the profile then in force.",
-        "believed_s",
+        "expected_s",
     ),
     PipelineInstrument(
         "sojourn_pipeline_open_requests",

@@ -67,7 +67,7 @@ def plan(
         ServiceLevelObjective(response_time_ms, percentile),
         costs,
         requests=REQUESTS,
-        most_tried=MOST_TRIED,
+        max_divisions=MOST_TRIED,
     )
     return {
         "workers": sum(setting.workers for setting in found.settings.values()),

@@ -26,7 +26,7 @@ def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, awaited_ms=0.0) -> tuple
     records.sent_s[:] = scheduled_s + lag_ms / 1000
     records.finished_s[:] = scheduled_s + np.array(response_ms) / 1000
     records.outcome[:] = outcome
-    records.awaited_s[:] = awaited_ms / 1000
+    records.connection_wait_s[:] = awaited_ms / 1000
     steps = (Step(step_s, n / 3 / step_s), Step(2 * step_s, n / 3 / step_s))
     return records, Schedule(scheduled_s, steps)
 

@@ -25,7 +25,7 @@ TEXTS = {
 @pytest.mark.slow
 async def test_the_served_pipeline():
     config = load_pipeline_file(ROOT / "configs/sentences-pipeline.yaml").pipeline
-    assert config.most_replicas() == {"encode": 4}
+    assert config.max_replicas() == {"encode": 4}
     async with Pipeline(config.build()) as pipeline:
         wanted = [label for label, texts in TEXTS.items() for _ in texts]
         texts = [text.encode() for texts in TEXTS.values() for text in texts]

@@ -122,12 +122,12 @@ class TestStagesWithReplicas:
     @pytest.mark.slow
     def test_a_table_ends_with_the_replicas_or_with_the_pipeline(self):
         most = {"heavy": 3}
-        table = solve_divisions(STEPS, SLA, 4, most_replicas=most, requests=10_000)
+        table = solve_divisions(STEPS, SLA, 4, max_replicas=most, requests=10_000)
         assert table.divisions[-1] == {"light": 1, "heavy": 3}
         assert not table.ends_with_pipeline
-        table = solve_divisions(STEPS, SLA, 1, most_replicas={"heavy": 99}, requests=10_000)
+        table = solve_divisions(STEPS, SLA, 1, max_replicas={"heavy": 99}, requests=10_000)
         assert table.divisions[-1]["light"] == 1
         assert table.divisions[-1]["heavy"] > 3
         assert table.ends_with_pipeline
         with pytest.raises(InvalidInputError, match="at least 1, one for each stage"):
-            solve_divisions(STEPS, SLA, 0, most_replicas=most)
+            solve_divisions(STEPS, SLA, 0, max_replicas=most)

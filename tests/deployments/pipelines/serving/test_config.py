@@ -103,7 +103,7 @@ class TestStagesInDeployments:
         pipeline = load(steps=steps).pipeline
         (stage,) = pipeline.build()
         assert (stage.place, stage.workers) == ("deployment", 2)
-        assert pipeline.most_replicas() == {"scale": 2}
+        assert pipeline.max_replicas() == {"scale": 2}
         assert pipeline.deployed()["scale"].ray_actor_options.num_gpus == 0.5
 
     @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ class TestStagesInDeployments:
             application["deployments"][0]["autoscaling_config"] = {"max_replicas": 1}
         application["autoscaling_policy"] = {"policy_function": AUTOSCALING_POLICY}
         path.write_text(yaml.safe_dump(document))
-        assert load_pipeline_file(path).pipeline.most_replicas() == {"scale": 4}
+        assert load_pipeline_file(path).pipeline.max_replicas() == {"scale": 4}
 
 
 def test_files_that_are_no_config(tmp_path):

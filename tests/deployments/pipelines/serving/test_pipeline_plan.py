@@ -76,7 +76,7 @@ def test_a_plan_is_that_of_the_planner_and_needs_none_of_the_code() -> None:
         ServiceLevelObjective(150, 99),
         {"encode": 3.0},
         requests=REQUESTS,
-        most_tried=MOST_TRIED,
+        max_divisions=MOST_TRIED,
     )
     assert {stage["name"]: stage["workers"] for stage in found["stages"]} == {
         name: setting.workers for name, setting in direct.settings.items()

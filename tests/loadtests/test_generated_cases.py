@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from loadtests.answers import parse_case
-from loadtests.made_cases import image_cases, random_cases
+from loadtests.generated_cases import image_cases, random_cases
 from policy.errors import InvalidInputError
 
 
