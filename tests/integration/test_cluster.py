@@ -58,7 +58,9 @@ def ours(home: Path) -> list[psutil.Process]:
     return found
 
 
-def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path) -> None:
+def test_the_section_on_a_cluster_and_a_users_own_model_work_as_written(
+    shell: Shell, tmp_path: Path
+) -> None:
     (commands,) = blocks("sh")
     started = shell(commands)
     assert started.returncode == 0, started.stderr
@@ -71,22 +73,24 @@ def test_the_section_on_a_cluster_works_as_written(shell: Shell, tmp_path: Path)
     assert "RUNNING" in status.stdout, status.stderr
     # Without it, Ray turns the user away.
     assert shell(".venv/bin/serve status").returncode != 0
+    _deploy_a_project(shell, tmp_path)
     assert len(ours(tmp_path)) == 2
     assert shell(f"{environment}\n.venv/bin/ray stop").returncode == 0
     assert not ours(tmp_path)
 
 
-def test_a_users_own_model_is_deployed_from_another_folder(shell: Shell, tmp_path: Path) -> None:
-    """The packing of docs/deploying.md as written, in a project of `sojourn init`."""
-    project = tmp_path / "my-models"
+def _deploy_a_project(shell: Shell, home: Path) -> None:
+    """Pack and deploy as docs/deploying.md says, in a project of `sojourn init`."""
+    project = home / "my-models"
     assert main(["init", str(project)]) == 0
     package, deploy = blocks("sh", "docs/deploying.md", "Pack a model")
     packed = shell(package, project)
     assert packed.returncode == 0, packed.stderr
-    (project / "model.py").rename(tmp_path / "model.py.away")  # as on another machine
-    started = shell(deploy, project)
-    assert started.returncode == 0, started.stderr
-    example = f"{URL}/sojourn/example"
-    assert wait_for(lambda: get(example).status_code == 200)
-    answer = post(f"{URL}/v2/models/classifier/infer", json=get(example).json())
+    (project / "model.py").rename(home / "model.py.away")  # as on another machine
+    # Ray runs already.
+    deployed = shell(deploy.replace("ray start --head\n", ""), project)
+    assert deployed.returncode == 0, deployed.stderr
+    assert wait_for(lambda: get(f"{URL}/v2/models/classifier/ready").status_code == 200)
+    example = get(f"{URL}/sojourn/example").json()
+    answer = post(f"{URL}/v2/models/classifier/infer", json=example)
     assert {tensor["name"] for tensor in answer.json()["outputs"]} == {"label", "scores"}

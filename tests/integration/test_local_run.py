@@ -1,6 +1,5 @@
 """A local run on real Ray: who can reach it, and what is left of it."""
 
-import json
 import os
 import re
 import signal
@@ -21,7 +20,6 @@ from tests.support.processes.services import (
     load_document,
     post,
     serving,
-    serving_late,
 )
 from tests.support.waiting import LIMIT_S, wait_for
 
@@ -45,17 +43,6 @@ class Brittle(Model):
 def check(x):
     if x.any(): raise ValueError("a bad pixel")
 """
-LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-
-
-def listening(service: Running) -> dict[tuple[str, int], str]:
-    """Return what the run's processes listen on, with the names of the processes."""
-    found = {}
-    for process in (service.process, *service.process.children(recursive=True)):
-        for connection in process.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                found[connection.laddr.ip, connection.laddr.port] = " ".join(process.cmdline())
-    return found
 
 
 def processes_by_name(service: Running, *names: str) -> list[psutil.Process]:
@@ -66,43 +53,7 @@ def processes_by_name(service: Running, *names: str) -> list[psutil.Process]:
     ]
 
 
-def test_nothing_listens_beyond_this_machine_and_nothing_is_left_without_the_gcs(
-    tmp_path: Path,
-) -> None:
-    config = tmp_path / "digits.yaml"
-    with serving(config, serving_late(load_document("digits.yaml"))) as service:
-        assert service.summary["sla"] == "99% of requests within 100 ms"
-        assert service.summary["control_limit"] >= 1
-        # The line that the command prints can be pasted.
-        output = subprocess.run(
-            service.summary["curl"], shell=True, capture_output=True, text=True, check=True
-        ).stdout
-        outputs = {entry["name"]: entry["data"] for entry in json.loads(output)["outputs"]}
-        assert outputs["label"] == [3]
-        assert sum(outputs["probabilities"]) == pytest.approx(1)
-        found = listening(service)
-        assert len(found) > 10
-        assert {
-            address: name for address, name in found.items() if address[0] not in LOOPBACK
-        } == {}
-        # Ray asks those who can reach it for a token.
-        status = f"{service.summary['dashboard']}/api/serve/applications/"
-        assert get(status).status_code == 401
-        # Without its GCS, Ray can neither stop its processes nor say so; HAProxy loses its parent.
-        lost = processes_by_name(service, "gcs_server", "ray::HAProxyManager")
-        assert len(lost) == 2
-        for process in lost:
-            process.kill()
-    said = config.with_suffix(".log").read_text().splitlines()
-    # A connection of somebody else may use the port that Ray tries first for a replica.
-    assert [line for line in said if "Retrying" not in line] == [
-        "starting Ray",
-        "deploying digits",
-        "stopping",
-    ]
-
-
-def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_model_are_shown(
+def test_a_public_address_opens_the_service_alone_errors_are_shown_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "brittle.py").write_text(BRITTLE)
@@ -115,9 +66,7 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
     config = tmp_path / "brittle.yaml"
     with serving(config, document, "--host", "0.0.0.0", "--insecure") as service:
         port = httpx.URL(service.url).port
-        assert {address for address in listening(service) if address[0] not in LOOPBACK} == {
-            ("0.0.0.0", port)
-        }
+        assert service.listens_beyond_this_machine() == {("0.0.0.0", port)}
         address = socket.gethostbyname(socket.gethostname())
         assert get(f"http://{address}:{port}/v2/health/ready").status_code == 200
         row = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
@@ -127,6 +76,14 @@ def test_a_public_address_opens_the_service_and_nothing_else_and_errors_of_the_m
         errors = get(f"{service.url}/sojourn/policy").json()["model_errors"]
         assert errors == {"requests": 10, "last": "ValueError: a bad pixel (brittle.py:16)"}
         assert wait_for(lambda: "and 9 like it" in config.with_suffix(".log").read_text())
+        # Ray asks those who can reach it for a token.
+        status = f"{service.summary['dashboard']}/api/serve/applications/"
+        assert get(status).status_code == 401
+        # Without its GCS, Ray can neither stop its processes nor say so; HAProxy loses its parent.
+        lost = processes_by_name(service, "gcs_server", "ray::HAProxyManager")
+        assert len(lost) == 2
+        for process in lost:
+            process.kill()
     said = config.with_suffix(".log").read_text()
     assert f"Port {port} is open to everyone who reaches 0.0.0.0" in said
     assert "graceful_shutdown failed" not in said

@@ -1,5 +1,6 @@
-"""Several models in the replicas of one deployment, and new weights while clients ask."""
+"""Several models of a store in the replicas of one deployment, and new weights under load."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,11 +8,13 @@ from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 import safetensors.numpy
 
-from deployments.modelstore.client import list_models
-from tests.support.models.model_stores import sign
+from deployments.modelstore.client import ask, list_models
+from tests.support.models.model_stores import is_up, publish, sign
+from tests.support.models.stored_models import LAYERS, WIDTH, layer_weights
 from tests.support.processes.services import (
     Running,
     get,
@@ -27,6 +30,8 @@ pytestmark = pytest.mark.integration
 BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
 #: The factor of each version of the two models.
 FACTORS = {("twos", "1"): 2.0, ("twos", "2"): 4.0, ("threes", "1"): 3.0, ("threes", "2"): 9.0}
+#: Of a third model, which is large.
+WEIGHT_BYTES = 4 * LAYERS * WIDTH * WIDTH
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +44,34 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         weights = {"factor": np.array([factor], np.float32), "rest": np.ones(1 << 18, np.float32)}
         safetensors.numpy.save_file(weights, path / "scale.safetensors")
         sign(path)
+    publish(folder / "remote", "layers", {"layers.safetensors": layer_weights()})
     document = serving_late(load_document("digits.yaml"))
     (application,) = document["applications"]
     models = [
         {
             "name": name,
-            "import_path": "tests.support.models.scale_model:Scale",
+            "import_path": "tests.support.models.stored_models:Scale",
             "max_batch_size": 4,
             "weights": f"store://{name}@1",
         }
         for name in ("twos", "threes")
     ]
+    models.append(
+        {
+            "name": "layers",
+            "import_path": "tests.support.models.stored_models:Layers",
+            "max_batch_size": 4,
+            "weights": "store://layers",
+        }
+    )
     application["args"] = {
         "model": models[0],
         "models": models[1:],
-        "store": {"remote": (folder / "remote").as_uri(), "expert": {"disk": str(folder / "disk")}},
+        "store": {
+            "remote": (folder / "remote").as_uri(),
+            "host_bytes": 1_000_000_000,
+            "expert": {"disk": str(folder / "disk")},
+        },
     }
     (deployment,) = application["deployments"]
     del deployment["autoscaling_config"]
@@ -121,7 +139,39 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> N
     assert get(f"{service.url}/v2/models/other").status_code == 404
     policy = get(f"{service.url}/sojourn/policy").json()
     leases = {row["name"]: row["leases"] for row in list_models(policy["start"]["store_socket"])}
-    assert leases == {"pytorch/twos@1": 2, "pytorch/threes@1": 2}
+    assert leases == {"pytorch/twos@1": 2, "pytorch/threes@1": 2, "pytorch/layers@1": 2}
+
+
+def unique_weight_bytes(replica: psutil.Process) -> tuple[int, int]:
+    """Return the bytes of a process's mapped weights that are its own, and those it shares."""
+    mappings = [entry for entry in replica.memory_maps(grouped=False) if "sojourn:" in entry.path]
+    assert mappings
+    own = sum(entry.private_clean + entry.private_dirty for entry in mappings)
+    return own, sum(entry.shared_clean + entry.shared_dirty for entry in mappings)
+
+
+def test_the_replicas_share_the_memory_of_the_weights(service: Running) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, WIDTH]}
+    row = {**tensor, "data": [1.0, *[0.0] * (WIDTH - 1)]}
+    # Both have answered, so both have mapped all of it.
+    for _ in range(12):
+        answer = post(f"{service.url}/v2/models/layers/infer", json={"inputs": [row]})
+        assert answer.status_code == 200
+        data = answer.json()["outputs"][0]["data"]
+        assert (data[0], any(data[1:])) == (math.factorial(LAYERS), False)
+    replicas = service.replicas().values()
+    assert len(replicas) == 2
+    for replica in replicas:
+        own, shared = unique_weight_bytes(replica)
+        assert own <= 0.02 * WEIGHT_BYTES
+        assert shared >= 0.98 * WEIGHT_BYTES
+
+
+def test_a_start_is_explained_and_is_a_metric(service: Running) -> None:
+    start = get(f"{service.url}/sojourn/policy").json()["start"]
+    assert math.fsum(start["phases_s"].values()) == pytest.approx(start["total_s"])
+    assert start["phases_s"]["weights"] > 0
+    assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
 
 
 def test_a_load_by_one_client_reaches_all_replicas_and_no_request_fails(service: Running) -> None:
@@ -132,7 +182,11 @@ def test_a_load_by_one_client_reaches_all_replicas_and_no_request_fails(service:
         assert wait_for(lambda: answers(service, "threes") == {("2", 9.0)})
     check(seen)
     index = post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
-    assert {(row["name"], row["version"]) for row in index} == {("twos", "1"), ("threes", "2")}
+    assert {(row["name"], row["version"]) for row in index} == {
+        ("twos", "1"),
+        ("threes", "2"),
+        ("layers", "1"),
+    }
 
 
 def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
@@ -153,3 +207,20 @@ def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
         return (leases["pytorch/twos@1"], leases["pytorch/twos@2"]) == (0, 2)
 
     assert wait_for(old_weights_are_given_back)
+
+
+def test_a_manager_that_is_killed_comes_back_and_takes_over_the_memory(service: Running) -> None:
+    socket_path = get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
+    (manager,) = (
+        child
+        for child in service.process.children(recursive=True)
+        if child.name().startswith("ray::StoreActor")
+    )
+    manager.kill()
+    manager.wait(LIMIT_S)
+    victim = min(service.replicas())
+
+    assert wait_for(lambda: is_up(socket_path))
+    psutil.Process(victim).kill()
+    assert wait_for(lambda: victim not in service.replicas() and len(service.replicas()) == 2)
+    assert wait_for(lambda: ask("stats", socket_path=socket_path)["taken_over"] >= 1)

@@ -15,7 +15,7 @@ import pytest
 from tests.support.haproxy.lone import haproxy
 from tests.support.ports import free_port
 from tests.support.processes.closed_loop import closed_loop
-from tests.support.processes.services import get, load_document, serving
+from tests.support.processes.services import get
 from tests.support.processes.wrk import wrk
 from tests.support.readme import ROOT, blocks
 from tests.support.waiting import LIMIT_S, wait_for
@@ -121,20 +121,3 @@ def test_the_replica_calls_late_what_waits_in_haproxy(module: Path, tmp_path: Pa
     ):
         url = f"http://127.0.0.1:{balancer_port}"
         check_with_wrk(url, f"http://127.0.0.1:{port}", tmp_path)
-
-
-@needs_wrk
-def test_the_replica_calls_late_what_is_late_on_ray_serve(
-    module: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same on real Ray Serve."""
-    monkeypatch.setenv("PYTHONPATH", f"{module}{os.pathsep}{ROOT}")
-    document = load_document("digits.yaml")
-    (application,) = document["applications"]
-    application["args"]["model"] = {"name": "doubler", "import_path": "doubler:Doubler"}
-    (deployment,) = application["deployments"]
-    del deployment["autoscaling_config"]
-    deployment["num_replicas"] = 1
-    deployment["user_config"]["sla"] = {"response_time_ms": 1e3 * SLA_S, "percentile": 99}
-    with serving(module / "doubler.yaml", document) as service:
-        check_with_wrk(service.url, service.url, module)

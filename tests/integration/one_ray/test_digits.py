@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
@@ -16,7 +15,6 @@ import tritonclient.http as triton
 from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
 from tests.support.processes.services import BIN, Running, get, load_document, post
-from tests.support.readme import ROOT
 from tests.support.readme import commands as readme_commands
 from tests.support.waiting import wait_for
 
@@ -54,21 +52,6 @@ def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) 
     assert (report["wrong_answers"], report["lost"], report["failed"]) == (0, 0, {})
 
 
-def test_the_load_tests_of_the_docs_pass(
-    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "load_tests.md").read_text()
-    lines = re.findall(r"^\.venv/bin/(sojourn loadtest .*)$", page, flags=re.MULTILINE)
-    assert len(lines) == 4
-    for line in lines:
-        # Two seconds show as much as five.
-        here = line.replace("100ms", "10s").replace("--duration-s 5", "--duration-s 2")
-        here = here.replace("loadtest", f"loadtest --url {service.url}", 1)
-        subprocess.run(f"{BIN}/{here}", shell=True, check=True, capture_output=True)
-    assert len((tmp_path / "cases.jsonl").read_text().splitlines()) == 50
-
-
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 def test_tritonclient_gets_the_right_digits(service: Running, binary: bool) -> None:
     images, labels = held_out()
@@ -88,6 +71,10 @@ def test_tritonclient_gets_the_right_digits(service: Running, binary: bool) -> N
     finally:
         client.close()
     assert np.mean(np.concatenate(found) == labels) >= 0.97
+
+
+def test_nothing_listens_beyond_this_machine(service: Running) -> None:
+    assert service.listens_beyond_this_machine() == set()
 
 
 def test_errors_keep_their_form_behind_haproxy(service: Running) -> None:
@@ -174,17 +161,6 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
 def example_of(service: Running) -> dict[str, Any]:
     content: dict[str, Any] = get(f"{service.url}/sojourn/example").json()
     return content
-
-
-def test_metrics_reach_the_clusters_prometheus_endpoint(service: Running) -> None:
-    example = example_of(service)
-    post(f"{service.url}/v2/models/digits/infer", json=example)
-
-    def exported() -> bool:
-        text = get(service.summary["metrics_url"]).text
-        return "sojourn_answers_total" in text and "sojourn_response_time_seconds" in text
-
-    assert wait_for(exported)
 
 
 def test_a_killed_replica_is_replaced(service: Running) -> None:

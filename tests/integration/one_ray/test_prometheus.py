@@ -1,6 +1,5 @@
 """A real Prometheus scrapes a running service: every metric arrives, with the right value."""
 
-import re
 import shutil
 from collections.abc import Iterator
 
@@ -9,7 +8,6 @@ import pytest
 
 from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
-from tests.support.metrics.dashboards import QUERIES, PanelQuery
 from tests.support.metrics.prometheus import Prometheus
 from tests.support.processes.services import Running, get, load_document
 from tests.support.waiting import LIMIT_S, wait_for
@@ -109,38 +107,3 @@ def test_no_alert_fires_where_all_is_well(prometheus: Prometheus) -> None:
     assert [rule["name"] for rule in rules if rule["health"] == "err"] == []
     alerts = [alert["labels"] for alert in prometheus.get("alerts")["alerts"]]
     assert [labels for labels in alerts if labels.get("application", NAME) == NAME] == []
-
-
-def may_be_empty(query: PanelQuery) -> bool:
-    """Tell whether a query needs what did not happen here, or not yet, or is not here."""
-    if query.board == "pipeline":
-        return True
-    names = re.findall(r"\b(?:ray_)?(sojourn_\w+?)(?:_bucket|_count)?\b", query.expr)
-    return any(name in EVENTS | UNKNOWN_YET or "_store_" in name for name in names)
-
-
-def test_every_query_of_the_dashboards_is_answered(
-    service: Running, prometheus: Prometheus
-) -> None:
-    """This is the last test: it sends more load, for what the autoscaler and the model tell."""
-    example = get(f"{service.url}/sojourn/example").json()
-    expected = {
-        (query.board, query.title, query.legend): query.filled(NAME, "1m")
-        for query in QUERIES
-        if not may_be_empty(query)
-    }
-    assert len(expected) > 40
-    assert {board for board, _, _ in expected} == {"sla", "replica", "autoscaler"}
-
-    missing = dict(expected)
-
-    def all_answered() -> bool:
-        for _ in range(20):
-            client.post(f"{service.url}/v2/models/digits/infer", json=example)
-        for query, expr in list(missing.items()):
-            if prometheus.values(expr):
-                del missing[query]
-        return not missing
-
-    with httpx.Client(timeout=LIMIT_S) as client:
-        assert wait_for(all_answered), [*missing]

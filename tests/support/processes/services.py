@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 #: For how long a request may wait; `wait_for` asks again.
 REQUEST_S = 30.0
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,15 @@ class Running:
             process.pid: process
             for process, words in self.processes().items()
             if words[0].startswith("ray::ServeReplica")
+        }
+
+    def listens_beyond_this_machine(self) -> set[tuple[str, int]]:
+        """Return the addresses at which the run's processes listen to other machines."""
+        return {
+            (connection.laddr.ip, connection.laddr.port)
+            for process in (self.process, *self.process.children(recursive=True))
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in LOOPBACK
         }
 
     def servers_up(self) -> int:
