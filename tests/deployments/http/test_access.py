@@ -13,9 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from deployments.access.tokens import hash_token
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import InferenceProtocol
 from deployments.serving.service import InferenceService
-from tests.support.models.doubles_service import USER_CONFIG, body, listening, make_service
+from tests.support.models.doubles_service import USER_CONFIG, body, hosting, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
 WAYS = pytest.mark.parametrize(
@@ -43,15 +43,10 @@ async def closed_service(
         content = {**USER_CONFIG, "access": {"tokens": TOKENS, **access}}
         await service.configure(parse_user_config(content))
         app = InferenceApp(service, "1")
-        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
-        try:
-            async with (
-                listening(app, http) as (_, port),
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-            ):
-                yield service, client
-        finally:
-            InferenceProtocol.hosted = None
+        async with listening(app, http) as (_, port):
+            with hosting(app):
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                    yield service, client
 
 
 def bearer(secret: str) -> dict[str, str]:

@@ -8,10 +8,8 @@ from unittest import mock
 
 import pytest
 
-from deployments.http.app import InferenceApp
 from deployments.http.arrival_times import RESOLUTION_S, SocketWait
-from deployments.http.protocol import HostedApp, InferenceProtocol
-from tests.support.models.doubles_service import listening, make_service
+from deployments.http.protocol import InferenceProtocol
 from tests.support.waiting import LIMIT_S
 
 #: The kernel's clock ticks every 10 ms at most.
@@ -141,35 +139,16 @@ def test_haproxy_is_asked_for_short_waits_too(sent_s: float | None, expected_s: 
         pytest.param((0.0, RESOLUTION_S / 2), 0.3, (0.3, RESOLUTION_S / 2), id="a short wait"),
     ],
 )
-async def test_a_request_arrived_when_its_last_bytes_did(
+def test_a_request_arrived_when_its_last_bytes_did(
     bound_s: tuple[float, float], kernel_s: float | None, expected_s: tuple[float, float]
 ) -> None:
-    """The first and the second request of a connection, by what the loop's meter says of each."""
-    bounds, found = iter(bound_s), []
-    read = InferenceProtocol._readable_since_s
-
-    def readable_since_s(
-        self: InferenceProtocol, now_s: float, _: float, sent_us: int = 0
-    ) -> float:
-        since_s = read(self, now_s, now_s - next(bounds))
-        found.append(now_s - since_s)
-        return since_s
-
-    async with make_service() as service:
-        app = InferenceApp(service, "1")
-        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
-        try:
-            with (
-                mock.patch.object(InferenceProtocol, "_readable_since_s", readable_since_s),
-                mock.patch.object(SocketWait, "waited_s", return_value=kernel_s),
-            ):
-                async with listening(app, InferenceProtocol) as (_, port):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                    for _ in range(2):
-                        writer.write(READY)
-                        await reader.readuntil(b"\r\n\r\n")
-                    writer.close()
-                    await writer.wait_closed()
-        finally:
-            InferenceProtocol.hosted = None
+    """The first and the second request of a TCP connection, by the event loop's bound of each."""
+    now_s = 50.0
+    connection = mock.Mock(_socket_wait=None)
+    connection.transport.get_extra_info.return_value = None
+    with mock.patch.object(SocketWait, "waited_s", return_value=kernel_s):
+        found = [
+            now_s - InferenceProtocol._readable_since_s(connection, now_s, now_s - one)
+            for one in bound_s
+        ]
     assert found == pytest.approx(expected_s)

@@ -19,11 +19,11 @@ from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.http.answers import COMPRESSED_FROM_BYTES, JSON, compressed
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_head import accepted_coding
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from tests.support.models.doubles_service import PROFILE, USER_CONFIG, listening
+from tests.support.models.doubles_service import PROFILE, USER_CONFIG, hosting, listening
 
 UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
     b"gzip": gzip.decompress,
@@ -93,12 +93,11 @@ async def serving(n: int) -> AsyncIterator[int]:
     service = InferenceService(config, Repeats(n), PROFILE)
     await service.configure(parse_user_config(USER_CONFIG))
     app = InferenceApp(service, "1")
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
     try:
-        async with listening(app, InferenceProtocol) as (_, port):
-            yield port
+        with hosting(app):
+            async with listening(app, InferenceProtocol) as (_, port):
+                yield port
     finally:
-        InferenceProtocol.hosted = None
         await service.close()
 
 

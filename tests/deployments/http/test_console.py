@@ -1,6 +1,7 @@
 """The paths of the console: who may see what, and streams that end when they should."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,10 +16,10 @@ from deployments.console.planner import Call, ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import InferenceProtocol
 from deployments.serving.service import InferenceService
 from tests.support.clocks.virtual_asyncio import VirtualTimeLoop
-from tests.support.models.doubles_service import USER_CONFIG, listening, make_service
+from tests.support.models.doubles_service import USER_CONFIG, hosting, listening, make_service
 from tests.support.waiting import LIMIT_S
 
 
@@ -265,8 +266,7 @@ def test_a_report_that_fails_ends_the_stream_and_not_the_server(
 @pytest.mark.slow
 async def test_a_server_stops_although_a_console_is_open(service: InferenceService) -> None:
     app = InferenceApp(service, "1", replica="replica-7")
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
-    try:
+    with hosting(app), contextlib.closing(app.console):
         async with (
             listening(app, InferenceProtocol) as (server, port),
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
@@ -284,6 +284,3 @@ async def test_a_server_stops_although_a_console_is_open(service: InferenceServi
                 # Until the server ends it.
                 async for _ in lines:
                     pass
-    finally:
-        InferenceProtocol.hosted = None
-        app.console.close()

@@ -118,20 +118,6 @@ async def test_the_prepared_answer_is_the_encoded_one(
         assert prepared == hosted.encode(answer, headers, only_replica=only_replica)
 
 
-async def test_a_rejection_counts_nothing_by_itself() -> None:
-    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
-        now_s = time.monotonic()
-        assert service.admit(now_s - 10, now_s) is None
-        refusal = service.admit(now_s - 30, now_s)
-        assert refusal is not None
-        assert refusal.value == "expired"
-        assert service.explain()["rows"]["offered"] == 0, "asking counts nothing"
-        service.batcher.core.drain()
-        refusal = service.admit(now_s, now_s)
-        assert refusal is not None
-        assert refusal.value == "full"
-
-
 async def test_a_high_priority_may_have_room_where_a_low_one_has_none() -> None:
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
         core, now_s = service.batcher.core, time.monotonic()

@@ -11,12 +11,13 @@ import pytest
 
 from deployments.http import protocol
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_ID_BYTES
 from deployments.serving.service import InferenceService
 from tests.support.models.doubles_service import (
     Doubles,
     body,
+    hosting,
     listening,
     make_service,
     without_access_log,
@@ -40,7 +41,6 @@ async def service() -> AsyncIterator[InferenceService]:
 async def connect(service: InferenceService) -> AsyncIterator[Connect]:
     """Opens a connection to a server with that service."""
     app = InferenceApp(service, "1")
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
 
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Stream]:
@@ -51,11 +51,9 @@ async def connect(service: InferenceService) -> AsyncIterator[Connect]:
         finally:
             writer.transport.abort()
 
-    try:
+    with hosting(app):
         async with listening(app, InferenceProtocol) as (_, port):
             yield opened
-    finally:
-        InferenceProtocol.hosted = None
 
 
 def post(content: bytes, *lines: str, length: int | None = None) -> bytes:

@@ -147,13 +147,6 @@ def test_integers_out_of_range_are_rejected_not_wrapped(value: int, datatype: st
         parse_request(json.dumps({"inputs": [entry]}).encode(), None, signature)
 
 
-def test_fractions_are_not_integers() -> None:
-    signature = Signature((TensorSpec("k", "INT32"),), (), max_rows=1)
-    entry = {"name": "k", "datatype": "INT32", "shape": [1], "data": [1.5]}
-    with pytest.raises(BadRequestError, match="must contain only integers"):
-        parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
-
-
 def test_inputs_must_have_the_same_number_of_rows() -> None:
     content = body()
     content["inputs"][1].update(shape=[1], data=[0])

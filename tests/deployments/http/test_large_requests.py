@@ -16,11 +16,17 @@ from numpy.typing import NDArray
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import InferenceProtocol
 from deployments.http.signature import MAX_JSON_BYTES
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
-from tests.support.models.doubles_service import PROFILE, USER_CONFIG, listening, without_access_log
+from tests.support.models.doubles_service import (
+    PROFILE,
+    USER_CONFIG,
+    hosting,
+    listening,
+    without_access_log,
+)
 
 SHAPE = (3, 100, 100)
 GZIP = "Content-Encoding: gzip"
@@ -62,13 +68,10 @@ async def served() -> AsyncIterator[Served]:
     limits = {**USER_CONFIG["limits"], "max_body_bytes": 16 << 20}
     await service.configure(parse_user_config({**USER_CONFIG, "limits": limits}))
     app = InferenceApp(service, "1")
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
-    try:
+    with hosting(app):
         async with listening(app, InferenceProtocol) as (_, port):
             yield Served(service, app, port)
-    finally:
-        InferenceProtocol.hosted = None
-        await service.close()
+    await service.close()
 
 
 def content(x: NDArray[Any] = X) -> bytes:

@@ -15,9 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import InferenceProtocol
 from deployments.serving.service import InferenceService
-from tests.support.models.doubles_service import Doubles, body, listening, make_service
+from tests.support.models.doubles_service import Doubles, body, hosting, listening, make_service
 
 
 class Wrapper:
@@ -134,15 +134,15 @@ def http(request: pytest.FixtureRequest) -> type[asyncio.Protocol]:
 
 
 @contextlib.asynccontextmanager
-async def hosting(
+async def served(
     model: Doubles, http: type[asyncio.Protocol]
 ) -> AsyncIterator[tuple[InferenceService, uvicorn.Server, int]]:
     """Serve `model` as a replica does whose route prefix is known."""
     async with make_service(model) as service:
         app = InferenceApp(service, "1")
-        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
-        async with listening(app, http) as (server, port):
-            yield service, server, port
+        with hosting(app):
+            async with listening(app, http) as (server, port):
+                yield service, server, port
 
 
 async def test_the_request_of_a_client_that_left_is_never_computed(
@@ -150,7 +150,7 @@ async def test_the_request_of_a_client_that_left_is_never_computed(
 ) -> None:
     model = Doubles()
     model.gate.clear()
-    async with hosting(model, http) as (service, _, port):
+    async with served(model, http) as (service, _, port):
         first_reader, first = await asyncio.open_connection("127.0.0.1", port)
         first.write(raw_request((1, 1)))
         await until(lambda: service.batcher.core.device_busy)
@@ -168,7 +168,7 @@ async def test_the_request_of_a_client_that_left_is_never_computed(
 async def test_a_stopping_server_answers_accepted_requests(http: type[asyncio.Protocol]) -> None:
     model = Doubles()
     model.gate.clear()
-    async with hosting(model, http) as (service, server, port):
+    async with served(model, http) as (service, server, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(raw_request((3, 4)))
         await until(lambda: service.batcher.core.device_busy)

@@ -25,8 +25,8 @@ pytestmark = [
 
 async def analyze(
     tmp_path: Path, rows: list[list[float]], *options: str, factor: int = 2
-) -> tuple[str, list[dict[str, str]], dict[str, Any], list[int]]:
-    """Run perf_analyzer; return its output, its table, the statistics and the batches' sizes.
+) -> tuple[str, list[dict[str, str]], dict[str, Any]]:
+    """Run perf_analyzer; return its output, its table and the statistics.
 
     It compares each answer with the one expected, the input times `factor`.
     """
@@ -37,8 +37,7 @@ async def analyze(
     }
     given, table = tmp_path / "data.json", tmp_path / "table.csv"
     given.write_text(json.dumps(data))
-    model = Doubles()
-    async with make_service(model) as service:
+    async with make_service(Doubles()) as service:
         app = InferenceApp(service, "1")
 
         class Protocol(InferenceProtocol):
@@ -60,7 +59,7 @@ async def analyze(
             async with httpx.AsyncClient(base_url=f"http://localhost:{port}") as client:
                 answer = (await client.get("/v2/models/doubles/stats")).json()
     with table.open() as lines:
-        return printed, list(csv.DictReader(lines)), answer["model_stats"][0], model.rows
+        return printed, list(csv.DictReader(lines)), answer["model_stats"][0]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ async def analyze(
 async def test_it_measures_and_finds_every_answer_right(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    printed, table, statistics, _ = await analyze(
+    printed, table, statistics = await analyze(
         tmp_path, ROWS, "--concurrency-range", "1:4:3", *options
     )
     assert {line["Concurrency"] for line in table} == {"1", "4"}
@@ -99,13 +98,3 @@ async def test_it_finds_what_is_wrong(
     """So the other tests can fail."""
     with pytest.raises(AssertionError, match=message):
         await analyze(tmp_path, rows, "--concurrency-range", "1", factor=factor)
-
-
-async def test_it_sends_requests_of_several_rows(tmp_path: Path) -> None:
-    _, table, statistics, sizes = await analyze(
-        tmp_path, ROWS[:1], "--concurrency-range", "2", "-b", "3"
-    )
-    assert len(table) == 1
-    assert statistics["inference_count"] == 3 * statistics["inference_stats"]["success"]["count"]
-    assert min(sizes) >= 1
-    assert sum(sizes) >= statistics["inference_count"]

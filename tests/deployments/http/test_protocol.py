@@ -26,7 +26,7 @@ from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import Refusal
-from tests.support.models.doubles_service import Doubles, body, listening, make_service
+from tests.support.models.doubles_service import Doubles, body, hosting, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
 _MADE_ID = re.compile(rb"(?<=^x-request-id: )[0-9a-f]{16}-[0-9a-f]+")
@@ -48,19 +48,15 @@ async def serving(http: type[asyncio.Protocol] = InferenceProtocol) -> AsyncIter
     model = Doubles()
     async with make_service(model) as service:
         app = InferenceApp(service, "1")
-        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
         served = Served(service, model, 0)
 
         async def recorder(scope: Scope, receive: Receive, send: Send) -> None:
             served.asgi_paths.append(scope["path"])
             await app(scope, receive, send)
 
-        try:
+        with hosting(app):
             async with listening(recorder, http) as (_, served.port):
                 yield served
-        finally:
-            InferenceProtocol.hosted = None
-            model.gate.set()
 
 
 def post(content: bytes | dict[str, Any], *lines: str, path: str = INFER) -> bytes:

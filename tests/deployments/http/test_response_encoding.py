@@ -52,14 +52,6 @@ def test_the_response_has_the_requested_outputs_in_the_requested_form() -> None:
     assert encoded[length:] == y.tobytes()
 
 
-def test_half_precision_outputs_are_json_numbers() -> None:
-    signature = Signature((TensorSpec("x", "BOOL"),), (TensorSpec("y", "FP16"),), max_rows=2)
-    entry = {"name": "x", "datatype": "BOOL", "shape": [2], "data": [True, False]}
-    request = parse_request(orjson.dumps({"inputs": [entry]}), None, signature)
-    encoded, _ = encode_response("m", "1", request, {"y": np.array([0.5, 65504], np.float16)})
-    assert orjson.loads(encoded)["outputs"][0]["data"] == [0.5, 65504]
-
-
 def test_outputs_that_are_not_contiguous_are_written_in_row_major_order() -> None:
     y = np.arange(8, dtype=np.float32).reshape(2, 2, 2).transpose(0, 2, 1)
     encoded, length = encode_response("m", "1", ask([as_binary("y")]), {"y": y})

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import uvicorn
@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
+from deployments.http.app import InferenceApp
+from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
@@ -94,13 +96,24 @@ def without_access_log() -> None:
     logging.getLogger("uvicorn.access").handlers.clear()
 
 
+@contextlib.contextmanager
+def hosting(app: InferenceApp) -> Iterator[None]:
+    """Answer requests to `InferenceProtocol` by `app` on this loop until the context ends."""
+    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        InferenceProtocol.hosted = None
+
+
 @contextlib.asynccontextmanager
 async def listening(
     app: Any, http: type[asyncio.Protocol] = HttpToolsProtocol
 ) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """Run a real uvicorn on a free port, as Ray does in each replica.
 
-    With `InferenceProtocol`, the app must be hosted; `app` may also be what uvicorn calls instead.
+    With `InferenceProtocol`, the app must be hosted (`hosting`); `app` may also be what uvicorn
+    calls instead.
     """
     config = uvicorn.Config(
         app,
