@@ -332,21 +332,6 @@ async def test_a_wrong_number_of_output_rows_fails_the_request(on_loop: bool) ->
         assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher still works"
 
 
-async def test_a_request_whose_client_leaves_while_it_waits_is_not_computed() -> None:
-    model = Squares()
-    model.gate.clear()
-    async with running(model) as batcher:
-        first = ask(batcher, 1)
-        await until_busy(batcher)
-        leaver, stayer = ask(batcher, 2), ask(batcher, 3)
-        await asyncio.sleep(0)
-        leaver.cancel()
-        await asyncio.sleep(0)
-        model.gate.set()
-        await asyncio.gather(first, stayer)
-    assert model.batches == [[1], [3]]
-
-
 async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> None:
     model = Squares()
     model.gate.clear()

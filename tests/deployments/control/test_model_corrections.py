@@ -214,10 +214,3 @@ def test_waits_settle_where_the_sla_just_holds() -> None:
 def test_a_few_requests_change_nothing() -> None:
     correction = WaitCorrection()
     assert correction.revise(requests=20, late=5, late_share_allowed=0.01) == 1.0
-
-
-def test_a_tick_without_requests_changes_nothing() -> None:
-    correction = WaitCorrection()
-    correction.revise(2000, 100, 0.01)
-    factor = correction.factor
-    assert correction.revise(0, 0, 0.01) == factor

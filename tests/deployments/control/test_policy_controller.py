@@ -69,16 +69,6 @@ async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
 
 
 @pytest.mark.slow
-async def test_a_shorter_queue_reduces_the_rate() -> None:
-    sla = {"response_time_ms": 15, "percentile": 95}
-    async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
-        before = await solved(service)
-        small_room = {"sla": sla, "limits": {"expert": {"max_queue_rows": 1}}}
-        await service.configure(parse_user_config(small_room))
-        assert (await solved(service)).sla_rate_per_s < before.sla_rate_per_s
-
-
-@pytest.mark.slow
 async def test_only_a_replica_that_refuses_by_time_reports_that_it_does_so_under_overload() -> None:
     sla = {"response_time_ms": 20, "percentile": 95}
     async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:

@@ -101,6 +101,22 @@ async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
     assert seen == [4, 5]
 
 
+async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+
+        def values():
+            for value in range(6):
+                if value == 2:
+                    pipeline.core.lose_stage(0, "no weights")
+                if value == 4:
+                    pipeline.core.stages[0].lost = None
+                yield value
+
+        seen = [y async for y in pipeline.stream(values(), in_flight=1)]
+        assert [y for y in seen if not isinstance(y, DeviceError)] == [3, 4, 7, 8]
+        assert all(isinstance(y, DeviceError) for y in seen[2:4])
+
+
 async def test_two_streams_share_a_small_pipeline():
     async def collect(pipeline, values):
         return [y async for y in pipeline.stream(values, in_flight=4)]

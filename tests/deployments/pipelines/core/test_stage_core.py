@@ -31,15 +31,6 @@ def greedy(size):
     return BatchingPolicy.from_control_limit(1, size)
 
 
-def test_the_wait_counts_from_the_first_item():
-    core = StageCore("s", BatchingPolicy.from_control_limit(10, 10, 50.0), workers=1)
-    for number in range(6):
-        core.arrive(0.009 * number, item(number))
-        assert core.next_batch(0.009 * number) is None
-        assert core.wake_at_s == pytest.approx(0.05)
-    assert numbers(core.next_batch(0.05)) == [0, 1, 2, 3, 4, 5]
-
-
 def test_what_cannot_be_finished_in_time_is_not_begun():
     core = StageCore("s", greedy(4), workers=1, latency_ms=[10.0, 10.0, 10.0, 10.0])
     core.rest_ms = 5.0  # in the stages to come

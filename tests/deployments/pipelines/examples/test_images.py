@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from deployments.errors import BadRequestError
-from deployments.pipelines.examples.images import Templates, decode, example, label, mean
+from deployments.pipelines.examples.images import decode, example
 from deployments.pipelines.serving.config import load_pipeline_file
 from sojourn import Pipeline
 from tests.support.readme import ROOT
@@ -36,22 +36,6 @@ def test_raw_and_base64_dark_and_light_are_the_same():
 def test_what_is_no_image(content):
     with pytest.raises(BadRequestError, match="PNG or JPEG"):
         decode({"image": content})
-
-
-def test_joins_and_labels():
-    results = [{"probabilities": np.eye(10)[3]}, {"probabilities": 0.8 * np.eye(10)[4]}]
-    joined = label(mean(results))
-    assert (joined["label"], joined["probability"]) == (3, 0.5)
-
-
-@pytest.mark.slow
-def test_the_cheap_model_is_right_most_of_the_time():
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    items = [{"image": image} for image in digits.images.astype(np.float32)]
-    labels = [result["label"] for result in Templates().predict(items)]
-    assert np.mean(labels == digits.target) > 0.88
 
 
 @pytest.mark.slow

@@ -67,12 +67,6 @@ def test_the_power_is_that_of_the_batches():
     assert plan.mean_power_w == pytest.approx(2 * 300.0 * 0.110, rel=0.03)
 
 
-def test_no_number_of_workers_keeps_an_sla_below_the_stages_own_times():
-    stages = [stage("a", 10.0), stage("b", 10.0)]
-    with pytest.raises(InfeasibleError, match="no number of workers keeps 99% of requests"):
-        plan_pipeline(stages, 10.0, ServiceLevelObjective(15.0, 99.0), requests=REQUESTS)
-
-
 def test_what_reaches_each_stage():
     steps = [
         stage("first", 1.0),
