@@ -57,20 +57,14 @@ def test_bounds_hold_even_without_reports():
 def test_scales_out_at_once_to_what_the_sla_needs():
     fleet = Fleet(1)
     assert fleet.run(60, 0.5 * PER_REPLICA).replicas == 1
-    decision = fleet.run(25, 5.5 * PER_REPLICA)
+    assert fleet.run(4, 5.5 * PER_REPLICA).replicas > 1  # reports are 2 s late
+    decision = fleet.run(21, 5.5 * PER_REPLICA)
     assert decision.replicas == required_replicas(CURVE, decision.demand_per_s) >= 6
     assert decision.arrival_rate_per_s == pytest.approx(5.5 * PER_REPLICA, rel=0.1)
     # While the past is short, the demand allows for a burst.
     assert 5.4 * PER_REPLICA < decision.demand_per_s < 1.5 * 5.5 * PER_REPLICA
     assert decision.predicted_service_level >= 0.99
     assert f"needs {decision.replicas}" in decision.reason
-
-
-def test_scaling_out_starts_within_seconds():
-    fleet = Fleet(1)
-    fleet.run(60, 0.5 * PER_REPLICA)
-    fleet.run(4, 5.5 * PER_REPLICA)  # includes the 2 s by which reports are late
-    assert fleet.history[-1] > 1
 
 
 def test_scales_in_only_after_the_hold():
@@ -302,13 +296,6 @@ def test_retried_requests_count_once():
             ]
         )
     assert decide(autoscaler, 31).arrival_rate_per_s == pytest.approx(100.0, rel=1e-3)
-
-
-def test_a_requirement_above_the_maximum_is_reported():
-    decision = Fleet(1).run(30, 8.5 * PER_REPLICA, max_replicas=3)
-    assert decision.replicas == 3
-    assert decision.required_replicas == 3
-    assert "more than 3 replicas would be needed" in decision.reason
 
 
 def test_a_backlog_is_sized_for_up_to_half_of_the_load():

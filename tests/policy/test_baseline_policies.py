@@ -29,18 +29,6 @@ def test_timeout_starts_full_batches_or_after_the_wait():
 
 
 @pytest.mark.parametrize(
-    ("timeout", "same"), [("timeout:1:0", "static:1"), ("timeout:32:0", "work-conserving")]
-)
-def test_policies_that_differ_only_in_name(timeout, same):
-    one, other = (
-        evaluate(GOOGLENET_P4, reference_policy(name, GOOGLENET_P4), 500.0)
-        for name in (timeout, same)
-    )
-    assert one.mean_power_w == pytest.approx(other.mean_power_w)
-    assert one.response_percentile_ms(99) == pytest.approx(other.response_percentile_ms(99))
-
-
-@pytest.mark.parametrize(
     "name", ["", "greedy", "static", "static:8:5", "static:x", "timeout:8", "timeout:8:soon"]
 )
 def test_the_error_for_an_unknown_name_lists_the_known_ones(name):

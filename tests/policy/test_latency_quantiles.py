@@ -34,14 +34,11 @@ def test_a_profile_keeps_its_quantiles(tmp_path):
     [
         ([1.0], "must be an object"),
         ({"50": 1.0}, "at least two"),
-        ({"50": 1.0, "p99": 2.0}, "must hold numbers by percentile"),
         ({"50": 1.0, "99": "much"}, "must hold numbers by percentile"),
-        ({"50": 1.0, "99": 10**400}, "must hold numbers by percentile"),
         ({"50": 1.0, "99": [2.0]}, "one ratio or 2"),
         ({"0": 1.0, "99": 2.0}, "between 0 and 100"),
         ({"50": 1.0, "99": 0.9}, "must not decrease"),
         ({"50": 0.0, "99": 0.9}, "above 0"),
-        ({"50": 1.0, "99": float("inf")}, "finite"),
     ],
 )
 def test_malformed_quantiles_are_refused(content, message):

@@ -61,21 +61,16 @@ def test_a_profile_cannot_be_changed():
     [
         ({"max_batch_size": None}, "max_batch_size must be a whole number"),
         ({"max_batch_size": True}, "max_batch_size must be a whole number"),
-        ({"max_batch_size": "32"}, "max_batch_size must be a whole number"),
         ({"latency_ms": None}, "latency_ms is missing"),
         ({"latency_ms": "fast"}, "must be a list, or an object"),
         ({"latency_ms": {"per_request": 1, "fixed": 1, "x": 1}}, "keys per_request and fixed"),
-        ({"latency_ms": {"per_request": True, "fixed": 1}}, "finite numbers, not True"),
         ({"latency_ms": {"per_request": 10**400, "fixed": 1}}, "finite numbers, not 1000"),
-        ({"max_batch_size": 10**400}, "at most 2048, not 1000"),
         ({"max_batch_size": 10_000}, "at most 2048, not 10000"),  # took 12 s and 2 GB
         ({"latency_ms": {"per_request": 0, "fixed": 1e-300}}, "1e-09 to 1e\\+12"),  # overflowed
-        ({"latency_ms": {"per_request": 0, "fixed": 1e300}}, "1e-09 to 1e\\+12"),
         (
             {"event_loop": {"request_ms": 1, "batch_ms": 10**400, "shares_cpu": True}},
             "a number, not 10",
         ),
-        ({"latency_ms": {"per_request": 1e400, "fixed": 1}}, "finite numbers, not inf"),
         ({"energy_mj": [1.0]}, "energy_mj has 1 entries, max_batch_size is 32"),
         ({"energy_mj": {"per_request": -1, "fixed": 1}}, "must not be negative"),
     ],

@@ -50,14 +50,10 @@ def test_carriage_returns_and_empty_lines_are_ignored(tmp_path):
     ("text", "complaint"),
     [
         ("", "first line must be second,requests"),
-        ("0,1\n", "first line must be second,requests"),
         ("second,requests\n", "no rows"),
         ("second,requests\n0,1\n1;2\n", "line 3: must be two numbers"),
-        ("second,requests\n0,1\n1,2,3\n", "line 3: must be two numbers"),
-        ("second,requests\n0,many\n", "line 2: must be two numbers"),
         ("second,requests\n0,1\n1,-2\n", "line 3: requests must be a whole number"),
         ("second,requests\n0,1\n1,nan\n", "the requests of second 1 must be known"),
-        ("second,requests\n0,1\n1,inf\n", "line 3: requests must be a whole number"),
         ("second,requests\n0.5,1\n", "line 2: second must be a whole number"),
         ("second,requests\n0,1\n2,1\n\n2,1\n", "line 5: seconds must be ascending"),
         ("second,requests\n0,1\n1e12,1\n", "a year"),
@@ -109,8 +105,6 @@ def test_large_seconds_are_unix_time():
         ("1700000000,1\n1700000120,1", "line 3: .* at most 60 s"),
         ("1700000000,1\n1700000010,1\n1700000025,1", "line 4: .* whole number of steps"),
         ("1700000000,1\n1600000000,1", "line 3: timestamps must be ascending"),
-        ("noon,1", "line 2: must be two numbers"),
-        ("1700000000,-1", "line 2: requests must be a whole number"),
     ],
 )
 def test_a_wrong_timestamp_is_reported_with_its_line(rows, complaint):

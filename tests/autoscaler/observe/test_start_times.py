@@ -31,11 +31,6 @@ def test_the_horizon_is_restored():
     assert StartTimes.from_state(starts.state_dict()).horizon_s == 6.0
 
 
-def test_of_two_starts_the_slower_counts():
-    """While little is known, the cautious answer."""
-    assert reported([10.0, 30.0]).horizon_s == reported([30.0, 10.0]).horizon_s == 30.0
-
-
 def start(starts, number, ordered_s, ready_s, *, ordered, process_s=0.0):
     """Let one replica more become ready, created `process_s` after its order."""
     starts.track(ready_s, ordered=ordered, ready=number)

@@ -184,17 +184,6 @@ def test_long_queues_beyond_those_followed_are_counted():
     assert evaluation.response_percentile_ms(99) == pytest.approx(np.log(100) * wait_ms, rel=0.02)
 
 
-def test_the_tail_of_tables_that_leave_requests_behind_grows_with_the_variation():
-    policy = BatchingPolicy((0, 0, 0, 0, 4, 4, 4, 4, 8), 5.0)
-    constant_ms = evaluate(PADDED, policy, 500.0).response_percentile_ms(99)
-    varying_ms = [
-        evaluate(gamma_times(PADDED, variation), policy, 500.0).response_percentile_ms(99)
-        for variation in (0.01, 0.1, 0.3)
-    ]
-    assert varying_ms[0] == pytest.approx(constant_ms, rel=0.02)
-    assert constant_ms < varying_ms[1] < varying_ms[2]
-
-
 @pytest.mark.parametrize("load", [0.2, 0.7, 0.95])
 def test_an_event_loop_that_costs_nothing_changes_nothing(load):
     """One long path and many short ones agree."""
