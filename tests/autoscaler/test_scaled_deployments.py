@@ -238,3 +238,14 @@ assert DemandForecaster(history).forecast(3600.0, 60.0, 0.01)
 assert "scipy" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_each_deployment_has_its_own_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
+    store = Store()
+    one = scaled_deployment(0, "a", "Model", store)
+    assert scaled_deployment(1, "a", "Model", store) is one
+    assert scaled_deployment(1, "b", "Model", store) is not one
+    assert state_key("a", "Model") != state_key("b", "Model") != log_key("b", "Model")

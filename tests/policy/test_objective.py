@@ -88,3 +88,8 @@ def test_the_least_level_counts_requests_exactly(percentile):
     in_time = round(percentile * requests / 100)
     assert in_time / requests >= sla.least_level
     assert (in_time - 1) / requests < sla.least_level
+
+
+def test_delays_leave_the_rest_of_the_response_time():
+    sla = ServiceLevelObjective(100.0, 99.0)
+    assert sla.after(0.5) == ServiceLevelObjective(99.5, 99.0)

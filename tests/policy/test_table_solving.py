@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.errors import InfeasibleError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
@@ -229,3 +229,15 @@ def test_an_objective_below_the_shortest_batch_is_infeasible():
 def test_a_rate_above_the_capacity_is_infeasible():
     with pytest.raises(InfeasibleError, match="is not below the 2958"):
         solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
+
+
+@pytest.mark.slow
+def test_the_max_wait_is_in_every_policy():
+    table = solve_table(GOOGLENET_P4, Weights(1, 1, max_wait_ms=8), [100.0, 1000.0])
+    assert {policy.max_wait_ms for policy in table.policies} == {8}
+
+
+@pytest.mark.parametrize("rates", [[], [0.0], [2.0, 1.0], [1.0, 1.0], [math.nan], [math.inf]])
+def test_rates_that_do_not_increase_are_refused(rates):
+    with pytest.raises(InvalidInputError, match="policy table: rates must"):
+        solve_table(GOOGLENET_P4, Weights(), rates)

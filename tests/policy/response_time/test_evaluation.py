@@ -278,3 +278,9 @@ def test_a_batch_of_512_under_weights_is_evaluated():
     found = evaluate(profile, solution.policy, rate)
     assert found.mean_response_ms == pytest.approx(solution.mean_response_ms, rel=0.01)
     assert found.response_percentile_ms(99) > found.response_percentile_ms(50)
+
+
+def test_the_cdf_has_the_shape_of_its_times():
+    evaluation = evaluate(GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 300.0)
+    assert evaluation.cdf(3.0).shape == ()
+    assert evaluation.cdf([[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
