@@ -1,10 +1,10 @@
 """Measure what only a GPU can show: batch times and energy, predictions, copies. Without Ray.
 
-    python -m benchmarks.gpu [--quick] [--needs] [--json]
+    python -m benchmarks.gpu [--quick] [--json]
 
-One command for a machine that has a GPU, Python 3.11 or 3.12, PyTorch, and the packages that
-``--needs`` lists. Without a GPU it runs on the CPU, and what needs one is null. It takes under
-eight minutes; with ``--quick``, two.
+One command for a machine that has a GPU and the packages of requirements.lock; Ray and Locust may
+be missing. Without a GPU it runs on the CPU, and what needs one is null. It takes under eight
+minutes; with ``--quick``, two.
 
 - ``profiles``: a convolutional network and a transformer block: time and energy (NVML) of a batch
   by its size, and how far each is from a line over the batch size, as a share of the value.
@@ -22,7 +22,6 @@ eight minutes; with ``--quick``, two.
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from urllib.request import urlopen
 
 import click
@@ -42,9 +41,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.arguments import json_option, quick_option
+from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.gpu_tier import gpu_tier
-from benchmarks.inputs import ROOT
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT
@@ -55,19 +53,9 @@ from deployments.modelstore.tensors import load_state_dict
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
 from loadtests.schedule import Step, poisson_schedule
-from sojourn.output import print_json, print_table, say
+from sojourn.output import say
 
 MB = 1_000_000
-#: What is needed besides PyTorch, numpy, safetensors and pydantic: wheels of 118 MB. llvmlite is 60
-#: of them and numba 4, which compile the model of event loop and device in tandem; scipy is 35. An
-#: image for PyTorch often has these three, and ``--has`` leaves out what it has; the rest takes 19
-#: MB.
-NEEDS = (
-    *("anyio", "cffi", "click", "cryptography", "h11", "httptools", "idna", "llvmlite"),
-    *("markdown-it-py", "mdurl", "numba", "nvidia-ml-py", "obstore", "orjson"),
-    *("prometheus_client", "psutil", "pycparser", "Pygments", "PyYAML", "rich", "scipy"),
-    *("starlette", "threadpoolctl", "uvicorn", "uvloop"),
-)
 LOADS = (0.3, 0.6, 0.9)
 PERCENTILES = (50, 95, 99)
 SLA = {"response_time_ms": 50, "percentile": 99}
@@ -150,7 +138,7 @@ def profiles(device: str, quick: bool) -> dict[str, Any]:
 def serving(device: str, objective: str) -> Iterator[None]:
     """Serve the digits under an objective."""
     config = json.dumps({"sla": SLA, "policy": OBJECTIVES[objective]})
-    command = [sys.executable, "-m", "benchmarks.peers.device_server", "digits", str(PORT), device]
+    command = [sys.executable, "-m", "benchmarks.peers.uvicorn_server", "digits", str(PORT), device]
     process = subprocess.Popen([*command, config])
     try:
         for _ in range(600):
@@ -264,11 +252,6 @@ def _host_to_gpu_fraction(name: str, path: Path) -> float:
     return min(timed(copy) for _ in range(5)) / min(timed(load) for _ in range(5))
 
 
-def canonical(requirement: str) -> str:
-    """Return the name of a pinned package as packagers compare names."""
-    return re.sub(r"[-_.]+", "-", requirement.partition("==")[0].strip().lower())
-
-
 def machine(device: str) -> dict[str, Any]:
     """Describe the machine."""
     return {
@@ -283,56 +266,15 @@ def machine(device: str) -> dict[str, Any]:
 
 @click.command()
 @quick_option("Use smaller batches and models, and shorter runs.")
-@click.option(
-    "--needs",
-    is_flag=True,
-    help="List the packages that this needs, with their versions, and exit.",
-)
-@click.option(
-    "--has",
-    type=click.File(),
-    help="With --needs: a list of what the machine has, from `pip list --format=freeze`.",
-)
 @json_option
-def main(quick: bool, needs: bool, has: TextIO | None, as_json: bool) -> None:
+def main(quick: bool, as_json: bool) -> None:
     """Measure on the GPU, or on the CPU what does not need one."""
-    if needs:
-        there = {canonical(line) for line in has or ()}
-        for pin in (ROOT / "requirements.lock").read_text().splitlines():
-            if pin.partition("==")[0] in NEEDS and canonical(pin) not in there:
-                click.echo(pin)
-        return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results: dict[str, Any] = {"quick": quick, "machine": machine(device)}
-    for title, part in (("Profiles", profiles), ("Service", service), ("Store", store)):
-        say(f"{title} on {device} …")
+    for part in (profiles, service, store):
+        say(f"{part.__name__} on {device} …")
         results[part.__name__] = part(device, quick)
-    if as_json:
-        print_json(results)
-        return
-    print_table(("machine", "value"), list(results["machine"].items()))
-    print_table(
-        ("network", "time, distance from a line", "energy, the same"),
-        [
-            (name, found["latency_line_error"], found["energy_line_error"] or "not measured")
-            for name, found in results["profiles"].items()
-        ],
-    )
-    print_table(
-        ("objective", "load", "predicted p99 ms", "measured p99 ms", "mean W"),
-        [
-            (
-                objective,
-                load,
-                found["predicted_ms"].get("99", "none"),
-                (found["measured_ms"] or {}).get("99", "none"),
-                found["mean_power_w"] or "not measured",
-            )
-            for objective in OBJECTIVES
-            for load, found in results["service"][objective].items()
-        ],
-    )
-    print_table(("bytes", "attach, ms"), list(results["store"]["attach_ms"].items()))
+    print_result(results, as_json)
 
 
 if __name__ == "__main__":

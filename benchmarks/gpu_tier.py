@@ -1,6 +1,5 @@
 """The store's tier of GPU memory, for `benchmarks.gpu`: attaching by size, memory, and kills."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,9 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import torch
 
 from benchmarks.store_models import MB, manager, publish, timed, wait_until_idle
 from deployments.modelstore.client import ask
+from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.driver import CUDA, ClientDriver
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.errors import StoreError
@@ -28,14 +26,14 @@ from deployments.modelstore.tensors import load_state_dict
 _SECOND_PROCESS = """
 import sys, time, torch
 from deployments.modelstore.device.tensors import attach_to_device
-from {module} import {cls}
-client = {cls}({arguments})
+from deployments.modelstore.device.cuda import CudaClient
+client = CudaClient(0)
 
 def checksum(state):
     # Of whole numbers, so that it is exact, and takes no memory of its own.
     return sum(int(tensor.view(torch.int32).sum()) for tensor in state.values())
 
-checksum({{"warm": torch.zeros(4, device=client.torch_device)}})
+checksum({"warm": torch.zeros(4, device=client.torch_device)})
 print("ready", flush=True)
 for line in sys.stdin:
     begin_s = time.perf_counter()
@@ -45,50 +43,17 @@ for line in sys.stdin:
 """
 
 
-@dataclass(frozen=True)
-class Device:
-    """A device that is measured.
+def used_bytes() -> int:
+    """Return how much of the GPU's memory all processes use, by NVML."""
+    import pynvml
 
-    Attributes
-    ----------
-    driver : str
-        Module of the holder's side.
-    client : str
-        Class of the client's side, in the same module.
-    arguments : str
-        Its arguments, in Python.
-    """
-
-    driver: str = CUDA
-    client: str = "CudaClient"
-    arguments: str = "0"
-
-    def make_client(self) -> ClientDriver:
-        """Return the client's side for this process."""
-        found: ClientDriver = getattr(import_module(self.driver), self.client)(
-            *json.loads(f"[{self.arguments}]")
-        )
-        return found
-
-    def script(self) -> str:
-        """Return the code of a second process."""
-        return _SECOND_PROCESS.format(module=self.driver, cls=self.client, arguments=self.arguments)
-
-    def used_bytes(self) -> int | None:
-        """Return how much of the GPU's memory all processes use, by NVML."""
-        if self.driver != CUDA:
-            return None
-        import pynvml
-
-        pynvml.nvmlInit()
-        # The first GPU that this process sees, which need not be the machine's first.
-        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-        return int(
-            pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())).used
-        )
+    pynvml.nvmlInit()
+    # The first GPU that this process sees, which need not be the machine's first.
+    uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())).used)
 
 
-def gpu_tier(sizes_mb: tuple[int, ...], device: Device | None = None) -> dict[str, Any]:
+def gpu_tier(sizes_mb: tuple[int, ...]) -> dict[str, Any]:
     """Measure the device tier, and what kills do to it.
 
     Returns
@@ -100,28 +65,27 @@ def gpu_tier(sizes_mb: tuple[int, ...], device: Device | None = None) -> dict[st
         ``private_copy_ms``, a load that does not share; ``second_process_bytes`` of the GPU that a
         second process took for the model. ``client_killed`` and ``holder_killed``.
     """
-    device = device or Device()
-    client = device.make_client()
+    client = CudaClient(0)
     found: dict[str, Any] = {"fault": None, "by_bytes": {}}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         paths = {f"g{mb}": publish(folder / "remote", f"g{mb}", 64, mb * MB) for mb in sizes_mb}
         room = str(sum(sizes_mb) * MB + 64 * len(sizes_mb) * MB)
-        options = ["--device-bytes", room, "--device-driver", device.driver]
+        options = ["--device-bytes", room, "--device-driver", CUDA]
         try:
             # Through the disk tier, the largest would be on the disk twice.
             with manager(folder, int(room), *options, disk_bytes=0):
                 for name, path in paths.items():
                     size = str(path.stat().st_size)
-                    found["by_bytes"][size] = _measure(name, device, client)
+                    found["by_bytes"][size] = _measure(name, client)
                 found["outlives_holder"] = ask("stats")["device"]["outlives_holder"]
-                found |= _kills([*paths][:2], device, client)
+                found |= _kills([*paths][:2], client)
         except StoreError as error:
             found["fault"] = str(error)
     return found
 
 
-def _measure(name: str, device: Device, client: ClientDriver) -> dict[str, Any]:
+def _measure(name: str, client: ClientDriver) -> dict[str, Any]:
     load_state_dict(name)  # into host memory
     wait_until_idle()
     before_bytes, before_s = _copied()
@@ -130,18 +94,16 @@ def _measure(name: str, device: Device, client: ClientDriver) -> dict[str, Any]:
     state, source = attach_to_device(name, client)
     kept = [state]  # so that no time of giving a model back is counted
     attach_s = min(timed(lambda: kept.append(attach_to_device(name, client)[0])) for _ in range(5))
-    with _second_process(device) as process:
-        before = device.used_bytes()
+    with _second_process() as process:
+        before = used_bytes()
         second_ms, _ = _ask(process, name)
-        after = device.used_bytes()
-    private_s = None
-    if device.driver == CUDA:
-        begin_s = time.perf_counter()
-        private = load_state_dict(name, "cuda:0", share=False)
-        torch.cuda.synchronize()
-        private_s = time.perf_counter() - begin_s
-        del private
-        torch.cuda.empty_cache()
+        after = used_bytes()
+    begin_s = time.perf_counter()
+    private = load_state_dict(name, "cuda:0", share=False)
+    torch.cuda.synchronize()
+    private_s = time.perf_counter() - begin_s
+    del private
+    torch.cuda.empty_cache()
     return {
         "source": source,
         "tensors": len(state),
@@ -149,16 +111,16 @@ def _measure(name: str, device: Device, client: ClientDriver) -> dict[str, Any]:
         "copy_gb_per_s": 1e-9 * (copied_bytes - before_bytes) / (copied_s - before_s),
         "attach_ms": 1e3 * attach_s,
         "second_process_attach_ms": second_ms,
-        "private_copy_ms": None if private_s is None else 1e3 * private_s,
-        "second_process_bytes": None if before is None or after is None else after - before,
+        "private_copy_ms": 1e3 * private_s,
+        "second_process_bytes": after - before,
     }
 
 
-def _kills(names: list[str], device: Device, client: ClientDriver) -> dict[str, Any]:
+def _kills(names: list[str], client: ClientDriver) -> dict[str, Any]:
     name = names[0]
     state, _ = attach_to_device(name, client)
     expected = _sum(state)
-    with _second_process(device) as process:
+    with _second_process() as process:
         _ask(process, name)
         begin_s = time.perf_counter()
     del state
@@ -170,7 +132,7 @@ def _kills(names: list[str], device: Device, client: ClientDriver) -> dict[str, 
     # Of handles, as CUDA IPC has them, nobody may read what is held any more.
     outlives_holder = ask("stats")["device"]["outlives_holder"]
     held_right = _sum(held) == expected if outlives_holder else None
-    with _second_process(device) as process:
+    with _second_process() as process:
         _, attached_sum = _ask(process, name)
     again, source = attach_to_device(name, client)
     for other in names[1:]:
@@ -190,9 +152,9 @@ def _kills(names: list[str], device: Device, client: ClientDriver) -> dict[str, 
 
 
 @contextmanager
-def _second_process(device: Device) -> Iterator["subprocess.Popen[str]"]:
+def _second_process() -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
-        [sys.executable, "-c", device.script()],
+        [sys.executable, "-c", _SECOND_PROCESS],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

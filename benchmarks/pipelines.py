@@ -23,9 +23,10 @@ from typing import Any
 import click
 import numpy as np
 import uvloop
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.arguments import json_option, plot_option, quick_option
+from benchmarks.arguments import json_option, plot_option, print_result, quick_option
 from deployments.pipelines.core.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
 from deployments.pipelines.planning.sizing import plan_pipeline
@@ -39,7 +40,6 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
-from sojourn.output import print_json, print_table
 
 FloatArray = NDArray[np.float64]
 Call = Callable[[Any], Awaitable[Any]]
@@ -200,7 +200,7 @@ def compare_percentiles(counts: Sequence[int], loads: Sequence[float], seconds: 
                 "load": load,
                 "predicted_ms": predicted.tolist(),
                 "measured_ms": measured.tolist(),
-                "errors": (predicted / measured - 1).tolist(),
+                "p99_error": float(predicted[-1] / measured[-1] - 1),
             }
         )
     return rows
@@ -279,62 +279,28 @@ def _oracle_cost(
 
 def draw(path: Path, rows: list[Any]) -> None:
     """Draw the predicted and the measured percentiles."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 5))
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.subplots()
     for at, percentile in enumerate(PERCENTILES):
         predicted = [row["predicted_ms"][at] for row in rows]
         measured = [row["measured_ms"][at] for row in rows]
         axes.plot(predicted, measured, "o", label=f"p{percentile:g}")
     top = 1.05 * max(row["measured_ms"][-1] for row in rows)
     axes.plot([0, top], [0, top], color="gray", linewidth=0.8)
-    axes.set_xlabel("predicted (ms)")
-    axes.set_ylabel("measured (ms)")
+    axes.set(xlabel="predicted (ms)", ylabel="measured (ms)")
     axes.legend()
-    figure.tight_layout()
     figure.savefig(path)
 
 
 def measure_hops(seconds: float) -> dict[str, Any]:
     """Return the time of a hop and the throughput."""
-    hops: dict[str, Any] = {
-        "co_located": uvloop.run(hop_us("loop", seconds)),
-        "process": uvloop.run(hop_us("process", seconds)),
+    return {
+        "hop_us": {
+            "co_located": uvloop.run(hop_us("loop", seconds)),
+            "process": uvloop.run(hop_us("process", seconds)),
+        },
+        "throughput_per_s": uvloop.run(throughput_per_s(seconds)),
     }
-    rates: dict[str, Any] = {"sojourn": uvloop.run(throughput_per_s(seconds))}
-    return {"hop_us": hops, "throughput_per_s": rates}
-
-
-def print_hops(result: dict[str, Any]) -> None:
-    """Print the hops and the throughput."""
-    for key, headings in (
-        ("hop_us", ("hop", "µs")),
-        ("throughput_per_s", ("throughput", "requests/s")),
-    ):
-        rows = [(name, value) for name, value in result[key].items() if value is not None]
-        print_table(headings, rows)
-
-
-def print_percentiles(rows: list[Any]) -> None:
-    """Print what was predicted and measured."""
-    print_table(
-        ("stages", "load", *(f"p{p:g} predicted / measured (ms)" for p in PERCENTILES), "p99 off"),
-        [
-            (
-                row["stages"],
-                row["load"],
-                *(
-                    f"{a:.1f} / {b:.1f}"
-                    for a, b in zip(row["predicted_ms"], row["measured_ms"], strict=True)
-                ),
-                f"{row['errors'][-1]:+.1%}",
-            )
-            for row in rows
-        ],
-    )
 
 
 @click.command()
@@ -354,35 +320,18 @@ def main(quick: bool, only: str | None, as_json: bool, plot_file: Path | None) -
     result: dict[str, Any] = {}
     if "hops" in parts:
         result |= measure_hops(1.0 if quick else 8.0)
-        if not as_json:
-            print_hops(result)
     if "predicted" in parts:
         counts, loads = ((3,), (0.6,)) if quick else ((2, 3, 5), (0.3, 0.6, 0.9))
         rows = compare_percentiles(counts, loads, 8.0 if quick else 27.0)
         result |= {
-            "predicted_percentiles_ms": _by_case(rows, "predicted_ms"),
-            "measured_percentiles_ms": _by_case(rows, "measured_ms"),
-            "worst_p99_error": max(abs(row["errors"][-1]) for row in rows),
+            "percentiles": rows,
+            "worst_p99_error": max(abs(row["p99_error"]) for row in rows),
         }
         if plot_file is not None:
             draw(plot_file, rows)
-        if not as_json:
-            print_percentiles(rows)
     if "sizing" in parts:
-        sizing = compare_sizing(5 if quick else 40, 20_000)
-        result |= sizing
-        if not as_json:
-            print_table(("sizing", "value"), [*sizing.items()])
-    if as_json:
-        print_json(result)
-
-
-def _by_case(rows: list[Any], key: str) -> dict[str, dict[str, float]]:
-    names = [f"{percentile:g}" for percentile in PERCENTILES]
-    return {
-        f"{row['stages']} stages at {row['load']}": dict(zip(names, row[key], strict=True))
-        for row in rows
-    }
+        result |= compare_sizing(5 if quick else 40, 20_000)
+    print_result(result, as_json)
 
 
 if __name__ == "__main__":

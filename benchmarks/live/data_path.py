@@ -115,8 +115,7 @@ class Results:
                     name: spread(map(best_rate_per_s, rounds)) for name, rounds in self.mlp.items()
                 }
             },
-            "wrong_answers": sum(run.wrong for runs in self.closed.values() for run in runs)
-            + sum(probe.wrong for probes in searches for probe in probes),
+            "wrong_answers": sum(probe.wrong for probes in searches for probe in probes),
             "possible_per_s": self.possible_per_s,
             "unavailable": self.unavailable,
             "throughput": [
@@ -128,7 +127,6 @@ class Results:
                     "p50_ms": median(run.p50_ms for run in runs),
                     "p99_ms": median(run.p99_ms for run in runs),
                     "failed": sum(run.failed for run in runs),
-                    "checked": sum(run.checked for run in runs),
                 }
                 for (name, model, connections), runs in self.closed.items()
             ],

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from autoscaler.sizing.rand import response_time_cdf, theorem_error_bound, waiting_time_percentile
-from benchmarks.arguments import json_option, plot_option, quick_option
-from sojourn.output import print_json, print_table
+from benchmarks.arguments import json_option, plot_option, print_result, quick_option
 
 EXECUTION_MS = 10.0
 ONE_WAY_MS = 0.25
@@ -63,19 +62,7 @@ def response_times_ms(
 ) -> NDArray[np.float64]:
     """Simulate the protocol and return the response times, without the first tenth (warm-up).
 
-    Parameters
-    ----------
-    seed, replicas : int
-    arrivals_per_ms : float
-        Rate of the Poisson arrivals.
-    execution_ms, request_ms, reply_ms, retry_ms : float
-        The times S, d₁, d₂ and Δ.
-    requests : int
-
-    Returns
-    -------
-    ndarray of float, shape (requests - requests // 10,)
-        Response times in ms.
+    The times `execution_ms`, `request_ms`, `reply_ms` and `retry_ms` are S, d₁, d₂ and Δ.
     """
     np.random.seed(seed)
     free_ms = np.zeros(replicas)
@@ -170,26 +157,7 @@ def main(quick: bool, plot_file: Path | None, as_json: bool) -> None:
     rows = [compare(*case, requests) for case in track(cases, disable=as_json, transient=True)]
     if plot_file is not None:
         plot(rows, plot_file)
-    if as_json:
-        print_json({"rows": [asdict(row) for row in rows]})
-        return
-    print_table(
-        ("replicas", "load", "Δ ms", "p99 ms", "Theorem 1", "hopeful", "pessimistic", "bound"),
-        [
-            (
-                row.replicas,
-                row.traffic_intensity,
-                row.retry_delay_ms,
-                f"{row.simulated_p99_ms:.1f}",
-                f"{row.theorem_p99_ms:.1f}",
-                f"{100 * row.hopeful:.2f}%",
-                f"{100 * row.pessimistic:.2f}%",
-                f"{100 * row.bound:.2f}%",
-            )
-            for row in rows
-        ],
-        title=f"executions of {EXECUTION_MS:g} ms, {requests:,} requests each",
-    )
+    print_result({"rows": [asdict(row) for row in rows]}, as_json)
 
 
 if __name__ == "__main__":

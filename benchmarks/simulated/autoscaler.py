@@ -1,20 +1,20 @@
-"""Tune autoscalers on one day of a trace and judge them on others: minutes held, and their cost.
+"""Tune autoscalers on one day of a trace and judge them on another: minutes held, and their cost.
 
-    python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--seeds N]
-        [--judges N] [--only WORD] [--jobs N] [--out FILE] [--page FILE] [--plots DIR]
+    python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--only WORD]
+        [--jobs N] [--plot FILE]
 
 Each family of `autoscaler.simulator.autoscalers.registry`, Sojourn included, is tuned over its own
-grid on one
-part of each trace. The cheapest setting that holds 99% of the minutes, and its neighbors on the
-frontier, are judged on parts that nobody was tuned on. Start times are lognormal, a fiftieth of the
-starts fail, and nobody but the oracle knows either. Traces are superposed (their rate smoothed,
-Poisson arrivals) at start times of 60, 10 and 300 s, and as they are at 60 s.
-docs/autoscalers_compared.md explains the columns.
+grid on one part of each trace. The cheapest setting that holds 99% of the minutes, and its
+neighbors on the frontier, are judged on a part that nobody was tuned on. Start times are lognormal
+with medians of 60, 10 and 300 s, a fiftieth of the starts fail, and nobody but the oracle knows
+either. Traces are superposed: their rate smoothed, Poisson arrivals.
 
-DIR holds the traces that `TRACE_SOURCES` names. Missing ones are left out; without any, a synthetic
-load is run. Every run is a line of JSON in FILE and is not repeated, so a long run can be stopped
-and resumed. After a change of the code, use a new file. The page is written after every case, and
-names those that are missing.
+DIR holds these traces, gzipped CSV with the header second,requests; missing ones are left out:
+
+- twitter_2021_08_days1-2.csv.gz, nasa_1995_day5.csv.gz, nasa_1995_days12-18.csv.gz, from
+  github.com/reconfigurable-ml-pipeline/web-service-datasets
+- azure_llm_2023_code.csv.gz and azure_llm_2023_conv.csv.gz (in configs/traces), counted by second
+  from github.com/Azure/AzurePublicDataset (CC-BY-4.0)
 """
 
 import time
@@ -22,48 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from autoscaler.simulator.arena import Score
-from autoscaler.simulator.reporting.tournament import line
-from autoscaler.simulator.tuning import Tournament, Tuner
-from benchmarks.arguments import json_option, quick_option
-from benchmarks.inputs import GOOGLENET_P4
-from benchmarks.simulated.arena import cases, page
-from benchmarks.simulated.arena.records import Records
-from sojourn.output import print_json, print_table, say
+from autoscaler.simulator.tuning import GOAL, Tournament, Tuner, frontier
+from benchmarks.arguments import json_option, plot_option, print_result, quick_option
+from benchmarks.inputs import AZURE_CONVERSATION_TRACE
+from benchmarks.simulated.traces import TRACES
+from sojourn.output import say
 
-TRACE_SOURCES = """traces: gzipped CSV with the header second,requests
-  twitter_2021_08_days1-2.csv.gz  github.com/reconfigurable-ml-pipeline/web-service-datasets
-  twitter_2021_08_days3-9.csv.gz  same source
-  nasa_1995_day5.csv.gz           same source; the original is in the Internet Traffic Archive
-  nasa_1995_days12-18.csv.gz      same source
-  azure_llm_2023_code.csv.gz      github.com/Azure/AzurePublicDataset (CC-BY-4.0), counted by second
-  azure_llm_2023_conv.csv.gz      same source; included in configs/traces"""
-
-
-def _present(trace: cases.Trace, folder: Path | None) -> bool:
-    files = {part.file for part in (trace.tune_on, *trace.judge_on)}
-    return folder is not None and all((folder / file).exists() for file in files)
-
-
-def _cases(
-    quick: bool, folder: Path | None, seeds: int, judges: int, only: str
-) -> list[cases.Case]:
-    traces = [trace for trace in cases.TRACES if _present(trace, folder)]
-    if not traces:
-        say(f"no trace found; running a synthetic load instead of these\n{TRACE_SOURCES}")
-        traces = [cases.SYNTHETIC]
-    if quick:
-        traces = [trace.quick() for trace in traces]
-    starts_s = (cases.RAW_START_TIME_S,) if quick else cases.START_TIMES_S
-    kinds = [(True, start_s) for start_s in starts_s] + [(False, cases.RAW_START_TIME_S)]
-    found = [
-        cases.Case(cases.Trace(t.name, t.tune_on, t.judge_on[:judges], t.peak), kind, start_s, seed)
-        for seed in range(seeds)
-        for kind, start_s in kinds
-        for t in traces
-    ]
-    return [case for case in found if only in case.name]
+START_TIMES_S = (60, 10, 300)
+_MARKERS = "osD^vP*X<>"
+_COST_TICKS = (0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 10, 20)
+_MISSED_TICKS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 
 
 @click.command()
@@ -72,120 +44,89 @@ def _cases(
     "--traces",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the traces; without it, the script prints where to get them.",
-)
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True)
-@click.option(
-    "--judges",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Days to judge on; there are at most two of each trace.",
+    default=AZURE_CONVERSATION_TRACE.parent,
+    help="Folder of the traces.  [default: configs/traces]",
 )
 @click.option("--only", default="", help="Only cases whose name contains this, such as `60 s`.")
 @click.option(
     "--jobs", "workers", type=click.IntRange(1), default=1, show_default=True, help="Processes."
 )
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File that keeps all runs."
-)
-@click.option(
-    "--page",
-    "page_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Page whose results are replaced, as docs/autoscalers_compared.md.",
-)
-@click.option(
-    "--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for the plots."
-)
+@plot_option
 @json_option
 def main(
-    quick: bool,
-    folder: Path | None,
-    seeds: int,
-    judges: int,
-    only: str,
-    workers: int,
-    out: Path | None,
-    page_file: Path | None,
-    plots: Path | None,
-    as_json: bool,
+    quick: bool, folder: Path, only: str, workers: int, plot_file: Path | None, as_json: bool
 ) -> None:
-    """Tune autoscalers on one day of a trace and judge them on others."""
-    profile, objective = cases.service(GOOGLENET_P4)
-    records = Records(out)
-    results: list[page.Result] = []
-    drawn: dict[str, Path] = {}
+    """Tune autoscalers on one day of a trace and judge them on another; plot the first case."""
+    rows: list[dict[str, Any]] = []
     begin_s = time.perf_counter()
-    wanted = _cases(quick, folder, seeds, judges, only)
-    for number, case in enumerate(wanted, start=1):
-        loads = case.loads(profile, objective, folder)
-        tournament = Tuner(loads[0], loads[1:], workers=workers, store=records).run(_tell())
-        results.append((case, tournament))
-        say(f"{number}/{len(wanted)}  {case.name}: {time.perf_counter() - begin_s:.0f} s")
-        if not as_json:
-            _print(tournament)
-        if plots and case.seed == 0 and case.start_time_s == cases.RAW_START_TIME_S:
-            drawn[case.name] = page.draw(case, tournament, plots)
-        if page_file:
-            page.insert(page_file, page.tables(results, drawn, wanted[number:]))
-    if as_json:
-        print_json({"cases": [_content(case, tournament) for case, tournament in results]})
-
-
-def _tell() -> Any:
-    """Return a callback that says how far a tournament is, in steps of a tenth."""
-    said = -1
-
-    def tell(label: str, done: float) -> None:
-        nonlocal said
-        if int(10 * done) > said:
-            said = int(10 * done)
-            say(f"  {done:.0%}  {label}")
-
-    return tell
-
-
-def _print(tournament: Tournament) -> None:
-    for judge, name in enumerate(tournament.judge_on):
-        lines = [line(t.family, t.chosen_on(judge)) for t in tournament.families]
-        print_table(
-            ("", "minutes held", "over oracle", "over bound", "energy", "scalings/h"),
-            [(r.label, r.held, r.over_oracle, r.over_bound, r.energy, r.scalings) for r in lines],
-            title=f"{name}; bound {tournament.bounds_over_oracle[judge]:.3f}",
-        )
-        for score in tournament.beyond(judge):
-            found = line("", score)
-            print(f"beyond Sojourn: {found.label}, {found.held} at {found.over_oracle}")
-
-
-def _content(case: cases.Case, tournament: Tournament) -> dict[str, Any]:
-    return {
-        "case": case.name,
-        "seed": case.seed,
-        "judged": {
-            name: {
-                tuned.family: {
-                    "chosen": tuned.chosen.name,
-                    "scores": [_score(score) for score in tuned.judged[judge]],
-                }
+    for start_time_s in START_TIMES_S[: 1 if quick else None]:
+        for trace in TRACES:
+            if not trace.is_in(folder) or only not in f"{trace.name}, {start_time_s} s":
+                continue
+            tune_on, judge_on = trace.loads(start_time_s, folder, 4 if quick else 24)
+            tournament = Tuner(tune_on, [judge_on], workers=workers).run()
+            say(f"{judge_on.name}: {time.perf_counter() - begin_s:.0f} s")
+            if plot_file is not None and not rows:
+                draw(plot_file, tournament)
+            rows += [
+                row_of(judge_on.name, family, score)
                 for tuned in tournament.families
-            }
-            for judge, name in enumerate(tournament.judge_on)
-        },
-        "bounds_over_oracle": tournament.bounds_over_oracle,
-    }
+                for family, score in (
+                    (tuned.family, tuned.chosen_on(0)),
+                    (f"{tuned.family}, as published", tuned.published_on(0)),
+                )
+            ]
+    if not rows:
+        raise click.UsageError(f"{folder}: no trace of such a case found; see the docstring")
+    print_result({"judged": rows}, as_json)
 
 
-def _score(score: Score) -> dict[str, Any]:
+def row_of(load: str, family: str, score: Score) -> dict[str, Any]:
+    """Return a row of the table."""
     return {
-        "name": score.outcome.name,
+        "load": load,
+        "family": family,
+        "setting": score.outcome.label,
         "held": score.held,
-        "interval": score.interval,
+        "held_95_percent_interval": score.interval,
         "over_oracle": score.over_oracle,
         "over_bound": score.over_bound,
         "energy_over_oracle": score.energy_over_oracle,
+        "scalings_per_hour": score.outcome.scalings_per_hour,
     }
+
+
+def draw(path: Path, tournament: Tournament) -> None:
+    """Draw the minutes that each family missed over its cost; rings mark the settings chosen."""
+    figure = Figure(figsize=(9, 5), layout="constrained", dpi=110)
+    axes = figure.subplots()
+    scores = [score for tuned in tournament.families for score in tuned.judged[0]]
+    least = min((1 - score.held for score in scores if score.held < 1), default=0.01) / 2
+
+    def point(score: Score) -> tuple[float, float]:
+        return score.over_oracle, max(1 - score.held, least)
+
+    for number, tuned in enumerate(tournament.families):
+        color, marker = f"C{number % 10}", _MARKERS[number % len(_MARKERS)]
+        curve = [point(score) for score in frontier(tuned.judged[0])]
+        width = 2.4 if tuned.family == "sojourn" else 1.1
+        axes.plot(*zip(*curve, strict=True), marker, ls="-", color=color, lw=width, ms=4)
+        chosen = point(tuned.chosen_on(0))
+        axes.plot(*chosen, marker, color=color, ms=9, mfc="none", label=tuned.family)
+    axes.axhline(1 - GOAL, color="#777777", lw=0.9, ls=":")
+    axes.axvline(tournament.bounds_over_oracle[0], color="#777777", lw=1.1, label="bound")
+    axes.set(xscale="log", yscale="log", ylim=(1.1, least / 1.3))
+    axes.set_xticks(_COST_TICKS, [f"{tick:g}" for tick in _COST_TICKS])
+    high = 1.1 * max(score.over_oracle for score in scores)
+    axes.set_xlim(0.95 * tournament.bounds_over_oracle[0], high)
+    shares = [share for share in _MISSED_TICKS if share > 1.5 * least]
+    axes.set_yticks([*shares, least], [*(f"{100 * share:g}%" for share in shares), "none"])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.set(xlabel="replica-hours, times the oracle's", ylabel="minutes missed")
+    axes.set_title(tournament.judge_on[0])
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,9 @@ from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.scaling import ScalingPolicy
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import EngineName, simulate
-from benchmarks.arguments import json_option, quick_option
+from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.inputs import GOOGLENET_P4
 from policy.objective import ServiceLevelObjective
-from sojourn.output import print_json, print_table
 
 LOAD = 0.7
 REPEATS = 3
@@ -89,12 +88,9 @@ def main(quick: bool, as_json: bool) -> None:
         name: 1e3 * QUIET_RATE_PER_S / requests_per_s(quiet, autoscaled, "compiled")
         for name, autoscaled in (("fixed", False), ("autoscaled", True))
     }
-    if as_json:
-        print_json({"requests_per_s": speeds, "second_ms": second_ms, "first_run_s": first_s})
-        return
-    print_table(["engine", "requests/s"], [(name, f"{v:,.0f}") for name, v in speeds.items()])
-    print_table(["a nearly idle second of 12 replicas", "ms"], list(second_ms.items()))
-    click.echo(f"first run, compiling or reading the cache: {first_s:.2f} s")
+    print_result(
+        {"requests_per_s": speeds, "second_ms": second_ms, "first_run_s": first_s}, as_json
+    )
 
 
 if __name__ == "__main__":

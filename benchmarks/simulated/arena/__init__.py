@@ -1,1 +1,0 @@
-"""The parts of `benchmarks.simulated.autoscaler`: its cases, its runs, its report."""
