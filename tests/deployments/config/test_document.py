@@ -204,8 +204,10 @@ def test_the_line_is_that_of_the_wrong_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
+        ("num_cpus", True, "valid number, not True"),
         ("num_cpus", math.nan, "finite number, not nan"),
         ("num_gpus", -1, "greater than or equal to 0, not -1"),
+        ("port", True, "valid integer, not True"),
         ("port", 70000, "less than or equal to 65535, not 70000"),
         ("host", "foo bar", "must be an address or a host's name, not 'foo bar'"),
         ("name", "", "at least 1 character, not ''"),
