@@ -34,6 +34,7 @@ def test_a_profile_keeps_its_event_loop_and_cpus_in_its_file():
     [
         ({"request_ms": 1.0}, "keys request_ms, batch_ms, shares_cpu"),
         ([1.0, 2.0], "must be an object"),
+        ({"request_ms": 1, "batch_ms": 0, "shares_cpu": True, "x": 1}, "keys request_ms"),
         ({"request_ms": -1.0, "batch_ms": 0.0, "shares_cpu": True}, "at least 0, not -1"),
         ({"request_ms": "1", "batch_ms": 0.0, "shares_cpu": True}, "must be a number, not '1'"),
         ({"request_ms": 1.0, "batch_ms": 0.0, "shares_cpu": 1}, "must be true or false, not 1"),

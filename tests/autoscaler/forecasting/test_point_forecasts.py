@@ -65,3 +65,8 @@ def test_peaks_are_maxima_of_the_required_rate():
     rates = np.zeros(1000)
     last = [point.values(rates, required, 6)[-1] for point in PEAKS]
     assert last == [5.0, 11.0, 29.0, 89.0, 179.0]
+
+
+def test_last_value_is_the_mean_of_a_minute():
+    rates = np.array([100.0] * 50 + [10.0, 30.0] * 3)
+    assert LAST.values(rates, rates, 6)[-1] == pytest.approx(20)

@@ -61,3 +61,8 @@ def test_without_a_limit_of_retries_more_than_the_capacity_is_an_overload():
     assert fleet(4.4, unlimited).is_overloaded
     assert not fleet(3.9, unlimited).is_overloaded
     assert not fleet(4.4).is_overloaded
+
+
+def test_a_profile_without_energy_has_no_power():
+    profile = Profile("m", "d", PROFILE.latency_ms)
+    assert FleetResponse(profile, GREEDY, DELAYS, 96, 1000.0, 2).mean_power_w is None
