@@ -445,3 +445,10 @@ def test_unusable_state_is_refused_and_changes_nothing(state):
     with pytest.raises(InvalidInputError, match=r"^state"):
         fleet.autoscaler.load_state(state)
     assert fleet.autoscaler.state_dict() == before
+
+
+def test_a_risk_that_is_set_stays():
+    fleet = Fleet(4, settings=replace(SETTINGS, risk=0.05), seed=5)
+    decision = fleet.run(90, 2 * PER_REPLICA)
+    assert decision.risk == 0.05
+    assert "at a risk of 0.05," in decision.reason
