@@ -124,7 +124,7 @@ def run(
     settings : Settings
         All other settings; the files are in a temporary folder.
     prepare_cases : callable
-        Writes the requests to the path that it is given.
+        Writes the requests to a path.
     token : str, optional
         Sent with every request.
 

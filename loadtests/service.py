@@ -120,7 +120,7 @@ def recorded_outputs(
     Raises
     ------
     InvalidInputError
-        The service refuses the request or cannot be reached; the message has its own.
+        The service refuses the request (the message includes its own) or cannot be reached.
     """
     request = urllib.request.Request(
         f"{url}/v2/models/{quote(model, safe='')}/infer", case.body, dict(case.headers)

@@ -29,7 +29,7 @@ class FleetView:
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
     refused : float
-        Requests given up in the last second, because every try was refused.
+        Requests given up in the last second, because every attempt was refused.
     ongoing : float
         Mean number of requests in the replicas over the last second, waiting or on a device; while
         no replica serves, of the requests held for one.

@@ -105,7 +105,7 @@ class AccessControl:
         authorization : bytes or None
             The value of its Authorization header.
         scope : str or None
-            What its path needs (`scope_of`).
+            Scope of its path (`scope_of`).
         now_s : float
             The time, on any steady clock.
 

@@ -184,7 +184,7 @@ class ModelRepository:
         NotFoundError
             The deployment has no such model.
         SojournError
-            It cannot be loaded. The version that serves goes on.
+            It cannot be loaded. The active version stays.
         """
         self.config(config.name)
         serving = self._serving.get(config.name)

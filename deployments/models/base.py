@@ -216,7 +216,7 @@ class Model(ABC):
     def load(self, device: str) -> None:
         """Load the model on `device`, which is ``cpu`` or ``cuda``.
 
-        A model that names a second parameter `weights` is given
+        A model with a second parameter `weights` receives
         `deployments.models.weights.WeightsLoader`, which reads a safetensors file or attaches to
         weights that all replicas of this machine share::
 
@@ -266,7 +266,7 @@ class Model(ABC):
     def unload(self) -> None:
         """Release what `load` created; called once, when another version has taken over.
 
-        By default, all attributes are dropped. So weights are given back even where objects refer
+        By default, all attributes are dropped. So weights are released even if objects refer
         to each other, without waiting for the garbage collector.
         """
         vars(self).clear()
@@ -284,7 +284,7 @@ class Model(ABC):
 
         By default, all values are zero or empty `bytes`, and dimensions of -1 have the length
         `TensorSpec.example_dim`. Override this method if the time of a batch depends on the content
-        of its rows; a model that is given `TensorSpec.lengths` must return them, too.
+        of its rows; a model with `TensorSpec.lengths` must return them, too.
 
         Returns
         -------

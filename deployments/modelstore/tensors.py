@@ -85,7 +85,7 @@ def load_state_dict(
     socket_path : Path, optional
         The manager's socket; by default that of this user.
     share : bool
-        False for a private copy on a GPU, as for training: what is shared there must not be
+        False for a private copy on a GPU, as for training: shared memory there must not be
         written to. It is mapped for reading only, and a write fails on the GPU, after which the
         process can use that GPU no more. On the CPU a write copies the page.
 

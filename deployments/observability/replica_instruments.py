@@ -125,7 +125,7 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     ),
     _rows(
         "answered",
-        "Rows that the SLA judges: answered, or given up because it was too late.",
+        "Rows that count for the SLA: answered, or cancelled because they were too late.",
         lambda s: s.observer.answered_rows,
     ),
     _rows("late", "Those among them that were too late.", lambda s: s.observer.late_rows),

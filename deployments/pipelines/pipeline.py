@@ -41,7 +41,7 @@ class Pipeline:
     steps : sequence of steps
         See `deployments.pipelines.core.steps`.
     sla : ServiceLevelObjective, optional
-        Every request that cannot be answered within its response time is refused, or given up.
+        Requests that cannot be answered within its response time are refused or cancelled.
     max_pending : int
         The most requests in the pipeline; more are refused.
     replicas : mapping of str to ReplicaAccess, optional

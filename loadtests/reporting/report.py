@@ -140,7 +140,7 @@ def per_window(
     Returns
     -------
     window_s : float
-        A few late requests are expected in a window, if just so many are late as the SLA allows;
+        A window expects a few late requests if as many are late as the SLA allows;
         but there are `WINDOWS` windows at least.
     rows : list of dict
         One per window: `start_s`, `p50_ms`, and `sla_percentile_ms`; None without a right answer.

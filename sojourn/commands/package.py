@@ -79,7 +79,7 @@ def command(
     local = [service for service in services if of_each[service.application]]
     if not local:
         raise InvalidInputError(
-            f"{config}: no model of it is in this folder; what is installed needs no package"
+            f"{config}: none of its models is in this folder; installed models need no package"
         )
     files = sorted({*(path for found in of_each.values() for path in found), *included})
     package = _write_package(files, config.stem, out)

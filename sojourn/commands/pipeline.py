@@ -255,7 +255,7 @@ def simulate(
     )
     click.echo(
         f"{run.offered} requests: {run.service_level:.3%} in time, {run.refused} refused, "
-        f"{run.late} given up late"
+        f"{run.late} cancelled late"
     )
     if answered:
         click.echo(f"p{sla.percentile:g} of the answered {result['percentile_ms']:.4g} ms")

@@ -47,7 +47,7 @@ def save_report(
     figure = Figure(figsize=(15, 4.8), layout="constrained", dpi=110)
     figure.suptitle(
         f"{profile.model} on {profile.device}: {arrival_rate_per_s:.4g} requests/s, "
-        f"{arrival_rate_per_s / profile.capacity_per_s:.0%} of what it can serve"
+        f"{arrival_rate_per_s / profile.capacity_per_s:.0%} of its capacity"
     )
     left, middle, right = figure.subplots(1, 3)
     draw_policy(left, policy)
@@ -180,7 +180,7 @@ def draw_trade_off(
             xytext=(3, 0), textcoords="offset points", color=RED,
         )  # fmt: skip
     axes.set(
-        title="What it costs to be fast",
+        title="Energy cost of fast responses",
         xlabel=f"response time of the {percentile:g}th percentile (ms)",
         ylabel="busy share of time (%)" if profile.energy_mj is None else "mean power (W)",
         xlim=(0, 1.05 * reach_ms),

@@ -24,7 +24,7 @@ from sojourn.output import json_option, print_json
     multiple=True,
     default=("inference",),
     show_default=True,
-    help="What it allows; may be given twice.",
+    help="Its scope; may be repeated.",
 )
 @click.option("--requests-per-s", type=float, help="Limit of its requests.  [default: none]")
 @click.option("--burst", type=float, help="Requests at once.  [default: the requests of a second]")

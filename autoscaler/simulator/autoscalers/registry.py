@@ -81,7 +81,7 @@ class AutoscalerEntry:
     name, label : str
         Its name on the command line and in JSON, and in tables.
     rule : str
-        How it decides, in one line.
+        Its decision rule, in one line.
     build : callable
         ``build(problem, value, **settings)`` builds one for a problem and a value of the knob; None
         where the published value depends on the problem. Further settings have their published
@@ -144,7 +144,7 @@ class Choice:
 
     @property
     def rule(self) -> str:
-        """How it decides, in one line."""
+        """Its decision rule, in one line."""
         knob = () if self.value is None else ((self.entry.knob, self.value),)
         return "; ".join([self.entry.rule, *_in_words((*knob, *self.settings))])
 

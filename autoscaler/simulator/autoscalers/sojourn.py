@@ -44,7 +44,7 @@ class SojournAutoscaler:
     Raises
     ------
     InvalidInputError
-        Both standbys and a history are given.
+        Standbys and a history are combined.
     """
 
     def __init__(

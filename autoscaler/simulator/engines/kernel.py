@@ -1,7 +1,7 @@
 """The inner loop of the compiled engine: attempts in time order, replicas caught up when touched.
 
 Replicas affect each other only through the balancer. A replica's own events therefore need no
-processing until a try looks at it or the second ends; then `catch_up` replays them to that time.
+processing until an attempt touches it or the second ends; then `catch_up` replays them up to then.
 The result is exact and needs no event queue. Attempts come from two sources that are each sorted by
 time: requests as clients send them, and retries.
 

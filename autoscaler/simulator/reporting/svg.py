@@ -55,7 +55,7 @@ def to_svg(draw: Callable[[Figure], None], height_in: float, name: str) -> str:
     Parameters
     ----------
     draw : callable
-        Draws on the figure that it is given.
+        Draws on a figure.
     height_in : float
         Height in inches; the width is `WIDTH_IN`.
     name : str

@@ -21,7 +21,7 @@ class IdleBlob:
     uses : int
         Opens that used it since it entered the tier.
     reload_s_per_byte : float
-        Measured cost of bringing it back from the nearest tier that has it, in s per byte.
+        Measured cost of reloading it from the nearest tier, in s per byte.
     """
 
     size_bytes: int

@@ -17,7 +17,7 @@ from deployments.modelstore.names import Blob, ModelName, Origin
 logger = logging.getLogger(__name__)
 
 Event = Callable[[], Sequence[Action]]
-"""What happened, for the loop's thread to run. It returns what is to be done next."""
+"""An event for the loop's thread to run; it returns the next actions."""
 
 #: Clients may request any number of unknown names.
 RESOLVES_AT_ONCE = 8
@@ -42,7 +42,7 @@ class Background:
     report : callable
         Called with each event, from any thread.
     stopped : Event
-        Set when the work is to end; `copier` looks at it, too.
+        Set to end the work; `copier` checks it, too.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class Connections:
     listener : socket
         Not blocking; this object closes it.
     selector : BaseSelector
-        The caller waits on it, and passes what is ready to `accept` or `serve`.
+        The caller waits on it, and passes ready sockets to `accept` or `serve`.
     on_message : callable
         Called with a client and its message. An error that it raises is the answer.
     on_gone : callable

@@ -72,7 +72,7 @@ class Copier:
         order : Copy
         origins : sequence of Origin
             Where the remote may have the blob. Locations without it, because a model was
-            retired or replaced, are passed by.
+            retired or replaced, are skipped.
         progress : callable
             Called every tenth of a second with the bytes done so far.
 

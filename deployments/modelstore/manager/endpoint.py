@@ -26,7 +26,7 @@ def own_folder(folder: Path, *, enterable: bool = False) -> None:
     ----------
     folder : Path
     enterable : bool
-        Whether other users may reach what is in it, without listing it.
+        Whether other users may open its files, without listing them.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def lock(path: Path) -> int:
     Raises
     ------
     StoreError
-        Another process has it, or its file cannot be opened.
+        Another process holds the lock, or its file cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

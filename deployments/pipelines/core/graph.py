@@ -108,7 +108,7 @@ def compile_steps(steps: Sequence[Step]) -> Graph:
     for number, stage in enumerate(graph.stages):
         if numbers.setdefault(stage.name, number) != number:
             raise InvalidInputError(
-                f"pipeline: two stages are called {stage.name!r}; give each a name of its own"
+                f"pipeline: two stages are called {stage.name!r}; give each a unique name"
             )
     graph.entry = _compile(graph, numbers, steps, END)
     return graph

@@ -57,7 +57,7 @@ class PipelineCore:
         Requests in the pipeline, by number.
     offered, admitted, refused, completed, failed, late, cancelled : int
         Requests: all that came; those admitted; those refused; those answered with a result; those
-        that failed in a stage; those given up because of their deadline; those that their client
+        that failed in a stage; those cancelled at their deadline; those that their client
         gave up.
     response_times : deque of (float, float)
         When the latest requests were completed, in s, and their response times, in ms.

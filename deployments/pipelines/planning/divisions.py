@@ -52,7 +52,7 @@ def cheapest_division(
     costs : sequence of float
         Of one worker of each stage, above 0.
     max_divisions : int
-        After so many divisions the search ends with one that is nearly the cheapest.
+        After this many divisions the search ends with one that is nearly the cheapest.
 
     Raises
     ------

@@ -51,7 +51,7 @@ class PipelineRun:
     Attributes
     ----------
     offered, refused, late : int
-        Requests: all; those refused at the front; those given up because of their deadline.
+        All requests; refused requests; requests cancelled at their deadline.
     response_ms : ndarray of float, shape (answered,)
         Response times of the requests that were answered.
     in_time : int

@@ -111,7 +111,7 @@ def plan_pipeline(
     requests : int
         Simulated for each division.
     max_divisions : int
-        After so many divisions the cheapest so far is taken.
+        After this many divisions the cheapest so far is taken.
 
     Raises
     ------

@@ -55,9 +55,9 @@ class PipelineConfig(StrictModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     #: Label of the version, which every answer carries.
     version: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]+$")
-    #: What an item of the pipeline is made of.
+    #: Tensors of an item.
     inputs: list[TensorConfig] = Field(min_length=1)
-    #: What its result is made of.
+    #: Tensors of its result.
     outputs: list[TensorConfig] = Field(min_length=1)
     #: The steps that each item passes, in order.
     steps: list[StepConfig]
@@ -165,7 +165,7 @@ class PipelineUserConfig(StrictModel):
 
     #: The SLA of the pipeline as a whole.
     sla: SLAConfig = SLAConfig()
-    #: What it accepts.
+    #: Limits of accepted requests.
     limits: PipelineLimitsConfig = PipelineLimitsConfig()
     #: Who may use the pipeline.
     access: AccessConfig = AccessConfig()
@@ -191,7 +191,7 @@ def parse_args(args: Any, *place: str | int) -> PipelineConfig:
     Raises
     ------
     ConfigError
-        The first error, in one line: where it is, and what is allowed.
+        The first error, in one line: its place and the allowed values.
     """
     if not isinstance(args, Mapping) or set(args) != {"pipeline"}:
         raise fault((*place, "args"), "must have the key pipeline, and no other")
@@ -204,7 +204,7 @@ def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> P
     Raises
     ------
     ConfigError
-        The first error, in one line: where it is, and what is allowed.
+        The first error, in one line: its place and the allowed values.
     """
     return validate(PipelineUserConfig, content or {}, *place, "user_config")
 
@@ -215,7 +215,7 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
     Raises
     ------
     InvalidInputError
-        The first error, in one line: the file, the line, the key, and what is allowed.
+        The first error, in one line: the file, the line, the key, and the allowed values.
     """
     file = YamlFile(path)
     with file.located():

@@ -94,7 +94,7 @@ PIPELINE_INSTRUMENTS = (
     PipelineInstrument(
         "sojourn_pipeline_requests_total",
         "counter",
-        "Requests by what became of them.",
+        "Requests by outcome.",
         ("pipeline", "outcome"),
         read=lambda core: [((outcome,), float(getattr(core, outcome))) for outcome in _OUTCOMES],
     ),

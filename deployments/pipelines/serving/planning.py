@@ -38,7 +38,7 @@ class PipelinePlanning:
     ----------
     config : PipelineConfig
     stages : callable
-        Returns the stages with the profiles that are believed.
+        Returns the stages with their current profiles.
     """
 
     def __init__(self, config: PipelineConfig, stages: Callable[[], Sequence[Stage]]) -> None:

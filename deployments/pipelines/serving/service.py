@@ -107,7 +107,7 @@ class PipelineService(Service):
         Raises
         ------
         InvalidInputError
-            Requests are to be traced, but the packages for that are not installed.
+            Tracing is configured, but its packages are not installed.
         InfeasibleError
             With autoscaling: the workers cannot keep the SLA.
         """
@@ -242,7 +242,7 @@ class PipelineService(Service):
         Raises
         ------
         RequestError
-            A row failed, or was refused; the other rows are given up.
+            A row failed, or was refused; the other rows are cancelled.
         """
         wanted = stage_times.get()
         flows: list[Flow] = []

@@ -23,7 +23,7 @@ from policy.errors import InvalidInputError
 from policy.profile import Profile
 
 FunctionOf = Callable[[str], Callable[..., Any]]
-"""From a path ``package.module:name`` to what is there."""
+"""Returns the object at a path ``package.module:name``."""
 
 
 class TensorConfig(StrictModel):
@@ -64,7 +64,7 @@ class ExpertStageConfig(StrictModel):
 
 
 class StageConfig(StrictModel):
-    """Code with workers and batches of its own.
+    """Code with its own workers and batches.
 
     `deployments.pipelines.core.steps.Stage` explains the keys.
     """
@@ -170,7 +170,7 @@ class EachConfig(StrictModel):
 class StepConfig(StrictModel):
     """One step: exactly one of the keys."""
 
-    #: Code with workers and batches of its own.
+    #: Code with its own workers and batches.
     stage: StageConfig | None = None
     #: Several branches at the same time.
     ensemble: EnsembleConfig | None = None
