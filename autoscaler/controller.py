@@ -148,7 +148,7 @@ class Autoscaler:
             return decision
         risk = self._risk_of(self._total)
         if self._standbys_wanted == AUTO:
-            risk = standby_risk(self.risk, self._tiers.standby_price)
+            risk = standby_risk(self.risk)
         horizon = self._horizon(self._start_time_s, risk)
         total = self._scale(self._total, now_s, fleet, fleet.total_ordered, status, horizon)
         return self._with_standbys(now_s, decision, total, fleet.most)

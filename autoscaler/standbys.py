@@ -31,7 +31,7 @@ from policy.errors import InvalidInputError
 
 #: Time until a standby of the real service serves, and its first report of that has come.
 PROMOTION_S = 3.0
-#: Price of a standby of the real service, as a share of a replica's.
+#: What a standby costs, as a share of a replica.
 STANDBY_PRICE = 0.3
 #: If reports do not follow a publication after this time, it is published again.
 PUBLISH_AGAIN_AFTER_S = 5.0
@@ -39,7 +39,7 @@ PUBLISH_AGAIN_AFTER_S = 5.0
 
 @dataclass(frozen=True)
 class TwoTierStarts:
-    """How long starts take from a standby and without one, and what a standby costs.
+    """How long starts take from a standby and without one.
 
     Attributes
     ----------
@@ -48,8 +48,6 @@ class TwoTierStarts:
     cold_s : float
         Time until a new standby is ready, and until a replica serves without one; at least
         `standby_s`.
-    standby_price : float
-        Price of a standby as a share of a replica's, above 0. From 1 on, no standby pays.
 
     Raises
     ------
@@ -59,7 +57,6 @@ class TwoTierStarts:
 
     standby_s: float
     cold_s: float
-    standby_price: float = STANDBY_PRICE
 
     def __post_init__(self) -> None:
         if not 0 <= self.standby_s <= self.cold_s < float("inf"):
@@ -67,26 +64,24 @@ class TwoTierStarts:
                 f"start times: standby_s must be from 0 to cold_s, {self.cold_s:g}, not "
                 f"{self.standby_s:g}"
             )
-        if not 0 < self.standby_price < float("inf"):
-            raise InvalidInputError(f"standby_price: must be above 0, not {self.standby_price}")
 
     @property
     def pay(self) -> bool:
         """Whether a standby can pay at all."""
-        return self.standby_price < 1 and self.standby_s < self.cold_s
+        return self.standby_s < self.cold_s
 
 
-def standby_risk(risk: float, standby_price: float) -> float:
+def standby_risk(risk: float, price: float = STANDBY_PRICE) -> float:
     """Return the risk up to which a standby pays where `risk` is that of a replica.
 
     Parameters
     ----------
     risk : float
         Between 0 and 1.
-    standby_price : float
-        Share of a replica's price.
+    price : float
+        Of a standby, as a share of a replica's.
     """
-    return standby_price * risk / (standby_price * risk + 1 - risk)
+    return price * risk / (price * risk + 1 - risk)
 
 
 def roles_key(application: str, deployment: str) -> str:

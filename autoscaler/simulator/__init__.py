@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autoscaler.simulator.scaling import FleetView, ScalingPolicy
     from autoscaler.simulator.scenario import Scenario
     from autoscaler.simulator.simulation import Simulation, simulate
-    from autoscaler.simulator.standbys import Standbys
     from autoscaler.simulator.start_time import StartTime
     from policy.objective import ServiceLevelObjective
     from policy.profile import Profile
@@ -39,7 +38,6 @@ __all__ = [
     "ServiceLevelObjective",
     "Simulation",
     "SojournAutoscaler",
-    "Standbys",
     "StartTime",
     "WithinSecond",
     "load_trace",
@@ -61,7 +59,6 @@ _MODULES = {
     "ServiceLevelObjective": "policy.objective",
     "Simulation": "autoscaler.simulator.simulation",
     "SojournAutoscaler": "autoscaler.simulator.autoscalers.sojourn",
-    "Standbys": "autoscaler.simulator.standbys",
     "StartTime": "autoscaler.simulator.start_time",
     "WithinSecond": "autoscaler.simulator.arrivals",
     "load_trace": "autoscaler.history.traces",

@@ -132,7 +132,7 @@ class Load:
                 scenario,
                 start_time=StartTime(self.start_time_s),
                 failures=Failures(),
-                standbys=None,
+                standby_start_time=None,
             )
             return Outcome.of(
                 simulate(scenario, Clairvoyant(self._required, self.start_time_s)), choice

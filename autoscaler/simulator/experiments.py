@@ -93,11 +93,11 @@ def compare(
 
 def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
     """Return the data on standbys for an autoscaler; None without standbys."""
-    standbys = scenario.standbys
-    if standbys is None:
+    start_time = scenario.standby_start_time
+    if start_time is None:
         return None
-    near_s, cold_s = standbys.start_time.percentile_s(90), scenario.start_time.percentile_s(90)
-    return TwoTierStarts(min(near_s, cold_s), cold_s, standbys.price)
+    near_s, cold_s = start_time.percentile_s(90), scenario.start_time.percentile_s(90)
+    return TwoTierStarts(min(near_s, cold_s), cold_s)
 
 
 def with_trace(

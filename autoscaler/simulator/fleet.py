@@ -9,7 +9,7 @@ from itertools import count
 from numpy.random import Generator
 
 from autoscaler.simulator.engines.interface import Engine
-from autoscaler.simulator.standbys import StandbyPool, Standbys
+from autoscaler.simulator.standbys import StandbyPool
 from autoscaler.simulator.start_time import StartTime
 from policy.errors import InvalidInputError
 
@@ -108,8 +108,8 @@ class Fleet:
     failures : Failures
     start_random, failure_random : Generator
         Random streams of start times and of failures.
-    standbys : Standbys or None
-        None: the fleet has no standbys.
+    standby_start_time : StartTime or None
+        Time until a standby serves. None: the fleet has no standbys.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Fleet:
         failures: Failures,
         start_random: Generator,
         failure_random: Generator,
-        standbys: Standbys | None = None,
+        standby_start_time: StartTime | None = None,
     ) -> None:
         self.ready: list[Replica] = []
         self.starting: list[Replica] = []
@@ -140,9 +140,9 @@ class Fleet:
         self._start_random = start_random
         self._failure_random = failure_random
         self._pool: StandbyPool | None = None
-        if standbys is not None:
+        if standby_start_time is not None:
             share = failures.failed_start_share
-            self._pool = StandbyPool(standbys, start_time, share, start_random)
+            self._pool = StandbyPool(standby_start_time, start_time, share, start_random)
         self._draining: list[Replica] = []
         # Replicas of `starting` without room in the cluster, the oldest order first.
         self._pending: list[Replica] = []

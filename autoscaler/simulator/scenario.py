@@ -12,7 +12,6 @@ from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.arrivals import WithinSecond
 from autoscaler.simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.standbys import Standbys
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
@@ -65,8 +64,8 @@ class Scenario:
         Bounds on what an autoscaler may order.
     failures : Failures
         When replicas die.
-    standbys : Standbys or None
-        None: the fleet has no standbys.
+    standby_start_time : StartTime or None
+        Time until a standby serves. None: the fleet has no standbys.
     autoscaler_settings : AutoscalerSettings or None
         Settings that replicas report to be in force. None: they report none.
     history : Trace or None
@@ -96,7 +95,7 @@ class Scenario:
     min_replicas: int = 1
     max_replicas: int = 1000
     failures: Failures = field(default_factory=Failures)
-    standbys: Standbys | None = None
+    standby_start_time: StartTime | None = None
     autoscaler_settings: AutoscalerSettings | None = None
     history: Trace | None = None
 

@@ -108,7 +108,7 @@ class Simulation:
             scenario.failures,
             starts,
             failures,
-            scenario.standbys,
+            scenario.standby_start_time,
         )
 
     def run(self, progress: Callable[[int], None] | None = None) -> Run:

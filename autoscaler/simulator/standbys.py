@@ -1,6 +1,4 @@
-"""The standbys of a simulated fleet: up or starting, without traffic, at a price of their own."""
-
-from dataclasses import dataclass
+"""The standbys of a simulated fleet: up or starting, without traffic, at `STANDBY_PRICE`."""
 
 from numpy.random import Generator
 
@@ -8,28 +6,13 @@ from autoscaler.simulator.start_time import StartTime
 from autoscaler.standbys import STANDBY_PRICE
 
 
-@dataclass(frozen=True)
-class Standbys:
-    """Settings of standbys.
-
-    Attributes
-    ----------
-    start_time : StartTime
-        Time until a standby serves. The start time of the scenario is that of a new standby.
-    price : float
-        What a standby costs, starting ones included, as a share of a replica; above 0.
-    """
-
-    start_time: StartTime
-    price: float = STANDBY_PRICE
-
-
 class StandbyPool:
     """The standbys of a fleet.
 
     Parameters
     ----------
-    standbys : Standbys
+    start_time : StartTime
+        Time until a standby serves.
     cold : StartTime
         Time until a new standby is up.
     failed_start_share : float
@@ -38,9 +21,9 @@ class StandbyPool:
     """
 
     def __init__(
-        self, standbys: Standbys, cold: StartTime, failed_start_share: float, random: Generator
+        self, start_time: StartTime, cold: StartTime, failed_start_share: float, random: Generator
     ) -> None:
-        self._standbys = standbys
+        self._start_time = start_time
         self._cold = cold
         self._failed_share = failed_start_share
         self._random = random
@@ -57,7 +40,7 @@ class StandbyPool:
             return None
         up_s, since_s = self._members.pop(0)
         self._pay(since_s, now_s)
-        return max(0.0, up_s - now_s) + self._standbys.start_time.draw_s(self._random)
+        return max(0.0, up_s - now_s) + self._start_time.draw_s(self._random)
 
     def put(self, now_s: float, up_s: float) -> None:
         """Add a former replica that is up, or will be at `up_s`."""
@@ -80,4 +63,4 @@ class StandbyPool:
         return self._paid_s
 
     def _pay(self, since_s: float, until_s: float) -> None:
-        self._paid_s += self._standbys.price * (until_s - since_s)
+        self._paid_s += STANDBY_PRICE * (until_s - since_s)

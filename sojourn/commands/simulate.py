@@ -28,7 +28,6 @@ from autoscaler.simulator.experiments import (
 )
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
-from autoscaler.simulator.standbys import Standbys
 from autoscaler.simulator.start_time import StartTime
 from autoscaler.simulator.tuning import Tuner
 from policy.errors import InvalidInputError
@@ -203,7 +202,7 @@ def command(
         counts=np.ones(1),
         start_time=StartTime(start_time_s, start_spread),
         failures=Failures(failed_start_share=failed_starts),
-        standbys=None if standby_s is None else Standbys(StartTime(standby_s, start_spread)),
+        standby_start_time=None if standby_s is None else StartTime(standby_s, start_spread),
         seed=seed,
         routing=Routing(balance),
         batching=policy,

@@ -238,12 +238,8 @@ def _starts_in_words(scenario: Scenario) -> str:
     start, failed = scenario.start_time, scenario.failures.failed_start_share
     spread = f", lognormal with a spread of {start.spread:g}" if start.spread else ""
     fails = f"; {percent(failed)} of them fail" if failed else ""
-    standbys = scenario.standbys
-    near = (
-        f"; {standbys.start_time.median_s:g} s for a standby, at {standbys.price:g} of the price"
-        if standbys
-        else ""
-    )
+    standby = scenario.standby_start_time
+    near = f"; {standby.median_s:g} s for a standby" if standby else ""
     return f"{start.median_s:g} s from order to service{spread}{fails}{near}"
 
 

@@ -57,18 +57,14 @@ def counted(replica: int, now_s: float, offered: float, **more: object) -> Repli
 
 
 def test_without_a_gain_there_are_no_standbys() -> None:
-    assert not TwoTierStarts(5.0, 300.0, 1.0).pay
-    assert not TwoTierStarts(60.0, 60.0, 0.3).pay
-    assert TwoTierStarts(5.0, 60.0, 0.3).pay
+    assert not TwoTierStarts(60.0, 60.0).pay
+    assert TwoTierStarts(5.0, 60.0).pay
 
 
-@pytest.mark.parametrize(
-    ("standby_s", "cold_s", "price"),
-    [(-1.0, 60.0, 0.3), (61.0, 60.0, 0.3), (5.0, float("inf"), 0.3), (5.0, 60.0, 0.0)],
-)
-def test_starts_out_of_range_are_rejected(standby_s: float, cold_s: float, price: float) -> None:
+@pytest.mark.parametrize(("standby_s", "cold_s"), [(-1.0, 60.0), (61.0, 60.0), (5.0, float("inf"))])
+def test_starts_out_of_range_are_rejected(standby_s: float, cold_s: float) -> None:
     with pytest.raises(InvalidInputError):
-        TwoTierStarts(standby_s, cold_s, price)
+        TwoTierStarts(standby_s, cold_s)
 
 
 class Live:

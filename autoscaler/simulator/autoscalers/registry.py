@@ -55,7 +55,7 @@ class ScalingProblem:
     min_replicas, max_replicas : int
         Bounds of the fleet.
     starts : TwoTierStarts or None
-        How long standbys take to serve, and their price; None: the fleet has none.
+        How long standbys take to serve; None: the fleet has none.
     history : Trace or None
         Load before the run, at negative times, that Sojourn's autoscaler learns from.
     """

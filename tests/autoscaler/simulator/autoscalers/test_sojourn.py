@@ -82,4 +82,4 @@ def test_a_past_with_a_jump_every_half_hour_orders_for_the_next_one() -> None:
 def test_a_history_needs_a_fleet_without_standbys() -> None:
     past = Trace(np.ones(10), 1, -10, False)
     with pytest.raises(InvalidInputError, match="cannot be simulated together"):
-        SojournAutoscaler(starts=TwoTierStarts(1.0, 60.0, 0.3), history=past)
+        SojournAutoscaler(starts=TwoTierStarts(1.0, 60.0), history=past)
