@@ -12,11 +12,10 @@ minutes; with ``--quick``, two.
   0.6 and 0.9 of the rate that the replica says it can take within its SLA: predicted and measured
   percentiles, and mean power. `greedy` starts a batch whenever the device is free; `policy` keeps
   the SLA with the least energy, or if energy is not known, with the least time of the device.
-- ``store``: attaching to the model store by size, loading from it to the GPU beside a copy of the
-  same bytes from pinned memory (``host_to_gpu_fraction``), and first loads from the disk.
-  ``gpu_tier``: one copy on the GPU for all processes: attaching by size, what a second process
-  takes of the GPU's memory, and what is left after a client and the holder were killed
-  (`benchmarks.gpu_tier`).
+- ``store``: loading from the model store to the GPU beside a copy of the same bytes from pinned
+  memory (``host_to_gpu_fraction``). ``gpu_tier``: one copy on the GPU for all processes: attaching
+  by size, what a second process takes of the GPU's memory, and what is left after a client and the
+  holder were killed (`benchmarks.gpu_tier`).
 """
 
 import json
@@ -29,7 +28,6 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,6 @@ from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT
 from benchmarks.store_models import manager, publish, timed
 from deployments.models.base import Model, TensorSpec
-from deployments.modelstore.client import ask
 from deployments.modelstore.tensors import load_state_dict
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
@@ -209,30 +206,20 @@ def service(device: str, quick: bool) -> dict[str, Any]:
     return results
 
 
-def store(device: str, quick: bool) -> dict[str, Any]:
-    """Measure loads from the model store by size."""
-    sizes = (20, 100) if quick or device == "cpu" else (20, 1000, 5000)
-    results: dict[str, Any] = {"attach_ms": {}, "cold_ms": {}, "host_to_gpu_fraction": None}
+def store(device: str, quick: bool) -> dict[str, Any] | None:
+    """Measure loads from the model store to the GPU; None without one."""
+    if device != "cuda":
+        return None
+    size_mb = 100 if quick else 5000
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        paths = {f"m{mb}": publish(folder / "remote", f"m{mb}", 64, mb * MB) for mb in sizes}
-        with manager(folder, host_bytes=3 * sizes[-1] * MB):
-            for name, path in paths.items():
-                size = str(path.stat().st_size)
-                load_state_dict(name)
-                while ask("stats")["leases"]:
-                    time.sleep(0.01)
-                ask("evict", name)
-                attach = partial(load_state_dict, name)
-                results["cold_ms"][size] = 1e3 * timed(attach)
-                results["attach_ms"][size] = 1e3 * min(timed(attach) for _ in range(5))
-            if device == "cuda":
-                name, path = next(reversed(paths.items()))
-                results["host_to_gpu_fraction"] = _host_to_gpu_fraction(name, path)
-    results["gpu_tier"] = None
-    if device == "cuda":
-        results["gpu_tier"] = gpu_tier((20, 100) if quick else (20, 1000, 5000, 20_000))
-    return results
+        path = publish(folder / "remote", "large", 64, size_mb * MB)
+        with manager(folder, host_bytes=3 * size_mb * MB):
+            fraction = _host_to_gpu_fraction("large", path)
+    return {
+        "host_to_gpu_fraction": fraction,
+        "gpu_tier": gpu_tier((20, 100) if quick else (20, 1000, 5000, 20_000)),
+    }
 
 
 def _host_to_gpu_fraction(name: str, path: Path) -> float:

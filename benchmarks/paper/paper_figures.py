@@ -26,20 +26,19 @@ from sojourn.output import print_json, print_table, say
     default=ROOT / "docs" / "images",
     help="Folder for the figures.",
 )
-@click.option("--table/--no-table", default=True, help="Compute Table I, too.")
 @quick_option(
     "Table I at the printed queue lengths only, without its last row; coarser figures 5 to 8, "
     "figure 8 without the limit on sweeps."
 )
 @json_option
-def main(out: Path, table: bool, quick: bool, as_json: bool) -> None:
+def main(out: Path, quick: bool, as_json: bool) -> None:
     """Reproduce Table I and Figures 4 to 8 of the SMDP paper, and check its claims."""
     out.mkdir(parents=True, exist_ok=True)
     for figure in figures.FIGURES:
         figure(out, quick=quick)
         say(f"drawn: {figure.__name__}")
-    found = list(table_1.rows(quick=quick)) if table else []
-    unrounded = table_1.unrounded_rows() if table else []
+    found = list(table_1.rows(quick=quick))
+    unrounded = table_1.unrounded_rows()
     checked = list(claims.check())
     if as_json:
         print_json(
@@ -52,8 +51,7 @@ def main(out: Path, table: bool, quick: bool, as_json: bool) -> None:
             }
         )
         return
-    if table:
-        table_1.print_table_1(found, unrounded)
+    table_1.print_table_1(found, unrounded)
     print_table(
         ("the paper says", "we find", "holds"),
         [(claim.claim, claim.found, "yes" if claim.holds else "no") for claim in checked],

@@ -10,7 +10,6 @@ reads it from the cache, is reported separately.
 """
 
 import time
-from dataclasses import replace
 
 import click
 import numpy as np
@@ -28,11 +27,9 @@ from policy.objective import ServiceLevelObjective
 
 LOAD = 0.7
 REPEATS = 3
-#: Requests in each second that measures what a simulated second costs by itself.
-QUIET_RATE_PER_S = 10.0
 
 
-def fleet(replicas: int, requests: int, routing: Routing = Routing.RANDOM) -> Scenario:
+def fleet(replicas: int, requests: int) -> Scenario:
     """Return a fleet at `LOAD` of its capacity that receives about `requests` requests."""
     rate_per_s = LOAD * replicas * GOOGLENET_P4.capacity_per_s
     seconds = max(1, round(requests / rate_per_s))
@@ -42,7 +39,7 @@ def fleet(replicas: int, requests: int, routing: Routing = Routing.RANDOM) -> Sc
         poisson_counts(rate_per_s, seconds, np.random.default_rng(0)).astype(np.float64),
         within_second=WithinSecond.UNIFORM,
         replicas=replicas,
-        routing=routing,
+        routing=Routing.RANDOM,
     )
 
 
@@ -73,24 +70,10 @@ def main(quick: bool, as_json: bool) -> None:
         "compiled": requests_per_s(fleet(12, many), False, "compiled"),
         "compiled_autoscaled": requests_per_s(fleet(12, many), True, "compiled"),
         "compiled_autoscaled_100_replicas": requests_per_s(fleet(100, many), True, "compiled"),
-        "compiled_power_of_two": requests_per_s(
-            fleet(12, many, Routing.POWER_OF_TWO), False, "compiled"
-        ),
-        "compiled_least_connections": requests_per_s(
-            fleet(12, many, Routing.LEAST_CONNECTIONS), False, "compiled"
-        ),
         "live": requests_per_s(fleet(12, few), False, "live"),
         "live_autoscaled": requests_per_s(fleet(12, few), True, "live"),
     }
-    # With so few requests, nearly all the time goes into the per-second work.
-    quiet = replace(fleet(12, 1000), counts=np.full(2000 if quick else 10_000, QUIET_RATE_PER_S))
-    second_ms = {
-        name: 1e3 * QUIET_RATE_PER_S / requests_per_s(quiet, autoscaled, "compiled")
-        for name, autoscaled in (("fixed", False), ("autoscaled", True))
-    }
-    print_result(
-        {"requests_per_s": speeds, "second_ms": second_ms, "first_run_s": first_s}, as_json
-    )
+    print_result({"requests_per_s": speeds, "first_run_s": first_s}, as_json)
 
 
 if __name__ == "__main__":
