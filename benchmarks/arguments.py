@@ -5,6 +5,8 @@ Every script that can be shortened takes ``--quick``. Every script that measures
 standard error. Every script that can draw its result takes ``--plot FILE``.
 """
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +48,8 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
+    if not sys.stdout.isatty():
+        os.environ.setdefault("COLUMNS", "160")  # the tables are wider than the default for files
     single = [(name, _cell(v)) for name, v in result.items() if not isinstance(v, dict | list)]
     if single:
         print_table(("measured", "value"), single)
