@@ -288,7 +288,7 @@ class _PolicyCurve:
         believed_ms, profile = self._profile.latency_ms, replace(self._profile, event_loop=None)
         if profile.latency_quantiles is not None:
             means_ms = np.maximum.accumulate(profile.latency_quantiles.means_ms(believed_ms))
-            profile = replace(profile, latency_ms=means_ms, latency_quantiles=None, energy_mj=None)
+            profile = Profile(profile.model, profile.device, means_ms)
         rules = [(admit_within_ms, believed_ms.size, believed_ms[-1])]
         largest = self.sizing.max_batch_size
         if largest < believed_ms.size:

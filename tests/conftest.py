@@ -1,6 +1,7 @@
 """Settings of all tests: repeatable Hypothesis examples, Ctrl-C, and folders of their own."""
 
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -21,3 +22,9 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a command adds to the path: the folder in which a user's code is."""
+    monkeypatch.setattr(sys, "path", [*sys.path])

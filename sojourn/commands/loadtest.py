@@ -5,19 +5,17 @@ import itertools
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from autoscaler.simulator.reporting.report import write_page
 from deployments.access.credentials import read_token
 from deployments.config.user_config import SLAConfig
 from loadtests.answers import parse_case
 from loadtests.cases import prepare_cases
 from loadtests.generated_cases import image_cases, random_cases
 from loadtests.records import Records
-from loadtests.reporting.page import Setting, render
 from loadtests.reporting.report import per_second, report, write_csv
 from loadtests.reporting.table import table
 from loadtests.reporting.thresholds import Thresholds
@@ -39,6 +37,9 @@ from sojourn.output import (
     token_file_option,
     url_option,
 )
+
+if TYPE_CHECKING:
+    from loadtests.reporting.page import Setting
 
 OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 
@@ -240,6 +241,8 @@ def command(
     for missed in result["missed"]:
         say(f"loadtest: {missed}")
     if out is not None:
+        from loadtests.reporting.page import Setting  # importing matplotlib takes half a second
+
         setting = Setting(
             model,
             began.strftime("%Y-%m-%d %H:%M:%S %Z"),
@@ -257,8 +260,11 @@ def _write(
     records: Records,
     schedule: Schedule,
     sla: SLAConfig,
-    setting: Setting,
+    setting: "Setting",
 ) -> None:
+    from autoscaler.simulator.reporting.report import write_page
+    from loadtests.reporting.page import render
+
     seconds = per_second(records, schedule, sla)
     page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
     try:

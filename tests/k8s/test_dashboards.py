@@ -116,7 +116,7 @@ VALUES = {
     "sojourn_completed_rows_total": 480.0,
     "sojourn_batches_total": 30.0,
     "sojourn_device_busy_seconds_total": 0.6,
-    "sojourn_bottleneck{event loop}": 0.0,
+    "sojourn_bottleneck{event_loop}": 0.0,
     "sojourn_bottleneck{neither}": 0.0,
     "sojourn_autoscaler_replicas_decided": 3.0,
     "sojourn_autoscaler_replicas_required": 2.0,

@@ -14,6 +14,7 @@ from policy import load_lateness
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
+from policy.latency_quantiles import LatencyQuantiles
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
@@ -266,3 +267,18 @@ def test_an_sla_out_of_reach_is_told_what_is_in_reach(percentile):
 def test_values_out_of_range_are_refused(change, message):
     with pytest.raises(InvalidInputError, match=message):
         replace(LoadLatenessCurve(10.0, 16 * (0.0,)), **change)
+
+
+def test_a_profile_with_idle_power_and_varying_batch_times_has_a_curve():
+    ratios = np.array([[0.8] * 6, [1.3] * 6])
+    quantiles = LatencyQuantiles(np.array([10.0, 90.0]), ratios)
+    profile = Profile(
+        "m",
+        "d",
+        np.full(6, 2.0),
+        np.full(6, 12.0),
+        idle_power_w=0.5,
+        latency_quantiles=quantiles,
+    )
+    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(40.0, 99.0), 12)
+    assert 0 < curve.sla_rate_per_s <= profile.capacity_per_s

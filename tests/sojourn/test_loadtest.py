@@ -107,7 +107,7 @@ def test_results_that_cannot_be_written_are_printed(capsys, monkeypatch, tmp_pat
 
     monkeypatch.setattr(loadtest, "run", run)
     monkeypatch.setattr(loadtest, "model_metadata", lambda *_: {})
-    monkeypatch.setattr(loadtest, "said", lambda *_: None)
+    monkeypatch.setattr(loadtest, "read_json", lambda *_: None)
     (tmp_path / "report.json").mkdir()
     options = [
         "--arrival-rate",

@@ -184,7 +184,7 @@ def test_a_model_that_is_installed_needs_no_package(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "my.yaml").write_text((ROOT / "configs/emulated-p4.yaml").read_text())
-    assert "no model of it is in this folder" in refused(capsys)
+    assert "none of its models is in this folder" in refused(capsys)
 
 
 @pytest.mark.parametrize(

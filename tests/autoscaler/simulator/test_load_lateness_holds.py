@@ -144,6 +144,7 @@ def test_of_all_divisions_of_a_budget_the_one_chosen_answers_most_in_time(case):
         0.0,
         {
             **dict.fromkeys(("offered_total", "refused_total", "completed_total"), 0.0),
+            "counted_s": 10.0,
             "queue_length": 0.0,
             "full_batch_size": 14.0,
             "full_batch_ms": 5.3,

@@ -326,7 +326,7 @@ class Replicas:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "tries"), [(1, 1), (2, 6)])
+@pytest.mark.parametrize(("count", "attempts"), [(1, 1), (2, 6)])
 def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, attempts: int) -> None:
     replicas = Replicas(tmp_path, count)
     try:
