@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autoscaler.reports import bottleneck_to_floats
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.crash_journal import CrashJournal
 from deployments.batcher.event_loop_meter import EventLoopMeter
@@ -25,7 +27,6 @@ from deployments.models.model_device import ModelDevice
 from deployments.models.threads import limit_threads, threads_in_use
 from deployments.serving.batched_service import BatchedService
 from deployments.serving.request_counts import RequestCounts
-from deployments.serving.service_report import autoscaling_stats, policy_document
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
@@ -256,12 +257,63 @@ class InferenceService(BatchedService):
         self.observer.proxy_delay.update(report.mean_ms, allowed_ms)
 
     def autoscaling_stats(self) -> dict[str, float]:
-        """Return what the autoscaler is told of this replica: counters, gauges and settings."""
-        return autoscaling_stats(self)
+        """Return what a replica reports to the autoscaler: counters, gauges and settings."""
+        batcher, controller, observer = self.batcher, self.controller, self.observer
+        return {
+            "offered_total": batcher.rows.offered,
+            "refused_total": batcher.rows.refused,
+            "refused_by_balancer_total": self.counts.rows_refused_by_balancer,
+            "completed_total": batcher.rows.completed,
+            "queue_length": batcher.core.queue_length,
+            "full_batch_size": batcher.core.limits.max_batch_size,
+            "full_batch_ms": batcher.core.limits.latency_ms[-1],
+            "answered_total": observer.answered_rows,
+            "late_total": observer.late_rows,
+            "counted_s": time.monotonic() - self.counting_since_s,
+            **controller.sla_capacity.to_floats(),
+            **bottleneck_to_floats(controller.bottleneck),
+            **controller.user_config.autoscaler.settings().to_floats(),
+        }
 
     def explain(self) -> Mapping[str, Any]:
         """Return the content of `GET /sojourn/policy`."""
-        return policy_document(self)
+        batcher, controller, observer = self.batcher, self.controller, self.observer
+        user_config = controller.user_config
+        now_s = time.monotonic()
+        return {
+            "model": self.model_name,
+            "replica": self.replica,
+            "sla": user_config.sla.model_dump(),
+            "sla_in_words": user_config.sla.objective.in_words(),
+            "objective": user_config.policy.model_dump(),
+            "autoscaler": asdict(user_config.autoscaler.settings()),
+            "standby": self.standby,
+            "config_error": self.config_error or controller.error,
+            "queue_length": batcher.core.queue_length,
+            "proxy_delay_ms": 1e3 * observer.proxy_delay.delay_s,
+            "cpus": self.device.cpus,
+            "cpus_note": self.device.cpus_note,
+            "start": self.start.explain(),
+            "largest_batch_on_event_loop": batcher.placement.largest,
+            "model_errors": batcher.model_errors.report(),
+            "last_batches": [
+                {"ended_s_ago": now_s - ended_s, **record.explain()}
+                for ended_s, record in reversed(observer.last_batches)
+            ],
+            "batch_sizes": {str(size): n for size, n in self.batch_totals.batches.items()},
+            "batches_started": {reason.value: count for reason, count in batcher.starts.items()},
+            "rows": {
+                "offered": batcher.rows.offered,
+                "refused": batcher.rows.refused,
+                "completed": batcher.rows.completed,
+                "answered": observer.answered_rows,
+                "late": observer.late_rows,
+                "deadline_missed": batcher.rows.deadline_missed,
+                "expired": batcher.rows.expired,
+            },
+            "device": {"busy_s": observer.device_busy_s, "energy_j": observer.energy_j},
+            **controller.explain(),
+        }
 
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for `GET /sojourn/example`."""
