@@ -87,7 +87,7 @@ class Autoscaler:
         return self._tiers.standby_s if self._total is not None else self._start_time_s
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
-        """Take in reports, in any order; late and repeated ones are ignored.
+        """Record reports, in any order; late and repeated ones are ignored.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class Autoscaler:
         return default_scale_down_delay_s(horizon_s, self.settings.window_s)
 
     def note_limited(self, now_s: float) -> None:
-        """Note that fewer replicas were ordered than were decided on, as within a budget."""
+        """Record that fewer replicas were ordered than decided, as within a budget."""
         self._replicas.calibration.note_order(now_s, math.nan)
 
     def fleet_setting(self) -> FleetSetting | None:
@@ -333,7 +333,7 @@ class Autoscaler:
         return now_s if begin_s is None else float(begin_s)
 
     def learn(self, learned: Learned) -> None:
-        """Take over what a history has taught, and go on with what was seen since.
+        """Adopt what a history has taught, and continue with the load seen since.
 
         Raises
         ------

@@ -84,7 +84,7 @@ class WindowCalibration:
         return math.exp(self._log_risk)
 
     def note_order(self, now_s: float, capacity_per_s: float) -> None:
-        """Note the capacity ordered at a time.
+        """Record the capacity ordered at a time.
 
         Parameters
         ----------

@@ -18,7 +18,7 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be learned.
+    """The task of learning from a history.
 
     Attributes
     ----------

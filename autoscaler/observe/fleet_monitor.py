@@ -119,7 +119,7 @@ class _Live:
 
 
 class FleetMonitor:
-    """What has been learned from the reports of one deployment's replicas.
+    """The state of one deployment, learned from its replicas' reports.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class FleetMonitor:
         self._expected = self._serving = 0
 
     def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
-        """Take in reports, in any order; late and repeated ones are ignored.
+        """Record reports, in any order; late and repeated ones are ignored.
 
         Parameters
         ----------

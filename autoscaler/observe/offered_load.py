@@ -164,14 +164,14 @@ class OfferedLoad:
         return True
 
     def note_waiting(self, since_s: float, now_s: float) -> None:
-        """Note that requests have waited for a first replica since `since_s`.
+        """Record that requests have waited for a first replica since `since_s`.
 
         That replica gets them all at once when it starts, but that is not when they were sent.
         """
         self._waited_s = since_s, now_s
 
     def expect(self, now_s: float, ready_replicas: int) -> int:
-        """Note how many replicas serve, and return how many of them should report.
+        """Record how many replicas serve, and return how many of them should report.
 
         A replica that has just become ready need not report yet.
         """

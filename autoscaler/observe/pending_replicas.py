@@ -19,7 +19,7 @@ class PendingReplicas:
         self._ordered: deque[tuple[float, int]] = deque()
 
     def observe(self, now_s: float, ordered: int, ready: int) -> None:
-        """Note since when replicas have been pending without another one starting to serve."""
+        """Record since when replicas have been pending without another one starting to serve."""
         if ready >= ordered or ready > self._ready:
             self._ordered.clear()
         self._ready = ready
@@ -47,7 +47,7 @@ class ScaleFromZero:
         self._last_s = -math.inf
 
     def observe(self, now_s: float, fleet: FleetState, load: OfferedLoad) -> None:
-        """Note the requests that wait now, also in the offered load."""
+        """Record the requests that wait now, also in the offered load."""
         if fleet.waiting <= 0:
             self._since_s = None
         else:

@@ -52,7 +52,7 @@ class StartTimes:
         self._horizon_s: float | None = DEFAULT_S
 
     def track(self, now_s: float, ordered: int, ready: int) -> None:
-        """Note how many replicas are ordered, and how many of them serve.
+        """Record how many replicas are ordered, and how many of them serve.
 
         The cluster is assumed to replace a replica that dies at once.
         """
@@ -70,7 +70,7 @@ class StartTimes:
     def observe(
         self, replica_id: str, start_time_s: float, serving_since_s: float | None = None
     ) -> None:
-        """Note the start time that a replica reports.
+        """Record the start time that a replica reports.
 
         Parameters
         ----------

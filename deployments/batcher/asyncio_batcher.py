@@ -197,7 +197,7 @@ class Batcher:
         return 0 if self._batch is None else self._batch.size
 
     def lose_device(self, reason: str) -> None:
-        """Give up the device: answer all requests with `reason`, and refuse new ones.
+        """Abandon the device: answer all requests with `reason`, and refuse new ones.
 
         The batch on the device may still end, but its results are discarded: HAProxy may have sent
         its requests to another replica already.
@@ -231,7 +231,7 @@ class Batcher:
             self._advance_soon.cancel()
 
     def advance(self) -> None:
-        """Have a batch started if the core has one; call this after every event and policy change.
+        """Start a batch if the core has one; call this after every event and policy change.
 
         This happens at the end of the event loop's iteration, so that all requests that are read in
         it can be in the batch.

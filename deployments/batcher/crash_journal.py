@@ -185,7 +185,7 @@ class CrashJournal:
             self._read(name, self._peers.pop(name))
 
     def _read(self, name: str, peer: _Peer) -> None:
-        """Take in the journal of a dead peer. The file stays for those that have not seen it."""
+        """Record the journal of a dead peer. The file stays for those that have not seen it."""
         count = min(peer.words[_COUNT], _MAX_ENTRIES)
         for entry in peer.words[_ENTRIES : _ENTRIES + count]:
             digest, deaths = entry >> _DEATH_BITS, 1 + (entry & (1 << _DEATH_BITS) - 1)
@@ -199,14 +199,14 @@ class CrashJournal:
             (self._directory / name).unlink(missing_ok=True)
 
     def begin(self, digests: Sequence[int]) -> None:
-        """Note the requests of the batch that starts now, by their digests."""
+        """Record the requests of the batch that starts now, by their digests."""
         deaths = self.deaths
         for place, digest in enumerate(digests[:_MAX_ENTRIES], _ENTRIES):
             self._words[place] = digest << _DEATH_BITS | (deaths.get(digest, 0) if deaths else 0)
         self._words[_COUNT] = min(len(digests), _MAX_ENTRIES)
 
     def end(self) -> None:
-        """Note that the batch ended."""
+        """Record that the batch ended."""
         if self._trusted:
             self._words[_COUNT] = 0
 
@@ -217,7 +217,7 @@ class CrashJournal:
         self._lost.pop(digest, None)
 
     def answered_lost(self, digest: int) -> None:
-        """Note that a request that was lost got its error; once all have, its deaths are forgotten.
+        """Record that a lost request got its error; once all have, its deaths are forgotten.
 
         A request that is equal to it has not been computed before.
         """

@@ -68,12 +68,12 @@ class DeathGuard:
         return batch
 
     def batch_ended(self) -> None:
-        """Note that the device is done with its batch."""
+        """Record that the device is done with its batch."""
         if self._journal is not None:
             self._journal.end()
 
     def answered(self, submission: QueuedRequest) -> None:
-        """Note that a request was computed: clear it, and its equals, of the death that it saw."""
+        """Record that a request was computed, and clear it and its equals of the death."""
         if self._journal is None or not self._journal.deaths:
             return
         digest = submission.digest

@@ -46,7 +46,7 @@ def deliver_failure(batch: Batch, failure: Failure, failed: Collection[int]) -> 
 
 
 def trace_batch(batch: Batch, run: BatchRun, started_s: float) -> None:
-    """Note the times of a batch for those of its requests that are traced."""
+    """Record the times of a batch for those of its requests that are traced."""
     traces = [
         submission.trace
         for part in batch.slices

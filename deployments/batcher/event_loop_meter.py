@@ -178,7 +178,7 @@ class EventLoopMeter:
         return self.part_read(now_s)
 
     def part_read(self, now_s: float) -> float:
-        """Note that more of a counted request is read; parameters and result as `request_read`."""
+        """Record that more of a counted request is read, as `request_read` does."""
         since_s = self.readable_since_s(now_s)
         self._note_work(now_s)
         return since_s

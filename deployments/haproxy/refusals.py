@@ -123,7 +123,7 @@ class Balancers:
         self._forget_at_s = -math.inf
 
     def saw(self, address: str, now_s: float) -> None:
-        """Note a request that came from an address."""
+        """Record a request that came from an address."""
         self._seen_s[address] = now_s
         if now_s >= self._forget_at_s:
             self._forget_at_s = now_s + FORGET_AFTER_S / 4

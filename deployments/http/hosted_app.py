@@ -43,7 +43,7 @@ class RejectionCounter:
     def add(
         self, arrival_s: float, rows: int, info: Callable[[], RequestInfo], *, too_late: bool
     ) -> None:
-        """Note a request; its `info` is asked for if a line in the log is to be about it."""
+        """Record a request; its `info` is asked for if a line in the log is to be about it."""
         requests = self._requests[too_late]
         if not requests:
             self._first[too_late] = info()

@@ -43,7 +43,7 @@ _startup_listening_once = uvicorn.Server.startup
 
 
 def listen_for_haproxy() -> None:
-    """Have this process's uvicorn servers listen on Unix sockets, too, and accept many at once.
+    """Make this process's uvicorn servers listen on Unix sockets, too, and accept many at once.
 
     Call this before a server starts. It holds for servers that are given their sockets.
     """
@@ -58,7 +58,7 @@ async def _startup(server: uvicorn.Server, sockets: list[socket.socket] | None =
 
 
 async def _listen_on_unix_socket(server: uvicorn.Server, tcp: socket.socket) -> None:
-    """Have a server listen on the Unix socket that belongs to its TCP socket, if there is one.
+    """Make a server listen on the Unix socket that belongs to its TCP socket, if there is one.
 
     It is closed with the others of the server.
     """

@@ -461,13 +461,13 @@ class InferenceProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that the request is there."""
+        """Record that the request is there."""
         self._in_body, self._progress = False, True
         self._receiving_since_s = None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Note when the connection became idle."""
+        """Record when the connection became idle."""
         self._last_answer_s = self.loop.time()
         super().on_response_complete()
 
@@ -496,7 +496,7 @@ class InferenceProtocol(HttpToolsProtocol):
         )
 
     def _receiving(self) -> None:
-        """Note that a part of a request has been read."""
+        """Record that a part of a request has been read."""
         if self._receiving_since_s is None:
             self._receiving_since_s = self.loop.time()
             if self._receive_timer is None:

@@ -133,7 +133,7 @@ class Service(ABC):
         on_done: Callable[[Outcome], None],
         info: RequestInfo | None = None,
     ) -> Cancellable:
-        """Have a checked request answered.
+        """Answer a checked request.
 
         Parameters
         ----------

@@ -99,7 +99,7 @@ class BatchedService(Service):
         on_done: Callable[[Outcome], None],
         info: RequestInfo | None = None,
     ) -> InferenceRequest:
-        """Have a checked request answered, as `Service.infer_nowait` does."""
+        """Answer a checked request, as `Service.infer_nowait` does."""
         deadline_ms = request.deadline_ms
         deadline_ms = math.inf if deadline_ms is None else min(deadline_ms, self._max_timeout_ms)
         request.begin(arrival_s, on_done, arrival_s + 1e-3 * deadline_ms, self.counts)

@@ -27,7 +27,7 @@ class HangLimits:
         self._not_run = set(not_run)
 
     def ran(self, sizes: Collection[int]) -> None:
-        """Note that batches of these sizes have run."""
+        """Record that batches of these sizes have run."""
         self._not_run.difference_update(sizes)
 
     def limit_s(self, full_batch_ms: float, size: int) -> float:

@@ -16,7 +16,7 @@ _EVERYWHERE = "[::]:0"
 
 
 def confine_to_node() -> None:
-    """Have the gRPC server of this replica listen on this machine only, if its node does.
+    """Make the gRPC server of this replica listen on this machine only, if its node does.
 
     Calls between deployments go to that server. It takes pickled arguments, asks for no token, and
     listens on all interfaces. On a node whose address is 127.0.0.1, as in a local run, only this
@@ -48,7 +48,7 @@ def call_when_draining(callback: Callable[[], None]) -> None:
 
 
 def leave_out_while(condition: Callable[[], bool]) -> None:
-    """Have load balancers leave this replica out while `condition` returns true.
+    """Make load balancers leave this replica out while `condition` returns true.
 
     Their health checks then fail. Serve's controller asks another way, and keeps the replica.
     """

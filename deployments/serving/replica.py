@@ -235,7 +235,7 @@ class Replica:
                 logger.exception("the replica's periodic update failed")
 
     async def _follow_forever(self) -> None:
-        """Have the models that clients of other replicas asked for."""
+        """Load the models that clients of other replicas asked for."""
         while True:
             await asyncio.sleep(TICK_S)
             try:

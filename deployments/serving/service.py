@@ -245,7 +245,7 @@ class InferenceService(BatchedService):
         return seen
 
     def end_overdue(self) -> None:
-        """Give up a device that hangs, and answer the requests whose time is over."""
+        """Abandon a device that hangs, and answer the requests whose time is over."""
         if self.stuck():
             self.batcher.lose_device("the device of this replica does not answer")
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)

@@ -52,12 +52,12 @@ class StartupTimings:
             self._within.pop()
 
     def ready(self) -> None:
-        """Note that the replica serves."""
+        """Record that the replica serves."""
         self._switch()
         self.total_s = sum(self._seconds.values())
 
     def answered(self, seconds: float) -> None:
-        """Note an answer; only the first one counts."""
+        """Record an answer; only the first one counts."""
         if self.first_answer_s is None:
             self.first_answer_s = seconds
 

@@ -88,11 +88,11 @@ class Admission:
         return batches * latency_ms[-1] + (latency_ms[rest - 1] if rest else 0.0)
 
     def count_refused(self, rows: int, weight: float) -> None:
-        """Note that `rows` rows were refused, of `weight` rows that count."""
+        """Record that `rows` rows were refused, of `weight` rows that count."""
         self._refused_share += (1.0 - self._refused_share) * rows / weight
 
     def count_admitted(self, rows: int, weight: float) -> None:
-        """Note that `rows` rows were admitted, of `weight` rows that count."""
+        """Record that `rows` rows were admitted, of `weight` rows that count."""
         self._refused_share -= self._refused_share * rows / weight
 
     def _time_lost_in_attempts_ms(self) -> float:

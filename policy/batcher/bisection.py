@@ -119,7 +119,7 @@ class BatchBisection:
         return released
 
     def crowd_out(self, max_rows: int) -> list[Request]:
-        """Give up the oldest groups, but never the last one, until `max_rows` rows wait or fewer.
+        """Abandon the oldest groups, but never the last one, until `max_rows` rows wait or fewer.
 
         Returns
         -------

@@ -207,7 +207,7 @@ class BatcherCore:
         return None
 
     def _preempt(self, now_s: float) -> None:
-        """Give up the requests that are too late now: another replica may still answer them."""
+        """Abandon the requests that are too late now: another replica may still answer them."""
         if self.limits.answer_within_ms == math.inf:
             return
         tested, free_s = self._bisection.rows, self._busy_until_s
@@ -217,7 +217,7 @@ class BatcherCore:
             self._admission.count_refused(request.rows, self.arrival_rate.weight)
 
     def cancel(self, request: Request) -> None:
-        """Give up the rows of `request` that are not on the device yet."""
+        """Abandon the rows of `request` that are not on the device yet."""
         self._failed.cancel(request)
 
     def _miss_deadline(self, request: Request) -> None:

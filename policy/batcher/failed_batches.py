@@ -47,7 +47,7 @@ class FailedBatches:
         return bool(self.bisection) and not self._testing
 
     def cancel(self, request: Request) -> None:
-        """Give up the rows of `request`, wherever they wait."""
+        """Abandon the rows of `request`, wherever they wait."""
         if not request.cancelled:
             request.cancelled = True
             self.bisection.discard(request)
