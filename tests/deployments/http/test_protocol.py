@@ -8,7 +8,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from unittest import mock
@@ -25,7 +25,9 @@ from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.serving.service import InferenceService
-from policy.batcher.requests import Refusal
+from policy.batcher.core import BatcherCore
+from policy.batcher.limits import Limits
+from policy.batcher.requests import PolicySource, Refusal
 from tests.support.models.doubles_service import Doubles, body, hosting, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
@@ -223,15 +225,27 @@ async def test_an_internal_error_reveals_nothing_and_counts_as_a_failed_request(
         assert totals["inference_stats"]["fail"]["count"] == 1
 
 
+@contextlib.contextmanager
+def fixed_concurrency(core: BatcherCore, concurrency: int) -> Iterator[None]:
+    """Limit the concurrency, whatever limits the solver or a tick puts in force."""
+    use = core.use
+
+    def use_fixed(table: PolicySource, limits: Limits) -> None:
+        use(table, replace(limits, concurrency=concurrency))
+
+    with mock.patch.object(core, "use", use_fixed):
+        core.use(core.table, core.limits)
+        yield
+
+
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
 async def test_no_header_changes_the_load_and_haproxy_is_told_how_many_to_send(
     http: type[asyncio.Protocol],
 ) -> None:
     async with serving(http) as served:
-        core = served.service.batcher.core
-        core.use(core.table, replace(core.limits, concurrency=9))
-        line = "x-sojourn-refused-before: 5"
-        ((head, _),) = await exchange(served.port, [post(body((1, 2)), line)], 1)
+        with fixed_concurrency(served.service.batcher.core, 9):
+            line = "x-sojourn-refused-before: 5"
+            ((head, _),) = await exchange(served.port, [post(body((1, 2)), line)], 1)
         assert b"\r\n%b: 9\r\n" % LIMIT_HEADER in head
         stats = served.service.autoscaling_stats()
         assert (stats["offered_total"], stats["refused_total"]) == (1, 0)
@@ -242,13 +256,12 @@ async def test_each_haproxy_that_sends_requests_gets_a_part_of_the_limit(
     http: type[asyncio.Protocol],
 ) -> None:
     async with serving(http) as served:
-        core = served.service.batcher.core
-        core.use(core.table, replace(core.limits, concurrency=40))
         assert InferenceProtocol.hosted is not None
         InferenceProtocol.hosted.app.balancers.saw("192.0.2.7", time.monotonic())
-        for start in (post(body((1, 2))), metadata()):
-            ((head, _),) = await exchange(served.port, [start], 1)
-            assert b"\r\n%b: 20\r\n" % LIMIT_HEADER in head
+        with fixed_concurrency(served.service.batcher.core, 40):
+            for start in (post(body((1, 2))), metadata()):
+                ((head, _),) = await exchange(served.port, [start], 1)
+                assert b"\r\n%b: 20\r\n" % LIMIT_HEADER in head
 
 
 def mixed_stream() -> tuple[bytes, list[tuple[bytes, bytes]]]:
