@@ -13,9 +13,7 @@ minutes; with ``--quick``, two.
   percentiles, and mean power. `greedy` starts a batch whenever the device is free; `policy` keeps
   the SLA with the least energy, or if energy is not known, with the least time of the device.
 - ``store``: loading from the model store to the GPU beside a copy of the same bytes from pinned
-  memory (``host_to_gpu_fraction``). ``gpu_tier``: one copy on the GPU for all processes: attaching
-  by size, what a second process takes of the GPU's memory, and what is left after a client and the
-  holder were killed (`benchmarks.gpu_tier`).
+  memory (``host_to_gpu_fraction``).
 """
 
 import json
@@ -40,7 +38,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.arguments import json_option, print_result, quick_option
-from benchmarks.gpu_tier import gpu_tier
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT
@@ -215,11 +212,7 @@ def store(device: str, quick: bool) -> dict[str, Any] | None:
         folder = Path(made)
         path = publish(folder / "remote", "large", 64, size_mb * MB)
         with manager(folder, host_bytes=3 * size_mb * MB):
-            fraction = _host_to_gpu_fraction("large", path)
-    return {
-        "host_to_gpu_fraction": fraction,
-        "gpu_tier": gpu_tier((20, 100) if quick else (20, 1000, 5000, 20_000)),
-    }
+            return {"host_to_gpu_fraction": _host_to_gpu_fraction("large", path)}
 
 
 def _host_to_gpu_fraction(name: str, path: Path) -> float:

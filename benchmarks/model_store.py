@@ -1,4 +1,4 @@
-"""Measure the model store on the CPU: attaching, sharing, cold loads, and first answers.
+"""Measure the model store on the CPU: attaching, sharing, and cold loads.
 
     python -m benchmarks.model_store [--quick] [--json]
 
@@ -11,10 +11,6 @@ random values. All ratios compare two measurements of the same run:
 - ``opens_per_s``: opens and closes of a small model by one process.
 - ``cold_bandwidth_fraction``: bandwidth of an open whose model is on disk, as a share of the best
   O_DIRECT `preadv` of the same file into memory that exists already.
-- ``speedup_small``, ``speedup_large``: time from nothing to the first answer of a network whose
-  file is not in the page cache, over that of one attached from the store; the largest of each
-  table. ``ideal_speedup_*`` is what the same network would reach if loading took no time: what is
-  left is torch's `load_state_dict`, and a first answer that reads each weight from memory.
 
 Models are scaled down (``scale``) so that the run needs about 1 GB of disk.
 """
@@ -26,13 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
-import safetensors.torch
 import torch
 
 from benchmarks.arguments import json_option, print_result, quick_option
@@ -40,9 +34,7 @@ from benchmarks.store_models import (
     LARGE,
     MB,
     SMALL,
-    drop_page_cache,
     manager,
-    network,
     publish,
     read_all,
     timed,
@@ -132,46 +124,6 @@ def open_and_close(name: str) -> None:
     hold.close()
 
 
-def first_answer_s(
-    tensors: int, size_bytes: int, load: Callable[[], dict[str, torch.Tensor]]
-) -> float:
-    """Return the seconds from nothing to a network's first answer, its module made beforehand."""
-    with torch.device("meta"):
-        made = network(tensors, size_bytes)
-
-    def answer() -> None:
-        made.load_state_dict(load(), assign=True)
-        with torch.inference_mode():
-            made(torch.zeros(1, next(made.parameters()).shape[1]))
-
-    return timed(answer)
-
-
-def speedups(
-    name: str, path: Path, tensors: int, size_bytes: int, repeats: int
-) -> tuple[float, float]:
-    """Return a network's first answer from its own file over that from the store.
-
-    The second is the ratio for weights that this process has mapped and read before, so that
-    loading takes no time: TrIMS's ideal speedup (its figure 8).
-    """
-
-    def median_s(load: Callable[[], dict[str, torch.Tensor]], dropped: bool = False) -> float:
-        times_s = []
-        for _ in range(repeats):
-            if dropped:
-                drop_page_cache(path)
-            times_s.append(first_answer_s(tensors, size_bytes, load))
-        return statistics.median(times_s)
-
-    state = load_state_dict(name)
-    read_all(state)
-    warm_s = median_s(lambda: load_state_dict(name))
-    cold_s = median_s(lambda: safetensors.torch.load_file(path), dropped=True)
-    ideal_s = median_s(lambda: state)
-    return cold_s / warm_s, cold_s / ideal_s
-
-
 def opens_per_s(name: str, seconds: float) -> float:
     """Return the opens and closes per second of one process."""
     end_s, opens = time.perf_counter() + seconds, 0
@@ -215,13 +167,6 @@ def main(quick: bool, as_json: bool) -> None:
             results["cold_bandwidth_fraction"] = cold_bandwidth_fraction(
                 largest, paths[largest], repeats
             )
-            say("Answering first …")
-            for kind in tables:
-                results[f"speedup_{kind}"], results[f"ideal_speedup_{kind}"] = max(
-                    speedups(name, paths[name], *sizes[name], repeats)
-                    for name in paths
-                    if name.startswith(kind)
-                )
     print_result(results, as_json)
 
 

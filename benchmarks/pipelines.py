@@ -1,4 +1,4 @@
-"""Measure pipelines: the cost of a hop, throughput, predicted percentiles, and joint sizing.
+"""Measure pipelines: the cost of a hop, throughput, and predicted percentiles.
 
     python -m benchmarks.pipelines [--quick] [--json] [--plot FILE] [--only PART]
 
@@ -8,8 +8,6 @@
 - *Percentiles* (``predicted``): stages in threads that sleep for the time of a batch. Their
   profiles are measured, Poisson requests are sent, and the measured percentiles stand beside those
   predicted for the very requests that were sent.
-- *Sizing*: workers of least cost for an SLA of the whole, beside an oracle that tries all
-  divisions, and beside an equal share of the response time for each stage.
 """
 
 import asyncio
@@ -29,15 +27,8 @@ from numpy.typing import NDArray
 from benchmarks.arguments import json_option, plot_option, print_result, quick_option
 from deployments.pipelines.core.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
-from deployments.pipelines.planning.sizing import plan_pipeline
-from deployments.pipelines.planning.tandem import (
-    Setting,
-    own_settings,
-    response_ms_of,
-    simulate,
-)
-from policy.errors import InfeasibleError, InvalidInputError
-from policy.objective import ServiceLevelObjective
+from deployments.pipelines.planning.tandem import own_settings, response_ms_of
+from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
 
@@ -45,7 +36,7 @@ FloatArray = NDArray[np.float64]
 Call = Callable[[Any], Awaitable[Any]]
 
 CLIENTS, FLOATS, HOP_STAGES = 64, 256, 4
-PARTS = ("hops", "predicted", "sizing")
+PARTS = ("hops", "predicted")
 PERCENTILES = (50.0, 90.0, 99.0)
 
 
@@ -206,77 +197,6 @@ def compare_percentiles(counts: Sequence[int], loads: Sequence[float], seconds: 
     return rows
 
 
-def compare_sizing(cases: int, requests: int) -> dict[str, Any]:
-    """Size random pipelines jointly, by an oracle that tries all divisions, and by equal shares."""
-    random = np.random.default_rng(7)
-    over_oracle: list[float] = []
-    saved: list[float] = []
-    impossible = 0
-    while len(over_oracle) < cases:
-        stages = []
-        for number in range(3):
-            fixed_ms, item_ms = random.uniform(1, 15), random.uniform(0.2, 3)
-            size = int(random.choice([1, 4, 16]))
-            latency_ms = np.array([fixed_ms + item_ms * batch for batch in range(1, size + 1)])
-            profile = Profile("m", "d", latency_ms)
-            stages.append(Stage(same, f"s{number}", batch_size=size, profile=profile))
-        rate_per_s = random.uniform(50, 600)
-        alone_ms = sum(float(s.profile.latency_ms[0]) for s in stages if s.profile is not None)
-        sla = ServiceLevelObjective(random.uniform(1.6, 4) * alone_ms, 99.0)
-        try:
-            plan = plan_pipeline(stages, rate_per_s, sla, requests=requests)
-        except InfeasibleError:
-            continue
-        over_oracle.append(plan.cost / _oracle_cost(stages, rate_per_s, sla, plan.cost, requests))
-        equal = equal_division(stages, rate_per_s, sla, requests)
-        if equal is None:
-            impossible += 1
-        else:
-            saved.append(1 - plan.cost / sum(equal))
-    return {
-        "cost_over_oracle": float(np.mean(over_oracle)),
-        "worst_cost_over_oracle": float(np.max(over_oracle)),
-        "saved_over_equal_division": float(np.mean(saved)) if saved else None,
-        "impossible_with_equal_division": impossible / cases,
-    }
-
-
-def equal_division(
-    stages: list[Stage], rate_per_s: float, sla: ServiceLevelObjective, requests: int
-) -> list[int] | None:
-    """Return the workers of each stage if each must keep its equal share of the response time.
-
-    None if a stage cannot keep its share with any number of workers.
-    """
-    share = replace(sla, response_time_ms=sla.response_time_ms / len(stages))
-    try:
-        plans = [plan_pipeline([stage], rate_per_s, share, requests=requests) for stage in stages]
-    except InfeasibleError:
-        return None
-    return [int(plan.cost) for plan in plans]
-
-
-def _oracle_cost(
-    stages: list[Stage], rate_per_s: float, sla: ServiceLevelObjective, limit: float, requests: int
-) -> float:
-    """Return the least number of workers of all divisions that keep the SLA."""
-    best = limit
-    for workers in itertools.product(range(1, int(limit) - 1), repeat=len(stages)):
-        if sum(workers) >= best:
-            continue
-        settings = {
-            stage.name: Setting(count, stage.first_policy())
-            for stage, count in zip(stages, workers, strict=True)
-        }
-        try:
-            times_ms = simulate(stages, settings, rate_per_s, requests=requests).response_ms
-        except InfeasibleError:
-            continue
-        if np.percentile(times_ms, sla.percentile) <= sla.response_time_ms:
-            best = float(sum(workers))
-    return best
-
-
 def draw(path: Path, rows: list[Any]) -> None:
     """Draw the predicted and the measured percentiles."""
     figure = Figure(figsize=(6, 5), layout="constrained")
@@ -304,16 +224,16 @@ def measure_hops(seconds: float) -> dict[str, Any]:
 
 
 @click.command()
-@quick_option("A second for each measurement, one case of the percentiles, five of the sizing.")
+@quick_option("A second for each measurement, one case of the percentiles.")
 @click.option(
     "--only",
     type=click.Choice(PARTS),
-    help="One part: hops and throughput, predicted percentiles (5 minutes), or sizing.",
+    help="One part: hops and throughput, or predicted percentiles (5 minutes).",
 )
 @json_option
 @plot_option
 def main(quick: bool, only: str | None, as_json: bool, plot_file: Path | None) -> None:
-    """Measure pipelines: hops, throughput, predicted percentiles, and joint sizing."""
+    """Measure pipelines: hops, throughput, and predicted percentiles."""
     parts = PARTS if only is None else (only,)
     if plot_file is not None and "predicted" not in parts:
         raise InvalidInputError("--plot draws the predicted percentiles")
@@ -329,8 +249,6 @@ def main(quick: bool, only: str | None, as_json: bool, plot_file: Path | None) -
         }
         if plot_file is not None:
             draw(plot_file, rows)
-    if "sizing" in parts:
-        result |= compare_sizing(5 if quick else 40, 20_000)
     print_result(result, as_json)
 
 

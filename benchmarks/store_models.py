@@ -85,13 +85,6 @@ def manager(
         process.wait()
 
 
-def drop_page_cache(path: Path) -> None:
-    """Let the kernel forget a file that is on the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def timed(work: Callable[[], Any]) -> float:
     """Return the seconds that a call takes."""
     begin_s = time.perf_counter()

@@ -1,1 +1,1 @@
-"""Tables and figures of the papers reproduced, their theorems checked, and the solvers timed."""
+"""Tables and figures of the papers reproduced, and their theorems checked."""

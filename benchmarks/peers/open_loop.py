@@ -44,9 +44,8 @@ class Run:
 
     Attributes
     ----------
-    due_s, sent_s, received_s, read_s : ndarray of float, shape (n,)
-        When each request was due, when it was sent, when the kernel had the whole answer, and when
-        the client read it.
+    due_s, received_s, read_s : ndarray of float, shape (n,)
+        When each request was due, when the kernel had its whole answer, and when that was read.
     outcome : ndarray of int16, shape (n,)
         An `Outcome`, or the status of an HTTP error. Answers with status 200 are `Outcome.OK`.
     answers : dict of int to bytes
@@ -54,7 +53,6 @@ class Run:
     """
 
     due_s: FloatArray
-    sent_s: FloatArray
     received_s: FloatArray
     read_s: FloatArray
     outcome: NDArray[np.int16]
@@ -94,7 +92,7 @@ def _compile() -> None:
     none.setflags(write=False)
     kept, outcome = np.zeros((0, ANSWER_BYTES), np.uint8), np.zeros(0, np.int16)
     service = (whole, 0, 0, none, np.zeros(1, np.int64), -1, np.zeros(0, np.int32), whole)
-    arguments: tuple[Any, ...] = (*service, whole, whole, whole, outcome, kept, whole, 1)
+    arguments: tuple[Any, ...] = (*service, whole, whole, outcome, kept, whole, 1)
     follow(*arguments)
 
 
@@ -115,7 +113,7 @@ def _run(
     connection_of = np.zeros(int(files.max()) + 1, np.int64)
     connection_of[files] = np.arange(connections)
     count = arrivals_s.size
-    sent_ns, received_ns, read_ns = (np.zeros(count, np.int64) for _ in range(3))
+    received_ns, read_ns = np.zeros(count, np.int64), np.zeros(count, np.int64)
     outcome = np.full(count, Outcome.UNANSWERED, np.int16)
     kept = np.zeros((-(-count // KEEP_EVERY), ANSWER_BYTES), np.uint8)
     kept_bytes = np.zeros(kept.shape[0], np.int64)
@@ -128,21 +126,21 @@ def _run(
         start_ns = time.time_ns() + _LEAD_NS
         times = (due_ns, start_ns, round(1e9 * PATIENCE_S))
         service = (joined, starts, epoll.fileno(), files, connection_of)
-        results = (sent_ns, received_ns, read_ns, outcome, kept, kept_bytes, KEEP_EVERY)
+        results = (received_ns, read_ns, outcome, kept, kept_bytes, KEEP_EVERY)
         arguments: tuple[Any, ...] = (*times, *service, *results)
         follow(*arguments)
     for one in sockets:
         one.close()
-    sent_s, received_s, read_s = (
+    received_s, read_s = (
         np.where(at_ns > 0, 1e-9 * (at_ns - start_ns), np.nan).astype(np.float64)
-        for at_ns in (sent_ns, received_ns, read_ns)
+        for at_ns in (received_ns, read_ns)
     )
     answers = {
         KEEP_EVERY * place: bytes(kept[place, :length]).partition(b"\r\n\r\n")[2]
         for place, length in enumerate(kept_bytes.tolist())
         if length
     }
-    return Run(arrivals_s, sent_s, received_s, read_s, outcome, answers)
+    return Run(arrivals_s, received_s, read_s, outcome, answers)
 
 
 def open_loop(

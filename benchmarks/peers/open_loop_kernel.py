@@ -83,7 +83,6 @@ def follow(
     epoll: int,
     files: Any,
     connection_of: Any,
-    sent_ns: Any,
     received_ns: Any,
     read_ns: Any,
     outcome: Any,
@@ -116,7 +115,6 @@ def follow(
             idle_count -= 1
             body = following % bodies
             length = starts[body + 1] - starts[body]
-            sent_ns[following] = _now_ns(clock)
             request = requests[starts[body] : starts[body + 1]]
             if _send(files[connection], request.ctypes, length, _MSG_NOSIGNAL) == length:
                 carries[connection] = following

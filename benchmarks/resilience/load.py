@@ -87,15 +87,12 @@ class Connection(asyncio.Protocol):
 
     Attributes
     ----------
-    target : Target or None
-        Whose server is at the other end.
     closed : bool
     unexpected : int
         Times that bytes came without a request.
     """
 
     def __init__(self) -> None:
-        self.target: Target | None = None
         self.closed = False
         self.unexpected = 0
         self._transport: asyncio.Transport | None = None
@@ -160,8 +157,6 @@ class Bystanders(threading.Thread):
 
     Attributes
     ----------
-    target : Target
-        Where the next request goes; may be changed meanwhile.
     requests : list of Request
         What has ended.
     doubled : int
@@ -172,7 +167,7 @@ class Bystanders(threading.Thread):
         super().__init__(daemon=True)
         self.requests: list[Request] = []
         self.doubled = 0
-        self.target = target
+        self._target = target
         self._load = load
         self._ending = threading.Event()
         self._idle: deque[Connection] = deque()
@@ -227,17 +222,14 @@ class Bystanders(threading.Thread):
         size = LARGE_BODY_BYTES if every and number % every == 0 else 0
         value = _QUARTER * number
         status, right = 0, False
-        target = self.target
+        target = self._target
         try:
             async with asyncio.timeout(self._load.timeout_s):
-                if connection is not None and connection.target != target:
-                    connection.close()
                 if connection is None or connection.closed:
                     loop = asyncio.get_running_loop()
                     _, connection = await loop.create_connection(
                         Connection, target.host, target.port
                     )
-                    connection.target = target
                 status, body = await connection.ask(request_bytes(target, value, size))
                 right = status == 200 and json.loads(body)["outputs"][0]["data"] == [value]
         except (OSError, TimeoutError):

@@ -16,7 +16,7 @@ from benchmarks.local_service import (
     running_replicas,
     running_service,
 )
-from benchmarks.resilience.load import Bystanders, Load, Target
+from benchmarks.resilience.load import Target
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 
 PORT = 8131
@@ -72,10 +72,6 @@ class Service:
                     found.append(process)
         return found
 
-    def bystanders(self, load: Load) -> dict[str, Bystanders]:
-        """Return the clients that send load, by what tells them apart."""
-        return {"": Bystanders(self.target, load)}
-
     def replicas(self) -> list[psutil.Process]:
         """Return the replicas, by process id."""
         return self.processes(lambda _, command: command.startswith("ray::ServeReplica"))
@@ -90,17 +86,9 @@ class Service:
         pids = {process.pid for process in found}
         return [process for process in found if process.ppid() not in pids]
 
-    def actors(self, name: str) -> list[psutil.Process]:
-        """Return the actors of Serve of a class, such as ``ServeController``."""
-        return self.processes(lambda _, command: command.startswith(f"ray::{name}"))
-
     def solvers(self) -> list[psutil.Process]:
         """Return the processes that solve policy tables."""
         return self.processes(lambda _, command: "autoscaler.worker" in command)
-
-    def named(self, name: str) -> list[psutil.Process]:
-        """Return the processes with a name, such as ``gcs_server``."""
-        return self.processes(lambda found, _: found == name)
 
     def deploy(self, document: Document) -> None:
         """Deploy a config, as ``serve deploy`` does; raise `OSError` if it is rejected."""
@@ -130,19 +118,6 @@ class Service:
                 before_s = used_s
             time.sleep(0.5)
 
-    def wait_until_ready(self) -> None:
-        """Wait until all replicas run and have their tables.
-
-        Raises
-        ------
-        SystemExit
-            The replicas do not start in time.
-        """
-        (deployment,) = self.document["applications"][0]["deployments"]
-        if not self.wait_for_replicas(deployment["num_replicas"]):
-            raise SystemExit("the replicas did not start")
-        self.wait_for_tables()
-
     def answers(self) -> bool:
         """Return whether the model is ready, as the service says."""
         target = self.target
@@ -154,31 +129,24 @@ class Service:
 
 @contextmanager
 def serving(document: Document) -> Iterator[Service]:
-    """Serve a config while the context lasts, until its replicas run and have their tables."""
-    with everything_ended(), running_service(document, PORT) as local:
-        target = target_of(document, "127.0.0.1", PORT)
-        service = Service(target, local.dashboard, local.process, deepcopy(document))
-        service.wait_until_ready()
-        yield service
+    """Serve a config while the context lasts, until its replicas run and have their tables.
 
-
-@contextmanager
-def everything_ended() -> Iterator[None]:
-    """End all processes that were started in the context, also if it fails."""
+    At the end no process is left of those that were started in the context.
+    """
+    (application,) = document["applications"]
+    (deployment,) = application["deployments"]
+    sla, name = deployment["user_config"]["sla"], application["args"]["model"]["name"]
+    target = Target("127.0.0.1", PORT, name, 1e-3 * sla["response_time_ms"], sla["percentile"])
     before = descendants()
     with adopted_orphans():
         try:
-            yield
+            with running_service(document, PORT) as local:
+                service = Service(target, local.dashboard, local.process, deepcopy(document))
+                if not service.wait_for_replicas(deployment["num_replicas"]):
+                    raise SystemExit("the replicas did not start")
+                service.wait_for_tables()
+                yield service
         finally:
             left = end_descendants(but=before)
             if left:
                 raise SystemExit(f"processes could not be ended: {left}")
-
-
-def target_of(document: Document, host: str, port: int) -> Target:
-    """Return where the requests of a service go."""
-    (application,) = document["applications"]
-    (deployment,) = application["deployments"]
-    sla = deployment["user_config"]["sla"]
-    name = application["args"]["model"]["name"]
-    return Target(host, port, name, 1e-3 * sla["response_time_ms"], sla["percentile"])

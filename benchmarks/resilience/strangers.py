@@ -1,6 +1,5 @@
 """Strangers: clients that misbehave while the bystanders send their requests."""
 
-import gzip
 import random
 import socket
 import threading
@@ -9,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from benchmarks.resilience.load import Bystanders, Load, Target, request_bytes
+from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.run import Run
 
 
@@ -49,16 +48,6 @@ def idle_connections(run: Run) -> None:
     _trickle(run, 2000, b"", b"")
 
 
-def bombs(run: Run) -> None:
-    """Send a small gzip body each second that holds 4 MiB of JSON brackets."""
-    body = gzip.compress(b"[" + b"[]," * ((4 << 20) // 3) + b"[]]", 9)
-    head = (
-        f"POST /v2/models/{run.service.target.model}/infer HTTP/1.1\r\nHost: x\r\n"
-        f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    _statuses(run, lambda: head.encode() + body, every_s=1.0)
-
-
 def churn(run: Run) -> None:
     """Open 200 connections a second, each for one request."""
     request = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -69,60 +58,6 @@ def garbage(run: Run) -> None:
     """Open 20 connections a second and send random bytes."""
     draw = random.Random(1)
     _statuses(run, lambda: draw.randbytes(draw.randrange(1, 4096)) + b"\r\n\r\n", every_s=0.05)
-
-
-def pipelining(run: Run) -> None:
-    """Send eight requests at once on a connection, five times a second; check their answers."""
-    target = run.service.target
-    run.begin()
-    wrong = refused = 0
-    until_s = time.monotonic() + run.misbehave_s
-    while time.monotonic() < until_s:
-        values = [-10.0 - number for number in range(8)]
-        with _connect(target, 5.0) as client:
-            client.sendall(b"".join(request_bytes(target, value) for value in values))
-            received = bytearray()
-            with suppress(OSError):
-                while received.count(b"HTTP/1.1 ") < 8 or b"]" not in received[-4:]:
-                    part = client.recv(1 << 16)
-                    if not part:
-                        break
-                    received += part
-        found = [received.find(f"[{value}]".encode()) for value in values]
-        answered = [place for place in found if place >= 0]
-        wrong += answered != sorted(answered)
-        refused += len(answered) < len(found)
-        time.sleep(0.2)
-    run.notes.append(
-        f"{wrong} pipelines were not answered in order, and {refused} not with every value"
-    )
-
-
-def smuggling(run: Run) -> None:
-    """Send requests whose length can be read in two ways, with another request hidden in them."""
-    target = run.service.target
-    hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
-    path = f"POST /v2/models/{target.model}/infer HTTP/1.1\r\nHost: x\r\n".encode()
-    chunked = b"Transfer-Encoding: chunked\r\n"
-    pairs = {
-        "CL and TE": b"Content-Length: %d\r\n" % (5 + len(hidden)) + chunked,
-        "TE and CL": chunked + b"Content-Length: 5\r\n",
-        "two CL": b"Content-Length: 0\r\nContent-Length: %d\r\n" % (5 + len(hidden)),
-        "folded TE": b"Transfer-Encoding:\r\n chunked\r\nContent-Length: 5\r\n",
-        "odd TE": b"Transfer-Encoding: xchunked\r\nContent-Length: 5\r\n",
-        "spaced TE": b"Transfer-Encoding : chunked\r\nContent-Length: 5\r\n",
-        "signed CL": b"Content-Length: +5\r\n",
-    }
-    run.begin()
-    until_s = time.monotonic() + run.misbehave_s
-    seen: dict[str, str] = {}
-    while time.monotonic() < until_s:
-        for name, fields in pairs.items():
-            answer = exchange(target, path + fields + b"\r\n0\r\n\r\n" + hidden, 2.0)
-            lines = [line for line in answer.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
-            seen[name] = "+".join(line.split(b" ")[1].decode() for line in lines) or "nothing"
-        time.sleep(0.2)
-    run.notes.append(", ".join(f"{name}: {statuses}" for name, statuses in seen.items()))
 
 
 def overload(run: Run) -> None:

@@ -1,1 +1,1 @@
-"""Fleets, autoscalers, forecasts and bursts on virtual time, and the simulator's own speed."""
+"""Autoscalers on virtual time."""
