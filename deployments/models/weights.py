@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deployments.modelstore.names import STORE_PREFIX
-from deployments.modelstore.sharing import Sharing
 from deployments.serving.startup_timings import StartupTimings
 from policy.errors import InvalidInputError
 
@@ -31,8 +30,6 @@ class WeightsLoader:
     found_in : str or None
         Where its weights were: ``file``, or the tier of the store: ``device``, ``host``,
         ``disk``, ``remote``.
-    sharing : Sharing or None
-        Whether the store's memory is shared with other processes, and why; None for a file.
     """
 
     def __init__(
@@ -46,7 +43,6 @@ class WeightsLoader:
         self._asked_for: str | None = None
         self.source: str | None = None
         self.found_in: str | None = None
-        self.sharing: Sharing | None = None
 
     def __call__(
         self, source: str | Path, device: "str | torch.device" = "cpu"
@@ -94,10 +90,9 @@ class WeightsLoader:
                 name = self.source.removeprefix(STORE_PREFIX)
                 from deployments.modelstore.tensors import attach  # imports torch
 
-                attached = attach(name, socket_path=self._socket_path, device=device)
-                self.found_in, self.sharing = attached.source, attached.sharing
-                return attached.tensors
-            self.found_in, self.sharing = "file", None
+                tensors, self.found_in = attach(name, socket_path=self._socket_path, device=device)
+                return tensors
+            self.found_in = "file"
             return load_file(source, device=str(device))
 
 

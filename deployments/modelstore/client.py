@@ -10,7 +10,6 @@ from typing import Any
 from deployments.modelstore import wire
 from deployments.modelstore.errors import ERRORS, StoreError, UnavailableError, UntrustedFileError
 from deployments.modelstore.host_memory import is_sealed
-from deployments.modelstore.sharing import Sharing
 from policy.errors import InvalidInputError
 
 OnProgress = Callable[[int, int], None]
@@ -27,13 +26,11 @@ class Hold:
     source : str
         The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
         ``remote``.
-    sharing : Sharing
-        Whether the client should map the model, or copy it and close this.
     """
 
-    def __init__(self, descriptor: int, source: str, sharing: Sharing) -> None:
+    def __init__(self, descriptor: int, source: str) -> None:
         self._descriptor = descriptor
-        self.source, self.sharing = source, sharing
+        self.source = source
 
     def close(self) -> None:
         """Release the model."""
@@ -93,8 +90,7 @@ def open_model(
     )
     with connection:
         files = _files_of(message, descriptors)
-        sharing = Sharing(**message["sharing"])
-        return Hold(connection.detach(), str(message["source"]), sharing), files
+        return Hold(connection.detach(), str(message["source"])), files
 
 
 def open_in_tier(

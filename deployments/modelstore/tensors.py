@@ -1,15 +1,13 @@
 """A model's weights as ordinary torch tensors on shared memory.
 
 The tensors lie in a private mapping of memory that all processes share. Reading shares it; a write
-copies the page and is visible to this `load_state_dict` only. Models so small that copying is
-faster are copied (`deployments.modelstore.sharing`).
+copies the page and is visible to this `load_state_dict` only.
 """
 
 import gc
 import logging
 import mmap
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,6 @@ from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
 from deployments.modelstore.errors import StoreError, UnavailableError, UntrustedFileError
 from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
-from deployments.modelstore.sharing import Sharing, copy_of
 
 
 class _Mapping(mmap.mmap):
@@ -31,27 +28,6 @@ class _Mapping(mmap.mmap):
 
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class AttachedModel:
-    """A model's tensors on shared memory.
-
-    Attributes
-    ----------
-    tensors : dict of str to torch.Tensor
-        The tensors of all of the model's files, by name. If they are shared, the store keeps the
-        model in memory until the last of them is gone.
-    source : str
-        The fastest tier that had all of the model when it was opened: ``device``, ``host``,
-        ``disk`` or ``remote``.
-    sharing : Sharing
-        Whether the memory is shared, and why.
-    """
-
-    tensors: dict[str, torch.Tensor]
-    source: str
-    sharing: Sharing
 
 
 def load_state_dict(
@@ -99,7 +75,7 @@ def load_state_dict(
     StoreError
         The store refused the model, or there is no store.
     """
-    return attach(name, on_progress, socket_path, device, share=share).tensors
+    return attach(name, on_progress, socket_path, device, share=share)[0]
 
 
 def attach(
@@ -109,10 +85,11 @@ def attach(
     device: str | torch.device = "cpu",
     *,
     share: bool = True,
-) -> AttachedModel:
-    """Attach to a model of this machine's store, and return the tier that it was in.
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Return a model's tensors, and the fastest tier that had all of it when it was opened.
 
-    Parameters and errors are those of `load_state_dict`.
+    The tier is ``device``, ``host``, ``disk`` or ``remote``. Parameters and errors are those of
+    `load_state_dict`.
     """
     target = torch.device(device)
     if target.type == "cpu":
@@ -120,20 +97,18 @@ def attach(
     if target.type == "cuda" and share and torch.cuda.is_available():
         try:
             ordinal = torch.cuda.current_device() if target.index is None else target.index
-            tensors, source = attach_to_device(name, CudaClient(ordinal), on_progress, socket_path)
-            return AttachedModel(tensors, source, Sharing(shared=True))
+            return attach_to_device(name, CudaClient(ordinal), on_progress, socket_path)
         except UnavailableError:
             raise
         except StoreError as error:
             logger.warning("%s: copied to %s, not shared: %s", name, target, error)
-    attached = _attach_on_host(name, on_progress, socket_path)
-    tensors = {key: tensor.to(target) for key, tensor in attached.tensors.items()}
-    return AttachedModel(tensors, attached.source, Sharing(shared=False))
+    tensors, source = _attach_on_host(name, on_progress, socket_path)
+    return {key: tensor.to(target) for key, tensor in tensors.items()}, source
 
 
 def _attach_on_host(
     name: str, on_progress: OnProgress | None, socket_path: Path | None
-) -> AttachedModel:
+) -> tuple[dict[str, torch.Tensor], str]:
     hold, files = open_model(name, on_progress, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     collecting = gc.isenabled()
@@ -150,22 +125,18 @@ def _attach_on_host(
             gc.enable()
         for file in files:
             os.close(file.descriptor)
-    return AttachedModel(tensors, hold.source, hold.sharing)
+    return tensors, hold.source
 
 
 def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
-    content: _Mapping | bytearray
-    if hold.sharing.shared:
-        content = _Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
-        content.hold = hold
-    else:
-        content = copy_of(file.descriptor, file.size_bytes)
+    content = _Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
+    content.hold = hold
     with memoryview(content) as view, view[: header_end(view[:8], file.size_bytes)] as header:
         entries = read_header(header, file.size_bytes)
     return {entry.name: _tensor(content, entry) for entry in entries}
 
 
-def _tensor(content: _Mapping | bytearray, entry: TensorEntry) -> torch.Tensor:
+def _tensor(content: _Mapping, entry: TensorEntry) -> torch.Tensor:
     _, name, shape, begin, end = entry
     dtype = NUMPY_DTYPES[name]
     if begin == end:

@@ -1,6 +1,6 @@
 """A service's start: how long each phase took, and where its weights came from."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,9 @@ class ServiceStart:
 
     def explain(self) -> dict[str, Any]:
         """Return the start in `GET /sojourn/policy`."""
-        source, found_in, sharing = None, None, None
+        source, found_in = None, None
         if self.weights is not None:
             source, found_in = self.weights.source, self.weights.found_in
-            sharing = self.weights.sharing and asdict(self.weights.sharing)
         socket = self.store_socket
         return {
             "total_s": self.timings.total_s,
@@ -46,6 +45,5 @@ class ServiceStart:
             ),
             "weights": source,
             "weights_found_in": found_in,
-            "weights_sharing": sharing,
             "store_socket": None if socket is None else str(socket),
         }

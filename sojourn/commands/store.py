@@ -87,9 +87,6 @@ def command() -> None:
     help="Check digests at every read from the disk, not only when a file comes in.",
 )
 @click.option(
-    "--always-share", is_flag=True, help="Share small models, too, which are faster to copy."
-)
-@click.option(
     "--reader",
     "readers",
     multiple=True,
@@ -108,7 +105,6 @@ def serve(
     eviction: str,
     eager: bool,
     check_reads: bool,
-    always_share: bool,
     readers: tuple[str, ...],
     socket_path: Path | None,
 ) -> None:
@@ -125,7 +121,6 @@ def serve(
         eviction=eviction,
         eager=eager,
         check_reads=check_reads,
-        always_share=always_share,
         readers=tuple(Reader.parse(text) for text in readers),
     )
     allow_many_clients()
@@ -286,11 +281,6 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
             for row in found["copies"]
         ],
     )
-    sharing = found["sharing"]
-    counts = f"{sharing['shared']} opens shared the model, {sharing['copied']} copied it"
-    if "shared_from_bytes" in sharing:
-        counts += f"; a file is shared from {sharing['shared_from_bytes']} bytes on"
-    say(f"{counts}.")
 
 
 @command.command(short_help="Check every file on the disk, and delete wrong ones.")

@@ -52,7 +52,6 @@ def test_the_tables_for_people(store, capsys):
     assert "pytorch/m@1" in out.out
     assert "budget_bytes" in out.out
     assert "0 of them corrupted" in out.err
-    assert "1 opens shared the model, 0 copied it" in out.err
 
 
 def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypatch, capsys):
@@ -65,10 +64,10 @@ def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypa
 
 
 def test_serve_with_a_device_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv(emulated_device.KIND_VARIABLE, "broken")
+    monkeypatch.setenv(emulated_device.BROKEN_VARIABLE, "1")
     arguments = ["--remote", (tmp_path / "remote").as_uri(), "--disk", str(tmp_path / "disk")]
     arguments += ["--socket", str(tmp_path / "run/store.sock"), "--device-bytes", "1000"]
-    arguments += ["--always-share", "--device-driver", emulated_device.MODULE]
+    arguments += ["--device-driver", emulated_device.MODULE]
     assert main(["store", "serve", *arguments]) == 2
     assert capsys.readouterr().err.strip().endswith("--device-bytes: this device is broken")
     assert not (tmp_path / "run/store.sock").exists()

@@ -136,29 +136,6 @@ class StoreCore:
             self._spaces[tier].remove(blob)
         return self._advance()
 
-    def lost_all(self, tier: Tier, error: StoreError) -> list[Action]:
-        """Forget the content of a memory tier that was lost.
-
-        Its holders lose their models. Opens of models that were partly there are refused. Copies
-        into the tier continue.
-        """
-        space = self._spaces[tier]
-        gone = [entry.blob for entry in space.entries.values() if entry.resident]
-        for holder, waiting in list(self._opens.items()):
-            if waiting.tier == tier and holder not in self._unplaced:
-                manifest = self._manifests[waiting.name]
-                if not set(gone).isdisjoint(manifest.blobs):
-                    self._refuse(holder, error)
-                    self._release(tier, manifest)
-        for holder, lease in list(self._leases.items()):
-            if lease.tier == tier:
-                del self._leases[holder]
-                self._release(tier, lease.manifest)
-        for blob in gone:
-            if space.get(blob) is not None:  # unless dropped with its last holder
-                self._transfers.drop(blob, tier)
-        return self._advance()
-
     def resident(self, tier: Tier) -> list[Blob]:
         """Return the blobs of a tier."""
         return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]

@@ -1,9 +1,7 @@
 """NVIDIA GPUs: memory that one process allocates and others attach to.
 
-With CUDA's virtual memory API, an allocation is passed as a file descriptor and stays valid until
-the last process has unmapped and closed it. Clients map it read-only if the driver can. Without it,
-an allocation is passed as a CUDA IPC handle. It then ends with the holder, and clients could write
-to it.
+An allocation of CUDA's virtual memory is passed as a file descriptor, and stays valid until the
+last process has unmapped and closed it. Clients map it read-only if the driver can.
 """
 
 import ctypes
@@ -16,10 +14,6 @@ from deployments.modelstore.device import cuda_api as cuda
 from deployments.modelstore.device.cuda_api import CudaApi
 from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError
-
-#: An allocation of its own block, so that an IPC handle exposes nothing else.
-_IPC_BLOCK_BYTES = 2 << 20
-VMM, IPC = "cuda-vmm", "cuda-ipc"
 
 
 class _Gpu:
@@ -84,20 +78,19 @@ class _Holder:
     def __init__(self, gpu: _Gpu) -> None:
         self._gpu = gpu
         self.device = gpu.uuid
-        self.outlives_holder = gpu.supports(cuda.VIRTUAL_MEMORY_SUPPORTED) and gpu.supports(
-            cuda.DESCRIPTORS_SUPPORTED
-        )
+        if not (
+            gpu.supports(cuda.VIRTUAL_MEMORY_SUPPORTED) and gpu.supports(cuda.DESCRIPTORS_SUPPORTED)
+        ):
+            raise DeviceError("the GPU's driver cannot share virtual memory by file descriptors")
         self._properties = cuda.AllocationProperties(
             type=cuda.PINNED, requested_handle_types=cuda.POSIX_DESCRIPTOR, location=gpu.location
         )
-        self._page_bytes = _IPC_BLOCK_BYTES
-        if self.outlives_holder:
-            self._page_bytes = gpu.api.get(
-                c_size_t(),
-                "cuMemGetAllocationGranularity",
-                ctypes.byref(self._properties),
-                cuda.MINIMUM_GRANULARITY,
-            ).value
+        self._page_bytes: int = gpu.api.get(
+            c_size_t(),
+            "cuMemGetAllocationGranularity",
+            ctypes.byref(self._properties),
+            cuda.MINIMUM_GRANULARITY,
+        ).value
         # The allocation and its size, by pointer.
         self._allocations: dict[int, tuple[int, int]] = {}
 
@@ -105,10 +98,6 @@ class _Holder:
         whole_bytes = -(-size_bytes // self._page_bytes) * self._page_bytes
         api = self._gpu.api
         with self._gpu.current():
-            if not self.outlives_holder:
-                pointer: int = api.get(c_ulonglong(), "cuMemAlloc_v2", whole_bytes).value
-                self._allocations[pointer] = (0, whole_bytes)
-                return pointer
             allocation: int = api.get(
                 c_ulonglong(), "cuMemCreate", whole_bytes, ctypes.byref(self._properties), 0
             ).value
@@ -132,20 +121,14 @@ class _Holder:
     def export(self, handle: int) -> Export:
         allocation, size_bytes = self._allocations[handle]
         with self._gpu.current():
-            if not self.outlives_holder:
-                ipc = self._gpu.api.get(cuda.IpcHandle(), "cuIpcGetMemHandle", handle)
-                return Export(IPC, size_bytes, bytes(ipc.reserved).hex())
             descriptor = self._gpu.api.get(
                 c_int(-1), "cuMemExportToShareableHandle", allocation, cuda.POSIX_DESCRIPTOR, 0
             )
-            return Export(VMM, size_bytes, descriptor=descriptor.value)
+            return Export(size_bytes, descriptor.value)
 
     def free(self, handle: int) -> None:
         allocation, size_bytes = self._allocations.pop(handle)
         with self._gpu.current():
-            if not self.outlives_holder:
-                self._gpu.api.call("cuMemFree_v2", handle)
-                return
             self._gpu.unmap(handle, size_bytes)
             self._gpu.api.call("cuMemRelease", allocation)
 
@@ -167,10 +150,8 @@ class _Array:
 class _Region:
     """Memory of another process that this one is attached to."""
 
-    def __init__(
-        self, gpu: _Gpu, kind: str, pointer: int, size_bytes: int, read_only: bool
-    ) -> None:
-        self._gpu, self._kind, self._size_bytes = gpu, kind, size_bytes
+    def __init__(self, gpu: _Gpu, pointer: int, size_bytes: int, read_only: bool) -> None:
+        self._gpu, self._size_bytes = gpu, size_bytes
         self.read_only = read_only
         self.hold: object = None
         self._pointer: int | None = pointer
@@ -197,10 +178,7 @@ class _Region:
         with self._gpu.current():
             # Running kernels may still read it.
             self._gpu.api.call("cuCtxSynchronize")
-            if self._kind == VMM:
-                self._gpu.unmap(pointer, self._size_bytes)
-            else:
-                self._gpu.api.call("cuIpcCloseMemHandle", pointer)
+            self._gpu.unmap(pointer, self._size_bytes)
 
 
 class CudaClient:
@@ -232,14 +210,6 @@ class CudaClient:
         """
         gpu, api = self._gpu, self._gpu.api
         with gpu.current():
-            if export.kind == IPC:
-                handle = cuda.IpcHandle.from_buffer_copy(bytes.fromhex(export.handle))
-                pointer: int = api.get(
-                    c_ulonglong(), "cuIpcOpenMemHandle_v2", handle, cuda.LAZY_PEER_ACCESS
-                ).value
-                return _Region(gpu, IPC, pointer, export.size_bytes, read_only=False)
-            if export.kind != VMM or export.descriptor is None:
-                raise DeviceError(f"a GPU cannot attach to memory of kind {export.kind!r:.50}")
             allocation: int = api.get(
                 c_ulonglong(),
                 "cuMemImportFromShareableHandle",
@@ -256,7 +226,7 @@ class CudaClient:
             finally:
                 # The mapping keeps the memory alive.
                 api.call("cuMemRelease", allocation)
-            return _Region(gpu, VMM, pointer, export.size_bytes, read_only)
+            return _Region(gpu, pointer, export.size_bytes, read_only)
 
 
 def open_holder() -> _Holder:

@@ -1,7 +1,7 @@
 """The functions of CUDA's driver (libcuda) that the device tier uses, by ctypes.
 
 The names are those that the library exports: cuda.h maps some to a versioned name, such as
-``cuMemAlloc_v2``. NVIDIA's Python package would add 12 MB under its own license to every machine,
+``cuMemcpyDtoH_v2``. NVIDIA's Python package would add 12 MB under its own license to every machine,
 with or without a GPU.
 """
 
@@ -22,7 +22,6 @@ ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 POSIX_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 READ, READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_*
 MINIMUM_GRANULARITY = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
-LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 NON_BLOCKING_STREAM = 1  # CU_STREAM_NON_BLOCKING
 
 
@@ -30,12 +29,6 @@ class Uuid(ctypes.Structure):
     """CUuuid: identifies a device in all processes."""
 
     _fields_ = (("bytes", ctypes.c_ubyte * 16),)
-
-
-class IpcHandle(ctypes.Structure):
-    """CUipcMemHandle."""
-
-    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 
 
 class Location(ctypes.Structure):
@@ -93,11 +86,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemMap": (_POINTER, c_size_t, c_size_t, _ALLOCATION, c_ulonglong),
     "cuMemUnmap": (_POINTER, c_size_t),
     "cuMemSetAccess": (_POINTER, c_size_t, POINTER(AccessDescription), c_size_t),
-    "cuMemAlloc_v2": (POINTER(_POINTER), c_size_t),
-    "cuMemFree_v2": (_POINTER,),
-    "cuIpcGetMemHandle": (POINTER(IpcHandle), _POINTER),
-    "cuIpcOpenMemHandle_v2": (POINTER(_POINTER), IpcHandle, c_uint),
-    "cuIpcCloseMemHandle": (_POINTER,),
     "cuMemHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
     "cuStreamSynchronize": (c_void_p,),
@@ -128,8 +116,6 @@ class CudaApi:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
-
-        Raises `OutOfDeviceMemoryError` when memory is short, `DeviceError` on other failures.
 
         Raises
         ------

@@ -15,20 +15,13 @@ CUDA = "deployments.modelstore.device.cuda"
 
 @dataclass(frozen=True)
 class Export:
-    """Device memory that another process can attach to.
+    """Device memory that another process can attach to, even after its holder has died.
 
-    `kind` is the driver's kind of sharing. `handle` is what the driver needs in addition to the
-    file descriptor, if there is one; the owner of the object closes it.
+    The owner of the object closes the descriptor.
     """
 
-    kind: str
     size_bytes: int
-    handle: str = ""
-    descriptor: int | None = None
-
-    def to_message(self) -> list[Any]:
-        """Return everything but the descriptor, as JSON values."""
-        return [self.kind, self.size_bytes, self.handle]
+    descriptor: int
 
 
 class Staging(Protocol):
@@ -46,12 +39,9 @@ class HolderDriver(Protocol):
     ----------
     device : str
         Names the device in all processes of this machine.
-    outlives_holder : bool
-        Whether exported memory stays valid when the holder dies.
     """
 
     device: str
-    outlives_holder: bool
 
     def allocate(self, size_bytes: int) -> int:
         """Allocate at least this much memory; return its handle.

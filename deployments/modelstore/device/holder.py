@@ -17,7 +17,12 @@ from contextlib import suppress
 from typing import Any
 
 from deployments.modelstore import wire
-from deployments.modelstore.device.driver import HolderDriver, Staging, open_holder_driver
+from deployments.modelstore.device.driver import (
+    Export,
+    HolderDriver,
+    Staging,
+    open_holder_driver,
+)
 from deployments.modelstore.device.layout import Piece, offsets, pieces, windows
 from deployments.modelstore.errors import FetchError, StoreError
 from deployments.modelstore.files.safetensors_header import header_end, read_header
@@ -39,8 +44,8 @@ class Holder:
 
     def fill(
         self, sha256: str, descriptor: int, size_bytes: int, progress: Callable[[int], None]
-    ) -> list[Any]:
-        """Copy a blob from sealed host memory to the device; return its export and descriptor.
+    ) -> Export:
+        """Copy a blob from sealed host memory to the device; return its export.
 
         Raises
         ------
@@ -57,7 +62,7 @@ class Holder:
             self._driver.free(handle)
             raise
         self._handles[sha256] = handle
-        return [export.to_message(), export.descriptor]
+        return export
 
     def drop(self, sha256: str) -> None:
         """Free a blob's memory. Memory of an earlier holder is not freed."""
@@ -116,8 +121,7 @@ def serve(connection: socket.socket, driver_module: str) -> None:
     except StoreError as error:
         wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
         return
-    ready = {"device": driver.device, "outlives_holder": driver.outlives_holder}
-    wire.send(connection, {"ready": ready}, [])
+    wire.send(connection, {"ready": driver.device}, [])
     holder = Holder(driver)
     while (received := wire.receive(connection)) is not None:
         message, descriptors = received
@@ -125,26 +129,26 @@ def serve(connection: socket.socket, driver_module: str) -> None:
             holder.drop(message["blob"])
             continue
         try:
-            answer = _fill(connection, holder, message, descriptors[0])
+            _fill(connection, holder, message, descriptors[0])
         finally:
             os.close(descriptors[0])
-        exported = answer.pop("descriptor", None)
-        wire.send(connection, answer, [] if exported is None else [exported])
-        if exported is not None:
-            os.close(exported)
 
 
 def _fill(
     connection: socket.socket, holder: Holder, message: dict[str, Any], descriptor: int
-) -> dict[str, Any]:
+) -> None:
     def progress(done_bytes: int) -> None:
         wire.send(connection, {"progress": done_bytes}, [])
 
     try:
-        export, exported = holder.fill(message["blob"], descriptor, message["bytes"], progress)
+        export = holder.fill(message["blob"], descriptor, message["bytes"], progress)
     except (StoreError, OSError) as error:
-        return {"error": [type(error).__name__, str(error)]}
-    return {"export": export, "descriptor": exported}
+        wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
+        return
+    try:
+        wire.send(connection, {"export": export.size_bytes}, [export.descriptor])
+    finally:
+        os.close(export.descriptor)
 
 
 def main() -> None:

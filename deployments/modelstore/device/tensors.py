@@ -1,9 +1,7 @@
 """A model's weights as torch tensors on shared device memory."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +12,6 @@ from deployments.modelstore.device.layout import offsets
 from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
 from deployments.modelstore.errors import DeviceError, UntrustedFileError
 from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
-from deployments.modelstore.sharing import Sharing
 
 
 def attach_to_device(
@@ -55,32 +52,24 @@ def attach_to_device(
                     f"the store's device is {grant['device']}, and {driver.torch_device} is "
                     f"{driver.device}"
                 )
-            exports = _exports(grant["files"], descriptors)
+            exports = [
+                Export(size_bytes, descriptor)
+                for (_, _, size_bytes), descriptor in zip(grant["files"], descriptors, strict=True)
+            ]
             # After an error, attached regions detach as they are garbage collected.
             regions = [driver.attach(export) for export in exports]
-            hold = Hold(connection.detach(), str(grant["source"]), Sharing(shared=True))
+            hold = Hold(connection.detach(), str(grant["source"]))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
     tensors: dict[str, torch.Tensor] = {}
-    for region, (_, size_bytes, *_) in zip(regions, grant["files"], strict=True):
+    for region, (_, size_bytes, _) in zip(regions, grant["files"], strict=True):
         region.hold = hold
         for key, tensor in _tensors_of(region, size_bytes, driver.torch_device):
             if key in tensors:
                 raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
             tensors[key] = tensor
     return tensors, hold.source
-
-
-def _exports(files: Sequence[Sequence[Any]], descriptors: Sequence[int]) -> list[Export]:
-    """Return the memory to attach to; either all files came with a descriptor or none."""
-    if descriptors and len(descriptors) != len(files):
-        raise DeviceError(f"{len(descriptors)} descriptors came with {len(files)} files")
-    given: Sequence[int | None] = descriptors or [None] * len(files)
-    return [
-        Export(kind, size_bytes, handle, descriptor)
-        for (_, _, kind, size_bytes, handle), descriptor in zip(files, given, strict=True)
-    ]
 
 
 def _tensors_of(

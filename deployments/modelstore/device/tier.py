@@ -29,8 +29,6 @@ class DeviceTier:
     ----------
     device : str
         The device, as `CUDA_VISIBLE_DEVICES` names it: its number or its UUID.
-    on_lost : callable
-        Called when a holder died whose memory is gone with it, from another thread.
     driver : str
         The module of the device's driver.
 
@@ -44,16 +42,13 @@ class DeviceTier:
         How many holders were started.
     """
 
-    def __init__(self, device: str, on_lost: Callable[[], None], driver: str = CUDA) -> None:
-        self._device, self._on_lost, self._driver = device, on_lost, driver
+    def __init__(self, device: str, driver: str = CUDA) -> None:
+        self._device, self._driver = device, driver
         self._exports: dict[str, Export] = {}
         # One copy at a time: it takes the whole bus.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-        self._watcher: threading.Thread | None = None
-        self._closing = False
-        self._outlives_holder: bool | None = None
         self.fault: str | None = None
         self.name: str | None = None
         self.holder_starts = 0
@@ -72,7 +67,6 @@ class DeviceTier:
             "fault": self.fault,
             "holder_pid": None if self._process is None else self._process.pid,
             "holder_starts": self.holder_starts,
-            "outlives_holder": self._outlives_holder,
         }
 
     def fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> None:
@@ -98,47 +92,37 @@ class DeviceTier:
         """Return a client's data to attach to a model; descriptors stay this object's."""
         exports = [self._exports[blob.sha256] for _, blob in manifest.files]
         files = [
-            [file, blob.size_bytes, *export.to_message()]
+            [file, blob.size_bytes, export.size_bytes]
             for (file, blob), export in zip(manifest.files, exports, strict=True)
         ]
-        descriptors = [export.descriptor for export in exports if export.descriptor is not None]
-        return {"device": self.name, "files": files}, descriptors
+        return {"device": self.name, "files": files}, [export.descriptor for export in exports]
 
     def drop(self, blob: Blob) -> None:
         """Free a blob; attached clients keep it. This does not wait for the holder."""
-        export = self._exports.pop(blob.sha256)
-        if export.descriptor is not None:
-            os.close(export.descriptor)
+        os.close(self._exports.pop(blob.sha256).descriptor)
         connection = self._connection
         if connection is not None:
-            with suppress(OSError):  # the holder is gone, with all of its memory
+            with suppress(OSError):  # the holder is gone
                 wire.send(connection, {"do": "drop", "blob": blob.sha256}, [])
 
     def close(self) -> None:
         """End the holder and forget all blobs."""
-        self._closing = True
         if self._process is not None:
             self._process.kill()
-        if self._watcher is not None:
-            self._watcher.join()
+            self._process.wait()
         if self._connection is not None:
             self._connection.close()
         while self._exports:
-            descriptor = self._exports.popitem()[1].descriptor
-            if descriptor is not None:
-                os.close(descriptor)
+            os.close(self._exports.popitem()[1].descriptor)
 
     def _start_holder(self) -> None:
-        """Start a holder; return once it is ready. Raise `StoreError` if it cannot use the device.
+        """Start a holder; return once it is ready.
 
         Raises
         ------
         StoreError
             It cannot use the device.
         """
-        if self._watcher is not None:
-            # Reports on the last holder come before anything that this one does.
-            self._watcher.join()
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wire.MAX_MESSAGE_BYTES)
         with far:
@@ -153,26 +137,13 @@ class DeviceTier:
             self._connection.close()
         self._connection = near
         try:
-            ready = self._receive()[0]["ready"]
+            self.name = self._receive()[0]["ready"]
         except StoreError:
             self._process.wait()
             near.close()
             self._connection = None
             raise
-        self.name, self._outlives_holder = ready["device"], bool(ready["outlives_holder"])
         self.holder_starts += 1
-        self._watcher = threading.Thread(
-            target=self._watch,
-            args=(self._process, self._outlives_holder),
-            name="store-device",
-            daemon=True,
-        )
-        self._watcher.start()
-
-    def _watch(self, process: "subprocess.Popen[bytes]", outlives_holder: bool) -> None:
-        process.wait()
-        if not self._closing and not outlives_holder:
-            self._on_lost()
 
     def _ask_fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> Export:
         if self._process is None or self._process.poll() is not None:
@@ -188,7 +159,7 @@ class DeviceTier:
             if "progress" in message:
                 progress(message["progress"])
                 continue
-            return Export(*message["export"], *descriptors)
+            return Export(message["export"], *descriptors)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         assert self._connection is not None

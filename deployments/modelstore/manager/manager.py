@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from deployments.modelstore.core.actions import (
@@ -29,7 +28,7 @@ from deployments.modelstore.core.actions import (
 from deployments.modelstore.core.eviction import eviction_rule
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.device.tier import PAGE_BYTES, DeviceTier
-from deployments.modelstore.errors import FetchError, StoreError
+from deployments.modelstore.errors import StoreError
 from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.files.remote import open_remote
 from deployments.modelstore.host_memory import HostMemory
@@ -40,7 +39,6 @@ from deployments.modelstore.manager.endpoint import listen, lock, own_folder
 from deployments.modelstore.manager.readers import Readers
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import Blob, ModelName
-from deployments.modelstore.sharing import Sharing, cached_costs
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +70,7 @@ class Manager:
             self._device = None
             if settings.device_bytes:
                 budgets_bytes[Tier.DEVICE] = settings.device_bytes
-                self._device = DeviceTier(
-                    settings.device, self._lost_device_memory, settings.device_driver
-                )
+                self._device = DeviceTier(settings.device, settings.device_driver)
             self._core = StoreCore(
                 budgets_bytes,
                 eviction_rule(settings.eviction),
@@ -86,9 +82,6 @@ class Manager:
             copier = Copier(self._remote, self._disk, self._memory, self._device, self._stopped)
             self._actions: deque[Action] = deque()
             self._carrying_out = False
-            costs_path = settings.disk / "sharing_costs.json"
-            self._costs = None if settings.always_share else cached_costs(costs_path)
-            self._grants = {"shared": 0, "copied": 0}
             self._recover()
             listener = listen(settings.socket, for_all=bool(self._readers))
         except OSError as error:
@@ -156,10 +149,7 @@ class Manager:
             self._verify(client)
             return
         if do == "stats":
-            counted = self._core.stats() | {
-                "taken_over": self._memory.taken_over,
-                "sharing": self._grants | (self._costs.to_dict() if self._costs else {}),
-            }
+            counted = self._core.stats() | {"taken_over": self._memory.taken_over}
             if self._device is not None:
                 counted["device"] = self._device.describe()
             self._connections.send(client, {"result": counted})
@@ -258,12 +248,9 @@ class Manager:
             self._grant_on_device(client, granted)
             return
         contents = granted.manifest.files
-        sharing = self._costs.decide(granted.manifest) if self._costs else Sharing(shared=True)
-        self._grants["shared" if sharing.shared else "copied"] += 1
         message = {
             "granted": str(granted.name),
             "source": granted.source.name.lower(),
-            "sharing": asdict(sharing),
             "files": [[file, blob.sha256, blob.size_bytes] for file, blob in contents],
         }
         self._connections.send(
@@ -272,7 +259,6 @@ class Manager:
 
     def _grant_on_device(self, client: Client, granted: Granted) -> None:
         assert self._device is not None
-        self._grants["shared"] += 1
         grant, descriptors = self._device.grant(granted.manifest)
         message = {"granted": str(granted.name), "source": granted.source.name.lower()}
         self._connections.send(client, message | grant, descriptors)
@@ -298,10 +284,6 @@ class Manager:
             logger.exception("an event failed")
         else:
             self._carry_out(actions)
-
-    def _lost_device_memory(self) -> None:
-        error = FetchError("the process that holds the device's memory ended, and took it along")
-        self._report(lambda: self._core.lost_all(Tier.DEVICE, error))
 
     def _verify(self, client: Client) -> None:
         """Verify every blob on the disk, delete corrupt ones and report to the client."""

@@ -30,8 +30,6 @@ class ManagerSettings:
         Drop a model from memory as soon as nobody holds it.
     check_reads : bool
         Check a file's digests whenever it is read from the disk, not only when it came in.
-    always_share : bool
-        Let clients map every model, even if copying is faster.
     readers : tuple of Reader
         Other users who may open models.
     copies_at_once : int
@@ -57,7 +55,6 @@ class ManagerSettings:
     eviction: str = "lru"
     eager: bool = False
     check_reads: bool = True
-    always_share: bool = False
     readers: tuple[Reader, ...] = ()
     copies_at_once: int = 2
     device_bytes: int = 0

@@ -101,7 +101,6 @@ def test_a_service_tells_where_its_weights_came_from(store):
     for found_in in ("remote", "host"):
         service = load_service(config, start=ServiceStart(store_socket=store))
         assert service.start.explain()["weights_found_in"] == found_in
-        assert service.start.explain()["weights_sharing"]["shared"]
 
 
 def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():

@@ -1,13 +1,11 @@
 """A device whose memory is host memory: real across processes, so that tests need no GPU.
 
-The holder's process imports this module as its driver. Which of two kinds of memory it has, and
-how much, its environment says: with descriptors that outlive it, as CUDA's virtual memory, or with
-handles that are of no use without it, as CUDA's IPC.
+The holder's process imports this module as its driver. Its environment says how much memory it has,
+and whether it is broken.
 """
 
 import mmap
 import os
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +15,8 @@ from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
 
 MODULE = __name__
 DEVICE = "emulated"
-#: ``descriptors`` (the default), ``handles``, or ``broken``: a device that cannot be used.
-KIND_VARIABLE = "EMULATED_DEVICE"
+#: If set, the device cannot be used.
+BROKEN_VARIABLE = "EMULATED_DEVICE_BROKEN"
 #: Bytes of the device.
 SIZE_VARIABLE = "EMULATED_DEVICE_BYTES"
 #: A file; the holder that finds it deletes it, and kills itself in the middle of a copy.
@@ -33,15 +31,9 @@ class Buffer:
 class EmulatedHolder:
     device = DEVICE
 
-    def __init__(self, kind, size_bytes):
-        self.outlives_holder = kind == "descriptors"
+    def __init__(self, size_bytes):
         self._free_bytes = size_bytes
         self._sizes = {}
-        if not self.outlives_holder:
-            # An abstract socket is gone with its process, and so are names that contain it.
-            self._alive = socket.socket(socket.AF_UNIX)
-            self._alive.bind(f"\0emulated-device-{os.getpid()}")
-            self._alive.listen()
 
     def allocate(self, size_bytes):
         if size_bytes > self._free_bytes:
@@ -63,9 +55,7 @@ class EmulatedHolder:
         assert os.pwrite(handle, staging.buffer[:size_bytes], offset) == size_bytes
 
     def export(self, handle):
-        if self.outlives_holder:
-            return Export("descriptor", self._sizes[handle], descriptor=os.dup(handle))
-        return Export("handle", self._sizes[handle], f"{os.getpid()}:{handle}")
+        return Export(self._sizes[handle], os.dup(handle))
 
     def free(self, handle):
         self._free_bytes += self._sizes.pop(handle)
@@ -115,20 +105,10 @@ class EmulatedClient:
         self.device = device
 
     def attach(self, export):
-        if export.kind == "descriptor":
-            return EmulatedRegion(export.descriptor, export.size_bytes)
-        pid, handle = export.handle.split(":")
-        with socket.socket(socket.AF_UNIX) as alive:
-            try:
-                alive.connect(f"\0emulated-device-{pid}")
-                with open(f"/proc/{pid}/fd/{handle}", "r+b") as file:
-                    return EmulatedRegion(file.fileno(), export.size_bytes)
-            except OSError as error:
-                raise DeviceError(f"handle of a process that is gone: {error}") from error
+        return EmulatedRegion(export.descriptor, export.size_bytes)
 
 
 def open_holder():
-    kind = os.environ.get(KIND_VARIABLE, "descriptors")
-    if kind == "broken":
+    if os.environ.get(BROKEN_VARIABLE):
         raise DeviceError("this device is broken")
-    return EmulatedHolder(kind, int(os.environ.get(SIZE_VARIABLE, 1 << 30)))
+    return EmulatedHolder(int(os.environ.get(SIZE_VARIABLE, 1 << 30)))

@@ -26,7 +26,6 @@ typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct { char bytes[16]; } CUuuid;
-typedef struct { char reserved[64]; } CUipcMemHandle;
 typedef struct { int type, id; } CUmemLocation;
 typedef struct {
   int type, requestedHandleTypes;
@@ -54,13 +53,9 @@ typedef struct { CUmemLocation location; CUmemAccess_flags flags; } CUmemAccessD
 #define CU_MEM_ALLOC_GRANULARITY_MINIMUM 0
 #define CU_MEM_ACCESS_FLAGS_PROT_READ 1
 #define CU_MEM_ACCESS_FLAGS_PROT_READWRITE 3
-#define CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS 1
 #define CU_STREAM_NON_BLOCKING 1
 #define cuCtxPushCurrent cuCtxPushCurrent_v2
 #define cuCtxPopCurrent cuCtxPopCurrent_v2
-#define cuMemAlloc cuMemAlloc_v2
-#define cuMemFree cuMemFree_v2
-#define cuIpcOpenMemHandle cuIpcOpenMemHandle_v2
 #define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
 #define cuMemcpyDtoH cuMemcpyDtoH_v2
 #endif
@@ -247,58 +242,6 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
   else if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_INVALID_VALUE;
   else if (has("no-read-only")) return CUDA_ERROR_NOT_SUPPORTED;
   VALUE(!mprotect((void *)(uintptr_t)pointer, size, protection));
-  return CUDA_SUCCESS;
-}
-
-/* Memory of cudaMalloc: the first bytes before it keep its descriptor and size. */
-CUresult CUDAAPI cuMemAlloc(CUdeviceptr *pointer, size_t size) {
-  CURRENT;
-  VALUE(size && size % PAGE == 0);
-  NEED(take(size), CUDA_ERROR_OUT_OF_MEMORY);
-  int descriptor = memfd_create("fake-cuda", MFD_CLOEXEC);
-  NEED(descriptor >= 0 && !ftruncate(descriptor, (off_t)(size + 4096)), CUDA_ERROR_OUT_OF_MEMORY);
-  char *mapped = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  NEED(mapped != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
-  ((uint64_t *)mapped)[0] = (uint64_t)descriptor;
-  ((uint64_t *)mapped)[1] = size + 4096;
-  *pointer = (CUdeviceptr)(uintptr_t)(mapped + 4096);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemFree(CUdeviceptr pointer) {
-  CURRENT;
-  uint64_t *head = (uint64_t *)(uintptr_t)(pointer - 4096);
-  used_bytes -= head[1] - 4096;
-  close((int)head[0]);
-  VALUE(!munmap(head, head[1]));
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
-  CURRENT;
-  uint64_t *head = (uint64_t *)(uintptr_t)(pointer - 4096);
-  memset(handle, 0, sizeof *handle);
-  snprintf(handle->reserved, sizeof *handle, "/proc/%d/fd/%d", getpid(), (int)head[0]);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle,
-                                    unsigned int flags) {
-  CURRENT;
-  VALUE(flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  int descriptor = open(handle.reserved, O_RDWR | O_CLOEXEC);
-  NEED(descriptor >= 0, CUDA_ERROR_INVALID_HANDLE);
-  char *mapped = mmap(NULL, size_of(descriptor), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  close(descriptor);
-  NEED(mapped != MAP_FAILED, CUDA_ERROR_INVALID_HANDLE);
-  *pointer = (CUdeviceptr)(uintptr_t)(mapped + 4096);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr pointer) {
-  CURRENT;
-  uint64_t *head = (uint64_t *)(uintptr_t)(pointer - 4096);
-  VALUE(!munmap(head, head[1]));
   return CUDA_SUCCESS;
 }
 

@@ -58,7 +58,6 @@ def settings_for(folder: Path, **options) -> ManagerSettings:
         "host_bytes": 50 * MB,
         "disk_bytes": 100 * MB,
         "socket": folder / "run" / "store.sock",
-        "always_share": True,  # the models of tests are tiny
     }
     return ManagerSettings(**(defaults | options))
 
@@ -90,7 +89,6 @@ class ManagerProcess:
         arguments = ["store", "serve", "--remote", settings.remote, "--disk", str(settings.disk)]
         arguments += ["--host-bytes", str(settings.host_bytes)]
         arguments += ["--disk-bytes", str(settings.disk_bytes), "--socket", str(settings.socket)]
-        arguments += ["--always-share"] * settings.always_share
         if settings.device_bytes:
             arguments += ["--device-bytes", str(settings.device_bytes)]
             arguments += ["--device-driver", settings.device_driver]

@@ -178,19 +178,6 @@ class Machine(RuleBasedStateMachine):
         done = data.draw(st.integers(0, copy.blob.size_bytes))
         self.carry_out(self.core.copy_progress(copy.blob, copy.target, done))
 
-    @precondition(lambda self: self.core and Tier.DEVICE in self.budgets)
-    @rule()
-    def lose_the_device(self):
-        gone = self.content[Tier.DEVICE].copy()
-        for holder, (tier, _) in list(self.held.items()):
-            if tier is Tier.DEVICE:
-                del self.held[holder]
-        waiting = [holder for holder, (_, tier) in self.waiting.items() if tier is Tier.DEVICE]
-        self.carry_out(self.core.lost_all(Tier.DEVICE, FetchError("gone")))
-        assert not gone & self.content[Tier.DEVICE]
-        refused = [holder for holder in waiting if holder not in self.waiting]
-        assert gone or not refused
-
     @precondition(lambda self: self.core)
     @rule(name=st.sampled_from(NAMES))
     def pin(self, name):

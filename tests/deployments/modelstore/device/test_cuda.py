@@ -19,10 +19,9 @@ import torch
 
 from deployments.modelstore.client import Hold, ask, open_in_tier
 from deployments.modelstore.device import cuda_api
-from deployments.modelstore.device.cuda import IPC, VMM, CudaClient
+from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
-from deployments.modelstore.sharing import Sharing
 from deployments.modelstore.tensors import attach, load_state_dict
 from tests.support.models.model_stores import (
     MB,
@@ -68,13 +67,13 @@ def fake_store(tmp_path, fake_cuda, words="", **environment):
 def region_of(store):
     """Attach to the model without torch, which takes no host memory for a GPU's."""
     connection, grant, descriptors = open_in_tier("device", "m", None, store)
-    hold = Hold(connection.detach(), grant["source"], Sharing(shared=True))
-    [(_, _, kind, size_bytes, handle)] = grant["files"]
-    region = CudaClient(0).attach(Export(kind, size_bytes, handle, *descriptors))
+    hold = Hold(connection.detach(), grant["source"])
+    [(_, _, size_bytes)] = grant["files"]
+    region = CudaClient(0).attach(Export(size_bytes, *descriptors))
     for descriptor in descriptors:
         os.close(descriptor)
     try:
-        yield kind, region
+        yield region
     finally:
         region.close()
         hold.close()
@@ -92,20 +91,15 @@ def weight_in(region):
     return ctypes.string_at(interface["data"][0], 80_000)
 
 
-@pytest.mark.parametrize(
-    ("words", "kind", "read_only"),
-    [("", VMM, True), ("no-read-only", VMM, False), ("no-descriptors", IPC, False)],
-)
-def test_memory_is_shared_by_the_way_that_the_driver_has(
-    tmp_path, fake_cuda, words, kind, read_only
-):
+@pytest.mark.parametrize(("words", "read_only"), [("", True), ("no-read-only", False)])
+def test_memory_is_shared_read_only_if_the_driver_can(tmp_path, fake_cuda, words, read_only):
     with fake_store(tmp_path, fake_cuda, words) as store:
-        with region_of(store) as (way, region):
-            assert (way, region.read_only) == (kind, read_only)
+        with region_of(store) as region:
+            assert region.read_only == read_only
             expected = content(tmp_path)
             assert region.read(0, 100) == expected[:100]
             assert weight_in(region) == expected[-80_000:]
-            with region_of(store) as (_, second):
+            with region_of(store) as second:
                 assert weight_in(second) == expected[-80_000:]
         ask_until_idle(store)
         ask("evict", "m", store)
@@ -121,15 +115,19 @@ def test_a_region_is_unmapped_when_it_goes(tmp_path, fake_cuda):
 
     with fake_store(tmp_path, fake_cuda) as store:
         before = mapped()
-        with region_of(store) as (_, region):
+        with region_of(store) as region:
             assert mapped() == before + 1
             array = region.array(0, (1,), "|u1")
             maps = Path("/proc/self/maps").read_text().splitlines()
             assert all("r--s" in line for line in maps if "fake-cuda" in line)
         assert mapped() == before
         del array
-        with pytest.raises(DeviceError, match="kind 'tape'"):
-            CudaClient(0).attach(Export("tape", 1))
+
+
+def test_a_driver_that_cannot_share_is_one_line(tmp_path, fake_cuda):
+    with fake_store(tmp_path, fake_cuda, "no-descriptors") as store:
+        fault = ask("stats", socket_path=store)["device"]["fault"]
+        assert fault == "the GPU's driver cannot share virtual memory by file descriptors"
 
 
 def test_no_gpu_is_one_line(tmp_path, fake_cuda):
@@ -158,16 +156,12 @@ def test_a_library_that_is_not_cudas_is_refused(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["", "no-descriptors"])
-def test_the_holder_of_a_gpu_is_killed(tmp_path, fake_cuda, words):
-    with fake_store(tmp_path, fake_cuda, words) as store, region_of(store) as (_, held):
+def test_the_holder_of_a_gpu_is_killed(tmp_path, fake_cuda):
+    with fake_store(tmp_path, fake_cuda) as store, region_of(store) as held:
         holder = ask("stats", socket_path=store)["device"]["holder_pid"]
         os.kill(holder, signal.SIGKILL)
-        if words:
-            ask_until_idle(store)
-        else:
-            assert weight_in(held) == content(tmp_path)[-80_000:]
-        with region_of(store) as (_, region):
+        assert weight_in(held) == content(tmp_path)[-80_000:]
+        with region_of(store) as region:
             assert weight_in(region) == content(tmp_path)[-80_000:]
 
 
@@ -190,11 +184,11 @@ def test_a_gpus_memory_is_shared(tmp_path, caplog):
         first = attach("m", socket_path=store, device="cuda:0")
         second = attach("m", socket_path=store, device="cuda:0")
         assert not caplog.records
-        assert second.source == "device"
-        for attached in (first, second):
-            assert attached.tensors["weight"].device == torch.device("cuda:0")
+        assert second[1] == "device"
+        for tensors, _ in (first, second):
+            assert tensors["weight"].device == torch.device("cuda:0")
             for name, expected in weights(0, floats=20_000).items():
-                assert torch.equal(attached.tensors[name].cpu(), torch.from_numpy(expected))
+                assert torch.equal(tensors[name].cpu(), torch.from_numpy(expected))
 
 
 @pytest.mark.gpu

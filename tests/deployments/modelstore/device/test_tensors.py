@@ -38,7 +38,6 @@ from tests.support.models.model_stores import (
     weights,
 )
 
-KINDS = ("descriptors", "handles")
 #: Attaches to a model, says so, and waits to be killed.
 CLIENT = """
 import pathlib, sys
@@ -80,15 +79,13 @@ def command_line(pid):
     return b""
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def store(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
     """A store that tests share; each leaves it as it was."""
     folder = tmp_path_factory.mktemp("device")
     publish_models(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(emulated_device.KIND_VARIABLE, request.param)
-        with manager_thread(device_settings(folder)) as socket_path:
-            yield socket_path
+    with manager_thread(device_settings(folder)) as socket_path:
+        yield socket_path
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +209,7 @@ def test_a_store_without_a_device_says_so(tmp_path):
 
 def test_a_device_that_cannot_be_used_leaves_the_other_tiers(tmp_path, monkeypatch):
     publish_models(tmp_path)
-    monkeypatch.setenv(emulated_device.KIND_VARIABLE, "broken")
+    monkeypatch.setenv(emulated_device.BROKEN_VARIABLE, "1")
     with manager_thread(device_settings(tmp_path)) as store:
         assert stats(store)["device"]["fault"] == "this device is broken"
         with pytest.raises(StoreError, match="this device is broken"):
@@ -246,41 +243,33 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
 def test_a_gpus_client_shares_by_itself(store, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(tensors_module, "CudaClient", lambda ordinal: EmulatedClient())
-    attached = tensors.attach("m", socket_path=store, device="cuda:0")
-    assert attached.sharing.shared
-    assert right(attached.tensors)
-    assert tensors.attach("m", socket_path=store, device="cuda:0").source == "device"
+    state, _ = tensors.attach("m", socket_path=store, device="cuda:0")
+    assert right(state)
+    assert tensors.attach("m", socket_path=store, device="cuda:0")[1] == "device"
     assert not caplog.records
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_holder_killed_between_two_opens(tmp_path, monkeypatch, kind):
-    """Descriptors outlive the holder; of handles nothing is served any more, and a new copy is."""
+def test_memory_outlives_a_killed_holder(tmp_path):
     publish_models(tmp_path)
-    monkeypatch.setenv(emulated_device.KIND_VARIABLE, kind)
     with manager_thread(device_settings(tmp_path)) as store:
         held, _ = attach(store)
         copies = stats(store)["copies"][0]["bytes"]
         os.kill(stats(store)["device"]["holder_pid"], signal.SIGKILL)
-        if kind == "handles":
-            wait_until(lambda: stats(store)["leases"] == 0)
         again, source = attach(store)
         assert right(again)
         assert right(held)
-        assert source == ("device" if kind == "descriptors" else "host")
-        assert stats(store)["copies"][0]["bytes"] == copies * (1 + (kind == "handles"))
+        assert source == "device"
+        assert stats(store)["copies"][0]["bytes"] == copies
         other, _ = attach(store, "n")
         assert right(other, seed=1)
         assert stats(store)["device"]["holder_starts"] == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_holder_that_dies_in_the_middle_of_a_copy_is_started_again(tmp_path, monkeypatch, kind):
+def test_a_holder_that_dies_in_the_middle_of_a_copy_is_started_again(tmp_path, monkeypatch):
     publish_models(tmp_path)
     dies = tmp_path / "dies"
-    monkeypatch.setenv(emulated_device.KIND_VARIABLE, kind)
     monkeypatch.setenv(DEATH_VARIABLE, str(dies))
     with manager_thread(device_settings(tmp_path)) as store:
         held, _ = attach(store, "n")
@@ -289,7 +278,7 @@ def test_a_holder_that_dies_in_the_middle_of_a_copy_is_started_again(tmp_path, m
         assert right(state)
         assert right(held, seed=1)
         assert stats(store)["device"]["holder_starts"] == 2
-        assert stats(store)["tiers"]["device"]["blobs"] == (2 if kind == "descriptors" else 1)
+        assert stats(store)["tiers"]["device"]["blobs"] == 2
 
 
 @pytest.mark.slow
