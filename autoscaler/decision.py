@@ -87,7 +87,7 @@ class Decision:
         Replicas that the demand requires now, before the scale-down delay.
     predicted_service_level : float or None
         Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`, less
-        those that are stuck.
+        those that are stuck. None if unknown, as when a budget allows fewer than required.
     backlog : float
         Requests that wait in the replicas' queues beyond what is normal.
     horizon_s : float

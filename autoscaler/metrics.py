@@ -54,7 +54,8 @@ DECISION_INSTRUMENTS = {
     ),
     "predicted_service_level": _gauge(
         "predicted_service_level_ratio",
-        "Predicted share of requests in time with the replicas decided on.",
+        "Predicted share of requests in time with the replicas decided on, "
+        "if no budget allows fewer.",
     ),
     "sla_rate_per_s": _gauge(
         "sla_rate_requests_per_second",

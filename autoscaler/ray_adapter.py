@@ -12,7 +12,7 @@ that one runs.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -26,7 +26,6 @@ from autoscaler.shared_budget import (
     Claim,
     check_budget,
     decide_within_budget,
-    service_level_by_replicas,
 )
 from policy.errors import InvalidInputError
 
@@ -154,26 +153,15 @@ def _claim(ctx: AutoscalingContext, deployment: ScaledDeployment, decision: Deci
     if not ctx.current_num_replicas and ctx.total_num_requests > 0:
         # Ray starts a first replica for waiting requests, whatever the policy says.
         least = max(1, least, held)
-    service_level: Callable[[int], float] = _no_service_level
     if deployment.dry_run:
         least = max(least, held)
-    elif decision.demand_per_s is not None and deployment.reports:
-        service_level = service_level_by_replicas(
-            decision.demand_per_s, decision.sla_rate_per_s, deployment.reports
-        )
     return Claim(
         name=f"{deployment.application}#{deployment.deployment}",
-        demand_per_s=decision.demand_per_s or 0.0,
-        service_level=service_level,
         min_replicas=least,
         wanted_replicas=max(least, 0 if deployment.dry_run else decision.replicas),
         held_replicas=held,
         keeps_held=decision.demand_per_s is None,
     )
-
-
-def _no_service_level(replicas: int) -> float:
-    return 0.0
 
 
 def _apply(

@@ -123,9 +123,7 @@ def test_the_budget_is_kept_while_replicas_move() -> None:
 def decided(
     budget: SharedBudget, now_s: float, name: str, named: int, wanted: int, held: int = 1
 ) -> Decision:
-    claim = Claim(
-        name, 10.0 * wanted, lambda replicas: min(1.0, replicas / wanted), 1, wanted, held
-    )
+    claim = Claim(name, 1, wanted, held)
     return budget.decide(now_s, claim, named, Decision(wanted, "load"))
 
 
@@ -135,7 +133,6 @@ def test_the_least_budget_counts_and_the_reason_says_so() -> None:
     decision = decided(budget, 0.0, "b", 4, 5)
     assert decision.replicas == 3
     assert decision.reason == "3 of 5 wanted, within a budget of 4; load"
-    assert decision.predicted_service_level == pytest.approx(0.6)
 
 
 def test_a_deployment_that_is_gone_claims_nothing() -> None:

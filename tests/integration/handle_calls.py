@@ -41,9 +41,9 @@ LONG_S = 600.0
 BUDGET = 3
 MODELS = ("First", "Second")
 #: In rows/s; one replica of the emulated device serves 139 within the SLA. With a burst on top of
-#: it, each model's load needs two. The second's gain more from a second replica, even while the
-#: first model's load is remembered.
-OFFERED_PER_S = {"First": 120.0, "Second": 190.0}
+#: it, the first model's load needs two, and the second's three, so that one moves to it even while
+#: the first model's load is remembered.
+OFFERED_PER_S = {"First": 120.0, "Second": 300.0}
 ROWS = 64
 LOAD_TIMEOUT_S = 90
 ROUTER = "deployments.serving.rand_router:RandRequestRouter"

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from autoscaler.reports import ReplicaReport, curve_to_floats
-from autoscaler.shared_budget import Claim, service_level_by_replicas, share_budget
 from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.scenario import Scenario
@@ -131,42 +129,3 @@ def test_a_replica_that_serves_late_answers_nearly_all_late_beyond_its_rate(case
     rate_per_s = 1.5 * curve.sla_rate_per_s
     assert curve.service_level(rate_per_s) < 0.05
     assert in_time(template, rate_per_s) < 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [PLAIN[0], PLAIN[4]])
-def test_of_all_divisions_of_a_budget_the_one_chosen_answers_most_in_time(case):
-    """It took one replica for as good as two where three are wanted, and gave them elsewhere."""
-    template = case.scenario()
-    curve = template.load_lateness_curve()
-    report = ReplicaReport.from_floats(
-        "a",
-        0.0,
-        {
-            **dict.fromkeys(("offered_total", "refused_total", "completed_total"), 0.0),
-            "counted_s": 10.0,
-            "queue_length": 0.0,
-            "full_batch_size": 14.0,
-            "full_batch_ms": 5.3,
-            "sla_response_time_ms": case.response_time_ms,
-            "sla_percentile": 99.0,
-            **curve_to_floats(curve),
-        },
-    )
-    demands = {"busy": 2.9 * curve.sla_rate_per_s, "quiet": 2.5 * curve.sla_rate_per_s}
-    claims = [
-        Claim(name, demand, service_level_by_replicas(demand, None, [report]), 1, 3)
-        for name, demand in demands.items()
-    ]
-    chosen = share_budget(claims, 4)
-    measured = {
-        (busy, 4 - busy): sum(
-            demand * in_time(template, demand, replicas)
-            for demand, replicas in zip(demands.values(), (busy, 4 - busy), strict=True)
-        )
-        for busy in (1, 2, 3)
-    }
-    assert tuple(chosen.values()) == max(measured, key=lambda shares: measured[shares])
-    for shares, measured_per_s in measured.items():
-        late_per_s = sum(claim.late_per_s(n) for claim, n in zip(claims, shares, strict=True))
-        assert sum(demands.values()) - late_per_s == pytest.approx(measured_per_s, rel=0.02)
