@@ -14,6 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoscaler.history.traces import load_trace
+    from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+    from autoscaler.simulator.scenario import Scenario
+    from autoscaler.simulator.simulation import simulate
+    from autoscaler.simulator.start_time import StartTime
     from deployments.errors import BadRequestError, RequestError, RowsError
     from deployments.models.base import Model, TensorSpec
     from deployments.modelstore.client import open_model
@@ -46,18 +51,23 @@ __all__ = [
     "Profile",
     "RequestError",
     "RowsError",
+    "Scenario",
     "ServiceLevelObjective",
+    "SojournAutoscaler",
     "SojournError",
     "Solution",
     "Stage",
     "StageError",
+    "StartTime",
     "StoreError",
     "Switch",
     "TensorSpec",
     "Weights",
     "evaluate",
     "load_state_dict",
+    "load_trace",
     "open_model",
+    "simulate",
     "solve",
     "solve_table",
 ]
@@ -76,18 +86,23 @@ _MODULES = {
     "Profile": "policy.profile",
     "RequestError": "deployments.errors",
     "RowsError": "deployments.errors",
+    "Scenario": "autoscaler.simulator.scenario",
     "ServiceLevelObjective": "policy.objective",
+    "SojournAutoscaler": "autoscaler.simulator.autoscalers.sojourn",
     "SojournError": "policy.errors",
     "Solution": "policy.solvers.solution",
     "Stage": "deployments.pipelines.core.steps",
     "StageError": "deployments.pipelines.core.errors",
+    "StartTime": "autoscaler.simulator.start_time",
     "StoreError": "deployments.modelstore.errors",
     "Switch": "deployments.pipelines.core.steps",
     "TensorSpec": "deployments.models.base",
     "Weights": "policy.objective",
     "evaluate": "policy.response_time.evaluation",
     "load_state_dict": "deployments.modelstore.tensors",
+    "load_trace": "autoscaler.history.traces",
     "open_model": "deployments.modelstore.client",
+    "simulate": "autoscaler.simulator.simulation",
     "solve": "policy.optimization",
     "solve_table": "policy.table_solving",
 }

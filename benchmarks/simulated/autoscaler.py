@@ -18,6 +18,7 @@ DIR holds these traces, gzipped CSV with the header second,requests; missing one
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ import click
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from autoscaler.simulator.arena import Score
-from autoscaler.simulator.tuning import GOAL, Tournament, Tuner, frontier
+from autoscaler.simulator.arena import GOAL, Score, Tuned, frontier, tune_and_judge
 from benchmarks.arguments import json_option, plot_option, print_result, quick_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE
 from benchmarks.simulated.traces import TRACES
@@ -64,16 +64,16 @@ def main(
             if not trace.is_in(folder) or only not in f"{trace.name}, {start_time_s} s":
                 continue
             tune_on, judge_on = trace.loads(start_time_s, folder, 4 if quick else 24)
-            tournament = Tuner(tune_on, [judge_on], workers=workers).run()
+            families = tune_and_judge(tune_on, judge_on, workers=workers)
             say(f"{judge_on.name}: {time.perf_counter() - begin_s:.0f} s")
             if plot_file is not None and not rows:
-                draw(plot_file, tournament)
+                draw(plot_file, judge_on.name, families)
             rows += [
-                row_of(judge_on.name, family, score)
-                for tuned in tournament.families
-                for family, score in (
-                    (tuned.family, tuned.chosen_on(0)),
-                    (f"{tuned.family}, as published", tuned.published_on(0)),
+                row_of(judge_on.name, name, score)
+                for tuned in families
+                for name, score in (
+                    (tuned.family, tuned.chosen),
+                    (f"{tuned.family}, as published", tuned.published),
                 )
             ]
     if not rows:
@@ -86,45 +86,46 @@ def row_of(load: str, family: str, score: Score) -> dict[str, Any]:
     return {
         "load": load,
         "family": family,
-        "setting": score.outcome.label,
+        "setting": score.choice.label,
         "held": score.held,
         "held_95_percent_interval": score.interval,
         "over_oracle": score.over_oracle,
         "over_bound": score.over_bound,
         "energy_over_oracle": score.energy_over_oracle,
-        "scalings_per_hour": score.outcome.scalings_per_hour,
+        "scalings_per_hour": score.scalings_per_hour,
     }
 
 
-def draw(path: Path, tournament: Tournament) -> None:
+def draw(path: Path, load: str, families: Sequence[Tuned]) -> None:
     """Draw the minutes that each family missed over its cost; rings mark the settings chosen."""
     figure = Figure(figsize=(9, 5), layout="constrained", dpi=110)
     axes = figure.subplots()
-    scores = [score for tuned in tournament.families for score in tuned.judged[0]]
+    scores = [score for tuned in families for score in tuned.judged]
     least = min((1 - score.held for score in scores if score.held < 1), default=0.01) / 2
 
     def point(score: Score) -> tuple[float, float]:
         return score.over_oracle, max(1 - score.held, least)
 
-    for number, tuned in enumerate(tournament.families):
+    for number, tuned in enumerate(families):
         color, marker = f"C{number % 10}", _MARKERS[number % len(_MARKERS)]
-        curve = [point(score) for score in frontier(tuned.judged[0])]
+        curve = [point(score) for score in frontier(tuned.judged)]
         width = 2.4 if tuned.family == "sojourn" else 1.1
         axes.plot(*zip(*curve, strict=True), marker, ls="-", color=color, lw=width, ms=4)
-        chosen = point(tuned.chosen_on(0))
+        chosen = point(tuned.chosen)
         axes.plot(*chosen, marker, color=color, ms=9, mfc="none", label=tuned.family)
     axes.axhline(1 - GOAL, color="#777777", lw=0.9, ls=":")
-    axes.axvline(tournament.bounds_over_oracle[0], color="#777777", lw=1.1, label="bound")
+    bound = scores[0].over_oracle / scores[0].over_bound
+    axes.axvline(bound, color="#777777", lw=1.1, label="bound")
     axes.set(xscale="log", yscale="log", ylim=(1.1, least / 1.3))
     axes.set_xticks(_COST_TICKS, [f"{tick:g}" for tick in _COST_TICKS])
     high = 1.1 * max(score.over_oracle for score in scores)
-    axes.set_xlim(0.95 * tournament.bounds_over_oracle[0], high)
+    axes.set_xlim(0.95 * bound, high)
     shares = [share for share in _MISSED_TICKS if share > 1.5 * least]
     axes.set_yticks([*shares, least], [*(f"{100 * share:g}%" for share in shares), "none"])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.set(xlabel="replica-hours, times the oracle's", ylabel="minutes missed")
-    axes.set_title(tournament.judge_on[0])
+    axes.set_title(load)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.savefig(path)
 

@@ -10,8 +10,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from autoscaler.history.traces import counts_by_second, load_trace, read_trace_file
-from autoscaler.simulator.arena import Load
+from autoscaler.history.traces import counts_by_second, read_trace_file
 from autoscaler.simulator.autoscalers import registry as catalog
 from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.batching_names import NAMES, parse_batching
@@ -29,13 +28,12 @@ from autoscaler.simulator.experiments import (
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.start_time import StartTime
-from autoscaler.simulator.tuning import Tuner
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn import option_types
 from sojourn.commands import simulate_output as output
-from sojourn.output import existing_file, json_option, print_json, say
+from sojourn.output import command_line, existing_file, json_option, print_json, say
 
 
 @click.command("simulate")
@@ -53,17 +51,6 @@ from sojourn.output import existing_file, json_option, print_json, say
     type=existing_file,
     help="Requests before --trace, from which Sojourn's autoscaler has learned; like --trace, or a "
     "row per minute. It ends where --trace begins, unless its times lie before that.",
-)
-@click.option(
-    "--tune-on",
-    type=existing_file,
-    help="Instead of --trace: a trace on which each family of autoscalers is tuned over its grid.",
-)
-@click.option(
-    "--judge-on",
-    type=existing_file,
-    multiple=True,
-    help="A trace on which the tuned autoscalers are judged; may be repeated.",
 )
 @click.option(
     "--scale",
@@ -140,17 +127,10 @@ from sojourn.output import existing_file, json_option, print_json, say
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Processes that tune and judge.",
-)
-@click.option(
     "--report",
     "report_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the results, with plots, to this HTML file; not with --tune-on.",
+    help="Write the results, with plots, to this HTML file.",
 )
 @json_option
 @click.pass_context
@@ -162,8 +142,6 @@ def command(
     percentile: float | None,
     trace_file: Path | None,
     history_file: Path | None,
-    tune_on: Path | None,
-    judge_on: tuple[Path, ...],
     scale: float,
     start_time_s: float,
     start_spread: float,
@@ -178,17 +156,15 @@ def command(
     batching: str,
     balance: str,
     seed: int,
-    jobs: int,
     report_file: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate a fleet under its SLA, with the live service's own batching and autoscaling.
 
     On a trace, compare autoscalers on the same arrivals, with an oracle that knows them in advance.
-    With --tune-on and --judge-on, tune each autoscaler on one trace and judge it on others.
     With --arrival-rate and --replicas, compare a fixed fleet with what the model predicts.
     """
-    _check_mode(context, trace_file is not None, tune_on is not None)
+    _check_mode(context, trace_file is not None)
     if report_file is not None and not report_file.parent.is_dir():
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
@@ -209,19 +185,6 @@ def command(
         settings=settings,
         max_replicas=max_replicas,
     )
-    if tune_on is not None:
-        if len({tune_on, *judge_on}) <= len(judge_on):
-            raise InvalidInputError(
-                "--judge-on: must not name a trace twice, nor that of --tune-on"
-            )
-        loads = [
-            Load(str(file), with_trace(scenario, load_trace(file), scale, superpose))
-            for file in (tune_on, *judge_on)
-        ]
-        with _progress() as progress:
-            tournament = Tuner(loads[0], loads[1:], catalog.FAMILIES, jobs).run(progress)
-        output.print_tournament(tournament, as_json=as_json)
-        return
     if trace_file is not None:
         trace = read_trace_file(trace_file)
         counts = counts_by_second(trace, f"trace {trace_file}")
@@ -245,8 +208,8 @@ def command(
         )  # importing matplotlib takes half a second
 
         load = output.load_in_words(trace_file, scale, arrival_rate)
-        setting = output.setting_of(context, scenario, () if replicas else choices, load)
-        save_report(report_file, comparison, setting, predicted)
+        title = f"{load}, {profile.model} on {profile.device}"
+        save_report(report_file, comparison, title, command_line(context), predicted)
     if as_json:
         print_json(output.content(comparison, predicted, replicas, least))
         return
@@ -255,7 +218,7 @@ def command(
         say(f"Written to {report_file}.")
 
 
-def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
+def _check_mode(context: click.Context, on_trace: bool) -> None:
     """Check that only the options of one mode are given, and all required ones."""
     given = {
         name
@@ -272,28 +235,13 @@ def _check_mode(context: click.Context, on_trace: bool, tunes: bool) -> None:
         "superpose": "--superpose",
     }
     replayed = {"history_file": "--history"}
-    tuned = {"judge_on": "--judge-on", "jobs": "--jobs"}
-    if tunes:
-        if "judge_on" not in given:
-            raise InvalidInputError("--tune-on: needs --judge-on FILE as well")
-        _reject(
-            given,
-            fixed
-            | replayed
-            | {"trace_file": "--trace", "names": "--autoscaler", "report_file": "--report"},
-            "omit it",
-        )
-        return
-    _reject(given, tuned, "needs --tune-on")
     if on_trace:
         if {"history_file", "standby_s"} <= given:
             raise InvalidInputError("--history: cannot be combined with --standby-s")
         _reject(given, fixed, "applies to a fixed fleet; omit it or --trace")
         return
     if not {"arrival_rate", "replicas"} <= given:
-        raise InvalidInputError(
-            "give --trace FILE, or --tune-on and --judge-on, or --arrival-rate and --replicas"
-        )
+        raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
     _reject(given, traced | replayed | {"names": "--autoscaler"}, "needs --trace")
 
 

@@ -1,12 +1,16 @@
 """What a user's code imports: `from sojourn import …`."""
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import sojourn
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_public_name_can_be_imported_and_is_documented() -> None:
@@ -46,3 +50,14 @@ def test_no_command_imports_what_it_may_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+@pytest.mark.slow
+def test_the_simulators_example_of_the_documentation_runs(monkeypatch, capsys) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs/load_tests.md").read_text()
+    (source,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(source, {})
+    service_level, _, paid_replica_s = map(float, capsys.readouterr().out.split())
+    assert 0.9 < service_level <= 1
+    assert 3501 < paid_replica_s < 20 * 3501

@@ -214,8 +214,8 @@ def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "give --trace FILE, or --tune-on and --judge-on, or --arrival"),
-        (["--arrival-rate=5"], "give --trace FILE, or --tune-on and --judge-on, or --arrival"),
+        ([], "give --trace FILE, or --arrival"),
+        (["--arrival-rate=5"], "give --trace FILE, or --arrival"),
         (["--arrival-rate=5", "--replicas=1", "--scale=2"], "--scale: needs --trace"),
         (["--arrival-rate=1e-9", "--replicas=1"], "longer than a year"),
         (["--arrival-rate=1e9", "--replicas=1", "--requests=100"], "can be simulated, not 1e+09"),
@@ -223,44 +223,6 @@ def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):
 )
 def test_exactly_one_load_must_be_given(capsys, more, message):
     assert main(["simulate", f"--profile={PROFILE}", "--response-time-ms=50", *more]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_autoscalers_are_tuned_on_one_trace_and_judged_on_another(
-    capsys, trace, tmp_path, monkeypatch
-):
-    """With two families, because all of them take a minute."""
-    monkeypatch.setattr("sojourn.commands.simulate.catalog.FAMILIES", ("peak", "sojourn"))
-    judge = tmp_path / "judge.csv"
-    judge.write_text("second,requests\n" + "\n".join(f"{s},{20 + s % 90}" for s in range(300)))
-    arguments = [word for word in on_trace(trace, "--scale=30") if "--trace" not in word]
-    arguments += [f"--tune-on={trace}", f"--judge-on={judge}"]
-    content = simulate(capsys, [*arguments, "--superpose", "--start-spread=0.3"])
-    assert content["tuned_on"] == str(trace)
-    judged = content["judged_on"][str(judge)]
-    assert set(judged["families"]) == {"peak", "sojourn"}
-    for family in judged["families"].values():
-        assert family["chosen"] in family["frontier"]
-        assert family["chosen"]["over_bound"] > family["chosen"]["over_oracle"] > 0
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ([], "--tune-on: needs --judge-on"),
-        (["--judge-on=TRACE"], "must not name a trace twice"),
-        (["--judge-on=TRACE", "--replicas=2"], "--replicas: omit it"),
-        (["--judge-on=TRACE", "--autoscaler=ray"], "--autoscaler: omit it"),
-        (["--judge-on=TRACE", "--report=out.html"], "--report: omit it"),
-    ],
-)
-def test_tuning_needs_another_trace_and_nothing_else(capsys, trace, more, message):
-    arguments = [word for word in on_trace(trace) if "--trace" not in word]
-    more = [word.replace("TRACE", str(trace)) for word in more]
-    assert main([*arguments, f"--tune-on={trace}", *more]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1

@@ -80,8 +80,6 @@ class AutoscalerEntry:
     ----------
     name, label : str
         Its name on the command line and in JSON, and in tables.
-    rule : str
-        Its decision rule, in one line.
     build : callable
         ``build(problem, value, **settings)`` builds one for a problem and a value of the knob; None
         where the published value depends on the problem. Further settings have their published
@@ -98,7 +96,6 @@ class AutoscalerEntry:
 
     name: str
     label: str
-    rule: str
     build: Callable[..., ScalingPolicy]
     knob: str = ""
     stock: float | None = None
@@ -141,12 +138,6 @@ class Choice:
         """Its name in tables."""
         at = "" if self.value is None else f" at {self.value:g}"
         return ", ".join([f"{self.entry.label}{at}", *_in_words(self.settings)])
-
-    @property
-    def rule(self) -> str:
-        """Its decision rule, in one line."""
-        knob = () if self.value is None else ((self.entry.knob, self.value),)
-        return "; ".join([self.entry.rule, *_in_words((*knob, *self.settings))])
 
     def make(self, problem: ScalingProblem) -> ScalingPolicy:
         """Return a new autoscaler for one run."""
@@ -255,8 +246,6 @@ _ROWS = (
     AutoscalerEntry(
         "sojourn",
         "Sojourn",
-        "the fewest replicas whose predicted service level meets the SLA, for the demand forecast "
-        "over the time that a replica takes to start",
         _sojourn,
         knob="compliant_minutes",
         curve=(95.0, 98.0, 99.5, 99.9),
@@ -264,8 +253,6 @@ _ROWS = (
     AutoscalerEntry(
         "ray",
         "Ray",
-        "Ray Serve's own policy: ongoing requests per replica, averaged and delayed; with further "
-        "settings, it scales out without a delay",
         _ray,
         knob="target_ongoing_requests",
         stock=2.0,
@@ -275,7 +262,6 @@ _ROWS = (
     AutoscalerEntry(
         "knative",
         "Knative",
-        "concurrency per replica over a stable minute, with a panic window of six seconds",
         _knative,
         knob="concurrency_target",
         curve=_CONCURRENCIES,
@@ -284,7 +270,6 @@ _ROWS = (
     AutoscalerEntry(
         "hpa",
         "Kubernetes' HPA",
-        "requests per second of a pod, doubling at most every 15 s, scaling in after 300 s",
         _hpa,
         knob="target_share",
         stock=0.7,
@@ -294,7 +279,6 @@ _ROWS = (
     AutoscalerEntry(
         "mdc",
         "M/D/c",
-        "the percentile of an M/D/c queue at the recent peak rate, as in Faro",
         _mdc,
         knob="headroom",
         stock=1.0,
@@ -304,7 +288,6 @@ _ROWS = (
     AutoscalerEntry(
         "peak",
         "Peak of the minute",
-        "enough for the busiest second of the last minute",
         _peak,
         knob="headroom",
         stock=1.0,
@@ -314,8 +297,6 @@ _ROWS = (
     AutoscalerEntry(
         ORACLE,
         "Oracle",
-        "has the trace and the start times in advance: the cheapest fleet that has enough replicas "
-        "for the requests of every second",
         _oracle,
     ),
 )

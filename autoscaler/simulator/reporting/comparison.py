@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.results import WINDOW_S, Run
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -194,6 +195,35 @@ class Comparison:
             exception = " (except the oracle, which knows the future)" if oracle_kept else ""
             return f"Only {best.label} kept {sla} over the whole run{exception}."
         return f"Among the autoscalers that kept {sla} over the whole run, {best.label} cost least."
+
+
+def beside_prediction(
+    comparison: Comparison, predicted: Predicted | None
+) -> list[tuple[str, str, str]]:
+    """Return the name, the prediction and the simulated value of each figure of a single run."""
+    row = comparison.row(comparison.runs[0])
+    model_ms = {} if predicted is None else {f"{p:g}": ms for p, ms in predicted.percentiles_ms}
+
+    def known(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    lines = [
+        (
+            "in time",
+            known(predicted.service_level if predicted else None, ".3%"),
+            known(row.service_level, ".3%"),
+        )
+    ]
+    lines += [
+        (f"p{p} ms", known(model_ms.get(p), ".4g"), known(ms, ".4g"))
+        for p, ms in row.response_percentiles_ms.items()
+    ]
+    if row.energy_j is not None:
+        power_w = predicted.mean_power_w if predicted else None
+        simulated_w = row.energy_j / comparison.seconds
+        lines.append(("mean power W", known(power_w, ".4g"), known(simulated_w, ".4g")))
+    lines.append(("bottleneck", predicted.bottleneck if predicted else "-", row.bottleneck))
+    return lines
 
 
 def percent(share: float) -> str:

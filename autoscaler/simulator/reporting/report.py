@@ -1,6 +1,5 @@
 """The report of simulated runs: one HTML file without external resources."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.reporting import plots
 from autoscaler.simulator.reporting.comparison import (
-    PERCENTILES,
     Comparison,
+    beside_prediction,
     in_joules,
     percent,
     three_digits,
@@ -22,41 +21,24 @@ from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The setting of the simulation, in words.
-
-    Attributes
-    ----------
-    title : str
-        One line.
-    command : str
-        The command that produces the same report again.
-    assumptions : sequence of (str, str)
-        Names and values.
-    autoscalers : sequence of (str, str)
-        Labels, and how each decides.
-    """
-
-    title: str
-    command: str
-    assumptions: Sequence[tuple[str, str]]
-    autoscalers: Sequence[tuple[str, str]] = ()
-
-
-@dataclass(frozen=True)
 class _Section:
     heading: str
     picture: str
     caption: str
 
 
-def render(comparison: Comparison, setting: Setting, predicted: Predicted | None = None) -> str:
+def render(
+    comparison: Comparison, title: str, command: str, predicted: Predicted | None = None
+) -> str:
     """Render the page.
 
     Parameters
     ----------
     comparison : Comparison
-    setting : Setting
+    title : str
+        One line.
+    command : str
+        The command that produces the same page again.
     predicted : Predicted, optional
         The prediction to show with the first run.
 
@@ -70,7 +52,8 @@ def render(comparison: Comparison, setting: Setting, predicted: Predicted | None
         environment()
         .get_template("report.html")
         .render(
-            setting=setting,
+            title=title,
+            command=command,
             sla=comparison.objective.in_words(),
             verdict=comparison.verdict(),
             keeps_sla=first.keeps_sla,
@@ -84,7 +67,7 @@ def render(comparison: Comparison, setting: Setting, predicted: Predicted | None
                 "scalings": any(row.scalings_per_hour for row in comparison.rows),
             },
             requests=float(comparison.runs[0].offered.sum()),
-            predicted=_predicted_and_simulated(predicted, comparison) if predicted else [],
+            predicted=beside_prediction(comparison, predicted) if predicted else [],
             sections=_sections(comparison, predicted),
         )
     )
@@ -111,7 +94,8 @@ def environment() -> Environment:
 def save_report(
     path: str | Path,
     comparison: Comparison,
-    setting: Setting,
+    title: str,
+    command: str,
     predicted: Predicted | None = None,
 ) -> None:
     """Render the page and write it to a file.
@@ -121,7 +105,7 @@ def save_report(
     InvalidInputError
         The file cannot be written.
     """
-    write_page(path, render(comparison, setting, predicted))
+    write_page(path, render(comparison, title, command, predicted))
 
 
 def write_page(path: str | Path, page: str) -> None:
@@ -143,30 +127,6 @@ def _percentiles(comparison: Comparison) -> list[str]:
     known = comparison.rows[0].response_percentiles_ms
     shown = {"99", f"{comparison.objective.percentile:g}"}
     return [name for name in known if name in shown]
-
-
-def _predicted_and_simulated(
-    predicted: Predicted, comparison: Comparison
-) -> list[tuple[str, str, str]]:
-    """Return name, predicted value and simulated value of the first run."""
-    run = comparison.runs[0]
-    row = comparison.row(run)
-    model, seen = (f"{100 * level:.3f}%" for level in (predicted.service_level, row.service_level))
-    lines = [("in time", model, seen)]
-    found_ms = dict(predicted.percentiles_ms)
-    lines += [
-        (
-            f"p{p:g}",
-            f"{found_ms[p]:.4g} ms" if p in found_ms else "-",
-            f"{run.response_percentile_ms(p):.4g} ms",
-        )
-        for p in PERCENTILES
-    ]
-    if predicted.mean_power_w is not None and row.energy_j is not None:
-        power_w = row.energy_j / comparison.seconds
-        lines.append(("mean power", f"{predicted.mean_power_w:.4g} W", f"{power_w:.4g} W"))
-    lines.append(("bottleneck", predicted.bottleneck, row.bottleneck))
-    return lines
 
 
 def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:

@@ -2,8 +2,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autoscaler.simulator.arena import MAX_TIMES_PEAK, ORACLE_CHOICE, Arena, Load, Outcome, score
+from autoscaler.simulator.arena import (
+    GOAL,
+    MAX_TIMES_PEAK,
+    Load,
+    Score,
+    cheapest_at_goal,
+    frontier,
+    held_interval,
+    near_goal,
+    score,
+    tune_and_judge,
+)
 from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
@@ -14,7 +27,8 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
 PROFILE = Profile("model", "device", np.linspace(20.0, 60.0, 8), np.linspace(5.0, 9.0, 8))
-COUNTS = np.rint(300 + 150 * np.sin(np.arange(600) / 90))
+COUNTS = np.rint(300 + 150 * np.sin(np.arange(300) / 90))
+(PEAK,) = choose("peak")
 
 
 def scenario(counts=COUNTS, **options) -> Scenario:
@@ -27,82 +41,103 @@ def scenario(counts=COUNTS, **options) -> Scenario:
     )
 
 
-def outcome(windows: str, replica_seconds: float = 100.0) -> Outcome:
-    return Outcome("a", "A", windows, 1.0, replica_seconds, 50.0, 0.0)
+def at(cost: float, held: float) -> Score:
+    return Score(PEAK, held, (held, held), cost, cost, None, 0.0)
+
+
+SCORES = st.lists(
+    st.builds(at, st.floats(0.5, 5), st.floats(0.8, 1.0)),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda s: s.over_oracle,
+)
+
+
+@settings(max_examples=40)
+@given(SCORES)
+def test_the_cheapest_at_the_goal_is_chosen_or_else_the_one_that_holds_most(scores) -> None:
+    best = cheapest_at_goal(scores)
+    reaching = [s for s in scores if s.held >= GOAL]
+    if reaching:
+        assert best.over_oracle == min(s.over_oracle for s in reaching)
+    else:
+        assert best.held == max(s.held for s in scores)
+
+
+@settings(max_examples=40)
+@given(SCORES, st.integers(1, 6))
+def test_those_near_the_goal_include_the_best_and_are_as_many_as_asked_at_most(
+    scores, count
+) -> None:
+    near = near_goal(scores, count)
+    assert cheapest_at_goal(scores) in near
+    assert len({id(s) for s in near}) == len(near) <= count
+    assert [s.over_oracle for s in near] == sorted(s.over_oracle for s in near)
+
+
+@settings(max_examples=40)
+@given(SCORES)
+def test_no_score_dominates_one_of_the_frontier(scores) -> None:
+    for one in frontier(scores):
+        assert not any(s.over_oracle <= one.over_oracle and s.held > one.held for s in scores)
+
+
+def test_settings_that_cost_more_are_judged_even_if_nothing_was_missed() -> None:
+    scores = [at(1.0, 0.97), at(1.2, 1.0), at(1.21, 1.0), at(1.5, 1.0), at(1.6, 1.0)]
+    assert [s.over_oracle for s in near_goal(scores, 3)] == [1.0, 1.2, 1.5]
 
 
 def test_only_windows_that_the_oracle_holds_and_that_have_requests_count() -> None:
-    found = score(outcome("1100-1", 150.0), outcome("1010-1"), bound_s=75.0)
-    assert found.held == pytest.approx(2 / 3)
-    assert (found.over_oracle, found.over_bound) == (1.5, 2.0)
-    assert found.energy_over_oracle == 1.0
+    load = Load("load", scenario(np.r_[COUNTS[:240], np.zeros(60)]))
+    oracle = load.oracle()
+    late = replace(oracle, in_time=np.where(np.arange(300) < 60, 0.0, oracle.in_time))
+    assert score(PEAK, late, oracle, oracle.paid_replica_s).held == 3 / 4
+    assert score(PEAK, oracle, late, oracle.paid_replica_s).held == 1
+    same = score(PEAK, oracle, oracle, oracle.paid_replica_s / 2)
+    assert (same.over_oracle, same.over_bound, same.energy_over_oracle) == (1.0, 2.0, 1.0)
 
 
 def test_the_interval_contains_the_share_and_is_a_point_if_all_are_held() -> None:
-    oracle = outcome("1" * 1440)
-    assert score(oracle, oracle, 100.0).interval == (1.0, 1.0)
-    scattered = score(outcome(("1" * 9 + "0") * 144), oracle, 100.0)
-    grouped = score(outcome("0" * 144 + "1" * 1296), oracle, 100.0)
-    for found in (scattered, grouped):
-        assert found.interval[0] <= found.held == 0.9 <= found.interval[1]
-    width = [high - low for low, high in (scattered.interval, grouped.interval)]
-    assert width[0] < 0.2 * width[1]
+    assert held_interval(np.ones(1440, np.bool_)) == (1.0, 1.0)
+    scattered, grouped = (
+        held_interval(np.arange(1440) % 10 > 0),
+        held_interval(np.arange(1440) >= 144),
+    )
+    for low, high in (scattered, grouped):
+        assert low <= 0.9 <= high
+    assert scattered[1] - scattered[0] < 0.2 * (grouped[1] - grouped[0])
 
 
-@pytest.mark.slow
 def test_the_oracle_has_constant_starts_that_do_not_fail() -> None:
-    plain = Load("plain", scenario()).measure(ORACLE_CHOICE)
+    plain = Load("plain", scenario()).oracle()
     drawn = scenario(start_time=StartTime(10.0, 0.5), failures=Failures(failed_start_share=0.5))
-    assert Load("drawn", drawn).measure(ORACLE_CHOICE) == plain
-    assert set(plain.windows) == {"1"}
+    assert Load("drawn", drawn).oracle().paid_replica_s == plain.paid_replica_s
+    assert plain.compliant().all()
 
 
 def test_a_load_begins_with_the_oracles_fleet_and_is_bounded_by_its_peak() -> None:
     load = Load("load", scenario())
     assert load.scenario.max_replicas % MAX_TIMES_PEAK == 0
     assert 1 < load.scenario.replicas < load.scenario.max_replicas / MAX_TIMES_PEAK
-    assert load.bound_replica_seconds <= load.measure(ORACLE_CHOICE).replica_seconds
-
-
-def test_the_busiest_part_has_the_most_requests() -> None:
-    counts = np.repeat([100.0, 400.0, 200.0], 100)
-    load = Load("load", scenario(counts))
-    part = load.busiest_part(100)
-    assert part.scenario.counts.tolist() == [400.0] * 100
-    assert load.busiest_part(300) is load
-
-
-def test_each_pair_is_measured_once_and_what_is_known_not_at_all() -> None:
-    load = Load("load", scenario(COUNTS[:120]))
-    (peak,) = choose("peak")
-    store = {("load", "oracle"): outcome("11")}
-    told = []
-    with Arena([load], store=store) as arena:
-        arena.measure(
-            [(load, peak), (load, ORACLE_CHOICE), (load, peak)], lambda *t: told.append(t)
-        )
-        assert arena.score(load, peak).outcome == store["load", "peak"]
-    assert told == [("Peak of the minute on load", 1.0)]
-    assert store["load", "oracle"] == outcome("11")
+    assert load.bound_replica_seconds() <= load.oracle().paid_replica_s
 
 
 @pytest.mark.slow
-def test_processes_find_what_one_process_finds() -> None:
-    loads = [Load(name, scenario(COUNTS[:120] + more)) for name, more in (("a", 0.0), ("b", 50.0))]
-    choices = choose("peak,knative")
-    stores: list[dict[tuple[str, str], Outcome]] = [{}, {}]
-    for workers, store in zip((1, 2), stores, strict=True):
-        with Arena(loads, workers, store) as arena:
-            arena.measure((load, choice) for load in loads for choice in choices)
-    assert stores[0] == stores[1]
-    assert len(stores[0]) == 4
+def test_every_family_is_tuned_on_one_load_and_judged_on_another() -> None:
+    tune_on, judge_on = (
+        Load(name, scenario(COUNTS + more)) for name, more in (("a", 0.0), ("b", 50.0))
+    )
+    found = tune_and_judge(tune_on, judge_on, ("mdc", "peak"))
+    assert [tuned.family for tuned in found] == ["mdc", "peak"]
+    for tuned in found:
+        assert tuned.chosen in tuned.judged
+        assert tuned.published in tuned.judged
+        assert tuned.published.choice.name == tuned.family
+        assert all(one.over_bound >= one.over_oracle > 0 for one in tuned.judged)
+    assert found == tune_and_judge(tune_on, judge_on, ("mdc", "peak"), workers=2)
 
 
-def test_counts_must_be_whole_and_names_differ() -> None:
-    with pytest.raises(InvalidInputError, match="whole numbers"):
-        Load("load", scenario(COUNTS + 0.5))
-    with pytest.raises(InvalidInputError, match="whole numbers"):
-        Load("load", replace(scenario(), scale=2.0))
-    load = Load("load", scenario(COUNTS[:60]))
-    with pytest.raises(InvalidInputError, match="names must differ"):
-        Arena([load, load])
+def test_counts_must_be_whole_and_not_scaled() -> None:
+    for bad in (scenario(COUNTS + 0.5), replace(scenario(), scale=2.0)):
+        with pytest.raises(InvalidInputError, match="whole numbers"):
+            Load("load", bad)

@@ -6,25 +6,20 @@ import pytest
 
 from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.reporting.comparison import Comparison
-from autoscaler.simulator.reporting.report import Setting, render, save_report
+from autoscaler.simulator.reporting.report import render, save_report
 from policy.errors import InvalidInputError
 from tests.support.autoscaling.simulated_runs import comparison, run
 
 pytestmark = pytest.mark.slow
 
-SETTING = Setting(
-    title="a <test> & more",
-    command="sojourn simulate --report out.html",
-    assumptions=[("replicas start in", "60 s")],
-    autoscalers=[("Sojourn", "sizes for the forecast")],
-)
+PAGE = ("a <test> & more", "sojourn simulate --report out.html")
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 @pytest.fixture(scope="module")
 def whole():
     """Return a page with all of its parts."""
-    return render(comparison(forecast=True), SETTING)
+    return render(comparison(forecast=True), *PAGE)
 
 
 class Page(HTMLParser):
@@ -108,7 +103,7 @@ def headings(text):
 
 def test_parts_without_data_are_left_out(whole):
     assert "Sojourn sized for" in whole
-    less = render(comparison(energy=False), SETTING)
+    less = render(comparison(energy=False), *PAGE)
     assert "energy</th>" not in less
     assert "sized for</text>" not in less
     assert "nan" not in Page(less).text.lower()
@@ -119,30 +114,30 @@ def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
     predicted = Predicted(
         0.9987, ((99.0, 51.25),), 41.5, "device", lambda t_ms: np.clip(t_ms / 100, 0, 1)
     )
-    text = render(alone, SETTING, predicted)
+    text = render(alone, *PAGE, predicted)
     assert "oracle" not in Page(text).text
     assert "Predicted and simulated" in headings(text)
     assert row_of(text, "in time") == ["in", "time", "99.870%", "99.900%"]
-    assert row_of(text, "p99") == ["p99", "51.25", "ms", "50.99", "ms"]
-    assert row_of(text, "mean power") == ["mean", "power", "41.5", "W", "45", "W"]
+    assert row_of(text, "p99 ms") == ["p99", "ms", "51.25", "50.99"]
+    assert row_of(text, "mean power W") == ["mean", "power", "W", "41.5", "45"]
     assert "predicted (dashed)" in text
 
 
 @pytest.mark.parametrize("seconds", [1, 3601])
 def test_runs_may_have_any_length(seconds):
-    text = render(comparison(seconds=seconds), SETTING)
+    text = render(comparison(seconds=seconds), *PAGE)
     assert Page(text).open == []
 
 
 def test_a_run_may_have_no_answers():
     silent = run("sojourn", late=0.0, refused=1.0)
-    text = render(Comparison((silent,), silent), SETTING)
+    text = render(Comparison((silent,), silent), *PAGE)
     assert row_of(text, "sojourn")[1:3] == ["missed", "0%"]
     assert "Response times" not in headings(text)
 
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(InvalidInputError, match="no-such-folder"):
-        save_report(tmp_path / "no-such-folder" / "out.html", comparison(), SETTING)
-    save_report(tmp_path / "out.html", comparison(), SETTING)
+        save_report(tmp_path / "no-such-folder" / "out.html", comparison(), *PAGE)
+    save_report(tmp_path / "out.html", comparison(), *PAGE)
     assert (tmp_path / "out.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
