@@ -167,7 +167,6 @@ class Pipeline:
         *,
         timeout_ms: float | None = None,
         arrival_s: float | None = None,
-        record_times: bool = False,
     ) -> Flow:
         """Admit a request; its ``content`` is the future of its result.
 
@@ -179,8 +178,6 @@ class Pipeline:
             The answer is useless later than this after the arrival. The SLA bounds it, too.
         arrival_s : float, optional
             When it arrived, by `time.monotonic`; by default now.
-        record_times : bool
-            Whether the flow records the time in each stage.
 
         Raises
         ------
@@ -194,7 +191,7 @@ class Pipeline:
             within_ms = min(within_ms, self.sla.response_time_ms)
         deadline_s = (now_s if arrival_s is None else arrival_s) + 1e-3 * within_ms
         future: asyncio.Future[Any] = self._loop.create_future()
-        flow = self.core.submit(now_s, value, deadline_s, future, record_times)
+        flow = self.core.submit(now_s, value, deadline_s, future)
         if within_ms < math.inf:
             timer = self._loop.call_later(deadline_s - now_s, self._expire, flow)
             future.add_done_callback(lambda _: timer.cancel())

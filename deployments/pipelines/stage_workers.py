@@ -38,8 +38,8 @@ class _StageListener:
     def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
         self._owner.batch_ended(self._number, batch, outcome)
 
-    def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
-        self._owner.workers_changed(self._number, workers, problem, taken)
+    def workers_changed(self, workers: int, problem: str | None) -> None:
+        self._owner.workers_changed(self._number, workers, problem)
 
 
 class StageWorkers:
@@ -120,11 +120,10 @@ class StageWorkers:
             refit.observe(len(batch.items), 1e3 * (time.monotonic() - batch.started_s))
         self._on_batch_ended(number, batch, outcome)
 
-    def workers_changed(self, number: int, workers: int, problem: str | None, taken: int) -> None:
+    def workers_changed(self, number: int, workers: int, problem: str | None) -> None:
         """Pass the numbers of a stage's workers on to the core."""
         stage = self._core.stages[number]
         stage.workers = workers
-        stage.set_taken(time.monotonic(), taken)
         if problem is None:
             if workers:
                 stage.lost = None

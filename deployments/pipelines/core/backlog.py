@@ -80,7 +80,7 @@ class Backlog:
             if isinstance(node, StageNode):
                 stage = self._stages[node.stage]
                 ahead += stage.waiting + stage.in_service
-                own_ms = stages_ms[node.stage] = ahead * stage.item_ms / stage.own_workers
+                own_ms = stages_ms[node.stage] = ahead * stage.item_ms / (stage.workers or 1)
             elif isinstance(node, SwitchNode):
                 counts = self._chosen[at]
                 total = sum(counts.values())

@@ -12,8 +12,7 @@ class Flow:
     """One request in the pipeline.
 
     `content` is the caller's own. An answer after `deadline_s`, on the caller's clock, is useless.
-    `result` is valid if `done` and `error` is None. `stage_times` has the stage, the wait and the
-    service in ms, in the order of completion, or is None if not recorded.
+    `result` is valid if `done` and `error` is None.
     """
 
     id: int
@@ -24,7 +23,6 @@ class Flow:
     result: Any = field(default=None, init=False)
     error: Exception | None = field(default=None, init=False)
     items: set["Item"] = field(default_factory=set, init=False)
-    stage_times: list[tuple[str, float, float]] | None = field(default=None, init=False)
 
 
 @dataclass(eq=False, slots=True)

@@ -95,7 +95,6 @@ class PipelineCore:
         value: Any,
         deadline_s: float = math.inf,
         content: Any = None,
-        record_times: bool = False,
     ) -> Flow:
         """Admit a request.
 
@@ -120,8 +119,6 @@ class PipelineCore:
             self._check_deadline(now_s, deadline_s)
         self.admitted += 1
         flow = Flow(next(self._ids), now_s, deadline_s, content)
-        if record_times:
-            flow.stage_times = []
         self.open[flow.id] = flow
         item = Item(flow)
         flow.items.add(item)
@@ -157,7 +154,7 @@ class PipelineCore:
         _, backlog_ms = self._backlog.measure()
         if not any(backlog_ms):
             backlog_ms = [
-                stage.item_ms * (stage.items / max(1, self.admitted)) / stage.own_workers
+                stage.item_ms * (stage.items / max(1, self.admitted)) / (stage.workers or 1)
                 for stage in self.stages
             ]
         return self.stages[backlog_ms.index(max(backlog_ms))]
@@ -199,9 +196,6 @@ class PipelineCore:
             self.refresh(now_s)
         for item, result in stage.batch_ended(now_s, batch, outcome):
             flow = item.flow
-            if flow.stage_times is not None:
-                waited_ms = 1e3 * (batch.started_s - item.arrival_s)
-                flow.stage_times.append((stage.name, waited_ms, 1e3 * (now_s - batch.started_s)))
             if type(result) is ItemFailure:
                 self._fail(flow, StageError(stage.name, result.error))
             elif not flow.done:  # another item of this batch may have failed the request

@@ -31,8 +31,6 @@ from policy.batching_policy import BatchingPolicy
 # Default maximum wait, unless a policy has one or a full batch takes longer.
 _LONGEST_WAIT_MS = 1000.0
 _RATE_WINDOW_S = 5.0
-# Averaging time of the workers' use by other pipelines.
-_SHARE_WINDOW_S = 1.0
 # Weight of the newest batch in the measured latency.
 _NEWEST = 0.1
 # A measured latency expires after this time without a batch. Otherwise one slow batch could refuse
@@ -100,7 +98,6 @@ class StageCore:
         self.batches = self.items = self.batched = self.completed = self.deaths = 0
         self.busy_s = self.expected_s = self.item_ms = 0.0
         self.lost: str | None = None
-        self._taken, self._mean_taken, self._taken_s = 0, 0.0, -math.inf
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms, self._measured_s = 0.0, -math.inf
         self.policies, self._fixed = _source(policy)
@@ -153,19 +150,6 @@ class StageCore:
         """When to ask again, if nothing happens before."""
         return self._batcher.wake_at_s
 
-    def set_taken(self, now_s: float, taken: int) -> None:
-        """Set the number of workers that run batches of other pipelines now."""
-        if taken or self._taken or self._mean_taken:
-            faded = math.exp((self._taken_s - now_s) / _SHARE_WINDOW_S)
-            self._mean_taken = self._taken + faded * (self._mean_taken - self._taken)
-            self._taken, self._taken_s = taken, now_s
-
-    @property
-    def own_workers(self) -> float:
-        """The workers minus the mean use by other pipelines; at least a tenth of the workers."""
-        workers = self.workers or 1
-        return max(0.1 * workers, workers - self._mean_taken)
-
     def arrive(self, now_s: float, item: Item) -> None:
         """Queue an item."""
         item.arrival_s, item.deaths = now_s, 0
@@ -194,7 +178,7 @@ class StageCore:
 
     def next_batch(self, now_s: float) -> StageBatch | None:
         """Start a batch if a worker is free and the policy starts one now; else see `wake_at_s`."""
-        self._batcher.devices = self.workers - self._taken
+        self._batcher.devices = self.workers
         batch = self._batcher.next_batch(now_s)
         if batch is None:
             return None
@@ -259,8 +243,7 @@ class StageCore:
         return ended
 
     def refresh(self, now_s: float) -> None:
-        """Apply the measured latency, unless it has expired, and the workers used by others."""
-        self.set_taken(now_s, self._taken)
+        """Apply the measured latency, unless it has expired."""
         if self._stated_ms is None and self._batch_ms:
             if now_s - self._measured_s > _MEMORY_S:
                 self._batch_ms = self.item_ms = 0.0

@@ -1,1 +1,1 @@
-"""Example pipelines: the article's, handwritten digits in PNG files, and an ensemble."""
+"""Example pipelines: handwritten digits in image files, by one model and by an ensemble."""

@@ -164,5 +164,5 @@ class _SingleWorker:
         if not self._ended.done():
             self._ended.set_result(outcome)
 
-    def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
+    def workers_changed(self, workers: int, problem: str | None) -> None:
         """Do nothing: if the worker dies, its batch is lost."""

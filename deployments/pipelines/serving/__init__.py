@@ -3,7 +3,7 @@
 ===============  ===============================================================================
 `config`         the config file, checked; `step_config` the steps in it
 `service`        the pipeline as the service of `deployments.http.app`
-`app`            the HTTP interface: that of a model, `/sojourn/pipeline`, and times per stage
+`app`            the HTTP interface: that of a model, and `/sojourn/pipeline`
 `metrics`        the metrics of the stages
 `planning`       the console's what-if, which `pipeline_plan` answers
 `server`         under uvicorn, without Ray

@@ -3,18 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-from starlette.types import Message, Receive, Scope, Send
-
 from deployments.console.planner import Planning
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
-from deployments.http.request_head import ACCEPT_ENCODING
 from deployments.pipelines.serving.metrics import measured_ms, metrics_text
-from deployments.pipelines.serving.service import PipelineService, StageTimes, stage_times
+from deployments.pipelines.serving.service import PipelineService
 
-#: Requests the times of the stages in the parameters of the JSON answer.
-STAGE_TIMES = b"x-sojourn-stage-times"
 _PATH, _METRICS = "/sojourn/pipeline", "/metrics"
 
 
@@ -27,8 +21,6 @@ class PipelineApp(InferenceApp):
     server_version : str
         The version that ``GET /v2`` reports.
     """
-
-    unusual_fields = frozenset({STAGE_TIMES})
 
     def __init__(self, service: PipelineService, server_version: str) -> None:
         self._pipeline_service = service
@@ -45,24 +37,6 @@ class PipelineApp(InferenceApp):
         """Return the planner of the console's what-if questions."""
         return self._pipeline_service.planning
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, or the server's lifespan events."""
-        if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-            return
-        if any(name == STAGE_TIMES for name, _ in scope["headers"]):
-            times: StageTimes = []
-            # They are added to the encoded answer.
-            headers = [field for field in scope["headers"] if field[0] != ACCEPT_ENCODING]
-            scope = {**scope, "headers": headers}
-            token = stage_times.set(times)
-            try:
-                await super().__call__(scope, receive, _add_times(send, times))
-            finally:
-                stage_times.reset(token)
-        else:
-            await super().__call__(scope, receive, send)
-
     def _describe(self) -> Answer:
         return json_answer(describe(self._pipeline_service))
 
@@ -70,28 +44,6 @@ class PipelineApp(InferenceApp):
         service = self._pipeline_service
         text = metrics_text(service.model_name, service.pipeline.core)
         return 200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
-
-
-def _add_times(send: Send, times: StageTimes) -> Send:
-    """Return a `send` that adds the times of the stages to a successful JSON answer."""
-    start: list[Message] = []
-
-    async def send_with_times(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            start.append(message)
-            return
-        head, body = start.pop(), message["body"]
-        is_json = dict(head["headers"]).get(b"content-type") == b"application/json"
-        if head["status"] == 200 and is_json:
-            content = orjson.loads(body)
-            content["parameters"] = {"stages": times}
-            body = orjson.dumps(content)
-            headers = [field for field in head["headers"] if field[0] != b"content-length"]
-            head = {**head, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
-        await send(head)
-        await send({**message, "body": body})
-
-    return send_with_times
 
 
 def describe(service: PipelineService) -> Mapping[str, Any]:

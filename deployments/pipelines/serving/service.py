@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
     from deployments.pipelines.planning.scaling import StageScaler
 
 logger = logging.getLogger("sojourn.pipelines")
-
-StageTimes = list[dict[str, Any]]
-#: Key of the stages' times, if the client requested them.
-stage_times: ContextVar[StageTimes | None] = ContextVar("stage_times", default=None)
 
 
 class PipelineService(Service):
@@ -244,7 +239,6 @@ class PipelineService(Service):
         RequestError
             A row failed, or was refused; the other rows are cancelled.
         """
-        wanted = stage_times.get()
         flows: list[Flow] = []
         try:
             for row in range(request.rows):
@@ -253,7 +247,6 @@ class PipelineService(Service):
                         {name: array[row] for name, array in request.inputs.items()},
                         timeout_ms=request.deadline_ms,
                         arrival_s=arrival_s,
-                        record_times=wanted is not None,
                     )
                 except RequestError:
                     self._count_refused(request.rows - row - 1)  # they count as load
@@ -266,12 +259,6 @@ class PipelineService(Service):
         finally:
             for flow in flows:
                 self.pipeline.give_up(flow)
-        if wanted is not None:
-            for row, flow in enumerate(flows):
-                wanted += [
-                    {"row": row, "stage": stage, "wait_ms": wait_ms, "service_ms": service_ms}
-                    for stage, wait_ms, service_ms in flow.stage_times or ()
-                ]
         return self._stack(results)
 
     def _stack(self, results: list[Any]) -> Tensors:

@@ -2,36 +2,32 @@
 
 A pipeline finds the socket of a replica in the stage's folder, connects, and sends the descriptors
 of two arenas; batches then travel as to a worker process. One thread runs the batches of all
-connections in turn, one at a time. While it runs a batch of one pipeline, it reports to the others
-that the replica is taken, and they prefer a free one.
+connections in turn, one at a time.
 """
 
 import contextlib
 import errno
 import hashlib
 import logging
-import math
 import os
 import selectors
 import socket
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.errors import StartError
 from deployments.modelstore.private_folder import make_private
 from deployments.pipelines.workers.arena import Arena
-from deployments.pipelines.workers.child import BATCH, LATE, MESSAGE, START, run_batch
+from deployments.pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from deployments.pipelines.workers.predictor import Predictor
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: Further kinds of messages: another pipeline uses the replica; it is free again; it takes no
-#: further batches.
-TAKEN, FREE, RETIRED = 3, 4, 5
+#: A further kind of message: the replica takes no further batches.
+RETIRED = 2
 #: Suffix of the replicas' sockets.
 SUFFIX = ".sock"
 #: Pause before the next attempt when no descriptor is left for a connection.
@@ -87,58 +83,6 @@ def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
         return arenas
 
 
-class _Client:
-    """The connection to one pipeline, which may be slow to read.
-
-    Messages wait in order for room in the socket; of TAKEN and FREE only the latest is sent.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.arenas: tuple[Arena, Arena] | None = None
-        self._unsent: deque[bytes] = deque()
-        self._taken = self._sent_taken = False
-
-    def send(self, kind: int, size: int = 0) -> None:
-        """Send a message, now or when the pipeline has read the earlier ones."""
-        self._unsent.append(MESSAGE.pack(kind, size, math.inf))
-        self.flush()
-
-    def send_taken(self, taken: bool) -> None:
-        """Report whether another pipeline uses the replica."""
-        self._taken = taken
-        self.flush()
-
-    @property
-    def waits_for_room(self) -> bool:
-        """Whether the socket had no room for a message."""
-        return bool(self._unsent) or self._taken != self._sent_taken
-
-    def flush(self) -> None:
-        """Send as much as fits into the socket."""
-        try:
-            while self._unsent:
-                self._write(self._unsent[0])
-                self._unsent.popleft()
-            if self._taken != self._sent_taken:
-                self._write(MESSAGE.pack(TAKEN if self._taken else FREE, 0, math.inf))
-                self._sent_taken = self._taken
-        except BlockingIOError:
-            pass
-        except OSError:
-            # The pipeline has gone: the next read of its socket fails.
-            self._unsent.clear()
-            self._sent_taken = self._taken
-
-    def _write(self, message: bytes) -> None:
-        self.connection.send(message, socket.MSG_DONTWAIT)
-
-    def close(self) -> None:
-        self.connection.close()
-        for arena in self.arenas or ():
-            arena.close()
-
-
 class BatchServer:
     """Runs batches in a separate thread, for all pipelines that connect.
 
@@ -161,7 +105,8 @@ class BatchServer:
         self._listener.listen()
         unfinished.rename(self._path)
         _sweep(folder)
-        self._clients: dict[socket.socket, _Client] = {}
+        #: The arenas of each connected pipeline, once it has sent their descriptors.
+        self._clients: dict[socket.socket, tuple[Arena, Arena] | None] = {}
         self._wake, self._woken = socket.socketpair()
         self._retired = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="sojourn-batches", daemon=True)
@@ -193,32 +138,27 @@ class BatchServer:
             selector.register(self._woken, selectors.EVENT_READ)
             announced = False
             while not self._closed and (self._clients or not announced):
-                for client in self._clients.values():
-                    events = selectors.EVENT_READ
-                    if client.waits_for_room:
-                        events |= selectors.EVENT_WRITE
-                    if selector.get_key(client.connection).events != events:
-                        selector.modify(client.connection, events)
-                for key, events in selector.select():
+                for key, _ in selector.select():
                     ready = key.fileobj
                     assert isinstance(ready, socket.socket)
                     if ready is self._listener:
                         self._accept(selector)
                     elif ready is self._woken:
                         ready.recv(16)
-                    else:
-                        client = self._clients[ready]
-                        if events & selectors.EVENT_WRITE:
-                            client.flush()
-                        if events & selectors.EVENT_READ and not self._serve_client(client):
-                            selector.unregister(ready)
-                            self._clients.pop(ready).close()
+                    elif not self._serve_client(ready):
+                        selector.unregister(ready)
+                        self._disconnect(ready)
                 if self._retired and not announced:
                     announced = True
-                    for client in self._clients.values():
-                        client.send(RETIRED)
-            for client in self._clients.values():
-                client.close()
+                    for connection in self._clients:
+                        _send(connection, RETIRED)
+            for connection in [*self._clients]:
+                self._disconnect(connection)
+
+    def _disconnect(self, connection: socket.socket) -> None:
+        connection.close()
+        for arena in self._clients.pop(connection) or ():
+            arena.close()
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         try:
@@ -227,36 +167,37 @@ class BatchServer:
             logger.exception("a pipeline could not be accepted; trying again")
             time.sleep(_ACCEPT_AGAIN_S)
             return
-        self._clients[connection] = _Client(connection)
+        self._clients[connection] = None
         selector.register(connection, selectors.EVENT_READ)
 
-    def _serve_client(self, client: _Client) -> bool:
+    def _serve_client(self, connection: socket.socket) -> bool:
         """Serve one message; return False if the pipeline has gone."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(client.connection, MESSAGE.size, 2)
+            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE.size, 2)
         except ConnectionError:
             return False
         if not message:
             return False
-        kind, size, until_s = MESSAGE.unpack(message)
+        kind, size = MESSAGE.unpack(message)
         if kind == START:
             try:
-                client.arenas = _arenas(descriptors)
+                self._clients[connection] = _arenas(descriptors)
             except OSError:
                 logger.exception("a pipeline could not be served; it tries again")
                 return False
-            client.send(RETIRED if self._retired else START)
+            _send(connection, RETIRED if self._retired else START)
             return True
-        assert client.arenas is not None
+        arenas = self._clients[connection]
+        assert arenas is not None
+        requests, replies = arenas
         self.busy_since_s = time.monotonic()
-        if self.busy_since_s > until_s:
-            client.send(LATE)
-        else:
-            others = [other for other in self._clients.values() if other is not client]
-            for other in others:
-                other.send_taken(True)
-            client.send(BATCH, run_batch(self._run, client.arenas[0], size, client.arenas[1]))
-            for other in others:
-                other.send_taken(False)
+        written = run_batch(self._run, requests, size, replies)
         self.busy_since_s = None
+        _send(connection, BATCH, written)
         return True
+
+
+def _send(connection: socket.socket, kind: int, size: int = 0) -> None:
+    """Send a message; there is room, because a pipeline reads an answer before it asks again."""
+    with contextlib.suppress(OSError):  # the pipeline has gone: the next read of its socket fails
+        connection.send(MESSAGE.pack(kind, size))

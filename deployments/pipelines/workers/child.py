@@ -5,28 +5,24 @@ socket closes, so it outlives its parent process by one batch at most.
 """
 
 import json
-import math
 import os
 import pickle
 import signal
 import socket
 import struct
 import sys
-from typing import Any
 
 from deployments.pipelines.core.items import BatchFailure, ItemFailure
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.predictor import Predictor, construct
 
-#: The kind of a message, the bytes of its content in the arena, and the time after which its batch
-#: is useless, by `time.monotonic`, which all processes of a machine share. LATE answers such a
-#: batch.
-MESSAGE = struct.Struct("<BQd")
-START, BATCH, LATE = 0, 1, 2
+#: The kind of a message, and the bytes of its content in the arena.
+MESSAGE = struct.Struct("<BQ")
+START, BATCH = 0, 1
 
 
 class UnpicklableError(Exception):
-    """Replaces an exception or a result that cannot be sent between processes."""
+    """A batch cannot be sent between processes, or an exception cannot be read again."""
 
 
 def main(arguments: list[str]) -> None:
@@ -43,14 +39,14 @@ def main(arguments: list[str]) -> None:
 def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
     run: Predictor | None = None
     while message := _receive(connection):
-        kind, size, _ = MESSAGE.unpack(message)
+        kind, size = MESSAGE.unpack(message)
         if kind == START:
             run, reply = _start(requests.read(size, copy=True))
             written = replies.write(reply)
         else:
             assert run is not None
             written = run_batch(run, requests, size, replies)
-        connection.send(MESSAGE.pack(kind, written, math.inf))
+        connection.send(MESSAGE.pack(kind, written))
 
 
 def _receive(connection: socket.socket) -> bytes:
@@ -77,50 +73,28 @@ def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int
     try:
         items = requests.read(size, copy=False)
     except Exception as error:
-        return _write(replies, BatchFailure(UnpicklableError(f"an item cannot be read: {error}")))
-    return _write(replies, run(items))
-
-
-def _write(replies: Arena, reply: Any) -> int:
-    """Write a reply; replace its unsendable parts."""
+        return replies.write(not_sent(error))
+    outcome = run(items)
+    if isinstance(outcome, BatchFailure):
+        return replies.write(BatchFailure(_readable(outcome.error), outcome.whole))
+    parts = [
+        ItemFailure(_readable(part.error)) if type(part) is ItemFailure else part
+        for part in outcome
+    ]
     try:
-        if isinstance(reply, list) and not any(type(part) is ItemFailure for part in reply):
-            return replies.write(reply)
-        return replies.write(_sendable(reply))
-    except Exception:
-        pass
-    try:
-        return replies.write(_sendable(reply))
-    except Exception as error:  # each result can be sent alone, but not with the others
-        return replies.write(BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}")))
-
-
-def _sendable(reply: Any) -> Any:
-    if isinstance(reply, BatchFailure):
-        return BatchFailure(_sendable_error(reply.error), reply.whole)
-    if isinstance(reply, list):
-        return [_sendable_part(part) for part in reply]
-    return reply
-
-
-def _sendable_part(part: Any) -> Any:
-    if isinstance(part, ItemFailure):
-        return ItemFailure(_sendable_error(part.error))
-    return unsendable(part) or part
-
-
-def unsendable(value: Any) -> ItemFailure | None:
-    """Return why a value cannot be sent to another process, or None."""
-    try:
-        pickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
+        return replies.write(parts)
     except Exception as error:
-        return ItemFailure(
-            UnpicklableError(f"a {type(value).__name__} cannot be sent between processes: {error}")
-        )
-    return None
+        return replies.write(not_sent(error))
 
 
-def _sendable_error(error: Exception) -> Exception:
+def not_sent(error: Exception) -> BatchFailure:
+    """Return the outcome of a batch that cannot be sent; bisection finds the item."""
+    reason = f"{type(error).__name__}: {error}"
+    return BatchFailure(UnpicklableError(f"a batch cannot be sent between processes: {reason}"))
+
+
+def _readable(error: Exception) -> Exception:
+    """Return an exception that can be read in another process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

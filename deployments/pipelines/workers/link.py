@@ -7,21 +7,13 @@ ends when the process dies.
 
 import asyncio
 import contextlib
-import math
 import socket
 from collections.abc import Callable
 from typing import Any
 
-from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure, Outcome, StageBatch
+from deployments.pipelines.core.items import Outcome, StageBatch
 from deployments.pipelines.workers.arena import Arena
-from deployments.pipelines.workers.child import (
-    BATCH,
-    LATE,
-    MESSAGE,
-    START,
-    UnpicklableError,
-    unsendable,
-)
+from deployments.pipelines.workers.child import BATCH, MESSAGE, START, not_sent
 
 
 class WorkerLink:
@@ -32,8 +24,7 @@ class WorkerLink:
     connection : socket.socket
         Of type SOCK_SEQPACKET; the link owns it, and closes it if it cannot be made.
     on_message : callable
-        Called with the kind of each message, and its content if it has one. The outcome of a batch
-        is of kind BATCH, also of one that came too late.
+        Called with the kind of each message, and its content if it has one.
     on_end : callable
         Called when the other end has closed, or its process has died.
 
@@ -55,10 +46,8 @@ class WorkerLink:
             undo.callback(self.requests.close)
             self.replies = Arena()
             undo.pop_all()
-        #: For each item of the batch: why it could not be sent, or None.
-        self._failures: list[ItemFailure | None] = []
         self._socket = connection
-        self._on_message_of, self._on_end = on_message, on_end
+        self._on_message, self._on_end = on_message, on_end
         self._loop = asyncio.get_running_loop()
         self._closed = False
         connection.setblocking(False)
@@ -66,52 +55,35 @@ class WorkerLink:
 
     def introduce(self) -> None:
         """Send the descriptors of the arenas to a process that has not inherited them."""
-        message = MESSAGE.pack(START, 0, math.inf)
+        message = MESSAGE.pack(START, 0)
         arenas = [self.requests.descriptor, self.replies.descriptor]
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._socket, [message], arenas)
 
-    def send(self, kind: int, content: Any, until_s: float = math.inf) -> None:
-        """Send a message that expires at `until_s`; may raise any error of pickling."""
-        message = MESSAGE.pack(kind, self.requests.write(content), until_s)
+    def send(self, kind: int, content: Any) -> None:
+        """Send a message; may raise any error of pickling."""
+        message = MESSAGE.pack(kind, self.requests.write(content))
         # If the process has died, the loop learns it from the socket.
         with contextlib.suppress(ConnectionError):
             self._socket.send(message)
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if none of it can be sent."""
-        values = batch.values
-        until_s = max([item.flow.deadline_s for item in batch.items])
-        self._failures = [None] * len(values)
+        """Send a batch; return its outcome if it cannot be sent."""
         try:
-            self.send(BATCH, values, until_s)
-        except Exception:
-            self._failures = [unsendable(value) for value in values]
-            failures = zip(values, self._failures, strict=True)
-            kept = [value for value, failure in failures if failure is None]
-            if not kept:
-                return [*self._failures]
-            try:
-                self.send(BATCH, kept, until_s)
-            except Exception as error:
-                # Each can be sent alone, but not with the others, or not at present.
-                return BatchFailure(UnpicklableError(f"a batch cannot be sent: {error}"))
+            self.send(BATCH, batch.values)
+        except Exception as error:
+            return not_sent(error)
         return None
 
-    def _outcome(self, kind: int, reply: Any) -> Any:
-        """Return the outcome of the batch, with the items that could not be sent."""
-        if kind == LATE:
-            reply = [RETRY] * self._failures.count(None)
-        if not isinstance(reply, list):
-            return reply
-        results = iter(reply)
-        return [next(results) if failure is None else failure for failure in self._failures]
+    def stop_reading(self) -> None:
+        """Report no further message."""
+        self._loop.remove_reader(self._socket)
 
     def close(self) -> None:
         """Close the socket, which makes the other end stop after its batch."""
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._socket)
+            self.stop_reading()
             self._socket.close()
             self.requests.close()
             self.replies.close()
@@ -126,13 +98,11 @@ class WorkerLink:
         if not message:
             self._on_end()
             return
-        kind, size, _ = MESSAGE.unpack(message)
+        kind, size = MESSAGE.unpack(message)
         content: Any = None
         if size:
             try:
                 content = self.replies.read(size, copy=True)
             except Exception as error:
-                content = BatchFailure(UnpicklableError(f"a result cannot be read: {error}"))
-        if kind in (BATCH, LATE):
-            kind, content = BATCH, self._outcome(kind, content)
-        self._on_message_of(kind, content)
+                content = not_sent(error)
+        self._on_message(kind, content)

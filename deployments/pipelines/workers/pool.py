@@ -45,6 +45,7 @@ class WorkerPool(Workers[PooledWorker]):
         #: Time of each order.
         self._starting: dict[PooledWorker, float] = {}
         self._free: list[PooledWorker] = []
+        self._dying: set[PooledWorker] = set()
         self._started: asyncio.Future[None] | None = None
         self._failed_starts = 0
         self._timers: set[asyncio.TimerHandle] = set()
@@ -86,16 +87,25 @@ class WorkerPool(Workers[PooledWorker]):
             self._started.set_result(None)
         self._changed()
 
+    def dying(self, worker: PooledWorker) -> None:
+        """Give no further batch to a worker; `lost` follows."""
+        if worker in self._free:
+            self._free.remove(worker)
+            self._dying.add(worker)
+            self._changed()
+
     def lost(self, worker: PooledWorker, how: str) -> None:
         """Replace a worker that died, hangs, or did not start."""
         worker.end()
         if self._starting.pop(worker, None) is not None:
             self._start_failed(how, worker.cpus)
             return
-        if worker not in self._busy and worker not in self._free:
-            return
         if worker in self._free:
             self._free.remove(worker)
+        elif worker in self._dying:
+            self._dying.remove(worker)
+        elif worker not in self._busy:
+            return
         reason = f"a worker of stage {self.name!r} {how}"
         logger.error("%s; it is replaced", reason)
         self._lose(worker, reason)
@@ -116,9 +126,10 @@ class WorkerPool(Workers[PooledWorker]):
         self._closing = True
         for timer in self._timers:
             timer.cancel()
-        workers = [*self._starting, *self._free, *self._busy]
+        workers = [*self._starting, *self._free, *self._dying, *self._busy]
         self._starting.clear()
         self._free.clear()
+        self._dying.clear()
         self._busy.clear()
         await asyncio.gather(*(worker.close() for worker in workers))
 

@@ -79,9 +79,20 @@ class ProcessWorker:
             self._pool.lost(self, content)
 
     def _on_end(self) -> None:
+        """Report the exit status, which the kernel may have only in a moment."""
+        self._link.stop_reading()
         self.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_STATUS_S)
+        self._pool.dying(self)
+
+        def reap() -> None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_STATUS_S)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._pool.loop.call_soon_threadsafe(self._report_end)
+
+        threading.Thread(target=reap, daemon=True).start()
+
+    def _report_end(self) -> None:
         code = self.process.returncode
         how = "closed its connection"
         if code is not None:

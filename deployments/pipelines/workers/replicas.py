@@ -17,7 +17,7 @@ from typing import Any
 from deployments.errors import StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
-from deployments.pipelines.workers.batch_server import FREE, RETIRED, SUFFIX, TAKEN, private
+from deployments.pipelines.workers.batch_server import RETIRED, SUFFIX, private
 from deployments.pipelines.workers.child import BATCH, START
 from deployments.pipelines.workers.link import WorkerLink
 from deployments.pipelines.workers.worker import Listener, Workers, logger
@@ -60,7 +60,7 @@ class _Replica:
 
     def __init__(self, pool: "ReplicaWorkers", path: Path, connection: socket.socket) -> None:
         self.path = path
-        self.ready = self.taken = self.retired = False
+        self.ready = self.retired = False
         self._pool = pool
         self.link = WorkerLink(connection, self._on_message, self._on_end)
         try:
@@ -80,11 +80,9 @@ class _Replica:
         if kind == START:
             self.ready = True
             self._pool.replica_found()
-        elif kind == RETIRED:
-            self.retired = True
         else:
-            assert kind in (TAKEN, FREE)
-            self.taken = kind == TAKEN
+            assert kind == RETIRED
+            self.retired = True
         self._pool.replica_changed(self)
 
     def _on_end(self) -> None:
@@ -129,8 +127,6 @@ class ReplicaWorkers(Workers[_Replica]):
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a random free replica; there must be one."""
         free = [one for one in self._usable() if not one.retired and one not in self._busy]
-        # A replica that another pipeline took a moment ago runs this batch next.
-        free = [one for one in free if not one.taken] or free
         if free:
             self._begin(random.choice(free), batch)
             return
@@ -170,7 +166,7 @@ class ReplicaWorkers(Workers[_Replica]):
             self._search.cancel()
 
     def replica_changed(self, replica: _Replica) -> None:
-        """Record that a replica is ready, taken, free, or about to end."""
+        """Record that a replica is ready or about to end."""
         if replica.retired and replica not in self._busy:
             self._leave(replica)
         self._changed()
@@ -247,14 +243,12 @@ class ReplicaWorkers(Workers[_Replica]):
         ]
 
     def _changed(self) -> None:
-        usable = self._usable()
-        taken = sum([one.taken and one not in self._busy for one in usable])
-        count = len(usable)
+        count = len(self._usable())
         if not count and self._remote:
             count = self._most_calls
         if count and self._started is not None and not self._started.done():
             self._started.set_result(None)
-        self.listener.workers_changed(count, None, taken)
+        self.listener.workers_changed(count, None)
 
     async def _call_with(self, batch: StageBatch) -> None:
         """Run a batch on another machine."""

@@ -17,8 +17,8 @@ class Listener(Protocol):
     def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
         """Handle the outcome of a batch."""
 
-    def workers_changed(self, workers: int, problem: str | None, taken: int = 0) -> None:
-        """Handle a new number of usable workers, `taken` of them by other pipelines.
+    def workers_changed(self, workers: int, problem: str | None) -> None:
+        """Handle a new number of usable workers.
 
         With no worker left, `problem` is why none can be started, or None while one starts.
         """
@@ -63,6 +63,9 @@ class Pool(Protocol):
 
     def ended(self, worker: PooledWorker, outcome: Outcome) -> None:
         """Handle the outcome of a worker's batch."""
+
+    def dying(self, worker: PooledWorker) -> None:
+        """Give no further batch to a worker; `lost` follows."""
 
     def lost(self, worker: PooledWorker, how: str) -> None:
         """Handle the loss of a worker, or its failure to start."""

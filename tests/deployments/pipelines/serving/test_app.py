@@ -75,23 +75,6 @@ async def test_all_rows_of_a_refused_request_are_load(client, service):
     assert (core.offered, core.refused) == (50, 48)
 
 
-async def test_the_times_of_the_stages_when_asked_for(client):
-    headers = {"X-Sojourn-Stage-Times": "true"}
-    answer = (await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]), headers=headers)).json()
-    times = answer["parameters"]["stages"]
-    assert sorted((t["row"], t["stage"]) for t in times) == [
-        (0, "again"),
-        (0, "doubler"),
-        (1, "again"),
-        (1, "doubler"),
-    ]
-    assert all(t["wait_ms"] >= 0 and t["service_ms"] >= 0 for t in times)
-    assert answer["outputs"][0]["data"][0] == 4
-    # An error has none, and is as without the header.
-    answer = await client.post(INFER, json={}, headers=headers)
-    assert (answer.status_code, set(answer.json())) == (400, {"error"})
-
-
 async def test_an_error_of_a_stage_names_it_and_hides_the_rest(client, service):
     answer = await client.post(INFER, json=body([1, 1, 1], [-1, 1, 1]))
     assert answer.status_code == 500

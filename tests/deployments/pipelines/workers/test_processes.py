@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
+import threading
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ async def test_a_class_of_the_running_script_needs_no_module():
     async with Pipeline([Stage(Local)]) as pipeline:
         with pytest.raises(StageError, match="UnpicklableError: OddError: two words"):
             await pipeline.predict(1)
-        with pytest.raises(StageError, match="a function cannot be sent"):
+        with pytest.raises(StageError, match="cannot be sent between processes"):
             await pipeline.predict(-1)
 
 
@@ -107,6 +107,23 @@ async def test_a_worker_killed_while_idle_is_replaced():
 
 
 @pytest.mark.slow
+async def test_the_event_loop_does_not_wait_for_the_end_of_a_worker(monkeypatch):
+    """It waited for up to 0.1 s for the exit status."""
+    wait, threads = subprocess.Popen.wait, []
+
+    def recorded(self, timeout=None):
+        threads.append(threading.current_thread())
+        return wait(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", recorded)
+    async with Pipeline([Stage(Exits)]) as pipeline:
+        with pytest.raises(StageError, match="ended with exit status 3"):
+            await asyncio.wait_for(pipeline.predict(3), LIMIT_S)
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.slow
 async def test_when_no_worker_can_be_started_what_waits_is_answered(tmp_path):
     weights = tmp_path / "weights"
     weights.touch()
@@ -135,26 +152,6 @@ async def test_how_a_worker_ended_is_told_as_it_was():
             await asyncio.wait_for(pipeline.predict(3), LIMIT_S)
     with pytest.raises(StartError, match="did not start: SystemExit: no licence"):
         await Pipeline([Stage(Exits, options={"at_start": True})]).start()
-
-
-class SentAlone:
-    """A value that cannot be sent with others, as one that is nested very deep cannot."""
-
-    def __reduce__(self):
-        frame = sys._getframe()
-        while frame is not None:
-            if frame.f_code.co_name == "write":  # of the arena
-                raise RecursionError("too deep")
-            frame = frame.f_back
-        return SentAlone, ()
-
-
-@pytest.mark.slow
-async def test_a_value_that_can_only_be_sent_alone_fails_alone():
-    async with Pipeline([Stage(Scale)]) as pipeline:
-        with pytest.raises(StageError, match="a batch cannot be sent: too deep"):
-            await asyncio.wait_for(pipeline.predict(SentAlone()), LIMIT_S)
-        assert await asyncio.wait_for(pipeline.predict(1), LIMIT_S) == 2
 
 
 def failing(function, failures, *error):

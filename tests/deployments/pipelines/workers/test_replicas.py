@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 
 import pytest
 
-from deployments.errors import DeadlineError, DeviceError, StartError
+from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.batch_server import SUFFIX
@@ -74,43 +73,6 @@ async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
             await until(lambda: gate.running == 3)
             gate.open.set()
             assert await asyncio.gather(*tasks) == [0, 1, 2]
-
-
-async def test_pipelines_share_a_replica_and_know_when_another_has_it(tmp_path):
-    gate = Gate()
-    access = ReplicaAccess(tmp_path)
-    async with (
-        served(gate, tmp_path, count=2),
-        pipeline_with(access) as one,
-        pipeline_with(access) as other,
-    ):
-        first = asyncio.create_task(one.predict(1))
-        await until(lambda: gate.running == 1)
-        # The other pipeline has one replica left, and does not wait behind the first's batch.
-        tasks = [asyncio.create_task(other.predict(v)) for v in (2, 3)]
-        await until(lambda: gate.running == 2)
-        late = asyncio.create_task(other.predict(4))
-        await until(lambda: other.core.stages[0].waiting == 1)
-        other.core.refresh(time.monotonic())
-        assert other.core.stages[0].own_workers < 2
-        gate.open.set()
-        assert await asyncio.gather(first, *tasks, late) == [1, 2, 3, 4]
-    assert gate.most == 2
-
-
-async def test_what_waited_too_long_behind_another_pipelines_batch_is_not_begun(tmp_path):
-    gate = Gate()
-    access = ReplicaAccess(tmp_path)
-    async with served(gate, tmp_path), pipeline_with(access) as one, pipeline_with(access) as other:
-        # Both send before either hears of the other.
-        first = asyncio.create_task(one.predict(1))
-        second = asyncio.create_task(other.predict(2, timeout_ms=30))
-        with pytest.raises(DeadlineError):
-            await second
-        gate.open.set()
-        await first
-        assert await other.predict(3) == 3
-    assert gate.batches == [[1], [3]]
 
 
 async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_path):
