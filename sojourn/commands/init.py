@@ -1,15 +1,12 @@
 """`sojourn init`: write a starter project."""
 
-from importlib.resources import files
 from pathlib import Path
 
 import click
 
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, say
-
-#: The files of the project, which are package data.
-FILES = ("README.md", "model.py", "serve.yaml", "test_model.py")
+from sojourn.project import FILES, starter_file
 
 
 @click.command()
@@ -26,8 +23,7 @@ def command(folder: Path, as_json: bool) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
-            content = files("sojourn").joinpath("starter", name).read_text(encoding="utf-8")
-            (folder / name).write_text(content, encoding="utf-8")
+            (folder / name).write_text(starter_file(name), encoding="utf-8")
     except OSError as error:
         raise InvalidInputError(f"{folder}: cannot write: {error.strerror}") from None
     if as_json:

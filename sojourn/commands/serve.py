@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -31,11 +32,14 @@ from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from sojourn import option_types
 from sojourn.output import json_option, print_json, say
+from sojourn.project import one_model_config
 from sojourn.served import Served, load_served_file
 
 #: The default config.
-DEFAULT_CONFIG = Path("configs/digits.yaml")
+DEFAULT_CONFIG = "configs/digits.yaml"
 #: Longest request, in characters, that the summary shows in full.
 MAX_EXAMPLE_LENGTH = 600
 #: Time to wait for the solved policy table before printing the policy in force.
@@ -43,7 +47,13 @@ TABLE_TIMEOUT_S = 10.0
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG)
+@click.argument("config", metavar="[CONFIG|MODULE:CLASS]", default=DEFAULT_CONFIG)
+@click.option(
+    "--sla", type=option_types.sla, help="SLA of MODULE:CLASS, as in 50ms@95 or p95=50ms."
+)
+@click.option(
+    "--print-config", is_flag=True, help="Print the config file of MODULE:CLASS, and exit."
+)
 @click.option(
     "--host",
     help="Address to listen on; overrides the config. Any but 127.0.0.1 opens the service "
@@ -71,7 +81,9 @@ TABLE_TIMEOUT_S = 10.0
 )
 @json_option
 def command(
-    config: Path,
+    config: str,
+    sla: ServiceLevelObjective | None,
+    print_config: bool,
     host: str | None,
     port: int | None,
     balance: str,
@@ -80,12 +92,31 @@ def command(
     environment: bool,
     as_json: bool,
 ) -> int:
-    """Serve what CONFIG (configs/digits.yaml) describes on this machine, until Ctrl-C."""
-    if config == DEFAULT_CONFIG and not config.exists():
-        raise InvalidInputError(
-            f"there is no {config} here; name a config, or write one with `sojourn init`"
-        )
-    file = load_served_file(config, check=not environment)
+    """Serve a config file (configs/digits.yaml) or a model's class on this machine, until Ctrl-C.
+
+    CONFIG has Ray Serve's schema. MODULE:CLASS is a class of the current folder, or of an installed
+    package; it is served under --sla.
+    """
+    if ":" in config and not Path(config).exists():
+        if sla is None:
+            raise InvalidInputError(f"{config} needs an SLA: add --sla 50ms@95")
+        text = one_model_config(config, sla)
+        if print_config:
+            click.echo(text, nl=False)
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "serve.yaml")
+            path.write_text(text)
+            file = load_served_file(path, check=not environment)
+    else:
+        if sla is not None or print_config:
+            raise InvalidInputError(f"--sla and --print-config are for MODULE:CLASS; edit {config}")
+        if config == DEFAULT_CONFIG and not Path(config).exists():
+            raise InvalidInputError(
+                f"there is no {config} here; name a config or MODULE:CLASS, or write a project "
+                "with `sojourn init`"
+            )
+        file = load_served_file(Path(config), check=not environment)
     if environment:
         settings = {
             **ray_access(),

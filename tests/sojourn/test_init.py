@@ -13,7 +13,7 @@ import pytest
 
 from deployments.config.document import load_service_config
 from sojourn.cli import COMMANDS, main
-from sojourn.commands.init import FILES
+from sojourn.project import FILES
 from tests.support.readme import ROOT
 
 PACKAGES = (
@@ -54,7 +54,7 @@ def test_the_config_and_the_commands_are_valid(tmp_path):
 def test_without_a_config_the_way_on_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["serve"]) == 2
-    assert "write one with `sojourn init`" in capsys.readouterr().err
+    assert "write a project with `sojourn init`" in capsys.readouterr().err
 
 
 @pytest.mark.slow

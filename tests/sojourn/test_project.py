@@ -1,0 +1,77 @@
+"""A model served by one command, without a config file."""
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from deployments.config.document import load_service_config
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from sojourn.cli import main
+from sojourn.project import one_model_config
+
+MODEL = """
+import numpy as np
+from sojourn import Model, TensorSpec
+
+class Doubler(Model):
+    inputs = (TensorSpec("x", "FP32", (3,)),)
+    outputs = (TensorSpec("y", "FP32", (3,)),)
+
+    def load(self, device): ...
+
+    def forward(self, batch):
+        return {"y": 2 * batch["x"]}
+"""
+SLAS = st.builds(
+    ServiceLevelObjective,
+    st.floats(0.5, 1e6),
+    st.floats(2, 99.999),
+)
+
+
+@given(sla=SLAS, max_replicas=st.integers(1, 1000))
+def test_the_config_of_a_model_has_its_class_and_sla(
+    tmp_path_factory: pytest.TempPathFactory, sla: ServiceLevelObjective, max_replicas: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "one.yaml"
+    path.write_text(one_model_config("my.models:Fast", sla, max_replicas))
+    config = load_service_config(path)
+    assert (config.args.model.name, config.args.model.import_path) == ("fast", "my.models:Fast")
+    assert config.replicas == (1, max_replicas)
+    read = config.user_config.sla.objective
+    assert (read.response_time_ms, read.percentile) == pytest.approx(
+        (sla.response_time_ms, sla.percentile), rel=1e-14
+    )
+
+
+@pytest.mark.parametrize("name", ["fast", "fast:", ":Fast", "a-b:C", "a:b:c", "a:B C"])
+def test_a_name_that_is_no_class_is_an_error(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="module:Class"):
+        one_model_config(name, ServiceLevelObjective(50, 95))
+
+
+def test_an_sla_below_the_way_to_a_replica_is_an_error() -> None:
+    with pytest.raises(InvalidInputError, match="sla: response_time_ms must be at least"):
+        one_model_config("fast:Fast", ServiceLevelObjective(0.25, 95))
+
+
+def test_a_class_is_checked_as_its_printed_config_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "one_command_model.py").write_text(MODEL)
+    model = "one_command_model:Doubler"
+    assert main(["serve", model]) == 2
+    assert "needs an SLA: add --sla 50ms@95" in capsys.readouterr().err
+    assert main(["serve", model, "--sla", "50ms@95", "--check"]) == 0
+    assert "is fine: 95% of requests within 50 ms" in capsys.readouterr().err
+    assert main(["serve", model, "--sla", "50ms@95", "--print-config"]) == 0
+    Path("printed.yaml").write_text(capsys.readouterr().out)
+    assert main(["serve", "printed.yaml", "--check"]) == 0
+    assert "is fine: 95% of requests within 50 ms" in capsys.readouterr().err
+    assert main(["serve", "printed.yaml", "--sla", "50ms@95"]) == 2
+    assert "edit printed.yaml" in capsys.readouterr().err
