@@ -61,7 +61,7 @@ def ours(home: Path) -> list[psutil.Process]:
 def test_the_section_on_a_cluster_and_a_users_own_model_work_as_written(
     shell: Shell, tmp_path: Path
 ) -> None:
-    (commands,) = blocks("sh")
+    (commands,) = blocks("sh", section="On a cluster")
     started = shell(commands)
     assert started.returncode == 0, started.stderr
     assert "Traceback" not in started.stderr

@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 
 
 def blocks(language: str, page: str = "README.md", section: str = "") -> list[str]:
