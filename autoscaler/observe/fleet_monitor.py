@@ -18,7 +18,7 @@ from autoscaler.observe.replica_clocks import MAX_LAG_S, ReplicaClocks
 from autoscaler.observe.start_times import StartTimes
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.sizing.fleet_sizing import FleetSizing, MedianReplica, median_replicas
+from autoscaler.sizing.fleet_sizing import FleetSizing, MedianReplica, median_replica
 from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 
 #: Reports should come every second. From this interval on, the load is noticed late.
@@ -98,7 +98,7 @@ class _Live:
     """Sums over all timely reports of replicas that serve."""
 
     replicas: int
-    median_replicas: tuple[MedianReplica, ...]
+    median_replica: MedianReplica | None
     backlog: float
     bottleneck: str | None
 
@@ -112,7 +112,7 @@ class _Live:
         )
         return cls(
             replicas=len(live),
-            median_replicas=median_replicas(live),
+            median_replica=median_replica(live) if live else None,
             backlog=sum((backlog for backlog in backlogs if backlog > 0), start=0.0),
             bottleneck=statistics.mode(limits) if limits else None,
         )
@@ -152,7 +152,7 @@ class FleetMonitor:
         #: Of the latest reports; None after a new one.
         self._live: _Live | None = None
         self._rates: RateHistory | None = None
-        self._median_replicas: tuple[MedianReplica, ...] = ()
+        self._median_replica: MedianReplica | None = None
         #: Replicas that should report, and replicas that serve.
         self._expected = self._serving = 0
 
@@ -218,12 +218,11 @@ class FleetMonitor:
         known_until_s = -math.inf if self.history.end_s is None else self.history.end_s
         settings = self.settings
         self._rates = self.load.history(now_s, settings.window_s, settings.retries, known_until_s)
-        if self._rates is None or not self._live.replicas:
+        median = self._live.median_replica
+        if self._rates is None or median is None:
             return
-        self._median_replicas = self._live.median_replicas
-        # With two SLAs in force it is unknown which of them a late request missed.
-        median = self._median_replicas[0]
-        if len(self._median_replicas) == 1 and median.curve is not None:
+        self._median_replica = median
+        if median.curve is not None:
             self.sla_correction.revise(
                 now_s,
                 median.curve,
@@ -271,17 +270,19 @@ class FleetMonitor:
     @property
     def knows_replicas(self) -> bool:
         """Whether replicas have reported how fast they are."""
-        return bool(self._median_replicas)
+        return self._median_replica is not None
 
     @property
     def late_share_allowed(self) -> float:
-        """Fraction of the requests that may miss the SLA; the least, if several are in force."""
-        return min(one.objective.late_share_allowed for one in self._median_replicas)
+        """Fraction of the requests that may miss the SLA; replicas must have reported."""
+        assert self._median_replica is not None
+        return self._median_replica.objective.late_share_allowed
 
     def sizing(self, min_replicas: int = 1, max_replicas: int = 1) -> FleetSizing:
-        """Return the sizing by the reports at the last update."""
+        """Return the sizing by the reports at the last update; there must have been some."""
+        assert self._median_replica is not None
         return FleetSizing(
-            self._median_replicas, self.sla_correction.correction, min_replicas, max_replicas
+            self._median_replica, self.sla_correction.correction, min_replicas, max_replicas
         )
 
     @property

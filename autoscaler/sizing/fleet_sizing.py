@@ -6,7 +6,7 @@ SLA.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoscaler.reports import ReplicaReport
@@ -19,7 +19,7 @@ _UTILIZATION = 0.8
 
 @dataclass(frozen=True)
 class MedianReplica:
-    """The median replica of those that report the same SLA.
+    """The median replica of those under the SLA that most of them report.
 
     Attributes
     ----------
@@ -63,21 +63,21 @@ class MedianReplica:
         return min(1.0, replicas * self.capacity_per_s / demand_per_s)
 
 
-def median_replicas(reports: Iterable[ReplicaReport]) -> tuple[MedianReplica, ...]:
-    """Return the median replica under each SLA in force.
+def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
+    """Return the median replica under the SLA that most replicas report.
 
     There are two SLAs while one is being changed. Replicas may report different curves, because
     each refits its profile to its own device. The median is one replica's whole curve, and not a
     mixture of several.
+
+    Parameters
+    ----------
+    reports : sequence of ReplicaReport
+        The latest report of each replica; at least one.
     """
-    by_sla: dict[tuple[float, float], list[ReplicaReport]] = {}
-    for report in reports:
-        key = (report.sla_response_time_ms, report.sla_percentile)
-        by_sla.setdefault(key, []).append(report)
-    return tuple(_median_replica(group) for group in by_sla.values())
-
-
-def _median_replica(group: Sequence[ReplicaReport]) -> MedianReplica:
+    slas = [(report.sla_response_time_ms, report.sla_percentile) for report in reports]
+    sla = statistics.mode(slas)
+    group = [report for report, own in zip(reports, slas, strict=True) if own == sla]
     # A replica that cannot keep the SLA at any rate sorts as one with a rate of 0.
     known = [report for report in group if report.sla_rate_per_s or report.out_of_reach]
     known.sort(key=lambda report: report.sla_rate_per_s)
@@ -120,15 +120,14 @@ class FleetSizing:
 
     Attributes
     ----------
-    median_replicas : tuple of MedianReplica
-        One per SLA in force; the one that requires most counts.
+    replica : MedianReplica
     correction : float
         Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
     min_replicas, max_replicas : int
         Bounds of the answer.
     """
 
-    median_replicas: tuple[MedianReplica, ...]
+    replica: MedianReplica
     correction: float
     min_replicas: int
     max_replicas: int
@@ -141,24 +140,21 @@ class FleetSizing:
         demand_per_s : float
             Requests per second to all replicas together.
         """
-        required, remark = self.min_replicas, ""
-        for one in self.median_replicas:
-            required = max(required, one.replicas_needed(demand_per_s, self.correction))
-            if one.out_of_reach:
-                words = one.objective.in_words()
-                remark = remark or f"; {words} is out of reach with any number of replicas"
+        remark = ""
+        if self.replica.out_of_reach:
+            words = self.replica.objective.in_words()
+            remark = f"; {words} is out of reach with any number of replicas"
+        needed = self.replica.replicas_needed(demand_per_s, self.correction)
+        required = max(self.min_replicas, needed)
         if required > self.max_replicas:
             remark = remark or f"; more than {self.max_replicas} replicas would be needed"
             return Requirement(self.max_replicas, remark, is_limited=True)
         return Requirement(required, remark)
 
     def sla_rate_per_s(self) -> float | None:
-        """Return the highest rate at which one replica keeps the SLA, corrected; None if unknown.
-
-        If several SLAs are in force, it is the lowest of their rates.
-        """
-        rates = [one.curve.sla_rate_per_s for one in self.median_replicas if one.curve]
-        return self.correction * min(rates) if rates else None
+        """Return the highest rate within the SLA of one replica, corrected; None if unknown."""
+        curve = self.replica.curve
+        return None if curve is None else self.correction * curve.sla_rate_per_s
 
     def fleet_rate_per_s(self, retries: int) -> float | None:
         """Return what each replica of a fleet serves within the SLA; None if that is unknown.
@@ -176,17 +172,11 @@ class FleetSizing:
         Where the device is not the bottleneck, it is the SLA rate, which is then what the event
         loop can answer.
         """
-        rates = [
-            max(one.curve.sla_rate_per_s, one.capacity_per_s if one.limited_by_device else 0.0)
-            for one in self.median_replicas
-            if one.curve
-        ]
-        return self.correction * min(rates) if rates else None
+        sla_rate_per_s = self.sla_rate_per_s()
+        if sla_rate_per_s is None or not self.replica.limited_by_device:
+            return sla_rate_per_s
+        return max(sla_rate_per_s, self.correction * self.replica.capacity_per_s)
 
     def service_level(self, demand_per_s: float, replicas: int) -> float:
-        """Predict the fraction of requests in time; the lowest, if several SLAs are in force."""
-        levels = [
-            one.service_level(demand_per_s, replicas, self.correction)
-            for one in self.median_replicas
-        ]
-        return min(levels)
+        """Predict the fraction of requests in time."""
+        return self.replica.service_level(demand_per_s, replicas, self.correction)
