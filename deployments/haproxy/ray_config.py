@@ -261,7 +261,7 @@ def _with_rules(section: str) -> str:
     found = _BACKEND.match(section)
     if found is None:
         return section
-    for rule in reversed((*replica_sockets.RULES, *rules(found[1], _replicas(section)))):
+    for rule in reversed(rules(found[1], _replicas(section))):
         section = _after(section, "http-reuse always", rule)
     return section
 

@@ -10,7 +10,7 @@ POSTs to one that has fewer, and refuses them at once if there is none. (Each re
 alone: of a sum for all of them, one that hangs would soon have all.) Its admin socket has the
 number of the refused ones (`deployments.haproxy.denied_requests`), so the autoscaler sees what
 clients offered. Each node has a HAProxy, and each may send to all replicas, so each gets a part of
-the limit (`Balancers`).
+the limit (`HaproxyPeers`).
 
 HAProxy sends a request that is answered 503 to another replica, or again to the same one if there
 is no other. That has no more room a millisecond later, and refusing six times leaves it no time for
@@ -19,8 +19,8 @@ own. HAProxy makes it a 503 for the client. (`disable-l7-retry` would also keep 
 again what a dying replica held, and its clients would get no answer.)
 """
 
-import math
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 
 #: The header of answers with a replica's limit, which HAProxy removes.
@@ -38,8 +38,6 @@ _PRIORITY = "x-request-priority"
 #: A larger body does not fit into HAProxy's buffer. An answer before all of it has come could be
 #: lost, as HAProxy would close the connection, so the replicas decide about those as well.
 LARGEST_BODY_BYTES = 32 << 10
-#: A HAProxy that has sent nothing for so long has gone.
-FORGET_AFTER_S = 4.0
 #: The body of a refusal, the same as a replica's.
 FULL = '{"error":"this replica is full; try again later"}'
 
@@ -89,11 +87,6 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def limit_header(concurrency: int | None) -> tuple[bytes, bytes]:
-    """Return the header of answers with a replica's limit; None: there is none."""
-    return LIMIT_HEADER, b"%d" % (UNLIMITED if concurrency is None else concurrency)
-
-
 def status_on_wire(status: int, *, only_replica: bool) -> int:
     """Return the status to send to HAProxy.
 
@@ -107,29 +100,41 @@ def status_on_wire(status: int, *, only_replica: bool) -> int:
     return FINAL_STATUS if only_replica and status == 503 else status
 
 
-def host_of(client: tuple[str, int] | None) -> str:
-    """Return the address of a connection's other end; this machine's for a Unix socket."""
-    return client[0] if client and client[0] else "127.0.0.1"
+class HaproxyPeers:
+    """The HAProxies that are connected to this replica, by the address of their node.
 
+    No header names them, so no client can pass for one. The HAProxy of this node comes over the
+    Unix socket, as a process of this user; the others from the addresses of the cluster's nodes.
 
-class Balancers:
-    """The HAProxies that sent requests to this replica lately, by the address of their node.
-
-    No header names them, so no client can pass for one.
+    Attributes
+    ----------
+    nodes : frozenset of str
+        The addresses of the nodes that are known.
     """
 
     def __init__(self) -> None:
-        self._seen_s: dict[str, float] = {}
-        self._forget_at_s = -math.inf
+        self.nodes: frozenset[str] = frozenset()
+        self._connections: Counter[str] = Counter()
 
-    def saw(self, address: str, now_s: float) -> None:
-        """Record a request that came from an address."""
-        self._seen_s[address] = now_s
-        if now_s >= self._forget_at_s:
-            self._forget_at_s = now_s + FORGET_AFTER_S / 4
-            gone_s = now_s - FORGET_AFTER_S
-            self._seen_s = {one: at_s for one, at_s in self._seen_s.items() if at_s > gone_s}
+    def connected(self, peer: str | None) -> bool:
+        """Return whether a new connection is that of a HAProxy.
 
-    def share(self, limit: int | None) -> int | None:
-        """Return the part of a limit for each, rounded up; None: there is no limit."""
-        return None if limit is None else -(-limit // max(1, len(self._seen_s)))
+        Parameters
+        ----------
+        peer : str or None
+            As `deployments.haproxy.replica_sockets.peer_of` returns it.
+        """
+        if peer is None or (peer and peer not in self.nodes):
+            return False
+        self._connections[peer] += 1
+        return True
+
+    def left(self, peer: str) -> None:
+        """Record that a connection of a HAProxy has ended."""
+        self._connections[peer] -= 1
+        if not self._connections[peer]:
+            del self._connections[peer]
+
+    def share(self, limit: int) -> int:
+        """Return the part of a limit for each, rounded up."""
+        return -(-limit // max(1, len(self._connections)))

@@ -6,27 +6,19 @@ other systems than Linux all, are reached over TCP.
 
 The sockets have abstract names, which vanish with their process. Ray gives each replica of a node a
 port of its own, so the port names it.
-
-The kernel measures how long data has waited in a TCP socket, but not in a Unix socket. So HAProxy
-sets a header with the time at which it sent a request on; both ends have the same clock.
 """
 
+import asyncio
 import os
 import socket
 import struct
 import sys
-
-#: HAProxy's header of requests: when it sent them on, in µs of `time.time`.
-SENT_HEADER = b"x-sojourn-sent-us"
-#: HAProxy's rules, for each backend.
-RULES = (f"http-request set-header {SENT_HEADER.decode()} %[date(0,us)]",)
+from contextlib import suppress
 
 #: Longest abstract name. HAProxy fills its names up with zeros, which count.
 _NAME_BYTES = 108
 _CREDENTIALS = struct.Struct("iII")
 _TIMEOUT_S = 0.25
-#: Of a time in µs, until the year 2286.
-_MOST_DIGITS = 16
 
 
 def haproxy_address(port: int) -> str:
@@ -64,13 +56,27 @@ def is_served(port: int) -> bool:
             found = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
             return False
-    _, user, _ = _CREDENTIALS.unpack(found)
-    return bool(user == os.getuid())
+    return _is_own(found)
 
 
-def sent_at_us(value: bytes) -> int:
-    """Return the time in a `SENT_HEADER`; 0 if it is none."""
-    return int(value) if value.isdigit() and len(value) <= _MOST_DIGITS else 0
+def peer_of(transport: asyncio.BaseTransport) -> str | None:
+    """Return the address of a connection's other end; empty for the HAProxy of this node.
+
+    That is a process of this user on a Unix socket. None for other processes, or if unknown.
+    """
+    one = transport.get_extra_info("socket")
+    if one is None:
+        return None
+    with suppress(OSError):
+        if one.family != socket.AF_UNIX:
+            return str(one.getpeername()[0])
+        found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return "" if _is_own(found) else None
+    return None
+
+
+def _is_own(credentials: bytes) -> bool:
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
 
 
 def _name(port: int) -> str:

@@ -238,9 +238,6 @@ class Outcomes:
 
 #: Clients such as httpx ask with every request; a smaller answer is quick on any link.
 COMPRESSED_FROM_BYTES = 64 << 10
-#: What is compressed first, to see whether it pays, and the most that may be left of it.
-_SAMPLE_BYTES = 8 << 10
-_WORTHWHILE_SHARE = 0.8
 #: The fastest.
 _LEVEL = 1
 #: zlib's `wbits` of each coding that is offered, the preferred one first.
@@ -248,20 +245,14 @@ _WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 
 
 def pays(answer: Answer) -> bool:
-    """Return whether an answer is large enough to be compressed, if its client asks for it."""
-    return answer[0] == 200 and len(answer[1]) >= COMPRESSED_FROM_BYTES
+    """Return whether an answer is large JSON, which is compressed if its client asks for it."""
+    status, body, headers = answer
+    return status == 200 and len(body) >= COMPRESSED_FROM_BYTES and headers[0] == JSON
 
 
 def compressed(answer: Answer, coding: bytes) -> Answer:
-    """Return an answer compressed, or as it is if it does not become much smaller."""
+    """Return an answer compressed."""
     status, body, headers = answer
-    sample = _compress(body[:_SAMPLE_BYTES], coding)
-    if len(sample) > _WORTHWHILE_SHARE * _SAMPLE_BYTES:
-        return answer
-    fields = [(b"content-encoding", coding), (b"vary", b"accept-encoding")]
-    return status, _compress(body, coding), [*headers, *fields]
-
-
-def _compress(content: bytes, coding: bytes) -> bytes:
     compressor = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[coding])
-    return compressor.compress(content) + compressor.flush()
+    fields = [(b"content-encoding", coding), (b"vary", b"accept-encoding")]
+    return status, compressor.compress(body) + compressor.flush(), [*headers, *fields]

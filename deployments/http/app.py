@@ -17,10 +17,10 @@ from deployments.batcher.rejections import TOO_LATE
 from deployments.console.planner import ModelPlanning, Planning
 from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
 from deployments.haproxy.refusals import (
+    LIMIT_HEADER,
     ONLY_REPLICA_HEADER,
-    Balancers,
-    host_of,
-    limit_header,
+    UNLIMITED,
+    HaproxyPeers,
     status_on_wire,
 )
 from deployments.http.answers import (
@@ -48,6 +48,7 @@ from deployments.http.request_head import (
 from deployments.http.resources import Resources
 from deployments.http.service import Service
 from deployments.http.signature import MAX_JSON_BYTES, claimed_rows
+from deployments.http.unread_answers import UnreadAnswers
 from deployments.observability.request_ids import RequestIds
 from deployments.observability.request_info import TRACEPARENT, RequestInfo
 from policy.batcher.requests import Refusal
@@ -68,53 +69,6 @@ async def lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-#: A request gets a listener one to two periods after it was added.
-CHECK_PERIOD_S = 0.005
-
-_Requests = dict[asyncio.Task[Any], Receive]
-
-
-class DisconnectWatch:
-    """Cancels the tasks of requests whose clients disconnect.
-
-    ASGI reports a disconnect only to a pending `receive()`, so something must wait in it beside
-    each request. A task for that costs about as much as the rest of a quick request. The watch
-    therefore starts one only for a request that is older than a full period; a request that is
-    answered sooner costs two dictionary operations.
-    """
-
-    def __init__(self) -> None:
-        self._added_this_period: _Requests = {}
-        self._added_last_period: _Requests = {}
-        self._listeners: dict[asyncio.Task[Any], asyncio.Task[None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, task: asyncio.Task[Any], receive: Receive) -> None:
-        """Cancel `task` when `receive` reports a disconnect, until the task is removed."""
-        self._added_this_period[task] = receive
-        if self._timer is None:
-            self._timer = task.get_loop().call_later(CHECK_PERIOD_S, self._end_period)
-
-    def remove(self, task: asyncio.Task[Any]) -> None:
-        """Stop watching the client of `task`."""
-        if (
-            self._added_this_period.pop(task, None) is None
-            and self._added_last_period.pop(task, None) is None
-        ):
-            self._listeners.pop(task).cancel()
-
-    def _end_period(self) -> None:
-        """Start a listener for each request added before this period."""
-        for task, receive in self._added_last_period.items():
-            self._listeners[task] = task.get_loop().create_task(
-                _cancel_on_disconnect(receive, task)
-            )
-        self._added_last_period, self._added_this_period = self._added_this_period, {}
-        self._timer = None
-        if self._added_last_period:
-            self._timer = asyncio.get_running_loop().call_later(CHECK_PERIOD_S, self._end_period)
-
-
 async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
     if (await receive())["type"] == "http.disconnect":
         task.cancel()
@@ -124,6 +78,8 @@ async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> No
 ARRIVAL = "sojourn.arrival_s"
 #: A larger body is not read before there is room for its request.
 LARGE_BODY_BYTES = 64 << 10
+#: A larger answer may not leave at once, whether its client reads it or not.
+SOCKET_BYTES = 64 << 10
 #: Why a request was refused before it was parsed.
 FULL = "this replica is full; try again later"
 
@@ -155,8 +111,10 @@ class InferenceApp:
         The path of inference requests, without the application's prefix.
     unusual_fields : frozenset of bytes
         Header fields with which a request has to come to the app itself, in lower case.
-    balancers : Balancers
+    haproxies : HaproxyPeers
         The HAProxies that send requests, and divide `concurrency`.
+    unread_answers : UnreadAnswers
+        The connections whose clients have not read their answers yet.
     outcomes : Outcomes
         Answers, counts and logs the outcomes of inference requests.
     request_ids : RequestIds
@@ -180,9 +138,9 @@ class InferenceApp:
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.outcomes = Outcomes(service.model_name)
         totals = self.outcomes.totals
-        self.balancers = Balancers()
+        self.haproxies = HaproxyPeers()
+        self.unread_answers = UnreadAnswers(service.bodies.limit_bytes)
         self._resources = Resources(service, server_version, autoscaler, totals, more)
-        self._watch = DisconnectWatch()
         self.request_ids = RequestIds()
 
     def use(self, service: Service) -> None:
@@ -194,6 +152,23 @@ class InferenceApp:
     def concurrency(self) -> int | None:
         """Requests that the balancer should send at a time; None: as many as come."""
         return self.service.concurrency
+
+    def limit(self, answer_bytes: int) -> int:
+        """Return how many requests a HAProxy may have here at a time, for `LIMIT_HEADER`.
+
+        It counts those whose answers its clients are still reading, too, which are no load.
+
+        Parameters
+        ----------
+        answer_bytes : int
+            Length of the answer that has the header: a large one may soon wait to be read.
+        """
+        limit = self.concurrency
+        if limit is None:
+            return UNLIMITED
+        return self.haproxies.share(
+            limit + len(self.unread_answers) + (answer_bytes > SOCKET_BYTES)
+        )
 
     def reports(self) -> list[Mapping[str, Any]]:
         """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
@@ -214,8 +189,6 @@ class InferenceApp:
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.
         fields = dict(scope["headers"])
-        if scope["method"] == "POST":
-            self.balancers.saw(host_of(scope.get("client")), time.monotonic())
         info = RequestInfo(
             fields.get(REQUEST_ID, b"")[:MAX_REQUEST_ID_BYTES] or self.request_ids.make(),
             fields.get(TRACEPARENT),
@@ -236,7 +209,7 @@ class InferenceApp:
         self.service.answers[status] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
-        headers.append(limit_header(self.balancers.share(self.concurrency)))
+        headers.append((LIMIT_HEADER, b"%d" % self.limit(len(body))))
         if scope["method"] == "HEAD":
             body = b""
         status = status_on_wire(status, only_replica=ONLY_REPLICA_HEADER in fields)
@@ -323,7 +296,7 @@ class InferenceApp:
                 info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
             task = asyncio.current_task()
             assert task is not None
-            self._watch.add(task, receive)
+            watch = asyncio.create_task(_cancel_on_disconnect(receive, task))
             status = 500
             try:
                 outputs = await service.infer(request, arrival_s, info)
@@ -333,7 +306,7 @@ class InferenceApp:
                 status = error.status
                 raise
             finally:
-                self._watch.remove(task)
+                watch.cancel()
                 if info.trace is not None:
                     service.tracing.end(info.trace, status, request.rows, info.token)
         return answer

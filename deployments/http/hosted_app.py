@@ -9,10 +9,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from deployments.batcher.rejections import TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
-from deployments.haproxy.refusals import limit_header, status_on_wire
+from deployments.haproxy.refusals import status_on_wire
 from deployments.http.answers import JSON, Answer, Outcomes, error_answer
 from deployments.http.app import FULL, InferenceApp
-from deployments.http.arrival_times import AcceptQueue
 from deployments.http.request_head import HeaderCache, Headers
 from deployments.observability.request_info import RequestInfo
 from policy.batcher.requests import Refusal
@@ -77,8 +76,6 @@ class _Prepared:
     Parameters
     ----------
     headers : list of (bytes, bytes)
-    limit : int or None
-        Requests that a HAProxy should send at a time; None: as many as come.
 
     Attributes
     ----------
@@ -86,8 +83,8 @@ class _Prepared:
         By whether the request came too late, and whether no other replica can be asked.
     """
 
-    def __init__(self, headers: Headers, limit: int | None) -> None:
-        self._lines = _lines([*headers, limit_header(limit)])
+    def __init__(self, headers: Headers) -> None:
+        self._lines = _lines(headers)
         #: How most answers begin.
         self._start_of_json = self._start(200, [JSON])
         self.rejections = [
@@ -127,7 +124,6 @@ class HostedApp:
     heads: HeaderCache = field(init=False)
     outcomes: Outcomes = field(init=False)
     rejections: RejectionCounter = field(init=False)
-    accepts: AcceptQueue = field(default_factory=AcceptQueue, init=False)
     _default_headers: Headers | None = field(default=None, init=False)
     _parts: _Prepared = field(init=False)
 
@@ -153,8 +149,7 @@ class HostedApp:
     def _prepared(self, headers: Headers) -> _Prepared:
         """Return the parts that answers have in common, made anew once a second."""
         if headers is not self._default_headers:
-            limit = self.app.balancers.share(self.app.concurrency)
-            self._default_headers, self._parts = headers, _Prepared(headers, limit)
+            self._default_headers, self._parts = headers, _Prepared(headers)
         return self._parts
 
 

@@ -32,9 +32,11 @@ from uvicorn.config import HTTP_PROTOCOLS
 
 from deployments.haproxy import replica_sockets
 from deployments.http.app import InferenceApp
-from deployments.http.arrival_times import ACCEPTED_AT_ONCE
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request_head import REQUEST_ID
+
+#: Connections that are accepted in one iteration, each of which may bring a request.
+ACCEPTED_AT_ONCE = 32
 
 logger = logging.getLogger("sojourn.http")
 

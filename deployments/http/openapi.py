@@ -202,22 +202,22 @@ def exact_object(**properties: Schema) -> Schema:
 
 #: JSON, followed by raw tensors.
 _BYTES: Schema = {"type": "string", "format": "binary"}
-_DURATION = exact_object(count={"type": "integer"}, ns={"type": "integer"})
-_TENSOR = exact_object(
-    name=STRING, datatype=STRING, shape={"type": "array", "items": {"type": "integer"}}
-)
-#: The parameters are those of tensors with dimensions of any length.
-_TENSOR["properties"]["parameters"] = exact_object(max_dim={"type": "integer", "minimum": 1})
-_TENSORS: Schema = {"type": "array", "items": _TENSOR}
-_DECISION: Schema = {
-    "type": "object",
-    "required": ["time_s", "target_replicas", "replicas", "reason"],
-    "properties": {
-        "time_s": {"type": "number"},
-        "target_replicas": {"type": "integer"},
-        "replicas": {"type": "integer"},
-        "reason": {"type": "string"},
-    },
+#: What the paths without schemas of their own answer, and what they are for.
+_READ_PATHS = {
+    "/v2": "Name, version and extensions of the server",
+    "/v2/health/live": "Whether the server is running",
+    "/v2/health/ready": "Whether the model can answer requests",
+    "/v2/models": "The name of the model",
+    "{model}": "Inputs and outputs of the model",
+    "{model}/config": "The model's configuration, as Triton names it",
+    "{model}/stats": "Totals of requests and batches, as Triton names them",
+    "{model}/ready": "Whether the model can answer requests",
+    "{model}/versions/{version}": "Inputs and outputs of the model",
+    "{model}/versions/{version}/ready": "Whether the model can answer requests",
+    "/sojourn/policy": "The batching policy in force, and why it was chosen",
+    "/sojourn/autoscaler": "The autoscaler's last hundred decisions and their reasons",
+    "/sojourn/example": "A valid request of one row",
+    "/sojourn/openapi.json": "This document",
 }
 _ERRORS = {
     "400": "The request is malformed; the message says what is wrong and what is allowed",
@@ -265,80 +265,39 @@ def openapi_document(
         An OpenAPI 3.1 document.
     """
     model = f"/v2/models/{model_name}"
-    version = f"{model}/versions/{model_version}"
-    readiness = {
-        "200": _json_response("Ready", "Ready"),
-        "503": _json_response("Not ready: the model is not loaded, or its device hangs", "Ready"),
-    }
-    gets = {
-        "/v2": ("server", "Name, version and extensions of the server", _ok_response("Server")),
-        "/v2/health/live": ("live", "Whether the server is running", _ok_response("Live")),
-        "/v2/health/ready": ("ready", "Whether the model can answer requests", readiness),
-        "/v2/models": ("models", "The name of the model", _ok_response("Models")),
-        model: ("model", "Inputs and outputs of the model", _ok_response("Model")),
-        f"{model}/config": (
-            "modelConfig",
-            "The model's configuration, as Triton names it",
-            _ok_response("ModelConfig"),
-        ),
-        f"{model}/stats": (
-            "modelStatistics",
-            "Totals of requests and batches, as Triton names them",
-            _ok_response("Statistics"),
-        ),
-        f"{model}/ready": ("modelReady", "Whether the model can answer requests", readiness),
-        version: ("modelVersion", "Inputs and outputs of the model", _ok_response("Model")),
-        f"{version}/ready": (
-            "modelVersionReady",
-            "Whether the model can answer requests",
-            readiness,
-        ),
-        "/sojourn/policy": (
-            "policy",
-            "The batching policy in force, and why it was chosen",
-            _ok_response("Object"),
-        ),
-        "/sojourn/autoscaler": (
-            "autoscaler",
-            "The autoscaler's last hundred decisions and their reasons",
-            _ok_response("Autoscaler"),
-        ),
-        "/sojourn/example": ("example", "A valid request of one row", _ok_response("InferRequest")),
-        "/sojourn/": (
-            "console",
-            "The console: a page that shows the service live",
-            {"200": {"description": "OK", "content": {"text/html": {"schema": STRING}}}},
-        ),
-        "/sojourn/events": (
-            "consoleEvents",
-            "What the console shows, once a second, as server-sent events",
-            {"200": {"description": "OK", "content": {"text/event-stream": {"schema": STRING}}}},
-        ),
-        "/sojourn/openapi.json": ("openapi", "This document", _ok_response("Object")),
-    }
-    paths: dict[str, Schema] = {
-        path: {"get": {"operationId": name, "summary": summary, "responses": responses}}
-        for path, (name, summary, responses) in gets.items()
-    }
+    paths: dict[str, Schema] = {}
+    for template, summary in _READ_PATHS.items():
+        responses = {"200": _json_response("OK", "Object")}
+        if template.endswith("/ready"):
+            responses["503"] = _json_response("Not ready: no model, or its device hangs", "Object")
+        path = template.format(model=model, version=model_version)
+        paths[path] = {"get": {"summary": summary, "responses": responses}}
+    for path, media, summary in (
+        ("/sojourn/", "text/html", "The console: a page that shows the service live"),
+        ("/sojourn/events", "text/event-stream", "What the console shows, once a second"),
+    ):
+        responses = {"200": {"description": "OK", "content": {media: {"schema": STRING}}}}
+        paths[path] = {"get": {"summary": summary, "responses": responses}}
     paths["/v2/repository/index"] = {
         "post": {
-            "operationId": "repositoryIndex",
             "summary": "The model, and whether it is ready",
-            "responses": _ok_response("RepositoryIndex"),
+            "responses": {"200": _json_response("OK", "RepositoryIndex")},
         }
     }
     paths["/sojourn/plan"] = {
         "post": {
-            "operationId": "consolePlan",
             "summary": "The replicas that another SLA, load or price would need",
             "requestBody": {
                 "required": True,
                 "content": {"application/json": {"schema": _ref("Object")}},
             },
-            "responses": _ok_response("Object"),
+            "responses": {"200": _json_response("OK", "Object")},
         }
     }
-    for path, name in ((f"{model}/infer", "infer"), (f"{version}/infer", "inferVersion")):
+    for path, name in (
+        (f"{model}/infer", "infer"),
+        (f"{model}/versions/{model_version}/infer", "inferVersion"),
+    ):
         paths[path] = {"post": _infer_operation(name, signature, max_body_bytes, example)}
     return {
         "openapi": "3.1.0",
@@ -352,56 +311,7 @@ def openapi_document(
             "schemas": {
                 "Error": ERROR,
                 "Object": OBJECT,
-                "Server": exact_object(
-                    name=STRING, version=STRING, extensions={"type": "array", "items": STRING}
-                ),
-                "Live": exact_object(live=BOOLEAN),
-                "Ready": {**OBJECT, "required": ["ready"], "properties": {"ready": BOOLEAN}},
-                "Autoscaler": exact_object(
-                    newest={**_DECISION, "type": ["object", "null"]},
-                    decisions={"type": "array", "items": _DECISION},
-                ),
-                "Models": exact_object(models={"type": "array", "items": STRING}),
-                "Model": exact_object(
-                    name={"type": "string", "const": model_name},
-                    versions={"type": "array", "items": STRING},
-                    platform=STRING,
-                    inputs=_TENSORS,
-                    outputs=_TENSORS,
-                ),
-                "ModelConfig": {
-                    **OBJECT,
-                    "required": ["name", "platform", "max_batch_size", "input", "output"],
-                    "properties": {
-                        "name": STRING,
-                        "platform": STRING,
-                        "max_batch_size": {"type": "integer"},
-                        "input": {"type": "array", "items": OBJECT},
-                        "output": {"type": "array", "items": OBJECT},
-                    },
-                },
-                "Statistics": exact_object(
-                    model_stats={
-                        "type": "array",
-                        "items": {
-                            **OBJECT,
-                            "required": ["name", "version", "inference_stats"],
-                            "properties": {
-                                "name": STRING,
-                                "version": STRING,
-                                "last_inference": {"type": "integer"},
-                                "inference_count": {"type": "integer"},
-                                "execution_count": {"type": "integer"},
-                                "inference_stats": {**OBJECT, "additionalProperties": _DURATION},
-                                "batch_stats": {"type": "array", "items": OBJECT},
-                            },
-                        },
-                    }
-                ),
-                "RepositoryIndex": {
-                    "type": "array",
-                    "items": exact_object(name=STRING, version=STRING, state=STRING, reason=STRING),
-                },
+                "RepositoryIndex": {"type": "array", "items": OBJECT},
                 "InferRequest": request_schema(signature),
                 "InferResponse": response_schema(model_name, signature),
             }
@@ -489,7 +399,3 @@ def _json_response(description: str, schema: str) -> Schema:
         "description": description,
         "content": {"application/json": {"schema": _ref(schema)}},
     }
-
-
-def _ok_response(schema: str) -> dict[str, Schema]:
-    return {"200": _json_response("OK", schema)}

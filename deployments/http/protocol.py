@@ -12,7 +12,6 @@ HTTP in plain text. Here heads, trailers and bodies are limited in size and time
 """
 
 import asyncio
-import math
 import time
 from typing import Any, ClassVar, cast
 
@@ -27,10 +26,10 @@ from deployments.errors import (
     RequestError,
     RequestTimeoutError,
 )
-from deployments.haproxy.refusals import host_of
+from deployments.haproxy.refusals import LIMIT_HEADER
+from deployments.haproxy.replica_sockets import peer_of
 from deployments.http.answers import Answer, compressed, pays
-from deployments.http.app import ARRIVAL
-from deployments.http.arrival_times import SocketWait
+from deployments.http.app import ARRIVAL, InferenceApp
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.request_head import (
@@ -49,9 +48,12 @@ __all__ = ["HostedApp", "InferenceProtocol"]
 
 #: How long a request may take to arrive, from its first byte to its last, unless the app says.
 RECEIVE_TIMEOUT_S = 30.0
+#: How long a client may read nothing of its answer.
+READ_TIMEOUT_S = 30.0
 #: How long a client may go on sending after the answer with which its connection ends.
 LINGER_S = 1.0
 _ID_LINE = REQUEST_ID + b": "
+_LIMIT_LINE = b"\r\n" + LIMIT_HEADER + b": "
 
 
 class InferenceProtocol(HttpToolsProtocol):
@@ -69,6 +71,10 @@ class InferenceProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        #: The app that counts the connection, and the address of the HAProxy if it is one's.
+        self._app: InferenceApp | None = None
+        self._haproxy: str | None = None
+
         # The request on the fast path: its head, until it is answered.
         self._head: RequestHead | None = None
         self._request_id = b""
@@ -100,14 +106,11 @@ class InferenceProtocol(HttpToolsProtocol):
         # Timers: when the request that is arriving began to, and when the connection became idle.
         self._receiving_since_s: float | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
+        #: Set while the client does not keep up with its answers.
+        self._read_timer: asyncio.TimerHandle | None = None
         self._last_answer_s = 0.0
         #: Whether the last answer was written, and what still comes is thrown away.
         self._lingering = False
-
-        # Arrival times. No wait: the connection may have waited to be accepted with a request.
-        self._socket_wait: SocketWait | None = None
-        #: When the connection could first have been made, by how many are accepted at a time.
-        self._connected_since_s = -math.inf
 
     # Connection
 
@@ -117,15 +120,19 @@ class InferenceProtocol(HttpToolsProtocol):
         self._last_answer_s = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._expect_request(self.timeout_keep_alive)
-        hosted = self.hosted
+        hosted, peer = self.hosted, peer_of(transport)
         if hosted is not None and hosted.loop is self.loop:
-            readable_s = hosted.app.service.event_loop_meter.part_read(time.monotonic())
-            self._connected_since_s = hosted.accepts.accepted(readable_s)
+            self._app = hosted.app
+            if self._app.haproxies.connected(peer):
+                self._haproxy = peer
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's request, and stop the timers."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        if self._haproxy is not None and self._app is not None:
+            self._app.haproxies.left(self._haproxy)
+        self._was_read()
         if self._receive_timer is not None:
             self._receive_timer.cancel()
             self._receive_timer = None
@@ -171,7 +178,7 @@ class InferenceProtocol(HttpToolsProtocol):
         end = data.find(END_OF_HEAD)
         if end < 0:
             return False
-        head, request_id, traceparent, sent_us = hosted.heads.find(data, end)
+        head, request_id, traceparent = hosted.heads.find(data, end)
         service = hosted.app.service
         if (
             head is None
@@ -185,9 +192,7 @@ class InferenceProtocol(HttpToolsProtocol):
         self._head = head
         self._request_id = request_id or hosted.app.request_ids.make()
         self._last_read_s = now_s = time.monotonic()
-        readable_s = service.event_loop_meter.request_read(now_s)
-        self._arrival_s = self._readable_since_s(now_s, readable_s, sent_us)
-        hosted.app.balancers.saw(host_of(self.client), now_s)
+        self._arrival_s = service.event_loop_meter.request_read(now_s)
         start = end + len(END_OF_HEAD)
         stop = start + head.body_length
         admitted = self._admit(hosted, head, traceparent, data, start)
@@ -208,9 +213,8 @@ class InferenceProtocol(HttpToolsProtocol):
         assert self.hosted is not None
         now_s = time.monotonic()
         meter = self.hosted.app.service.event_loop_meter
-        since_s = self._readable_since_s(now_s, meter.part_read(now_s))
         # A slow sender's time is not the replica's: only what could have been read sooner counts.
-        self._arrival_s += max(0.0, since_s - self._last_read_s)
+        self._arrival_s += max(0.0, meter.part_read(now_s) - self._last_read_s)
         self._last_read_s = now_s
         rest = data[self._missing :]
         if not self._skipping:
@@ -245,9 +249,35 @@ class InferenceProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self.data_received(held)
 
+    def pause_writing(self) -> None:
+        """Wait for the client to read its answers, within limits."""
+        super().pause_writing()
+        if self._app is not None:
+            self._app.unread_answers.add(self.transport)
+        self._wait_for_reader()
+
+    def _wait_for_reader(self) -> None:
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(READ_TIMEOUT_S, self._check_reader, unread_bytes)
+
+    def _check_reader(self, unread_before: int) -> None:
+        """Break the connection off if the client has read nothing meanwhile."""
+        if self.transport.get_write_buffer_size() < unread_before:
+            self._wait_for_reader()
+        else:
+            self.transport.abort()
+
+    def _was_read(self) -> None:
+        if self._app is not None:
+            self._app.unread_answers.remove(self.transport)
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
     def resume_writing(self) -> None:
         """Go on with held requests once the client has read enough of its answers."""
         super().resume_writing()
+        self._was_read()
         if self._held and self._head is None:
             self._go_on()
 
@@ -382,7 +412,9 @@ class InferenceProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        start = b"%b%b%b\r\n" % (start, _ID_LINE, self._request_id)
+        assert self.hosted is not None
+        limit = self.hosted.app.limit(len(end))
+        start = b"%b%b%b%b%d\r\n" % (start, _ID_LINE, self._request_id, _LIMIT_LINE, limit)
         if self._stopping:
             start += b"connection: close\r\n"
         self.transport.write(start + end)
@@ -424,9 +456,7 @@ class InferenceProtocol(HttpToolsProtocol):
         super().on_message_begin()
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
-            now_s = time.monotonic()
-            bound_s = hosted.app.service.event_loop_meter.request_read(now_s)
-            arrival_s = self._readable_since_s(now_s, bound_s)
+            arrival_s = hosted.app.service.event_loop_meter.request_read(time.monotonic())
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:
@@ -581,35 +611,6 @@ class InferenceProtocol(HttpToolsProtocol):
             self._expect_request(left_s)
         else:
             super().timeout_keep_alive_handler()
-
-    # Arrival times
-
-    def _readable_since_s(self, now_s: float, bound_s: float, sent_us: int = 0) -> float:
-        """Return the earliest time at which this data was readable.
-
-        Parameters
-        ----------
-        now_s : float
-        bound_s : float
-            The earliest time possible on a connection that was accepted before, by the meter.
-        sent_us : int
-            When HAProxy sent the request on, as for `SocketWait.waited_s`.
-        """
-        is_new = self._socket_wait is None
-        if self._socket_wait is None:
-            self._socket_wait = SocketWait(self.transport)
-        elif now_s - bound_s <= self._socket_wait.resolution_s:
-            return bound_s
-        waited_s = self._socket_wait.waited_s(sent_us)
-        if waited_s is None:
-            return bound_s
-        since_s = now_s - waited_s
-        if not is_new:
-            return max(bound_s, since_s)
-        if self._socket_wait.is_unix:
-            # HAProxy may have sent it to a replica before that died: that is not a wait here.
-            since_s = max(since_s, self._connected_since_s)
-        return min(bound_s, since_s)
 
 
 def _head_too_large() -> HeadTooLargeError:

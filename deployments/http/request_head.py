@@ -1,9 +1,8 @@
 """The heads of requests: their fields, and those of ordinary inference requests, parsed once.
 
-Clients and balancers send the same head with every request, but for a request id, a `traceparent`,
-when HAProxy sent it on, and sometimes the length of the body. So the bytes of a head, without the
-first four, are the key of what they say. A head that was not seen before is parsed by llhttp, as
-uvicorn parses it.
+Clients and balancers send the same head with every request, but for a request id, a `traceparent`
+and sometimes the length of the body. So the bytes of a head, without the first two, are the key of
+what they say. A head that was not seen before is parsed by llhttp, as uvicorn parses it.
 """
 
 import re
@@ -16,7 +15,6 @@ import httptools
 
 from deployments.errors import BadRequestError
 from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
-from deployments.haproxy.replica_sockets import SENT_HEADER, sent_at_us
 from deployments.http.signature import MAX_PRIORITY_LEVELS, PRIORITY_HEADER, check_timeout_ms
 from deployments.observability.request_info import TRACEPARENT
 
@@ -53,9 +51,8 @@ Headers = list[tuple[bytes, bytes]]
 END_OF_HEAD = b"\r\n\r\n"
 #: As HAProxy writes them. Other spellings are parsed with the rest of the head.
 _REQUEST_ID_LINE = b"\r\n" + REQUEST_ID + b": "
-_SENT_LINE = b"\r\n" + SENT_HEADER + b": "
 _TRACEPARENT_LINE = b"\r\n" + TRACEPARENT + b": "
-_NOT_ORDINARY = None, None, None, 0
+_NOT_ORDINARY = None, None, None
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 #: Heads to remember, and the longest one, in bytes.
 _HEADS = 512
@@ -119,9 +116,7 @@ class HeaderCache:
         self._unusual = _UNUSUAL | unusual_fields
         self._heads: dict[bytes, RequestHead | None] = {}
 
-    def find(
-        self, data: bytes, end: int
-    ) -> tuple[RequestHead | None, bytes | None, bytes | None, int]:
+    def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None, bytes | None]:
         """Return the head at the start of `data`, and what its key leaves out.
 
         Parameters
@@ -137,16 +132,10 @@ class HeaderCache:
             None if the request is not ordinary.
         request_id, traceparent : bytes or None
             None if it has none.
-        sent_us : int
-            When HAProxy sent it on, in µs of `time.time`; 0 if it did not say.
         """
         if end > _LONGEST_ORDINARY_HEAD:
             return _NOT_ORDINARY
         key, request_id = _cut(data[:end], _REQUEST_ID_LINE)
-        key, sent = _cut(key, _SENT_LINE)
-        if sent is not None and not sent.isdigit():
-            return _NOT_ORDINARY
-        sent_us = sent_at_us(sent) if sent else 0
         traceparent = None
         head = self._heads.get(key)  # if it is there, there is nothing else to cut off
         if head is None:
@@ -162,7 +151,7 @@ class HeaderCache:
             traceparent = head.traceparent
         elif head.traceparent is not None or not _PRINTABLE.fullmatch(traceparent):
             return _NOT_ORDINARY
-        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent, sent_us
+        return head, request_id and request_id[:MAX_REQUEST_ID_BYTES], traceparent
 
     def _parsed(self, key: bytes) -> RequestHead | None:
         try:

@@ -45,6 +45,8 @@ logger = logging.getLogger("ray.serve")
 
 #: How long a stopping replica waits for accepted requests; below `graceful_shutdown_timeout_s`.
 DRAIN_TIMEOUT_S = 20.0
+#: How often a replica asks Ray for the nodes of the cluster.
+NODES_PERIOD_S = 5.0
 
 
 def _profile_cache(model: str) -> ProfileCache | None:
@@ -198,6 +200,7 @@ class Replica:
                 asyncio.create_task(self._tick_forever()),
                 asyncio.create_task(self._follow_forever()),
                 asyncio.create_task(self._follow_role_forever()),
+                asyncio.create_task(self._follow_nodes_forever()),
             ]
             self._start_time_s = time.monotonic() - self._started_s
             self._repository.first.start.timings.ready()
@@ -250,6 +253,18 @@ class Replica:
                 await self._role.follow()
             except Exception:
                 logger.exception("the replica could not find out whether it stands by")
+
+    async def _follow_nodes_forever(self) -> None:
+        """Learn the addresses of the cluster's nodes, each of which may have a HAProxy."""
+        while True:
+            try:
+                nodes = await asyncio.to_thread(ray.nodes)
+                self._app.haproxies.nodes = frozenset(
+                    node["NodeManagerAddress"] for node in nodes if node["Alive"]
+                )
+            except Exception:
+                logger.exception("the replica could not learn the nodes of the cluster")
+            await asyncio.sleep(NODES_PERIOD_S)
 
     @property
     def _user_config(self) -> UserConfig:

@@ -33,6 +33,9 @@ class RequestCounts:
         self, batcher: Batcher, observer: ReplicaObserver, event_loop_meter: EventLoopMeter
     ) -> None:
         self.rows_refused_by_balancer = 0
+        #: Rows that came, and requests of all kinds, at the last call of `refused_by_balancer`.
+        self._came_before = self._read_before = 0
+        self._rows_per_request = 1.0
         self._rows = batcher.rows
         self._rejections = batcher.rejections
         self._observer = observer
@@ -51,10 +54,18 @@ class RequestCounts:
                 self._observer.deadline_missed(rows, now_s - arrival_s, math.inf)
 
     def refused_by_balancer(self, requests: int) -> None:
-        """Count requests that never came here, with as many rows as others have."""
-        counted = self._rows
+        """Count requests that never came here, with as many rows as the last others.
+
+        Those that may not use the model have none: the balancer cannot tell, so as many of the
+        requests that it refused as of those that came are taken to be such.
+        """
+        counted, read = self._rows, self._event_loop_meter.requests
         came = counted.offered - self.rows_refused_by_balancer
-        rows = round(requests * max(1.0, came / max(1, self._event_loop_meter.requests)))
+        new_rows, new_requests = came - self._came_before, read - self._read_before
+        self._came_before, self._read_before = came, read
+        if new_requests:
+            self._rows_per_request = new_rows / new_requests
+        rows = round(requests * self._rows_per_request)
         self.rows_refused_by_balancer += rows
         counted.offered += rows
         counted.refused += rows

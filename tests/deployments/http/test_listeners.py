@@ -9,8 +9,7 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from deployments.haproxy.replica_sockets import is_served, open_socket
-from deployments.http.arrival_times import ACCEPTED_AT_ONCE, AcceptQueue
-from deployments.http.middleware import listen_for_haproxy
+from deployments.http.middleware import ACCEPTED_AT_ONCE, listen_for_haproxy
 
 CONNECTIONS = 3 * ACCEPTED_AT_ONCE
 
@@ -80,13 +79,3 @@ def test_a_replica_whose_name_is_taken_serves_over_tcp(caplog: pytest.LogCapture
     listen_for_haproxy()
     uvloop.run(serve())
     assert "over TCP" in caplog.text
-
-
-def test_a_connection_has_waited_since_the_last_iteration_that_left_none() -> None:
-    queue = AcceptQueue()
-    waited_since_s: list[float] = []
-    for iteration, accepted in enumerate([1, ACCEPTED_AT_ONCE, ACCEPTED_AT_ONCE, 5, 2]):
-        since_s = {queue.accepted(float(iteration)) for _ in range(accepted)}
-        assert len(since_s) == 1
-        waited_since_s += since_s
-    assert waited_since_s == [0.0, 1.0, 1.0, 1.0, 4.0]

@@ -10,20 +10,24 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 from unittest import mock
 
 import numpy as np
 import pytest
 import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from deployments.haproxy.refusals import FINAL_STATUS, LIMIT_HEADER, ONLY_REPLICA_HEADER
-from deployments.http.app import InferenceApp
+from deployments.http.app import SOCKET_BYTES, InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.protocol import READ_TIMEOUT_S, HostedApp, InferenceProtocol
+from deployments.http.unread_answers import UnreadAnswers
 from deployments.serving.service import InferenceService
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
@@ -252,12 +256,15 @@ async def test_no_header_changes_the_load_and_haproxy_is_told_how_many_to_send(
 
 
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
-async def test_each_haproxy_that_sends_requests_gets_a_part_of_the_limit(
+async def test_each_haproxy_that_is_connected_gets_a_part_of_the_limit(
     http: type[asyncio.Protocol],
 ) -> None:
     async with serving(http) as served:
         assert InferenceProtocol.hosted is not None
-        InferenceProtocol.hosted.app.balancers.saw("192.0.2.7", time.monotonic())
+        haproxies = InferenceProtocol.hosted.app.haproxies
+        haproxies.nodes = frozenset({"192.0.2.7", "192.0.2.8"})
+        for peer in ("192.0.2.7", "192.0.2.8", "192.0.2.9", None):
+            haproxies.connected(peer)
         with fixed_concurrency(served.service.batcher.core, 40):
             for start in (post(body((1, 2))), metadata()):
                 ((head, _),) = await exchange(served.port, [start], 1)
@@ -344,15 +351,22 @@ class Loop:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.timers: list[tuple[float, partial[None]]] = []
         self.soon: list[Callable[[], None]] = []
 
     def time(self) -> float:
         return self.now_s
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.Handle:
-        self.timers.append((self.now_s + delay_s, callback))
-        return cast(asyncio.Handle, mock.Mock())
+    def call_later(
+        self, delay_s: float, callback: Callable[..., None], *args: Any
+    ) -> asyncio.Handle:
+        timer = (self.now_s + delay_s, partial(callback, *args))
+        self.timers.append(timer)
+        return cast(asyncio.Handle, mock.Mock(cancel=partial(self._cancel, timer)))
+
+    def _cancel(self, timer: tuple[float, partial[None]]) -> None:
+        if timer in self.timers:
+            self.timers.remove(timer)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
@@ -382,6 +396,7 @@ async def connected() -> AsyncIterator[tuple[InferenceProtocol, mock.Mock, Loop]
         InferenceProtocol.hosted = HostedApp(app, cast(Any, loop))
         transport = mock.Mock()
         transport.is_closing.return_value = False
+        transport.get_write_buffer_size.return_value = 0
         transport.get_extra_info.return_value = None
         protocol.connection_made(transport)
         yield protocol, transport, loop
@@ -404,6 +419,65 @@ async def test_answers_to_a_client_that_does_not_read_are_not_piled_up(
     loop.end_iteration()
     assert transport.write.call_count == 3
     assert transport.resume_reading.call_count == transport.pause_reading.call_count
+
+
+async def test_a_client_that_reads_nothing_of_its_answer_is_left(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    protocol, transport, loop = connected
+    transport.get_write_buffer_size.return_value = 90_000
+    protocol.pause_writing()
+    for unread_bytes in (80_000, 70_000):
+        transport.get_write_buffer_size.return_value = unread_bytes
+        loop.pass_time(READ_TIMEOUT_S)
+        transport.abort.assert_not_called()
+    protocol.resume_writing()
+    loop.pass_time(READ_TIMEOUT_S)
+    protocol.pause_writing()
+    transport.abort.assert_not_called()
+    loop.pass_time(READ_TIMEOUT_S)
+    transport.abort.assert_called_once()
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), max_size=20))
+def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(
+    steps: list[tuple[int, int]],
+) -> None:
+    unread, waiting = UnreadAnswers(100), dict[int, int]()
+    transports = [mock.Mock() for _ in range(5)]
+    for client, size in steps:
+        transports[client].get_write_buffer_size.return_value = size
+        waiting.pop(client, None)
+        if size == 0:
+            unread.remove(transports[client])
+            continue
+        waiting[client] = size
+        unread.add(transports[client])
+        while sum(waiting.values()) > 100:
+            slowest = next(iter(waiting))
+            del waiting[slowest]
+            transports[slowest].abort.assert_called()
+        assert len(unread) == len(waiting)
+
+
+@pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
+async def test_clients_that_still_read_their_answers_are_no_load(
+    http: type[asyncio.Protocol],
+) -> None:
+    """90 slow readers of 4 MB each made an idle replica refuse."""
+    async with serving(http) as served:
+        assert InferenceProtocol.hosted is not None
+        app = InferenceProtocol.hosted.app
+        slow = mock.Mock()
+        slow.get_write_buffer_size.return_value = 1 << 20
+        app.unread_answers.add(slow)
+        with fixed_concurrency(served.service.batcher.core, 9):
+            ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
+            assert b"\r\n%b: 10\r\n" % LIMIT_HEADER in head
+            app.unread_answers.remove(slow)
+            ((head, _),) = await exchange(served.port, [post(body((1, 2)))], 1)
+            assert b"\r\n%b: 9\r\n" % LIMIT_HEADER in head
+            assert app.limit(SOCKET_BYTES + 1) == 10, "a large answer is about to be read"
 
 
 async def test_a_refused_client_cannot_try_again_in_the_same_iteration(

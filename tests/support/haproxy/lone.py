@@ -103,12 +103,7 @@ def haproxy(
                 f"server {server} {_address(server_port, over_unix)}"
                 for server, server_port in servers.items()
             ),
-            rules="\n    ".join(
-                (
-                    *replica_sockets.RULES,
-                    *rules("back", tuple(servers)),
-                )
-            ),
+            rules="\n    ".join(rules("back", tuple(servers))),
         )
     )
     process = subprocess.Popen([find_haproxy(), "-f", config])
