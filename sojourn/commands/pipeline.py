@@ -108,7 +108,7 @@ def plan(
     percentile: float | None,
     as_json: bool,
 ) -> None:
-    """Find the workers of each stage that keep the SLA of FILE at the least cost.
+    """Find the workers of each stage that keep the SLA of FILE at little cost.
 
     Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA applies to the
     whole pipeline; its division among the stages is computed.
@@ -140,7 +140,6 @@ def plan(
             {
                 "stages": stages,
                 "cost": found.cost,
-                "is_cheapest": found.is_cheapest,
                 "predicted_percentile_ms": found.percentile_ms,
                 "predicted_service_level": found.service_level,
                 "mean_power_w": found.mean_power_w,
@@ -157,8 +156,6 @@ def plan(
         f"cost {found.cost:g}; p{sla.percentile:g} {found.percentile_ms:.4g} ms; "
         f"{found.service_level:.3%} in time"
     )
-    if not found.is_cheapest:
-        click.echo(f"The search ended after {found.tried} divisions: a cheaper one may do.")
 
 
 @command.command(short_help="Simulate the pipeline in virtual time.")
@@ -215,7 +212,7 @@ def simulate(
 
     config = load_pipeline_file(file)
     user_config = config.user_config
-    sla = user_config.sla.objective
+    sla, scaling = user_config.sla.objective, config.pipeline.autoscaling
     arrivals_s = _arrivals_s(arrival_rate, duration_s, trace_file, scale)
     run = simulate_pipeline(
         config.pipeline.build(),
@@ -223,7 +220,8 @@ def simulate(
         sla,
         config.pipeline.expert.max_pending,
         refuse=user_config.limits.late == "refuse",
-        scaler=config.pipeline.make_scaler(sla),
+        divisions=config.pipeline.solve_divisions(sla),
+        scale_down_delay_s=scaling.scale_down_delay_s if scaling else 0.0,
         start_time_s=start_time_s,
     )
     answered = run.response_ms.size
@@ -240,14 +238,13 @@ def simulate(
         print_json(result)
         return
     print_table(
-        ("stage", "mean workers", "utilization", "mean batch", "longest queue"),
+        ("stage", "mean workers", "utilization", "mean batch"),
         [
             (
                 stage.name,
                 stage.mean_workers,
                 stage.utilization,
                 stage.items / stage.batches if stage.batches else 0.0,
-                stage.longest_queue,
             )
             for stage in run.stages
         ],

@@ -212,7 +212,7 @@ export class WhatIf {
       "user_config:", "  sla:", `    response_time_ms: ${time}`, `    percentile: ${percentile}`,
     ];
     if (this.now.pipeline) {
-      if (plan?.steps) lines.push("", "# under args.pipeline; replaces the replicas", ...plan.steps.trimEnd().split("\n"));
+      if (plan?.stages) lines.push("", "# workers of the stages", ...plan.stages.map((stage) => `#   ${stage.name}: ${stage.workers}`));
       say(byId("yaml"), lines.join("\n"));
       return;
     }
@@ -277,8 +277,7 @@ function stages(now, then) {
 
 function inWords(plan, asked) {
   const busiest = plan.stages.reduce((most, stage) => (stage.utilization > most.utilization ? stage : most));
-  const search = plan.is_cheapest ? "" : " The search ended early: fewer workers may do.";
-  return `${number(asked.percentile, 5)}% within ${number(asked.response_time_ms)} ms; stage ${busiest.name} is the busiest.${search}`;
+  return `${number(asked.percentile, 5)}% within ${number(asked.response_time_ms)} ms; stage ${busiest.name} is the busiest.`;
 }
 
 function sentence(plan, asked) {

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.steps import Step
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
 from deployments.pipelines.planning.tandem import profile_of
@@ -22,6 +23,13 @@ _STEP = 1.15
 # The first rate, as a share of the capacity of one worker in each stage.
 _FIRST_SHARE = 0.1
 _REQUESTS = 50_000
+
+#: Interval of decisions.
+PERIOD_S = 1.0
+#: Workers are sized for the measured rate times this.
+MARGIN = 1.2
+# The measured items per request are averaged over about this many requests.
+_RATIO_REQUESTS = 200.0
 
 
 @dataclass(frozen=True)
@@ -144,63 +152,67 @@ class StageScaler:
     """When the workers of the stages change, on any clock.
 
     More workers are ordered at once; fewer only when they would have been enough for some time.
+    `PipelineAutoscaler` applies the decisions.
 
     Parameters
     ----------
     table : DivisionTable
-    margin : float
-        The table is looked up at the measured rate times this.
+        Another one of the same stages may be put in its place.
+    core : PipelineCore
+        Counts the requests offered, and the items of each stage.
     scale_down_delay_s : float
         How long fewer workers must have been enough.
 
     Attributes
     ----------
-    table : DivisionTable
-        Another one of the same stages may be put in its place.
-
-    Raises
-    ------
-    InvalidInputError
-        The margin is below 1, or the hold is negative.
+    workers : dict of str to int
+        The last decision.
+    items_per_request : dict of str to float
+        As measured so far.
     """
 
     def __init__(
-        self, table: DivisionTable, margin: float = 1.2, scale_down_delay_s: float = 60.0
+        self, table: DivisionTable, core: PipelineCore, scale_down_delay_s: float = 60.0
     ) -> None:
-        if not margin >= 1:
-            raise InvalidInputError(f"margin: must be at least 1, not {margin:g}")
-        if not scale_down_delay_s >= 0:
-            raise InvalidInputError(
-                f"scale_down_delay_s: must be at least 0, not {scale_down_delay_s:g}"
-            )
-        self.table, self.margin, self._scale_down_delay_s = table, margin, scale_down_delay_s
-        self._rates: deque[tuple[float, float, Mapping[str, float]]] = deque()
+        self.table = table
+        self.workers = {stage.name: stage.workers for stage in core.stages}
+        self.items_per_request: dict[str, float] = {}
+        self._core, self._scale_down_delay_s = core, scale_down_delay_s
+        self._offered, self._admitted = core.offered, core.admitted
+        self._items = [stage.items for stage in core.stages]
+        # For each second: the time, and the rate to size for, by stage; "" is the pipeline.
+        self._rates: deque[tuple[float, Mapping[str, float]]] = deque()
         self._held: Mapping[str, float] = {}
 
-    def decide(
-        self,
-        now_s: float,
-        rate_per_s: float,
-        items_per_request: Mapping[str, float] | None = None,
-    ) -> dict[str, int]:
-        """Return the workers of each stage.
-
-        `rate_per_s` is the rate of offered requests since the last call. A stage without measured
-        items per request uses the expected ones.
-        """
-        table = self.table
-        measured = items_per_request or {}
-        rates = {}
-        for stage in table.divisions[0]:
-            expected = table.items_per_request.get(stage, 1.0)
-            rates[stage] = self.margin * rate_per_s * measured.get(stage, expected) / expected
-        self._rates.append((now_s, self.margin * rate_per_s, rates))
+    def decide(self, now_s: float, elapsed_s: float = PERIOD_S) -> dict[str, int]:
+        """Return the workers of each stage for the load since the last call."""
+        offered, self._offered = self._core.offered - self._offered, self._core.offered
+        self._measure_items()
+        rate_per_s = MARGIN * offered / elapsed_s
+        rates = {"": rate_per_s}
+        for stage in self.workers:
+            expected = self.table.items_per_request.get(stage, 1.0)
+            rates[stage] = rate_per_s * self.items_per_request.get(stage, expected) / expected
+        self._rates.append((now_s, rates))
         while self._rates[0][0] < now_s - self._scale_down_delay_s:
             self._rates.popleft()
-        self._held = {
-            stage: max([past[stage] for _, _, past in self._rates]) for stage in table.divisions[0]
+        self._held = {name: max([past[name] for _, past in self._rates]) for name in rates}
+        self.workers = {
+            stage: self.table.lookup(self._held[stage])[stage] for stage in self.workers
         }
-        return {stage: table.lookup(rate)[stage] for stage, rate in self._held.items()}
+        return self.workers
+
+    def _measure_items(self) -> None:
+        """Update the mean number of items per request at each stage."""
+        core = self._core
+        admitted, self._admitted = core.admitted - self._admitted, core.admitted
+        if not admitted:
+            return
+        weight = admitted / (admitted + _RATIO_REQUESTS)
+        for number, stage in enumerate(core.stages):
+            items, self._items[number] = stage.items - self._items[number], stage.items
+            known = self.items_per_request.get(stage.name, items / admitted)
+            self.items_per_request[stage.name] = known + weight * (items / admitted - known)
 
     def replicas(self, stage: str) -> float:
         """Return the fractional number of a stage's replicas for the load of this pipeline."""
@@ -210,5 +222,4 @@ class StageScaler:
         """Return the fractional number of replicas of this pipeline for its own load."""
         if not self.table.ends_with_pipeline:
             return 0.0
-        held = max([rate for _, rate, _ in self._rates], default=0.0)
-        return held / self.table.rates_per_s[-1]
+        return self._held.get("", 0.0) / self.table.rates_per_s[-1]

@@ -19,7 +19,7 @@ from deployments.pipelines.core.items import Flow, Outcome, StageBatch
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import StageCore, stage_core
 from deployments.pipelines.core.steps import Stage, Step
-from deployments.pipelines.planning.scaling import StageScaler
+from deployments.pipelines.planning.scaling import PERIOD_S, DivisionTable, StageScaler
 from deployments.pipelines.planning.tandem import profile_of
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -28,20 +28,17 @@ from policy.table_solving import solve_table
 FloatArray = NDArray[np.float64]
 
 _SEED = 15
-#: Interval of the scaler's decisions, as in the live pipeline.
-_PERIOD_S = 1.0
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """Results of one stage over the whole run; `longest_queue` is in items."""
+    """Results of one stage over the whole run."""
 
     name: str
     items: int
     batches: int
     mean_workers: float
     utilization: float
-    longest_queue: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +76,8 @@ def simulate_pipeline(
     max_pending: int,
     *,
     refuse: bool = True,
-    scaler: StageScaler | None = None,
+    divisions: DivisionTable | None = None,
+    scale_down_delay_s: float = 60.0,
     start_time_s: float = 0.0,
     seed: int = _SEED,
 ) -> PipelineRun:
@@ -97,8 +95,10 @@ def simulate_pipeline(
         The most requests in the pipeline.
     refuse : bool
         Whether requests that cannot be answered in time are refused.
-    scaler : StageScaler, optional
-        Resizes the stages once a second.
+    divisions : DivisionTable, optional
+        By which the stages are resized once a second.
+    scale_down_delay_s : float
+        How long fewer workers must have been enough.
     start_time_s : float
         From the order of a worker until it takes batches.
     seed : int
@@ -116,6 +116,9 @@ def simulate_pipeline(
     _expect(graph, np.random.default_rng(seed))
     cores = [_stage_core(stage) for stage in graph.stages]
     core = PipelineCore(graph, cores, max_pending)
+    scaler = None
+    if divisions is not None:
+        scaler = StageScaler(divisions, core, scale_down_delay_s)
     run = _Simulation(core, scaler, start_time_s)
     within_s = 1e-3 * sla.response_time_ms if refuse else math.inf
     run.submit_all(times_s.tolist(), within_s)
@@ -229,20 +232,16 @@ class _Simulation(VirtualPipeline):
         self.response_ms: list[float] = []
         self._scaler, self._start_time_s = scaler, start_time_s
         self._began_s = 0.0
-        count = len(core.stages)
-        self._worker_s, self._since_s = [0.0] * count, [0.0] * count
-        self._longest = [0] * count
-        self._ordered = {stage.name: stage.workers for stage in core.stages}
-        self._offered = 0
+        # The workers of each stage at each decision.
+        self._workers = [[stage.workers] for stage in core.stages]
 
     def submit_all(self, arrivals_s: list[float], within_s: float) -> None:
         """Submit requests at the given times, and run until all have ended."""
         if not arrivals_s:
             return
         self.now_s = self._began_s = arrivals_s[0]
-        self._since_s = [self._began_s] * len(self._since_s)
         if self._scaler is not None:
-            self.at(self.now_s + _PERIOD_S, self._scale, arrivals_s[-1])
+            self.at(self.now_s + PERIOD_S, self._scale, arrivals_s[-1])
         waiting = iter(arrivals_s)
 
         def arrive() -> None:
@@ -261,23 +260,10 @@ class _Simulation(VirtualPipeline):
 
     def stage_run(self, number: int) -> StageRun:
         """Return the results of a stage, once the run has ended."""
-        stage = self.core.stages[number]
-        self._count_workers(number)
-        worker_s, elapsed_s = self._worker_s[number], self.now_s - self._began_s
-        return StageRun(
-            name=stage.name,
-            items=stage.items,
-            batches=stage.batches,
-            mean_workers=worker_s / elapsed_s if elapsed_s else float(stage.workers),
-            utilization=stage.busy_s / worker_s if worker_s else 0.0,
-            longest_queue=self._longest[number],
-        )
-
-    def advance(self) -> None:
-        """Start batches that are due, and record the longest queues."""
-        super().advance()
-        for number, stage in enumerate(self.core.stages):
-            self._longest[number] = max(self._longest[number], stage.waiting)
+        stage, elapsed_s = self.core.stages[number], self.now_s - self._began_s
+        mean_workers = float(np.mean(self._workers[number]))
+        utilization = stage.busy_s / (mean_workers * elapsed_s) if elapsed_s else 0.0
+        return StageRun(stage.name, stage.items, stage.batches, mean_workers, utilization)
 
     def flow_ended(self, flow: Flow) -> None:
         """Record the response time of an answered request."""
@@ -286,26 +272,20 @@ class _Simulation(VirtualPipeline):
 
     def _scale(self, until_s: float) -> None:
         assert self._scaler is not None
-        offered, self._offered = self.core.offered - self._offered, self.core.offered
-        decision = self._scaler.decide(self.now_s, offered / _PERIOD_S)
+        before = self._scaler.workers
         for number, stage in enumerate(self.core.stages):
-            workers, before = decision[stage.name], self._ordered[stage.name]
-            self._ordered[stage.name] = workers
-            if workers > before:
-                self.at(self.now_s + self._start_time_s, self._resize, number)
-            elif workers < before:
-                self._resize(number)
+            self._workers[number].append(stage.workers)
+        for name, workers in self._scaler.decide(self.now_s).items():
+            if workers > before[name]:
+                self.at(self.now_s + self._start_time_s, self._resize)
+        self._resize(at_most=True)
         if self.now_s < until_s:
-            self.at(self.now_s + _PERIOD_S, self._scale, until_s)
+            self.at(self.now_s + PERIOD_S, self._scale, until_s)
 
-    def _resize(self, number: int) -> None:
-        """Apply the last ordered number of workers; surplus workers end after their batch."""
-        stage = self.core.stages[number]
-        self._count_workers(number)
-        stage.workers = self._ordered[stage.name]
-        self.core.touch(number)
-
-    def _count_workers(self, number: int) -> None:
-        elapsed_s = self.now_s - self._since_s[number]
-        self._worker_s[number] += elapsed_s * self.core.stages[number].workers
-        self._since_s[number] = self.now_s
+    def _resize(self, *, at_most: bool = False) -> None:
+        """Apply the last order, or only what it takes away; workers end after their batch."""
+        assert self._scaler is not None
+        for number, stage in enumerate(self.core.stages):
+            workers = self._scaler.workers[stage.name]
+            stage.workers = min(stage.workers, workers) if at_most else workers
+            self.core.touch(number)

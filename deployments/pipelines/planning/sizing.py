@@ -1,18 +1,18 @@
 """The workers of each stage at the least cost, and each stage's share of the response time.
 
-`deployments.pipelines.planning.divisions` finds the workers, with simulations of the whole
-pipeline.
+Each division of workers is judged by a simulation of the whole pipeline. The search assumes that
+more workers in a stage never make the pipeline slower.
 """
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
-from deployments.pipelines.planning.divisions import Division, cheapest_division
 from deployments.pipelines.planning.tandem import (
     REQUESTS,
     Setting,
@@ -25,8 +25,11 @@ from deployments.pipelines.planning.tandem import (
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 
-#: Maximum divisions of a search: pipelines of up to four stages need far fewer.
-MOST_TRIED = 1_000
+Division = tuple[int, ...]
+"""The workers of each stage, in the order of the stages."""
+
+# A stage has plenty of workers with this many more than it needs to keep up.
+_PLENTY = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +51,6 @@ class PipelinePlan:
         that each has by itself.
     mean_power_w : float or None
         Of all workers; None if a profile has no energy.
-    tried : int
-        Divisions of workers that were tried.
-    is_cheapest : bool
-        Whether no cheaper division keeps the SLA; False if the search ended early.
     loads : mapping of str to StageLoad
         Batches, utilization and times of each stage.
     """
@@ -62,8 +61,6 @@ class PipelinePlan:
     service_level: float
     budgets_ms: Mapping[str, float]
     mean_power_w: float | None
-    tried: int
-    is_cheapest: bool
     loads: Mapping[str, StageLoad]
 
 
@@ -94,9 +91,8 @@ def plan_pipeline(
     worker_costs: Mapping[str, float] | None = None,
     *,
     requests: int = REQUESTS,
-    max_divisions: int = MOST_TRIED,
 ) -> PipelinePlan:
-    """Find the division of workers of least cost that keeps an SLA.
+    """Find a division of workers that keeps an SLA at little cost (`cheap_division`).
 
     Parameters
     ----------
@@ -110,8 +106,6 @@ def plan_pipeline(
         Cost of one worker of each stage, above 0; 1 if not given.
     requests : int
         Simulated for each division.
-    max_divisions : int
-        After this many divisions the cheapest so far is taken.
 
     Raises
     ------
@@ -145,23 +139,82 @@ def plan_pipeline(
             return math.inf
         return float(np.percentile(run.response_ms, sla.percentile))
 
-    division = cheapest_division(percentile_ms, sla, least, most, costs, max_divisions)
-    settings = settings_of(division.workers)
+    workers = cheap_division(percentile_ms, sla, least, most, costs)
+    settings = settings_of(workers)
     simulated = simulate(steps, settings, arrival_rate_per_s, requests=requests)
     response_ms = simulated.response_ms
     powers_w = [load.mean_power_w for load in simulated.stages.values()]
     known_w = [power_w for power_w in powers_w if power_w is not None]
     return PipelinePlan(
         settings=settings,
-        cost=float(np.dot(division.workers, costs)),
+        cost=float(np.dot(workers, costs)),
         percentile_ms=float(np.percentile(response_ms, sla.percentile)),
         service_level=float(np.mean(response_ms <= sla.response_time_ms)),
         budgets_ms=_budgets_ms(simulated, stages, sla),
         mean_power_w=sum(known_w) if len(known_w) == len(powers_w) else None,
-        tried=division.tried,
-        is_cheapest=division.is_cheapest,
         loads=simulated.stages,
     )
+
+
+def cheap_division(
+    percentile_ms: Callable[[Division], float],
+    sla: ServiceLevelObjective,
+    least: Sequence[int],
+    most: Sequence[float],
+    costs: Sequence[float],
+) -> Division:
+    """Return a division that keeps an SLA, such that one worker less in any stage does not.
+
+    From the least workers that keep up, the worker with the largest gain per cost is added until
+    the SLA is kept; then what is not needed is removed, the dearest first.
+
+    Parameters
+    ----------
+    percentile_ms : callable
+        Returns the SLA's percentile of a division, in ms.
+    sla : ServiceLevelObjective
+    least, most : sequence of float
+        What each stage needs to keep up, and what it may have.
+    costs : sequence of float
+        Of one worker of each stage, above 0.
+
+    Raises
+    ------
+    InfeasibleError
+        No division keeps the SLA.
+    """
+    ms = functools.cache(percentile_ms)
+    limit_ms, workers = sla.response_time_ms, tuple(least)
+    plenty = tuple(int(min(n + _PLENTY, limit)) for n, limit in zip(least, most, strict=True))
+    if ms(workers) > limit_ms and ms(plenty) > limit_ms:
+        raise InfeasibleError(
+            f"no number of workers keeps {sla.in_words()}: with {_PLENTY} more in each stage than "
+            f"it needs to keep up, the percentile is {ms(plenty):.4g} ms"
+        )
+    while ms(workers) > limit_ms:
+        gains = [
+            ((ms(workers) - max(limit_ms, ms(more))) / costs[stage], more)
+            for stage, more in _with_another(workers, 1, plenty)
+        ]
+        workers = max(gains)[1]
+    while fewer := [
+        (costs[stage], less)
+        for stage, less in _with_another(workers, -1, least)
+        if ms(less) <= limit_ms
+    ]:
+        workers = max(fewer)[1]
+    return workers
+
+
+def _with_another(
+    workers: Division, change: int, limits: Sequence[int]
+) -> list[tuple[int, Division]]:
+    """Return the divisions with a changed number in one stage, unless it is at its limit."""
+    return [
+        (stage, (*workers[:stage], count + change, *workers[stage + 1 :]))
+        for stage, count in enumerate(workers)
+        if count != limits[stage]
+    ]
 
 
 def _least_workers(stage: Stage, rate_per_s: float) -> int:

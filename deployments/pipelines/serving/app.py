@@ -92,12 +92,14 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
 
 
 def _scaling(service: PipelineService) -> Mapping[str, Any] | None:
-    scaler, config = service.autoscaler, service.config.autoscaling
-    if scaler is None or config is None:
+    if service.autoscaler is None:
         return None
+    from deployments.pipelines.planning.scaling import MARGIN  # it loads numba
+
+    scaler = service.autoscaler.scaler
     return {
-        "margin": scaler.scaler.margin,
+        "margin": MARGIN,
         "workers_needed": scaler.workers,
         "items_per_request": scaler.items_per_request,
-        "replicas_needed": scaler.replica_needs(),
+        "replicas_needed": service.autoscaler.replica_needs(),
     }

@@ -22,7 +22,7 @@ from deployments.pipelines.serving.step_config import (
 from policy.objective import ServiceLevelObjective
 
 if TYPE_CHECKING:
-    from deployments.pipelines.planning.scaling import StageScaler
+    from deployments.pipelines.planning.scaling import DivisionTable
 
 #: The application builder by which a config file is recognized as a pipeline.
 IMPORT_PATH = "deployments.pipelines.serving.application:build"
@@ -120,10 +120,10 @@ class PipelineConfig(StrictModel):
         """Return the maximum number of replicas of each stage with its own Ray replicas."""
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 
-    def make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
-        """Return a scaler of the stages, or None without autoscaling.
+    def solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
+        """Return the workers of the stages by rate, or None without autoscaling.
 
-        It solves the divisions of all rates, which takes seconds.
+        It takes seconds.
 
         Raises
         ------
@@ -133,19 +133,15 @@ class PipelineConfig(StrictModel):
         config = self.autoscaling
         if config is None:
             return None
-        from deployments.pipelines.planning.scaling import (  # loads numba
-            StageScaler,
-            solve_divisions,
-        )
+        from deployments.pipelines.planning.scaling import solve_divisions  # it loads numba
 
-        table = solve_divisions(
+        return solve_divisions(
             self.build(),
             sla,
             config.max_workers,
             self.worker_costs(),
             max_replicas=self.max_replicas(),
         )
-        return StageScaler(table, scale_down_delay_s=config.scale_down_delay_s)
 
 
 class PipelineLimitsConfig(StrictModel):

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import yaml
 
 from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from deployments.pipelines.serving.step_config import StageConfig, StepConfig, build_steps
@@ -16,10 +15,6 @@ from policy.objective import ServiceLevelObjective
 
 #: Fewer than in `sojourn pipeline plan`, so that an answer takes a tenth of a second.
 REQUESTS = 50_000
-#: Maximum divisions of a search for fewer workers; mostly a second.
-MOST_TRIED = 100
-#: Width of a line of YAML.
-_WIDTH = 100
 
 
 def plan(
@@ -67,18 +62,15 @@ def plan(
         ServiceLevelObjective(response_time_ms, percentile),
         costs,
         requests=REQUESTS,
-        max_divisions=MOST_TRIED,
     )
     return {
         "workers": sum(setting.workers for setting in found.settings.values()),
         "cost": found.cost,
-        "is_cheapest": found.is_cheapest,
         "meets_sla": found.percentile_ms <= response_time_ms,
         "predicted_percentile_ms": found.percentile_ms,
         "predicted_service_level": found.service_level,
         "mean_power_w": found.mean_power_w,
         "stages": [_described(name, found, percentile) for name in found.settings],
-        "steps": _as_yaml(steps, found),
     }
 
 
@@ -107,22 +99,3 @@ def _stages(steps: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield StageConfig.model_validate(content).stage_name, content
             else:
                 yield from _stages(content)
-
-
-def _as_yaml(steps: Any, found: PipelinePlan) -> str:
-    """Return the steps as they were written, with the workers of a plan."""
-    planned = copy.deepcopy(steps)
-    for name, stage in _stages(planned):
-        workers = found.settings[name].workers
-        cpus = (stage.get("expert") or {}).pop("cpus", None) or ()
-        if workers == (len(cpus) or stage.get("workers", 1)):
-            if cpus:
-                stage["expert"]["cpus"] = cpus
-            continue
-        stage["workers"] = workers
-        if stage.get("max_workers") is not None:
-            stage["max_workers"] = max(stage["max_workers"], workers)
-    text: str = yaml.safe_dump(
-        {"steps": planned}, sort_keys=False, default_flow_style=None, width=_WIDTH
-    )
-    return text

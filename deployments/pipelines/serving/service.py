@@ -29,7 +29,7 @@ from policy.batcher.requests import Refusal
 from policy.objective import ServiceLevelObjective
 
 if TYPE_CHECKING:
-    from deployments.pipelines.planning.scaling import StageScaler
+    from deployments.pipelines.planning.scaling import DivisionTable
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -106,13 +106,13 @@ class PipelineService(Service):
         InfeasibleError
             With autoscaling: the workers cannot keep the SLA.
         """
-        scaler = None
+        table = None
         objective = user_config.sla.objective
         if self._started and not (self._sla_known and objective == self.user_config.sla.objective):
-            scaler = await self._make_scaler(objective)
+            table = await self._solve_divisions(objective)
         self._apply(user_config)
         self.configured = self._sla_known = True
-        self._scale_with(scaler)
+        self._scale_with(table)
 
     def _apply(self, user_config: PipelineUserConfig) -> None:
         self.tracing.configure(user_config.tracing)
@@ -138,25 +138,30 @@ class PipelineService(Service):
             With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
         """
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
-        scaler = None
+        table = None
         if self._sla_known:
-            scaler = await self._make_scaler(self.user_config.sla.objective)
+            table = await self._solve_divisions(self.user_config.sla.objective)
         await self.pipeline.start()
         self._started = True
-        self._scale_with(scaler)
+        self._scale_with(table)
 
-    async def _make_scaler(self, sla: ServiceLevelObjective) -> "StageScaler | None":
-        return await asyncio.to_thread(self.config.make_scaler, sla)
+    async def _solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
+        return await asyncio.to_thread(self.config.solve_divisions, sla)
 
-    def _scale_with(self, scaler: "StageScaler | None") -> None:
-        """Scale the stages with `scaler` from now on; None changes nothing."""
-        if scaler is None:
+    def _scale_with(self, table: "DivisionTable | None") -> None:
+        """Scale the stages with `table` from now on; None changes nothing."""
+        if table is None:
             return
-        if self.autoscaler is None:
-            self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
-            self._scaling = asyncio.create_task(self.autoscaler.run())
-        else:
-            self.autoscaler.scaler.table = scaler.table  # the measured load stays valid
+        if self.autoscaler is not None:
+            self.autoscaler.scaler.table = table  # the measured load stays valid
+            return
+        from deployments.pipelines.planning.scaling import PERIOD_S, StageScaler  # it loads numba
+
+        assert self.config.autoscaling is not None
+        delay_s = self.config.autoscaling.scale_down_delay_s
+        scaler = StageScaler(table, self.pipeline.core, delay_s)
+        self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
+        self._scaling = asyncio.create_task(self.autoscaler.run(PERIOD_S))
 
     async def close(self) -> None:
         """End all workers."""

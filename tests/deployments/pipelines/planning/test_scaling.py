@@ -5,14 +5,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deployments.pipelines.core.graph import compile_steps
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.stage_core import stage_core
 from deployments.pipelines.core.steps import Each, Stage
-from deployments.pipelines.planning.scaling import DivisionTable, StageScaler, solve_divisions
+from deployments.pipelines.planning.scaling import (
+    MARGIN,
+    DivisionTable,
+    StageScaler,
+    solve_divisions,
+)
 from deployments.pipelines.planning.tandem import Setting, simulate
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
 SLA = ServiceLevelObjective(60.0, 99.0)
+
+
+def core_of(*names):
+    """Return a core whose counts the tests set."""
+    graph = compile_steps([Stage(abs, name) for name in names])
+    return PipelineCore(graph, [stage_core(stage, 1) for stage in graph.stages], 1)
 
 
 def stage(name, fixed_ms, size=4, place="process"):
@@ -57,9 +71,6 @@ def test_what_cannot_be_scaled():
         solve_divisions(STEPS, SLA, 1)
     with pytest.raises(InfeasibleError, match="no number of workers"):
         solve_divisions(STEPS, ServiceLevelObjective(5.0, 99.0), 6, requests=10_000)
-    for margin, scale_down_delay_s in [(0.9, 1.0), (1.0, -1.0)]:
-        with pytest.raises(InvalidInputError):
-            StageScaler(DivisionTable((1.0,), ({"a": 1},)), margin, scale_down_delay_s)
 
 
 def test_a_stage_on_the_event_loop_stays_one_worker():
@@ -72,12 +83,12 @@ def test_a_stage_on_the_event_loop_stays_one_worker():
 def test_more_at_once_and_fewer_after_the_hold(loads):
     """Workers follow the highest of the latest needs."""
     table = DivisionTable(tuple(range(1, 31)), tuple({"a": n} for n in range(1, 31)))
-    scaler = StageScaler(table, margin=1.5, scale_down_delay_s=10.0)
-    needs = [max(1, min(30, int(np.ceil(1.5 * load)))) for load in loads]
+    core = core_of("a")
+    scaler = StageScaler(table, core, scale_down_delay_s=10.0)
+    needs = [max(1, min(30, int(np.ceil(MARGIN * load)))) for load in loads]
     for second, load in enumerate(loads):
-        assert scaler.decide(float(second), load) == {
-            "a": max(needs[max(0, second - 10) : second + 1])
-        }
+        core.offered += load
+        assert scaler.decide(float(second)) == {"a": max(needs[max(0, second - 10) : second + 1])}
 
 
 class TestStagesWithReplicas:
@@ -104,26 +115,50 @@ class TestStagesWithReplicas:
         assert self.TABLE.share_of_workers("b", 160.0) == pytest.approx(6.0)
 
     def test_the_measured_fan_out_counts_and_only_for_its_stage(self):
-        scaler = StageScaler(self.TABLE, margin=1.0, scale_down_delay_s=0.0)
-        assert scaler.decide(0.0, 15.0) == {"a": 1, "b": 2}
+        core = core_of("a", "b")
+        scaler = StageScaler(self.TABLE, core, scale_down_delay_s=0.0)
+        core.offered = 15
+        assert scaler.decide(0.0, MARGIN) == {"a": 1, "b": 2}
         # Three times as many items of each request as expected.
-        assert scaler.decide(1.0, 15.0, {"b": 6.0}) == {"a": 1, "b": 3}
+        core.offered, core.admitted = 30, 15
+        core.stages[0].items, core.stages[1].items = 15, 90
+        assert scaler.decide(1.0, MARGIN) == {"a": 1, "b": 3}
         assert scaler.replicas("a") == pytest.approx(0.75)
         assert scaler.replicas("b") == pytest.approx(2 + 5 / 40)
+
+    @given(st.lists(st.integers(1, 9), min_size=200, max_size=200))
+    @settings(max_examples=10)
+    def test_the_items_of_a_request_approach_their_mean(self, divided):
+        """Seconds without a request change nothing."""
+        core = core_of("a", "b")
+        scaler = StageScaler(self.TABLE, core)
+        for second, elements in enumerate(divided):
+            core.offered += 50
+            core.admitted += 50
+            core.stages[0].items += 50
+            core.stages[1].items += 50 * elements
+            scaler.decide(float(second))
+            scaler.decide(second + 0.5)
+        assert scaler.items_per_request["a"] == 1.0
+        assert min(divided) <= scaler.items_per_request["b"] <= max(divided)
+        assert scaler.items_per_request["b"] == pytest.approx(np.mean(divided[-20:]), abs=2.5)
 
     def test_a_pipeline_needs_another_replica_if_it_is_the_limit(self):
         for ends, need in ((True, 1.5), (False, 0.0)):
             table = DivisionTable((10.0, 20.0), ({"a": 1}, {"a": 2}), {}, ends)
-            scaler = StageScaler(table, margin=1.2, scale_down_delay_s=10.0)
-            scaler.decide(0.0, 25.0)
-            scaler.decide(1.0, 5.0)
+            core = core_of("a")
+            scaler = StageScaler(table, core, scale_down_delay_s=10.0)
+            core.offered = 25
+            scaler.decide(0.0)
+            core.offered = 30
+            scaler.decide(1.0)
             assert scaler.pipeline_replicas() == pytest.approx(need)
 
     @pytest.mark.slow
     def test_a_table_ends_with_the_replicas_or_with_the_pipeline(self):
         most = {"heavy": 3}
         table = solve_divisions(STEPS, SLA, 4, max_replicas=most, requests=10_000)
-        assert table.divisions[-1] == {"light": 1, "heavy": 3}
+        assert table.divisions[-1]["heavy"] == 3
         assert not table.ends_with_pipeline
         table = solve_divisions(STEPS, SLA, 1, max_replicas={"heavy": 99}, requests=10_000)
         assert table.divisions[-1]["light"] == 1

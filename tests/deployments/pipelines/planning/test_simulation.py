@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
-from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
+from deployments.pipelines.planning.scaling import DivisionTable
 from deployments.pipelines.planning.simulation import simulate_pipeline
 from deployments.pipelines.planning.tandem import own_settings, simulate
 from policy.errors import InvalidInputError
@@ -67,17 +67,20 @@ def test_overload_is_refused_in_time():
     assert simulated.refused + simulated.late + simulated.response_ms.size == 4000
     assert simulated.refused > 2500
     assert simulated.response_ms.max() <= 100.0
-    heavy = simulated.stages[1]
-    assert heavy.utilization > 0.95
-    assert heavy.longest_queue < 30
+    assert simulated.stages[1].utilization > 0.95
 
 
 def test_the_stage_that_is_short_gets_workers_and_no_other():
     table = DivisionTable((50.0, 150.0), ({"a": 1, "b": 1}, {"a": 1, "b": 2}))
     arrivals_s = np.concatenate([poisson(20.0, 200), 10 + poisson(100.0, 1000)])
     arrivals_s.sort()
-    scaler = StageScaler(table, margin=1.0, scale_down_delay_s=3.0)
-    simulated = run([stage("a", 1.0), stage("b", 8.0)], arrivals_s, scaler=scaler, start_time_s=2.0)
+    simulated = run(
+        [stage("a", 1.0), stage("b", 8.0)],
+        arrivals_s,
+        divisions=table,
+        scale_down_delay_s=3.0,
+        start_time_s=2.0,
+    )
     one, other = simulated.stages
     assert one.mean_workers == 1.0
     # Some 10 of 20 seconds at the higher rate, ordered a second late and started after two.

@@ -43,7 +43,7 @@ def percentile_ms(steps, stages, workers, rate_per_s, sla):
         pytest.param(2000.0, 40.0, (3, 1, 1), marks=pytest.mark.slow),
     ],
 )
-def test_the_plan_costs_no_more_than_that_of_an_oracle_that_tries_all(rate_per_s, limit_ms, costs):
+def test_the_plan_costs_what_an_oracle_that_tries_all_finds(rate_per_s, limit_ms, costs):
     stages = [stage("a", 0.2, 2.0, 1), stage("b", 5.0), stage("c", 3.0, 2.0, 4)]
     sla = ServiceLevelObjective(limit_ms, 99.0)
     named = {part.name: cost for part, cost in zip(stages, costs, strict=True)}

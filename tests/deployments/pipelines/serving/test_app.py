@@ -10,7 +10,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
-from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
+from deployments.pipelines.planning.scaling import DivisionTable
 from deployments.pipelines.serving.app import PipelineApp, describe
 from deployments.pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
 from deployments.pipelines.serving.service import PipelineService
@@ -176,15 +176,13 @@ def solved_for(monkeypatch):
     """Let workers be solved at once; return the response times that they were solved for, in ms."""
     solved: list[float] = []
 
-    def make_scaler(config, sla):
+    def solve_divisions(config, sla):
         if sla.response_time_ms < 1:
             raise InfeasibleError("too short")
         solved.append(sla.response_time_ms)
-        return StageScaler(
-            DivisionTable((sla.response_time_ms,), (dict.fromkeys(config.stages(), 1),))
-        )
+        return DivisionTable((sla.response_time_ms,), (dict.fromkeys(config.stages(), 1),))
 
-    monkeypatch.setattr(PipelineConfig, "make_scaler", make_scaler)
+    monkeypatch.setattr(PipelineConfig, "solve_divisions", solve_divisions)
     return solved
 
 
@@ -195,7 +193,7 @@ def within(response_time_ms):
 async def test_the_workers_are_solved_for_the_sla_that_is_configured(monkeypatch):
     """On Ray the first configuration comes after the start; a later one may change the SLA."""
     solved = solved_for(monkeypatch)
-    args = config()["applications"][0]["args"]
+    args = config(autoscaling={"max_workers": 2})["applications"][0]["args"]
     service = PipelineService(parse_args(args), None)
     await service.start()
     assert solved == []
@@ -215,7 +213,7 @@ async def test_the_workers_are_solved_for_the_sla_that_is_configured(monkeypatch
 
 async def test_without_ray_the_workers_are_solved_at_the_start_and_for_another_sla(monkeypatch):
     solved = solved_for(monkeypatch)
-    service = make_service({"sla": {"response_time_ms": 300}})
+    service = make_service({"sla": {"response_time_ms": 300}}, autoscaling={"max_workers": 2})
     await service.start()
     await service.configure(within(300))
     await service.configure(within(400))
