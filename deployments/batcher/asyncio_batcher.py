@@ -188,7 +188,7 @@ class Batcher:
 
     @property
     def model_errors(self) -> ModelErrors:
-        """The exceptions of the model."""
+        """The requests that the model failed on."""
         return self._runner.errors
 
     @property
@@ -317,7 +317,9 @@ class Batcher:
         if isinstance(outcome, Failure):
             deliver_failure(batch, outcome, failed)
         else:
-            self.rows.completed += deliver_outputs(batch, outcome, self._deaths.answered)
+            self.rows.completed += deliver_outputs(
+                batch, outcome, self._deaths.answered, self.core.cancel
+            )
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(

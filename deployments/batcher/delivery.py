@@ -6,22 +6,28 @@ from collections.abc import Callable, Collection, Sequence
 from deployments.batcher.model_runner import BatchRun, Failure
 from deployments.batcher.queued_request import QueuedRequest, queued
 from deployments.batcher.shapes import Tensors
+from deployments.errors import ModelError
 from deployments.observability.tracing import BatchTimes
 from policy.batcher.requests import Batch
 
 
 def deliver_outputs(
-    batch: Batch, outputs: Sequence[Tensors], on_answered: Callable[[QueuedRequest], None]
+    batch: Batch,
+    outputs: Sequence[Tensors | ModelError],
+    on_answered: Callable[[QueuedRequest], None],
+    on_failed: Callable[[QueuedRequest], None],
 ) -> int:
     """Hand over the outputs of a batch.
 
     Parameters
     ----------
     batch : Batch
-    outputs : sequence of mapping of str to ndarray
-        The outputs of each slice of `batch`.
+    outputs : sequence of mapping of str to ndarray, or ModelError
+        The outputs of each slice of `batch`, or what is wrong with them.
     on_answered : callable
         Called with each request whose last rows these are.
+    on_failed : callable
+        Called with each request that an error answers.
 
     Returns
     -------
@@ -31,7 +37,10 @@ def deliver_outputs(
     rows = 0
     for (request, start, stop), part in zip(batch.slices, outputs, strict=True):
         submission = queued(request)
-        if not submission.done:
+        if isinstance(part, ModelError):
+            on_failed(submission)
+            submission.finish(part)
+        elif not submission.done:
             rows += stop - start
             if submission.add_outputs(start, stop, part):
                 on_answered(submission)

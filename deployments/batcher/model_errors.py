@@ -1,4 +1,4 @@
-"""The exceptions of a model, for the person who wrote it: each kind is shown once, then counted."""
+"""The failures of a model, for the person who wrote it: each kind is shown once, then counted."""
 
 import logging
 import traceback
@@ -15,7 +15,7 @@ _MAX_KINDS = 1000
 
 
 class ModelErrors:
-    """Log a model's exceptions, and count them.
+    """Log the requests that a model failed on, and count them.
 
     Two exceptions are of one kind if they have the same type and were raised at the same line. The
     first is logged with its traceback, from the model's first frame on; later ones when their count
@@ -24,7 +24,7 @@ class ModelErrors:
     Attributes
     ----------
     count : int
-        Exceptions so far, each blamed on one request.
+        Requests so far.
     model : str
         The model's name, for the log; assign it if there is one.
     """
@@ -36,12 +36,12 @@ class ModelErrors:
         self._kinds: Counter[tuple[str, str, int]] = Counter()
 
     def record(self, error: BaseException, rows: int, request_id: bytes = b"") -> None:
-        """Log an exception, or count it.
+        """Count a request; log the error if it is new.
 
         Parameters
         ----------
         error : BaseException
-            What `Model.forward` raised.
+            What `Model.forward` raised, or what was wrong with its outputs.
         rows : int
             Rows of the request that it was raised on.
         request_id : bytes
@@ -80,10 +80,6 @@ def _which(request_id: bytes) -> str:
 
 def _model_frames(frames: TracebackType | None) -> TracebackType | None:
     """Return the frames from the model's first on: ours say nothing to the model's author."""
-    while (
-        frames is not None
-        and frames.tb_next is not None
-        and Path(frames.tb_frame.f_code.co_filename).parent == _OUR_FRAMES
-    ):
+    while frames is not None and Path(frames.tb_frame.f_code.co_filename).parent == _OUR_FRAMES:
         frames = frames.tb_next
     return frames

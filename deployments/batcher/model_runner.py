@@ -13,7 +13,7 @@ from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.shapes import BatchShapes, Tensors
 from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
-from deployments.models.outputs import wrong_shape
+from deployments.models.outputs import fit_output, wrong_shape
 from policy.batcher.requests import Batch, StartReason
 
 
@@ -94,15 +94,16 @@ class BatchRun:
 
     Attributes
     ----------
-    outcome : sequence of Tensors, or Failure
-        The outputs of each of the batch's slices, or why there are none.
+    outcome : sequence of Tensors or ModelError, or Failure
+        The outputs of each of the batch's slices, or what is wrong with them; or why there are
+        none.
     duration_s : float
         Time that it took.
     cpu_s : float
         CPU time of the thread that ran it.
     """
 
-    outcome: Sequence[Tensors] | Failure
+    outcome: Sequence[Tensors | ModelError] | Failure
     duration_s: float
     cpu_s: float
 
@@ -122,7 +123,7 @@ class ModelRunner:
     Attributes
     ----------
     errors : ModelErrors
-        The exceptions that it raised on single requests.
+        The requests that it failed on.
     shapes : BatchShapes
         Which requests may share a batch.
     """
@@ -145,14 +146,13 @@ class ModelRunner:
         outcome = self._outcome(batch)
         return BatchRun(outcome, time.monotonic() - started_s, time.thread_time() - started_cpu_s)
 
-    def _outcome(self, batch: Batch) -> Sequence[Tensors] | Failure:
+    def _outcome(self, batch: Batch) -> Sequence[Tensors | ModelError] | Failure:
         try:
             outputs = self._model.forward(self.shapes.join(batch.slices))
-            _check_shapes(outputs, batch.size, self._model)
-            # Copy: a model may reuse its output buffers before these answers have been sent.
-            outputs = {spec.name: np.array(outputs[spec.name]) for spec in self._model.outputs}
-            results = _divide(outputs, batch)
-            self.shapes.cut(results, batch.slices)
+            wrong = wrong_shape(outputs, batch.size, self._model.outputs)
+            if wrong is not None:
+                raise ModelError(f"the model returned wrong outputs: {wrong}")
+            results = self._results(outputs, batch)
         except Exception as error:
             self._probe(error)
             return self._failure(batch, error)
@@ -161,6 +161,38 @@ class ModelRunner:
             logger.exception("the model ended its thread")
             raise DeviceLostError("the device of this replica is lost") from error
         self._failures_in_a_row = 0
+        return results
+
+    def _results(self, outputs: Tensors, batch: Batch) -> Sequence[Tensors | ModelError]:
+        """Return the outputs of each slice in their declared datatypes, or what does not fit.
+
+        They are copies: a model may reuse its output buffers before the answers have been sent.
+        """
+        specs = self._model.outputs
+        try:
+            fitted = {spec.name: fit_output(spec, outputs[spec.name]) for spec in specs}
+            return self._divide(fitted, batch)
+        except ModelError:
+            given = {spec.name: np.asarray(outputs[spec.name]) for spec in specs}
+            parts = self._divide(given, batch)
+        results: list[Tensors | ModelError] = []
+        for part, slice_ in zip(parts, batch.slices, strict=True):
+            try:
+                results.append({spec.name: fit_output(spec, part[spec.name]) for spec in specs})
+            except ModelError as error:
+                results.append(error.with_traceback(None))
+                self.errors.record(error, slice_.rows, slice_.request.request_id)
+        return results
+
+    def _divide(self, outputs: Tensors, batch: Batch) -> list[dict[str, NDArray[Any]]]:
+        """Return the outputs of each slice of a batch, without those of padding."""
+        results = []
+        offset = 0
+        for _, start, stop in batch.slices:
+            end = offset + stop - start
+            results.append({name: array[offset:end] for name, array in outputs.items()})
+            offset = end
+        self.shapes.cut(results, batch.slices)
         return results
 
     def _probe(self, error: Exception) -> None:
@@ -183,6 +215,8 @@ class ModelRunner:
     def _failure(self, batch: Batch, error: Exception) -> Failure:
         """Return which requests get which error."""
         if isinstance(error, ModelError):
+            for part in batch.slices:
+                self.errors.record(error, part.rows, part.request.request_id)
             return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
         if isinstance(error, RequestError):
             return Failure(error, {})
@@ -191,9 +225,11 @@ class ModelRunner:
             stop = 0
             for place, part in enumerate(batch.slices):
                 start, stop = stop, stop + part.rows
-                for row in range(start, stop):
-                    if row in error.errors:
-                        blamed.setdefault(place, error.errors[row])
+                found = [error.errors[row] for row in range(start, stop) if row in error.errors]
+                if found:
+                    blamed[place] = found[0]
+                    if found[0].status >= 500:
+                        self.errors.record(found[0], part.rows, part.request.request_id)
             if blamed:
                 return Failure(next(iter(blamed.values())), blamed)
             logger.error(
@@ -202,21 +238,3 @@ class ModelRunner:
         elif len(batch.slices) == 1:
             self.errors.record(error, batch.size, batch.slices[0].request.request_id)
         return Failure(ModelError("the model failed on this request"), {})
-
-
-def _divide(outputs: Tensors, batch: Batch) -> list[dict[str, NDArray[Any]]]:
-    """Return the outputs of each slice of a batch."""
-    results = []
-    offset = 0
-    for _, start, stop in batch.slices:
-        end = offset + stop - start
-        results.append({name: array[offset:end] for name, array in outputs.items()})
-        offset = end
-    return results
-
-
-def _check_shapes(outputs: Tensors, size: int, model: Model) -> None:
-    wrong = wrong_shape(outputs, size, model.outputs)
-    if wrong is not None:
-        logger.error("the model's outputs for a batch of %d: %s", size, wrong)
-        raise ModelError(f"the model returned wrong outputs: {wrong}")

@@ -24,8 +24,8 @@ class BatchShapes:
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self._by_shape = [spec.name for spec in inputs if spec.is_variable and spec.pad is None]
-        self._padded = [spec for spec in inputs if spec.pad is not None]
-        axes = {spec.name: 1 + spec.shape.index(-1) for spec in self._padded}
+        self._padded = {spec.name: spec for spec in inputs if spec.pad is not None}
+        axes = {spec.name: 1 + spec.shape.index(-1) for spec in self._padded.values()}
         #: Output, its axis, input, its axis.
         self._cut = [
             (spec.name, 1 + spec.shape.index(-1), spec.length_of, axes[spec.length_of])
@@ -43,20 +43,18 @@ class BatchShapes:
         return tuple([inputs[name].shape[1:] for name in self._by_shape])
 
     def join(self, slices: Sequence[Slice]) -> Tensors:
-        """Return the batch that slices of requests make, with padding where the model wants it."""
+        """Return the batch that slices of requests make, with padding where the model wants it.
+
+        Its arrays are new: the model may write into them.
+        """
         parts = [_inputs_of(part) for part in slices]
-        batch = parts[0]
-        if len(parts) > 1:
-            padded = {spec.name for spec in self._padded}
-            batch = {
-                name: np.concatenate([part[name] for part in parts])
-                for name in parts[0]
-                if name not in padded
-            }
-        if self._padded:
-            batch = dict(batch)
-            for spec in self._padded:
-                _pad(spec, [part[spec.name] for part in parts], batch)
+        batch = {
+            name: np.concatenate([part[name] for part in parts])
+            for name in parts[0]
+            if name not in self._padded
+        }
+        for name, spec in self._padded.items():
+            _pad(spec, [part[name] for part in parts], batch)
         return batch
 
     def cut(self, outputs: Sequence[dict[str, NDArray[Any]]], slices: Sequence[Slice]) -> None:
@@ -90,20 +88,14 @@ def _pad(spec: TensorSpec, arrays: Sequence[NDArray[Any]], batch: dict[str, NDAr
     """Put the padded input into a batch, and its lengths if the model wants them."""
     axis = 1 + spec.shape.index(-1)
     lengths = [array.shape[axis] for array in arrays]
-    longest = max(lengths)
-    if len(arrays) == 1:
-        batch[spec.name] = arrays[0]
-    else:
-        rows = sum([len(array) for array in arrays])
-        shape = list(arrays[0].shape)
-        shape[0], shape[axis] = rows, longest
-        padded = np.full(shape, spec.pad, spec.numpy_dtype)
-        at = 0
-        for array, length in zip(arrays, lengths, strict=True):
-            place = (slice(at, at + len(array)), *(slice(None),) * (axis - 1), slice(length))
-            padded[place] = array
-            at += len(array)
-        batch[spec.name] = padded
+    shape = list(arrays[0].shape)
+    shape[0], shape[axis] = sum([len(array) for array in arrays]), max(lengths)
+    batch[spec.name] = padded = np.full(shape, spec.pad, spec.numpy_dtype)
+    at = 0
+    for array, length in zip(arrays, lengths, strict=True):
+        place = (slice(at, at + len(array)), *(slice(None),) * (axis - 1), slice(length))
+        padded[place] = array
+        at += len(array)
     if spec.lengths:
         counts = [len(array) for array in arrays]
         batch[spec.lengths] = np.repeat(np.array(lengths, np.int64), counts)

@@ -36,21 +36,24 @@ class LoadWeights(Protocol):
 #: Default of `TensorSpec.max_dim`.
 DEFAULT_MAX_DIM = 1024
 
-_NUMPY_DTYPES = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "BF16": "float32",
-    "FP32": "float32",
-    "FP64": "float64",
-    "BYTES": "object",
+_NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(numpy_name)
+    for name, numpy_name in {
+        "BOOL": "bool",
+        "UINT8": "uint8",
+        "UINT16": "uint16",
+        "UINT32": "uint32",
+        "UINT64": "uint64",
+        "INT8": "int8",
+        "INT16": "int16",
+        "INT32": "int32",
+        "INT64": "int64",
+        "FP16": "float16",
+        "BF16": "float32",
+        "FP32": "float32",
+        "FP64": "float64",
+        "BYTES": "object",
+    }.items()
 }
 
 
@@ -159,7 +162,7 @@ class TensorSpec:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """Data type of the arrays. BYTES tensors are object arrays of `bytes` of any length."""
-        return np.dtype(_NUMPY_DTYPES[self.datatype])
+        return _NUMPY_DTYPES[self.datatype]
 
     @property
     def is_variable(self) -> bool:
@@ -245,8 +248,8 @@ class Model(ABC):
         Parameters
         ----------
         batch : mapping of str to ndarray, each of shape (batch_size, *spec.shape)
-            The inputs, by name. Where `spec.shape` has -1, all rows have one length: that of each,
-            or that of the longest if the others are padded.
+            The inputs, by name, in arrays that `forward` may change. Where `spec.shape` has -1,
+            all rows have one length: that of each, or that of the longest if the others are padded.
 
         Returns
         -------

@@ -82,10 +82,8 @@ class Digits(Model):
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the most likely digit and the probabilities of all ten, for each image."""
-        # torch needs writable arrays; this copies only read-only ones.
-        pixels = np.require(batch["image"], np.float32, ["C", "W"])
         with torch.inference_mode():
-            images = torch.from_numpy(pixels).to(self._device).unsqueeze(1) / PIXEL_MAX
+            images = torch.from_numpy(batch["image"]).to(self._device).unsqueeze(1) / PIXEL_MAX
             logits = self._network(images)
             label = logits.argmax(dim=1).cpu().numpy()
             probabilities = logits.softmax(dim=1).cpu().numpy()

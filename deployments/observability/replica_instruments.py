@@ -147,7 +147,7 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     _counters("answers", "Answers by HTTP status.", "status", lambda s: s.answers),
     _counter(
         "model_errors",
-        "Requests on which the model raised an exception.",
+        "Requests that the model failed on: an exception, or outputs other than declared.",
         lambda s: s.batcher.model_errors.count,
     ),
     _counters(

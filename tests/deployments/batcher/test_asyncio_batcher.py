@@ -328,8 +328,40 @@ async def test_a_wrong_number_of_output_rows_fails_the_request(on_loop: bool) ->
     async with running(model, on_loop=on_loop) as batcher:
         with pytest.raises(ModelError, match=r"wrong outputs: output 'y': "):
             await ask(batcher, 1, 2)
+        assert batcher.model_errors.count == 1
         model.answer = np.square
         assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher still works"
+
+
+async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(
+    on_loop: bool,
+) -> None:
+    model = Squares()
+    model.answer = lambda x: np.where(x == 5, np.nan, x)
+    async with running(model, control_limit=4, on_loop=on_loop) as batcher:
+        requests = [ask(batcher, 1), ask(batcher, 2), ask(batcher, *range(4, 9))]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        await batcher.drain()
+    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1], [2]]
+    assert isinstance(results[2], ModelError)
+    assert "output 'y' has NaN or infinity" in str(results[2])
+    assert model.batches == [[1, 2, 4, 5]], "nothing is computed twice, or for nobody"
+    assert batcher.model_errors.count == 1
+
+
+async def test_a_model_may_write_into_its_inputs_however_they_came(on_loop: bool) -> None:
+    model = Squares()
+
+    def negate(x: NDArray[Any]) -> NDArray[Any]:
+        x *= -1
+        return x
+
+    model.answer = negate
+    binary = np.frombuffer(np.array([1.0, 2.0]).tobytes())
+    async with running(model, on_loop=on_loop) as batcher:
+        answer = await submit(batcher, {"x": binary}, 2, time.monotonic())
+    assert answer["y"].tolist() == [-1, -2]
+    assert binary.tolist() == [1, 2]
 
 
 async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> None:
@@ -554,3 +586,15 @@ async def test_a_cut_request_whose_rows_have_outputs_of_different_shapes_fails_a
         with pytest.raises(ModelError, match="outputs of different shapes; send fewer"):
             await cut
         assert (await whole)["y"].tolist() == [[4, 5]]
+
+
+async def test_what_a_model_does_not_fill_in_for_padding_fails_no_request(on_loop: bool) -> None:
+    model = PaddedWords()
+    model.answer = lambda x: np.where(x == 9, np.nan, x)
+    async with running(model, control_limit=2, on_loop=on_loop) as batcher:
+        asked = [
+            submit(batcher, {"x": np.array([row])}, 1, time.monotonic())
+            for row in ([1.0, 2.0], [3.0])
+        ]
+        answers = await asyncio.gather(*asked)
+    assert [answer["y"].tolist() for answer in answers] == [[[1, 2]], [[3]]]

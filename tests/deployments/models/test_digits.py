@@ -36,14 +36,6 @@ def test_an_answer_does_not_depend_on_the_rest_of_the_batch(model):
         )
 
 
-def test_read_only_input_is_accepted_and_not_changed(model):
-    images = digits.held_out()[0][:4]
-    received = np.frombuffer(images.tobytes(), np.float32).reshape(images.shape)
-    expected = model.forward({"image": images.copy()})["label"]
-    np.testing.assert_array_equal(model.forward({"image": received})["label"], expected)
-    np.testing.assert_array_equal(received, images)
-
-
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "1", True, None])
 def test_wrong_threads_are_rejected(threads):
     with pytest.raises(InvalidInputError, match="threads must be a whole number of at least 1"):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from deployments.errors import StartError
+from deployments.errors import ModelError, StartError
 from deployments.models.base import Model, TensorSpec
-from deployments.models.outputs import check_forward, wrong_shape, wrong_values
+from deployments.models.outputs import check_forward, fit_output, wrong_shape
 
 SCORES = TensorSpec("scores", "FP32", (10,))
 LABEL = TensorSpec("label", "INT64")
@@ -27,22 +27,58 @@ def test_names_and_shapes(outputs, message):
     assert wrong_shape(outputs, 32, [SCORES]) == message
 
 
-@pytest.mark.parametrize(
-    ("spec", "values", "message"),
-    [
-        (SCORES, np.zeros(10), None),  # 64-bit floats are converted
-        (SCORES, np.array([np.nan]), "output 'scores' has NaN or infinity for the model's own"),
-        (SCORES, np.array([np.inf], np.float32), "output 'scores' has NaN or infinity"),
-        (TensorSpec("scores", "FP32", allow_nan=True), np.array([np.nan]), None),
-        (LABEL, np.array([1], np.int32), None),
-        (LABEL, np.array([1.0]), "output 'label': INT64 expected, got float64"),
-        (WORD, np.array([b"a", b"bc"], object), None),
-        (WORD, np.array(["a"], object), "output 'word': BYTES must be bytes, got str"),
-    ],
-)
-def test_values(spec, values, message):
-    found = wrong_values({spec.name: values}, [spec])
-    assert found is None if message is None else found.startswith(message)
+FITS = [
+    (SCORES, [0.5, 1.0]),  # 64-bit floats are rounded
+    (SCORES, np.array([1, 2])),
+    (TensorSpec("scores", "FP32", allow_nan=True), [np.nan, np.inf, 1.0]),
+    (TensorSpec("x", "FP16"), [65504.0]),
+    (TensorSpec("x", "BF16"), np.array([3.389e38], np.float32)),
+    (LABEL, np.array([1], np.int32)),
+    (LABEL, [2.0, -(2.0**63)]),
+    (TensorSpec("x", "UINT64"), np.array([2**63], np.uint64)),
+    (TensorSpec("x", "INT8"), [-128, 127]),
+    (TensorSpec("x", "BOOL"), [0, 1]),
+    (WORD, np.array([b"a", b"bc"], object)),
+    (WORD, np.array([b"a", b"bc"])),
+]
+MISFITS = [
+    (SCORES, [np.nan], "output 'scores' has NaN or infinity; if that is right, set allow_nan"),
+    (SCORES, np.array([np.inf], np.float32), "output 'scores' has NaN or infinity"),
+    (SCORES, [0.0, 1e300], "output 'scores': FP32 expected, got 1e+300"),
+    (TensorSpec("s", "FP32", allow_nan=True), [np.nan, 1e300], "output 's': FP32 expected, got 1e"),
+    (TensorSpec("x", "FP16"), [65520], "output 'x': FP16 expected, got 65520"),
+    (TensorSpec("x", "BF16"), np.array([3.4e38], np.float32), "output 'x': BF16 expected, got 3."),
+    (TensorSpec("x", "INT8"), [3, 300], "output 'x': INT8 expected, got 300"),
+    (TensorSpec("x", "INT8"), [0.5], "output 'x': INT8 expected, got 0.5"),
+    (TensorSpec("x", "UINT8"), [-1], "output 'x': UINT8 expected, got -1"),
+    (TensorSpec("x", "BOOL"), [2], "output 'x': BOOL expected, got 2"),
+    (LABEL, [np.nan], "output 'label': INT64 expected, got nan"),
+    (LABEL, [2.0**63], "output 'label': INT64 expected, got 9.223"),
+    (
+        LABEL,
+        np.array([2**63], np.uint64),
+        "output 'label': INT64 expected, got 92233720",
+    ),
+    (LABEL, ["1"], "output 'label': INT64 expected, got <U1"),
+    (WORD, np.array([b"a", "b"], object), "output 'word': BYTES expected, got str"),
+]
+
+
+@pytest.mark.parametrize(("spec", "values"), FITS)
+def test_values_that_fit_keep_their_value_in_an_array_of_the_declared_type(spec, values):
+    fitted = fit_output(spec, values)
+    assert fitted.dtype == spec.numpy_dtype
+    np.testing.assert_array_equal(fitted, np.asarray(values, spec.numpy_dtype))
+    assert not np.shares_memory(fitted, values)
+
+
+@pytest.mark.parametrize(("spec", "values", "message"), MISFITS)
+def test_values_that_do_not_fit_their_declared_type_are_an_error_not_another_value(
+    spec, values, message
+):
+    with pytest.raises(ModelError) as caught:
+        fit_output(spec, values)
+    assert str(caught.value).startswith(message)
 
 
 class Narrow(Model):
@@ -58,7 +94,12 @@ class Narrow(Model):
         """Forget all rows but the first."""
         if len(batch["x"]) == 7:
             raise ValueError("seven")
-        return {"y": batch["x"][:1]}
+        batch["x"] += 1
+        return {"y": batch["x"][:1] if len(batch["x"]) != 9 else batch["x"].astype(str)}
+
+    def example(self, batch_size):
+        """Return arrays that cannot be written to."""
+        return {"x": np.broadcast_to(np.float32(0), (batch_size, 3))}
 
 
 def test_every_size_is_tried():
@@ -67,3 +108,5 @@ def test_every_size_is_tried():
         check_forward(Narrow(), [1, 8])
     with pytest.raises(StartError, match=r"failed on its example of 7: ValueError: seven"):
         check_forward(Narrow(), [7])
+    with pytest.raises(StartError, match=r"batch of 9: output 'y': FP32 expected, got <U"):
+        check_forward(Narrow(), [9])
