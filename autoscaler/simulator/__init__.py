@@ -1,1 +1,1 @@
-"""A fleet in virtual time, with the real batching policy, batcher core and autoscaler."""
+"""A fleet in virtual time, with the real policies and autoscaler, and the batcher's decisions."""

@@ -8,7 +8,7 @@ from itertools import count
 
 from numpy.random import Generator
 
-from autoscaler.simulator.engines.interface import Engine
+from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.standbys import StandbyPool
 from autoscaler.simulator.start_time import StartTime
 from policy.errors import InvalidInputError
@@ -101,7 +101,7 @@ class Fleet:
 
     Parameters
     ----------
-    engine : Engine
+    engine : CompiledEngine
     replicas : int
         Replicas that are ready at time 0 and paid for from then on.
     start_time : StartTime
@@ -123,7 +123,7 @@ class Fleet:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: CompiledEngine,
         replicas: int,
         start_time: StartTime,
         failures: Failures,

@@ -1,1 +1,1 @@
-"""Two engines that move requests through a simulated fleet, with identical results."""
+"""The engine that moves requests through a simulated fleet."""

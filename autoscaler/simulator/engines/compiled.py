@@ -28,9 +28,9 @@ _INITIAL_RETRY_RING = 64
 
 
 class CompiledEngine:
-    """An engine for long traces: millions of requests per second on one core.
+    """Moves requests between clients, balancer and replicas. Time never goes backwards.
 
-    See `autoscaler.simulator.engines.interface.Engine` for the methods.
+    A replica is identified by its slot, a small number that the caller assigns and reuses.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class CompiledEngine:
             self._reserve_retries(1)
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Let a replica start its queue without waiting for more requests."""
+        """Let a replica start its queue without waiting for more requests; see `drained_at_s`."""
         state = self._state
         state.counts[slot, kernel.DRAINING] = 1
         if kernel.is_draining(state, slot) and not state.counts[slot, kernel.ON_DEVICE]:

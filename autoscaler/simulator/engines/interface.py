@@ -1,14 +1,8 @@
-"""The interface of the two engines that move requests through a simulated fleet.
+"""What a simulation tells its engine about the replicas, and what it learns from it."""
 
-`autoscaler.simulator.engines.live` drives the batcher core of the live service, event by event.
-`autoscaler.simulator.engines.compiled` makes the same decisions in compiled code. Tests hold them
-equal.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +67,7 @@ class ReplicaModel:
     energy_mj : FloatArray or None, shape (max_batch_size,)
         Energy of a batch of each size, in mJ; None where the profile has none.
     idle_power_w : float
-        Power of an idle device. The engines count the energy of a batch without what the device
+        Power of an idle device. The engine counts the energy of a batch without what the device
         would draw idle in its time; `autoscaler.simulator.simulation` adds that for all the time
         that a replica exists.
     batch_times : BatchTimes
@@ -182,50 +176,3 @@ class FleetWork(NamedTuple):
     batches: int
     devices_busy_s: float
     loops_busy_s: float
-
-
-class Engine(Protocol):
-    """Moves requests between clients, balancer and replicas. Time never goes backwards.
-
-    A replica is identified by its slot, a small number that the caller assigns and reuses.
-    """
-
-    def add(self, slot: int, now_s: float) -> None:
-        """Put a new, empty replica into a slot."""
-
-    def route_to(self, slots: Sequence[int], now_s: float) -> None:
-        """Set the replicas that take requests from now on; without any, requests are held."""
-
-    def offer(self, sent_s: FloatArray) -> None:
-        """Append the times, ascending, at which clients send their next requests."""
-
-    def advance(self, until_s: float) -> None:
-        """Simulate every attempt before `until_s`, and the devices up to and including it."""
-
-    def drain(self, slot: int, now_s: float) -> None:
-        """Let a replica start its queue without waiting for more requests; see `drained_at_s`."""
-
-    def drained_at_s(self, slot: int) -> float:
-        """Return when a draining replica became empty; infinity while it is not."""
-
-    def kill(self, slot: int, now_s: float) -> None:
-        """End a replica at once; the balancer retries its requests at others."""
-
-    def finish(self, now_s: float) -> None:
-        """Answer or refuse every request still in flight, once the last has been sent."""
-
-    def counters(self, slot: int) -> ReplicaCounters:
-        """Return the counters of a replica."""
-
-    def take_ongoing_s(self) -> float:
-        """Return the request-seconds spent in replicas or held since the last call, and reset."""
-
-    @property
-    def refused(self) -> int:
-        """Requests refused by every attempt so far."""
-
-    def work(self) -> FleetWork:
-        """Return the total work of all replicas so far."""
-
-    def request_log(self) -> list[AnsweredRequest]:
-        """Return the answered requests by the time they were sent; empty without a log."""

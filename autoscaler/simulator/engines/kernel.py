@@ -13,8 +13,8 @@ the replica, as HAProxy's concurrency limit does. A refusal costs the loop nothi
 For requests of one row without deadline or priority, the decisions are those of
 `policy.batcher.core.BatcherCore`, and the arrival rate is that of
 `policy.batcher.arrival_rate.ArrivalRate`, in the same floating-point operations.
-`autoscaler.simulator.engines.live` has the same steps under the same names, and
-`tests/autoscaler/simulator/engines/test_engines.py` holds the two engines equal.
+`tests/support/batching/live_engine.py` has the same steps under the same names around that core,
+and `tests/autoscaler/simulator/engines/test_engines.py` holds the two engines equal.
 
 The state is kept in arrays; the constants below name their columns.
 """

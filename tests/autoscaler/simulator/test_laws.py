@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +22,9 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
+from tests.support.profiles import GOOGLENET_P4, PADDED
 
-GOOGLENET_P4 = Profile.load(Path(__file__).parents[3] / "configs/profiles/googlenet-p4.json")
+POWERS_OF_TWO = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in range(17))
 ONE_BY_ONE = Profile("one", "by one", np.array([2.0]), np.array([30.0]))
 NO_DELAYS = TryDelays(0.0, 0.0, 0.0, 0)
 SEEDS = 8
@@ -72,6 +72,9 @@ def assert_near(simulated, expected, errors=4.0, floor=0.0):
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(1, 32), 0.7, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 8.0), 0.2, None),
         (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 8.0), 1.05, 64),
+        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 8, 4.0), 0.6, 20),
+        (PADDED, BatchingPolicy(POWERS_OF_TWO, 5.0), 0.5, None),
+        (PADDED, BatchingPolicy(POWERS_OF_TWO, 5.0), 0.8, 20),
         # A table that splits queues of nine to eleven, which no control limit does.
         (GOOGLENET_P4, BatchingPolicy((*(0,) * 4, *range(4, 9), 8, 8, 8, 12)), 0.3, None),
     ],

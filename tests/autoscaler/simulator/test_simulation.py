@@ -59,11 +59,10 @@ def content(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["compiled", "live"])
-def test_the_same_seed_gives_the_same_run(engine):
-    first, second = (simulate(scenario(), Steady(3), engine=engine) for _ in range(2))
+def test_the_same_seed_gives_the_same_run():
+    first, second = (simulate(scenario(), Steady(3)) for _ in range(2))
     assert content(first) == content(second)
-    other = simulate(scenario(seed=1), Steady(3), engine=engine)
+    other = simulate(scenario(seed=1), Steady(3))
     assert content(other) != content(first)
 
 
@@ -166,8 +165,6 @@ def test_progress_is_reported_to_the_end():
 
 
 def test_a_bad_run_is_rejected():
-    with pytest.raises(InvalidInputError, match="engine: must be one of compiled, live"):
-        simulate(scenario(), Steady(2), engine="diesel")
     with pytest.raises(InvalidInputError, match=r"must return a whole number, not 1\.5"):
         simulate(scenario(), Steady(1.5))
 
@@ -179,14 +176,13 @@ class UpAndDown:
         return (6, 1, 4, 2, 6)[int(view.now_s) // 2 % 5]
 
 
-@pytest.mark.parametrize("engine", ["compiled", "live"])
-def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for(engine):
+def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for():
     # Here a batch draws no more than the idle device does.
     profile = dataclasses.replace(
         GOOGLENET_P4, energy_mj=8.0 * GOOGLENET_P4.latency_ms, idle_power_w=8.0
     )
     failures = Failures(200.0, failed_start_share=0.2, full_cluster=((3.0, 6.5, 3),))
-    run = simulate(scenario(profile=profile, failures=failures), UpAndDown(), engine=engine)
+    run = simulate(scenario(profile=profile, failures=failures), UpAndDown())
     assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
     assert run.energy_j.max() > 2 * run.energy_j.min()
 

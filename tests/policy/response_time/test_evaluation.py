@@ -15,9 +15,7 @@ from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
-from tests.support.batching.single_device import simulate
 from tests.support.profiles import GOOGLENET_P4
-from tests.support.profiles import PADDED as STEPS
 
 CAPACITY = GOOGLENET_P4.capacity_per_s
 
@@ -90,40 +88,6 @@ def test_googlenet_on_a_p4_at_a_tenth_of_its_capacity(control_limit, max_wait_ms
 
 LEAVING_SOME = BatchingPolicy(tuple(n if n < 4 else 4 if n < 8 else 8 for n in range(9)), None)
 PADDED = tuple(0 if n < 4 else 4 if n < 8 else 8 if n < 16 else 16 for n in range(17))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("profile", "policy", "traffic_intensity", "max_queue_rows"),
-    [
-        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32), 0.5, None),
-        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 32, 6.0), 0.3, None),
-        (GOOGLENET_P4, BatchingPolicy.from_control_limit(8, 8, 4.0), 0.8, 20),
-        (STEPS, BatchingPolicy(PADDED, 5.0), 0.5, None),
-        (STEPS, BatchingPolicy(PADDED, 5.0), 0.8, 20),
-    ],
-)
-def test_power_batch_sizes_and_refusals_are_those_of_a_simulation(
-    profile, policy, traffic_intensity, max_queue_rows
-):
-    size = policy.max_batch_size
-    times = profile.latency_ms[:size]
-    rate = traffic_intensity * size / times[-1]
-    evaluation = evaluate(profile, policy, 1e3 * rate, max_queue_rows=max_queue_rows)
-    response_times, batches, refused, duration_ms = simulate(
-        np.array(policy.actions),
-        np.inf if policy.max_wait_ms is None else policy.max_wait_ms,
-        times,
-        rate,
-        -1 if max_queue_rows is None else max_queue_rows,
-        60_000,
-        seed=7,
-    )
-    assert evaluation.mean_response_ms == pytest.approx(response_times.mean(), rel=0.015)
-    power_w = batches[1:] @ profile.energy_mj[:size] / duration_ms
-    assert evaluation.mean_power_w == pytest.approx(power_w, rel=0.015)
-    assert_allclose(evaluation.batch_size_probabilities, batches / batches.sum(), atol=0.015)
-    assert evaluation.full_probability == pytest.approx(refused / (refused + 60_000), abs=0.005)
 
 
 systems = st.tuples(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
@@ -21,6 +22,7 @@ from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.table import PolicyTable
 from policy.try_delays import TryDelays
+from tests.support.batching.live_engine import LiveEngine
 
 DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
 LATENCIES_MS = [[2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6)]
@@ -115,7 +117,7 @@ def scenarios(draw):
 
 
 def run_both(scenario, numbers):
-    for engine in ("live", "compiled"):
+    for engine in (LiveEngine, CompiledEngine):
         autoscaler = Scripted(numbers)
         simulation = Simulation(scenario, autoscaler, engine=engine, log_requests=True)
         yield simulation.run(), simulation.request_log(), autoscaler.views

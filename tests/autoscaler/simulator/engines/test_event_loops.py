@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.scenario import Scenario
-from autoscaler.simulator.simulation import ENGINES
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
+from tests.support.batching.live_engine import LiveEngine
 
-BOTH = pytest.mark.parametrize("name", list(ENGINES))
+BOTH = pytest.mark.parametrize("make", [CompiledEngine, LiveEngine])
 
 
 def engine_with(
-    name, event_loop, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, replicas=1, **options
+    make, event_loop, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, replicas=1, **options
 ):
     """Return an engine that has served requests sent at these times, and its counters."""
     scenario = Scenario(
@@ -29,7 +30,7 @@ def engine_with(
         **options,
     )
     counters = FleetCounters.zeros(1)
-    engine = ENGINES[name](scenario.replica_model(), counters, seed=1, log_requests=True)
+    engine = make(scenario.replica_model(), counters, seed=1, log_requests=True)
     for slot in range(replicas):
         engine.add(slot, 0.0)
     engine.route_to(range(replicas), 0.0)
@@ -39,9 +40,9 @@ def engine_with(
 
 
 @BOTH
-def test_requests_and_ended_batches_pass_the_event_loop_in_order(name):
+def test_requests_and_ended_batches_pass_the_event_loop_in_order(make):
     event_loop = EventLoopCosts(request_ms=2.0, batch_ms=1.0, shares_cpu=False)
-    engine, _ = engine_with(name, event_loop, [0.0, 1.0, 5.5, 20.0])
+    engine, _ = engine_with(make, event_loop, [0.0, 1.0, 5.5, 20.0])
     # read:   0-2, 2-4, 6-8, 20-22; the third waits for the answer to the first
     # device: 2-5 (1), 5-8 (2), 8-11 (3), 22-25 (4)
     # answer: 5-6, 8-9, 11-12, 25-26
@@ -54,18 +55,18 @@ def test_requests_and_ended_batches_pass_the_event_loop_in_order(name):
 
 
 @BOTH
-def test_an_ended_batch_waits_for_the_requests_that_came_before(name):
+def test_an_ended_batch_waits_for_the_requests_that_came_before(make):
     event_loop = EventLoopCosts(request_ms=2.0, batch_ms=1.0, shares_cpu=False)
-    engine, _ = engine_with(name, event_loop, [0.0, 0.1, 0.2, 4.9])
+    engine, _ = engine_with(make, event_loop, [0.0, 0.1, 0.2, 4.9])
     # The first batch ends at 5, while the third request is read and after the fourth came: those
     # are read until 6 and 8.
     assert_allclose(engine.request_log()[0].response_ms, 9.0)
 
 
 @BOTH
-def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives(name):
+def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives(make):
     event_loop = EventLoopCosts(request_ms=4.0, batch_ms=0.0, shares_cpu=False)
-    engine, counters = engine_with(name, event_loop, [0.0, 0.1, 0.2], response_time_ms=20.0)
+    engine, counters = engine_with(make, event_loop, [0.0, 0.1, 0.2], response_time_ms=20.0)
     # Read: 0-4, 4-8; the first answer waits for that. The third would be read until 12, computed
     # until 15, and its answer might wait for as long as it did.
     log = engine.request_log()
@@ -77,18 +78,18 @@ def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives(name):
 
 
 @BOTH
-def test_a_replica_holds_no_more_requests_than_the_balancer_sends_at_a_time(name):
+def test_a_replica_holds_no_more_requests_than_the_balancer_sends_at_a_time(make):
     event_loop = EventLoopCosts(request_ms=0.1, batch_ms=0.0, shares_cpu=False)
-    engine, _ = engine_with(name, event_loop, [0.0] * 40, response_time_ms=20.0)
+    engine, _ = engine_with(make, event_loop, [0.0] * 40, response_time_ms=20.0)
     assert engine.counters(0).completed <= 50  # a quarter of the SLA
     assert engine.counters(0).offered == 40
 
 
 @BOTH
-def test_what_a_replica_refuses_unread_is_answered_by_another(name):
+def test_what_a_replica_refuses_unread_is_answered_by_another(make):
     event_loop = EventLoopCosts(request_ms=4.0, batch_ms=0.0, shares_cpu=False)
     options = {"response_time_ms": 20.0, "routing": "random"}
-    engine, counters = engine_with(name, event_loop, [0.0] * 4, retries=1, replicas=2, **options)
+    engine, counters = engine_with(make, event_loop, [0.0] * 4, retries=1, replicas=2, **options)
     assert counters.refused.sum() == 0
     assert {request.attempts for request in engine.request_log()} <= {1, 2}
     offered = [engine.counters(slot).offered for slot in range(2)]
@@ -97,9 +98,9 @@ def test_what_a_replica_refuses_unread_is_answered_by_another(name):
 
 @BOTH
 @pytest.mark.parametrize("event_loop", [EventLoopCosts(4.0, 0.0, shares_cpu=False), None])
-def test_what_the_only_replica_refuses_is_not_sent_back_to_it(name, event_loop):
+def test_what_the_only_replica_refuses_is_not_sent_back_to_it(make, event_loop):
     options = {"response_time_ms": 20.0, "latency_ms": (4.0,)}
-    engine, counters = engine_with(name, event_loop, [0.0] * 20, retries=5, **options)
+    engine, counters = engine_with(make, event_loop, [0.0] * 20, retries=5, **options)
     counted = engine.counters(0)
     assert counted.offered == 20
     assert counted.refused > 0
@@ -108,9 +109,9 @@ def test_what_the_only_replica_refuses_is_not_sent_back_to_it(name, event_loop):
 
 
 @BOTH
-def test_a_draining_replica_answers_what_its_event_loop_has(name):
+def test_a_draining_replica_answers_what_its_event_loop_has(make):
     event_loop = EventLoopCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
-    engine, _ = engine_with(name, event_loop, [990.0, 991.0])
+    engine, _ = engine_with(make, event_loop, [990.0, 991.0])
     engine.route_to([], 1.0)
     engine.drain(0, 1.0)
     assert engine.drained_at_s(0) == np.inf
@@ -121,9 +122,9 @@ def test_a_draining_replica_answers_what_its_event_loop_has(name):
 
 
 @BOTH
-def test_a_dead_replica_loses_what_its_event_loop_has(name):
+def test_a_dead_replica_loses_what_its_event_loop_has(make):
     event_loop = EventLoopCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
-    engine, counters = engine_with(name, event_loop, [970.0, 971.0, 972.0])
+    engine, counters = engine_with(make, event_loop, [970.0, 971.0, 972.0])
     engine.kill(0, 1.0)
     engine.finish(1.0)
     assert counters.refused.sum() == 3

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
 from deployments.config.user_config import parse_user_config
@@ -19,6 +20,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
+from tests.support.batching.live_engine import LiveEngine
 
 PROFILE = Profile.load(Path(__file__).parents[4] / "configs" / "profiles" / "googlenet-p4.json")
 #: Tight enough that many answers are late at the loads below.
@@ -50,7 +52,7 @@ def scenario(delays: TryDelays) -> Scenario:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["live", "compiled"])
+@pytest.mark.parametrize("engine", [LiveEngine, CompiledEngine])
 @pytest.mark.parametrize(
     "delays", [TryDelays(retries=5), TryDelays(0.0, 0.0, 0.0, 5), TryDelays(2.0, 1.0, 0.5, 5)]
 )

@@ -1,34 +1,180 @@
-"""The live engine: the batcher core of the live service, in virtual time.
+"""An engine for the simulator around the batcher core, event by event, in plain Python.
 
-It processes events one by one, with a single queue for the whole fleet, in plain Python. It is
-slow, easy to follow, and supports everything the core supports. Tests hold the compiled engine
-equal to it; `autoscaler.simulator.engines.kernel` has the same steps under the same names,
-including those of `autoscaler.simulator.engines.live_records`.
+It is slow and easy to follow. Tests hold the compiled engine equal to it;
+`autoscaler.simulator.engines.kernel` has the same steps under the same names.
 """
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.simulator.engines.balancer import Balancer
+from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
     FleetWork,
     ReplicaCounters,
     ReplicaModel,
+    Routing,
 )
-from autoscaler.simulator.engines.kernel import draw_ratio, random_bits
-from autoscaler.simulator.engines.live_records import LiveRecords
-from autoscaler.simulator.engines.live_replica import EventKind, LiveReplica, Message
+from autoscaler.simulator.engines.kernel import bin_of, draw, draw_ratio, random_bits
 from policy.batcher.core import BatcherCore
-from policy.batcher.requests import Refusal, Request
+from policy.batcher.requests import Batch, Refusal, Request
 
 FloatArray = NDArray[np.float64]
+
+
+class EventKind(IntEnum):
+    """The order of simultaneous events."""
+
+    DEVICE = 0
+    READ = 1
+    RETRY = 2
+    ARRIVAL = 3
+
+
+@dataclass
+class Message:
+    """A client's request: in transit, held at the balancer, or in a replica."""
+
+    sent_s: float
+    attempts: int = 0
+    #: Slot of the replica that refused it last.
+    avoid: int | None = None
+    #: Time of its arrival at its replica.
+    reached_s: float = math.nan
+    #: Time at which the event loop has read it.
+    read_s: float = math.nan
+    #: Size of its batch.
+    batch_size: int = 0
+
+
+@dataclass(eq=False)
+class LiveReplica:
+    """A replica of the live engine: its batcher core, its event loop and its counters."""
+
+    slot: int
+    core: BatcherCore
+    counted_s: float
+    #: Random numbers of its batch times.
+    batch_random: NDArray[np.uint64]
+    batch: Batch | None = None
+    drained_at_s: float = math.inf
+    draining: bool = False
+    #: Counts its decisions. A device event scheduled by an earlier decision is stale.
+    decision: int = 0
+    #: Its requests, waiting and on the device, in order of arrival.
+    messages: deque[Message] = field(default_factory=deque)
+    #: Requests that its event loop has not read.
+    unread: deque[Message] = field(default_factory=deque)
+    #: When the event loop has finished its work.
+    loop_free_s: float = -math.inf
+    offered: int = 0
+    refused: int = 0
+    completed: int = 0
+    late: int = 0
+    expired: int = 0
+
+    @property
+    def load(self) -> int:
+        """Number of requests in the replica."""
+        return len(self.messages) + len(self.unread)
+
+    def counters(self) -> ReplicaCounters:
+        return ReplicaCounters(
+            self.offered,
+            self.refused,
+            self.completed,
+            self.late,
+            self.expired,
+            self.core.queue_length,
+        )
+
+
+class Balancer:
+    """Picks replicas by `Routing`, the same ones as the compiled kernel's `route`."""
+
+    def __init__(self, routing: Routing, seed: int) -> None:
+        self._routing = routing
+        self._random = np.array([seed], np.uint64)
+
+    def pick(self, ready: Sequence[LiveReplica], avoid: int | None) -> LiveReplica:
+        """Return the replica for an attempt."""
+        if self._routing is Routing.RANDOM:
+            return self._pick_random(ready, avoid)
+        if self._routing is Routing.POWER_OF_TWO:
+            pair = (self._pick_random(ready, avoid), self._pick_random(ready, avoid))
+            return min(pair, key=lambda replica: replica.load)
+        offset = draw(self._random, len(ready))
+        others = [
+            replica
+            for replica in (*ready[offset:], *ready[:offset])
+            if replica.slot != avoid or len(ready) == 1
+        ]
+        return min(others, key=lambda replica: replica.load)
+
+    def _pick_random(self, ready: Sequence[LiveReplica], avoid: int | None) -> LiveReplica:
+        """Pick a ready replica at random, other than `avoid` if there is another."""
+        index = draw(self._random, len(ready))
+        if ready[index].slot == avoid and len(ready) > 1:
+            index = (index + 1 + draw(self._random, len(ready) - 1)) % len(ready)
+        return ready[index]
+
+
+class LiveRecords:
+    """The counters of a fleet, and an optional log of its requests."""
+
+    def __init__(self, model: ReplicaModel, counters: FleetCounters, *, log_requests: bool) -> None:
+        self.refused = 0
+        self.loops_busy_s = 0.0
+        self._energy_mj, self._idle_power_w = model.energy_mj, model.idle_power_w
+        self._at_client, self._at_replica = model.objective, model.objective_at_replica
+        self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
+        self._counters = counters
+        self._log: list[AnsweredRequest] | None = [] if log_requests else None
+        self._batches = 0
+        self._devices_busy_s = 0.0
+
+    def answer(self, now_s: float, replica: LiveReplica, message: Message) -> None:
+        """Answer a request."""
+        response_ms = 1e3 * (now_s + self._reply_delay_s - message.sent_s)
+        self._counters.histogram[bin_of(response_ms)] += 1
+        if not self._at_client.is_late(response_ms):
+            self._counters.in_time[int(message.sent_s)] += 1
+        if self._at_replica.is_late(1e3 * (now_s - message.reached_s)):
+            replica.late += 1
+        replica.completed += 1
+        if self._log is not None:
+            size, attempts = message.batch_size, message.attempts
+            self._log.append(AnsweredRequest(message.sent_s, response_ms, size, attempts))
+
+    def give_up(self, message: Message) -> None:
+        """Count a request that no replica answers."""
+        self._counters.refused[int(message.sent_s)] += 1
+        self.refused += 1
+
+    def batch_started(self, now_s: float, size: int, batch_s: float) -> None:
+        """Count a batch, and its energy beyond that of an idle device."""
+        self._batches += 1
+        self._devices_busy_s += batch_s
+        if self._energy_mj is not None:
+            energy_j = self._counters.energy_j
+            second = min(int(now_s), energy_j.size - 1)
+            energy_j[second] += 1e-3 * self._energy_mj[size - 1]
+            energy_j[second] -= self._idle_power_w * batch_s
+
+    def work(self) -> FleetWork:
+        return FleetWork(self._batches, self._devices_busy_s, self.loops_busy_s)
+
+    def request_log(self) -> list[AnsweredRequest]:
+        return sorted(self._log or [])
 
 
 _DeviceEvent = tuple[LiveReplica, int]
@@ -36,24 +182,8 @@ _DeviceEvent = tuple[LiveReplica, int]
 _Event = tuple[float, EventKind, int, Message | _DeviceEvent | LiveReplica]
 
 
-class LiveEngine:
-    """An engine around `policy.batcher.core.BatcherCore`.
-
-    See `autoscaler.simulator.engines.interface.Engine` for the methods.
-
-    Parameters
-    ----------
-    model : ReplicaModel
-        The replicas.
-    counters : FleetCounters
-        Counts the answers and refusals.
-    seed : int
-        Seed of the balancer's choices.
-    batch_seed : int
-        Seed of the batch times, where they vary.
-    log_requests : bool
-        Whether to keep a log of the answered requests.
-    """
+class LiveEngine(CompiledEngine):
+    """An engine around `policy.batcher.core.BatcherCore`, with the compiled one's interface."""
 
     def __init__(
         self,
@@ -75,30 +205,26 @@ class LiveEngine:
         self._held: list[tuple[float, Message]] = []
         self._open_since_s = 0.0
         #: Requests in transit or unread.
-        self._in_flight = 0
+        self._in_transit = 0
         self._ongoing_s = 0.0
         self._now_s = 0.0
 
     def add(self, slot: int, now_s: float) -> None:
-        """Put a new, empty replica into a slot."""
         core = BatcherCore(self._model.table, self._model.limits)
         batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
         self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
-        """Set the replicas that take requests from now on; without any, requests are held."""
         if not self._ready:
             self._open_since_s = now_s
         self._ready = [self._replicas[slot] for slot in slots]
 
     def offer(self, sent_s: FloatArray) -> None:
-        """Append the times, ascending, at which clients send their next requests."""
         delay_s = 1e-3 * self._model.delays.request_delay_ms
         for sent in sent_s.tolist():
             self._schedule(sent + delay_s, EventKind.ARRIVAL, Message(sent))
 
     def advance(self, until_s: float) -> None:
-        """Simulate every attempt before `until_s`, and the devices up to and including it."""
         if self._ready:
             held, self._held = self._held, []
             for _, message in held:
@@ -120,7 +246,7 @@ class LiveEngine:
             if math.isinf(now_s):
                 break
             if isinstance(subject, Message):
-                self._in_flight -= 1
+                self._in_transit -= 1
                 if self._ready:
                     self._attempt(now_s, subject)
                 else:
@@ -135,27 +261,23 @@ class LiveEngine:
                     self._decide(now_s, replica)
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Let a replica start its queue without waiting for more requests."""
         replica = self._replicas[slot]
         replica.draining = True
         self._drain_core(now_s, replica)
 
     def drained_at_s(self, slot: int) -> float:
-        """Return when a draining replica became empty; infinity while it is not."""
         return self._replicas[slot].drained_at_s
 
     def kill(self, slot: int, now_s: float) -> None:
-        """End a replica at once; the balancer retries its requests at others."""
         replica = self._replicas.pop(slot)
         replica.decision += 1
-        self._in_flight -= len(replica.unread)
+        self._in_transit -= len(replica.unread)
         for message in (*replica.messages, *replica.unread):
             self._retry(now_s, message, None)
         replica.unread.clear()
 
     def finish(self, now_s: float) -> None:
-        """Answer or refuse every request still in flight, once the last has been sent."""
-        while self._in_flight or (self._held and self._ready):
+        while self._in_transit or (self._held and self._ready):
             now_s += max(1e-3, 1e-3 * self._model.delays.try_ms)
             self.advance(now_s)
         for _, message in self._held:
@@ -166,31 +288,26 @@ class LiveEngine:
         self.advance(math.inf)
 
     def counters(self, slot: int) -> ReplicaCounters:
-        """Return the counters of a replica."""
         return self._replicas[slot].counters()
 
     def take_ongoing_s(self) -> float:
-        """Return the request-seconds spent in replicas or held since the last call, and reset."""
         ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
         return ongoing_s
 
     @property
     def refused(self) -> int:
-        """Requests refused by every attempt."""
         return self._records.refused
 
     def work(self) -> FleetWork:
-        """Return the total work of all replicas so far."""
         return self._records.work()
 
     def request_log(self) -> list[AnsweredRequest]:
-        """Return the answered requests by the time they were sent; empty without a log."""
         return self._records.request_log()
 
     def _schedule(
         self, at_s: float, kind: EventKind, subject: Message | _DeviceEvent | LiveReplica
     ) -> None:
-        self._in_flight += isinstance(subject, Message)
+        self._in_transit += isinstance(subject, Message)
         heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
 
     def _attempt(self, now_s: float, message: Message) -> None:
@@ -215,7 +332,7 @@ class LiveEngine:
             return
         self._count_ongoing(now_s, replica)
         message.read_s = self._use_loop(now_s, replica, work_s)
-        self._in_flight += 1
+        self._in_transit += 1
         replica.unread.append(message)
         self._schedule(message.read_s, EventKind.READ, replica)
 
@@ -228,7 +345,7 @@ class LiveEngine:
     def _read(self, now_s: float, replica: LiveReplica) -> None:
         """Admit the next request that the event loop has read."""
         self._count_ongoing(now_s, replica)
-        self._in_flight -= 1
+        self._in_transit -= 1
         self._admit(now_s, replica.unread.popleft(), replica, is_read=True)
         self._drain_core(now_s, replica)
 
