@@ -19,10 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoscaler.decision import Decision, FleetState
-from autoscaler.forecasting.calibration import WindowCalibration
 from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
-from autoscaler.history.learning import FleetSetting, Learned
 from autoscaler.observe.fleet_monitor import FleetMonitor, FleetStatus, UnknownStatus
 from autoscaler.observe.pending_replicas import PendingReplicas, ScaleFromZero
 from autoscaler.remarks import (
@@ -308,32 +306,18 @@ class Autoscaler:
         """Record that fewer replicas were ordered than decided, as within a budget."""
         self._replicas.calibration.note_order(now_s, math.nan)
 
-    def fleet_setting(self) -> FleetSetting | None:
-        """Return what a replay of the past must know of the fleet; None until it is known."""
-        if not self._monitor.knows_replicas:
-            return None
-        sizing = self._monitor.sizing()
-        return FleetSetting(
-            self._monitor.late_share_allowed,
-            self.settings.compliant_share,
-            self.horizon_s,
-            self._scale_down_delay_s(self.horizon_s),
-            sizing.sla_rate_per_s() or 0.0,
-            sizing.fleet_rate_per_s(self.settings.retries) or 0.0,
-        )
-
     def watched_s(self, now_s: float) -> float:
         """Return for how long the load has been watched, restarts included, in s."""
         known_s = now_s - self._monitor.load.first_s
         return known_s if math.isfinite(known_s) else 0.0
 
-    def forecasts_from_s(self, now_s: float) -> float:
-        """Return since when the load is known by the second; a history must end by then."""
-        begin_s = self._monitor.history.begin_s
-        return now_s if begin_s is None else float(begin_s)
+    def learn(self, load: Mapping[str, Any]) -> None:
+        """Adopt the load of past days, and continue with the load seen since.
 
-    def learn(self, learned: Learned) -> None:
-        """Adopt what a history has taught, and continue with the load seen since.
+        Parameters
+        ----------
+        load : mapping
+            State of a `LoadHistory`.
 
         Raises
         ------
@@ -341,19 +325,15 @@ class Autoscaler:
             It has another form. The autoscaler is then unchanged.
         """
         seen = self._monitor.history
-        history = LoadHistory(learned.setting.late_share_allowed)
-        calibration = WindowCalibration()
+        history = LoadHistory(seen.unserved_share)
         try:
-            history.load_state(learned.load)
-            calibration.load_state(learned.calibration)
+            history.load_state(load)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"history: not usable ({error!r})") from error
         if seen.end_s is not None:
             history.observe(seen.end_s, seen.known_rates())
         self._monitor.history = history
-        self._replicas.forecaster = DemandForecaster(history, learned.method)
-        if calibration.judged > self._replicas.calibration.judged:
-            self._replicas.calibration = calibration
+        self._replicas.forecaster = DemandForecaster(history)
         self._total = None  # it begins anew, with what was learned
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:

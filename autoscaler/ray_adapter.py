@@ -122,7 +122,6 @@ def _decide(
     A shared budget knows replicas only, so a deployment that names one has no standbys.
     """
     metrics: RawMetrics = ctx.raw_metrics or {}
-    history = _newest(metrics, "history_code")
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
     deployment.autoscaler.may_have_standbys = may_have_standbys
     dry_run = _newest(metrics, "dry_run")
@@ -139,7 +138,7 @@ def _decide(
         ),
         running=[replica.unique_id for replica in ctx.running_replicas],
         dry_run=None if dry_run is None else bool(dry_run),
-        history=None if history is None else int(history),
+        history=int(_newest(metrics, "history_code") or 0),
     )
     return deployment, decision
 

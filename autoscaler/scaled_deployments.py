@@ -110,7 +110,7 @@ class ScaledDeployment:
         *,
         running: Sequence[str] = (),
         dry_run: bool | None = None,
-        history: int | None = None,
+        history: int = 0,
     ) -> Decision:
         """Decide, without recording it yet: the caller may still change it before `record`.
 
@@ -126,8 +126,8 @@ class ScaledDeployment:
             Ids of the replicas that run, standbys included, the oldest first.
         dry_run : bool or None
             Whether the decision is only to be recorded; None: as at the last time.
-        history : int or None
-            Code of the history in the config; 0 if it has none, None if that is not known now.
+        history : int
+            Code of the history that replicas have stored; 0 if there is none.
 
         Returns
         -------
@@ -155,8 +155,7 @@ class ScaledDeployment:
         )
         self._decided = decision.replicas
         self._log_trouble(decision)
-        if remark := self._history.follow(now_s, history, self.autoscaler):
-            decision = replace(decision, reason=decision.reason + remark)
+        self._history.follow(now_s, history, self.autoscaler)
         if self.dry_run:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision

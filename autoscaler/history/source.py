@@ -5,20 +5,19 @@ In the config, `history` is the name of a file, or
     {prometheus: "http://prometheus:9090", query: "sum(rate(requests_total[1m]))"}
 """
 
-import gzip
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autoscaler.history.learning import DAY_S, KEPT_DAYS
 from autoscaler.history.prometheus import query_range
 from autoscaler.history.traces import Trace, read_file, read_trace, unzipped
 from policy.errors import InvalidInputError
 
-#: A file is stored in the cluster, gzipped, so it must not be too large.
-_MAX_BYTES = 32 << 20
+DAY_S = 86_400
+#: No more days of a history are learned: forecasts look back two days.
+KEPT_DAYS = 2
 
 
 @dataclass(frozen=True)
@@ -90,18 +89,13 @@ class HistorySource:
             The file cannot be read or used.
         """
         if self.file:
-            name = self._name
-            read_trace(
-                unzipped(read_file(Path(directory) / self.file, name), self.file, name), name
-            )
+            self._read(directory)
 
-    def trace(self, content: bytes, now_s: float) -> Trace:
-        """Return the past load until now, in Unix time.
+    def trace(self, now_s: float) -> Trace:
+        """Return the past load until now, in Unix time. Blocks.
 
         Parameters
         ----------
-        content : bytes
-            Of the file.
         now_s : float
             Unix time.
 
@@ -116,89 +110,30 @@ class HistorySource:
             return query_range(
                 self.prometheus, self.query, int(now_s) - KEPT_DAYS * DAY_S, int(now_s)
             )
-        trace = read_trace(content, self._name)
+        trace = self._read()
         if not trace.is_absolute:
             return trace.ending_at(int(now_s))
         if trace.begin_s > now_s:
             raise InvalidInputError(f"{self._name}: begins in the future")
         return trace
 
-    def pack(self) -> "PackedHistory":
-        """Return the source and its file as they are stored in a cluster.
+    def code(self) -> int:
+        """Return a number that identifies the source and its file's content; at least 1.
 
         Raises
         ------
         InvalidInputError
-            The file cannot be read, or is too large.
+            The file cannot be read.
         """
         content = read_file(self.file, self._name) if self.file else b""
-        if not self.file.endswith(".gz"):
-            content = gzip.compress(content, 1, mtime=0)
-        packed = json.dumps(asdict(self)).encode() + b"\n" + content
-        if len(packed) > _MAX_BYTES:
-            raise InvalidInputError(
-                f"{self._name}: takes {len(packed) >> 20} MiB gzipped; at most "
-                f"{_MAX_BYTES >> 20} are allowed"
-            )
+        digest = hashlib.sha256(json.dumps(asdict(self)).encode() + content).digest()
         # A report carries the code as a float, which is exact up to 2^53.
-        code = int.from_bytes(hashlib.sha256(packed).digest()[:6]) or 1
-        return PackedHistory(code, packed)
+        return int.from_bytes(digest[:6]) or 1
+
+    def _read(self, directory: str | Path = ".") -> Trace:
+        content = read_file(Path(directory) / self.file, self._name)
+        return read_trace(unzipped(content, self.file, self._name), self._name)
 
     @property
     def _name(self) -> str:
         return f"history {self.file}"
-
-
-@dataclass(frozen=True)
-class PackedHistory:
-    """A source and the content of its file, as a cluster stores them.
-
-    Attributes
-    ----------
-    code : int
-        Identifies the content; at least 1, and exact as a float.
-    content : bytes
-    """
-
-    code: int
-    content: bytes
-
-
-def unpack(content: bytes) -> tuple[HistorySource, bytes]:
-    """Return the source and the content of its file.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not what `HistorySource.pack` returned.
-    """
-    described, _, packed = content.partition(b"\n")
-    try:
-        source = HistorySource(**json.loads(described))
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"history: not usable ({error!r})") from error
-    return source, unzipped(packed, ".gz", f"history {source.file}")
-
-
-def store_history(
-    source: HistorySource, read: Callable[[], bytes | None], save: Callable[[bytes], object]
-) -> int:
-    """Store a history, unless it is stored already, and return its code; this may block.
-
-    Parameters
-    ----------
-    source : HistorySource
-    read : callable
-        Returns the stored history; None if there is none.
-    save : callable
-        Stores its argument.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or is too large.
-    """
-    packed = source.pack()
-    if read() != packed.content:
-        save(packed.content)
-    return packed.code

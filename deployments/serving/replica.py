@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from autoscaler.history.source import store_history
+from autoscaler.history.learning import store_history
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import history_key
 from autoscaler.standbys import roles_key
@@ -39,7 +39,7 @@ from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.startup_timings import StartupTimings, process_busy_s
 from deployments.serving.store_actor import open_store
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, SojournError
 
 logger = logging.getLogger("ray.serve")
 
@@ -47,6 +47,8 @@ logger = logging.getLogger("ray.serve")
 DRAIN_TIMEOUT_S = 20.0
 #: How often a replica asks Ray for the nodes of the cluster.
 NODES_PERIOD_S = 5.0
+#: Pause before a source of the history that does not answer is asked again.
+HISTORY_AGAIN_AFTER_S = 300.0
 
 
 def _profile_cache(model: str) -> ProfileCache | None:
@@ -138,6 +140,7 @@ class Replica:
             *(ray_store.read, ray_store.store().save),
         )
         self._history_key = history_key(context.app_name, context.deployment)
+        self._storing: asyncio.Task[None] | None = None
         self._history_code = 0
         version = importlib.metadata.version("sojourn")
         self._app = HostingApp(
@@ -188,6 +191,8 @@ class Replica:
             The config is invalid, and the deployment never had another that was good.
         """
         await apply_user_config(self._reconciler, user_config, self._last_good, parse_user_config)
+        if self._storing is not None:
+            self._storing.cancel()
         self._storing = asyncio.create_task(self._store_history())
         await self._role.configure(self._user_config.autoscaler.settings().standbys)
         if not self._tasks:
@@ -206,22 +211,24 @@ class Replica:
             self._repository.first.start.timings.ready()
 
     async def _store_history(self) -> None:
-        """Store the load of past days, if the config names it, for the autoscaler to learn from."""
-        source = self._repository.first.controller.user_config.autoscaler.history_source()
-        try:
-            self._history_code = (
-                0
-                if source is None
-                else await asyncio.to_thread(
+        """Store the load of past days, if the config names it, for the autoscaler."""
+        self._history_code = 0
+        source = self._user_config.autoscaler.history_source()
+        while source is not None and not self._history_code:
+            try:
+                self._history_code = await asyncio.to_thread(
                     store_history,
                     source,
+                    time.time(),
+                    self._user_config.sla.objective.late_share_allowed,
                     lambda: ray_store.read(self._history_key),
                     lambda content: ray_store.store().save(self._history_key, lambda: content),
                 )
-            )
-        except InvalidInputError as error:
-            self._history_code = 0
-            logger.warning("the autoscaler begins without its history: %s", error)
+            except SojournError as error:
+                logger.warning("the autoscaler begins without its history: %s", error)
+                if isinstance(error, InvalidInputError):
+                    return
+                await asyncio.sleep(HISTORY_AGAIN_AFTER_S)
 
     async def _tick_forever(self) -> None:
         while True:

@@ -147,7 +147,10 @@ def test_only_reports_that_are_new_are_read(offered: Offered) -> None:
 
 
 @pytest.mark.parametrize("code", [None, 0.0, 7.0])
-def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, code: float | None) -> None:
+def test_the_code_of_a_history_reaches_the_deployment(
+    offered: Offered, store: Store, code: float | None
+) -> None:
+    asked = store.loaded
     policy = SojournAutoscalingPolicy()
     for now_s in range(1000, 1010):
         ctx = context(offered, now_s=now_s, rate_per_s=50)
@@ -156,8 +159,8 @@ def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, code: fl
                 replica: [TimeStampedValue(now_s, code)] for replica in ctx.running_replicas
             }
         policy(ctx)
-    ((_, deployment),) = scaled_deployments._deployments.items()
-    assert ("its history is being read" in deployment.log.newest["reason"]) == bool(code)
+    ((key, _),) = scaled_deployments._deployments.items()
+    assert (scaled_deployments.history_key(*key) in asked) == bool(code)
 
 
 class StandbyFleet:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +11,7 @@ import pytest
 
 from autoscaler import scaled_deployments
 from autoscaler.decision import Decision, FleetState
-from autoscaler.history.feed import HistoryFeed
-from autoscaler.history.learning import Learned, learn
-from autoscaler.history.learning_worker import Question
-from autoscaler.history.traces import Trace
+from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
@@ -167,36 +163,24 @@ def test_a_dry_run_survives_a_restart_before_any_report() -> None:
     assert second.dry_run
 
 
-def test_a_history_in_the_store_is_learned_from_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_in_the_store_is_taken_over_once() -> None:
     """The next process knows from the saved state that this was done."""
-    counts = np.random.default_rng(0).poisson(20, 1200).astype(float)
-    asked = []
-
-    def learner(packed: bytes, question: Question) -> "Future[Learned]":
-        asked.append(question)
-        learned: Future[Learned] = Future()
-        trace = Trace(counts, 1, 0, True).ending_at(int(question.until_s))
-        learned.set_result(learn(trace, question.setting))
-        return learned
-
-    monkeypatch.setattr(HistoryFeed.__init__, "__defaults__", (learner,))
-    store = Store()
-    store.kept[history_key(*KEY)] = b"packed"
-    curve = {"sla_rate_per_s": 100.0, "late_shares": LATE_SHARES}
-    reasons = []
+    store, history = Store(), LoadHistory()
+    history.observe(9_950.0, np.random.default_rng(0).poisson(20, 1200))
+    content = orjson.dumps({"code": 5, "load": history.state_dict()})
+    store.kept[history_key(*KEY)] = content
     for first_s in (10_000, 10_040):
         deployment = ScaledDeployment(*KEY, store)
         for now_s in range(first_s, first_s + 40):
-            reports = [replace(report(now_s, 20 * now_s), **curve)]
+            reports = [report(now_s, 20 * now_s)]
             decision = deployment.decide(now_s, reports, FleetState(1, 1, 10, 1), history=5)
             deployment.record(now_s, 1, decision)
-            reasons.append(decision.reason)
-    assert len(asked) == 1
-    assert asked[0].until_s <= asked[0].now_s
-    assert any("its history is being read" in reason for reason in reasons)
-    assert "history" not in reasons[-1]
-    # 20 minutes of the history and the seconds that were watched.
-    assert deployment.autoscaler.forecasts_from_s(0) <= asked[0].until_s - counts.size + 10
+        store.kept.pop(history_key(*KEY), None)
+    load = deployment.autoscaler.state_dict()["monitor"]["history"]
+    assert load["end"] >= 10_070
+    restored = LoadHistory()
+    restored.load_state(load)
+    assert restored.second_known.values.sum() >= 1200
 
 
 def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,14 +93,9 @@ class SojournAutoscaler:
         )
         if len(self._delayed) == self._delayed.maxlen:
             self.autoscaler.observe(self._delayed[0], now_s)
-        self._learn(now_s)
+        if self._history is not None and self._delayed[0]:
+            late_share_allowed = self._delayed[0][0].objective.late_share_allowed
+            self.autoscaler.learn(learn(self._history, late_share_allowed).state_dict())
+            self._history = None
         self.decision = self.autoscaler.decide(now_s, fleet)
         return self.decision.replicas
-
-    def _learn(self, now_s: float) -> None:
-        """Learn from the history once replicas have reported their SLA rate."""
-        setting = None if self._history is None else self.autoscaler.fleet_setting()
-        if self._history is not None and setting is not None:
-            known = self._history.until(self.autoscaler.forecasts_from_s(now_s))
-            self.autoscaler.learn(learn(known, setting))
-            self._history = None

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.history.source import HistorySource, store_history, unpack
+from autoscaler.history.source import HistorySource
 from policy.errors import InvalidInputError
 
 NOON = 1_795_341_600 + 2 * 3600  # 2026-11-22T12:00:00Z
@@ -33,13 +33,12 @@ def test_a_wrong_setting_is_reported_in_one_line(content: object, complaint: str
 
 
 def test_a_file_without_unix_times_ends_now(tmp_path: Path) -> None:
-    source = HistorySource(write(tmp_path))
-    trace = source.trace(SECONDS, NOON + 0.7)
+    trace = HistorySource(write(tmp_path)).trace(NOON + 0.7)
     assert (trace.begin_s, trace.end_s, trace.is_absolute) == (NOON - 2, NOON, True)
-    dated = f"timestamp,requests\n{NOON},5\n".encode()
-    assert source.trace(dated, NOON + 60).begin_s == NOON
+    dated = HistorySource(write(tmp_path, f"timestamp,requests\n{NOON},5\n".encode()))
+    assert dated.trace(NOON + 60).begin_s == NOON
     with pytest.raises(InvalidInputError, match="begins in the future"):
-        source.trace(dated, NOON - 1)
+        dated.trace(NOON - 1)
 
 
 def test_a_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
@@ -54,37 +53,8 @@ def test_a_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
     HistorySource(prometheus="http://nowhere.invalid", query="x").check(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["week.csv", "week.csv.gz"])
-def test_what_is_packed_is_unpacked(tmp_path: Path, name: str) -> None:
-    source = HistorySource(write(tmp_path, name=name))
-    packed = source.pack()
-    assert unpack(packed.content) == (source, SECONDS)
-    assert packed == source.pack()
-    assert float(packed.code) == packed.code >= 1
-    asked = HistorySource(prometheus="http://p/", query="x")
-    assert unpack(asked.pack().content) == (asked, b"")
-
-
-@pytest.mark.parametrize("content", [b"", b"{}\n", b'{"file": "a.csv"}\nplain', b"[1]\n"])
-def test_what_was_not_packed_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidInputError, match="history"):
-        unpack(content)
-
-
-def test_a_history_is_stored_once(tmp_path: Path) -> None:
-    source = HistorySource(write(tmp_path))
-    stored: list[bytes] = []
-    for _ in range(3):
-        code = store_history(source, lambda: stored[-1] if stored else None, stored.append)
-    assert (len(stored), code) == (1, source.pack().code)
-    write(tmp_path, SECONDS + b"2,5\n")
-    assert store_history(source, lambda: stored[-1], stored.append) != code
-    assert len(stored) == 2
-
-
-def test_a_file_that_is_too_large_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("autoscaler.history.source._MAX_BYTES", 10)
-    with pytest.raises(InvalidInputError, match="at most 0 are allowed"):
-        HistorySource(write(tmp_path)).pack()
+def test_a_code_names_the_content_and_is_exact_as_a_float(tmp_path: Path) -> None:
+    code = HistorySource(write(tmp_path)).code()
+    assert HistorySource(write(tmp_path)).code() == float(code) >= 1
+    assert HistorySource(write(tmp_path, SECONDS + b"2,5\n")).code() != code
+    assert HistorySource(prometheus="http://p/", query="x").code() != code

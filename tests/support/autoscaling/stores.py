@@ -11,10 +11,12 @@ class Store:
         self.kept: dict[str, bytes] = {}
         self.slow = slow
         self.saves = 0
+        self.loaded: list[str] = []
         self._pending_loads: list[tuple[Future[bytes | None], bytes | None]] = []
         self._pending_saves: list[Future[None]] = []
 
     def load(self, key: str) -> Future[bytes | None]:
+        self.loaded.append(key)
         loaded: Future[bytes | None] = Future()
         if self.slow:
             self._pending_loads.append((loaded, self.kept.get(key)))
