@@ -5,21 +5,18 @@ serves; so does one that can no longer find out. A standby fails the load balanc
 gets no requests. The few that still reach it, before the balancer knows or by handle, it answers
 like any replica: nobody else could answer those by handle, and so none is lost.
 
-A standby also serves if it sees that nobody else does: HAProxy then hands requests to Serve's own
-proxy, which finds the standby, and marks them (`deployments.haproxy.refusals`). So a standby
-takes over as soon as HAProxy misses the last replica, and before Serve's controller does.
+A standby also serves if it sees that nobody else does: it asks the HAProxy of its node at the admin
+socket. So it takes over as soon as HAProxy misses the last replica, and before Serve's controller
+does. Until then, HAProxy hands requests to Serve's own proxy, which finds the standby.
 """
 
 import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
-
-from starlette.types import ASGIApp, Receive, Scope, Send
+from collections.abc import Awaitable, Callable
 
 from autoscaler.standbys import StandbyRoles
-from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 
 logger = logging.getLogger("sojourn.service")
 
@@ -38,6 +35,8 @@ class StandbyRole:
     replica_id : str
     read : callable
         Returns what is published, or None. It may block, so a thread calls it.
+    nobody_serves : async callable, optional
+        Returns whether no replica gets requests.
     on_change : callable, optional
         Called with `standby` whenever it changes.
     clock : callable
@@ -48,11 +47,13 @@ class StandbyRole:
         self,
         replica_id: str,
         read: Callable[[], bytes | None],
+        nobody_serves: Callable[[], Awaitable[bool]] | None = None,
         on_change: Callable[[bool], None] = lambda standby: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica_id = replica_id
         self._read = read
+        self._nobody_serves = nobody_serves
         self._on_change = on_change
         self._clock = clock
         self._may_stand_by = False
@@ -89,32 +90,11 @@ class StandbyRole:
             if roles.number > self._number:
                 self._number = roles.number
                 self._set(roles.stands_by(self._replica_id), "so the autoscaler decided")
-
-    def step_in(self) -> None:
-        """Serve, until the autoscaler says otherwise: nobody else does."""
-        self._set(False, "no other replica is up")
+        if self._standby and self._nobody_serves is not None and await self._nobody_serves():
+            self._set(False, "no other replica is up")  # until the autoscaler says otherwise
 
     def _set(self, standby: bool, reason: str) -> None:
         if standby != self._standby:
             self._standby = standby
             logger.info("this replica %s: %s", "stands by" if standby else "serves", reason)
             self._on_change(standby)
-
-
-class StepInApp:
-    """ASGI app of a replica behind Serve's own proxy: a request that has nowhere else to go counts.
-
-    Parameters
-    ----------
-    app : ASGI app
-    role : StandbyRole
-    """
-
-    def __init__(self, app: ASGIApp, role: StandbyRole) -> None:
-        self._app, self._role = app, role
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass everything on to the app."""
-        if self._role.standby and ONLY_REPLICA_HEADER in dict(scope.get("headers", ())):
-            self._role.step_in()
-        await self._app(scope, receive, send)

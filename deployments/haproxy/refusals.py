@@ -8,15 +8,16 @@ Each replica names in its answers the number of requests that it can hold and st
 (`policy.batcher.limits.Limits.concurrency`). While a replica has so many, HAProxy sends further
 POSTs to one that has fewer, and refuses them at once if there is none. (Each replica is judged
 alone: of a sum for all of them, one that hangs would soon have all.) Its admin socket has the
-number of the refused ones (`deployments.haproxy.denied_requests`), so the autoscaler sees what
+number of the refused ones (`deployments.haproxy.stats`), so the autoscaler sees what
 clients offered. Each node has a HAProxy, and each may send to all replicas, so each gets a part of
 the limit (`HaproxyPeers`).
 
 HAProxy sends a request that is answered 503 to another replica, or again to the same one if there
 is no other. That has no more room a millisecond later, and refusing six times leaves it no time for
 answers. So HAProxy marks the requests of an only replica, which refuses them by a status of its
-own. HAProxy makes it a 503 for the client. (`disable-l7-retry` would also keep HAProxy from trying
-again what a dying replica held, and its clients would get no answer.)
+own. HAProxy makes it a 503 for the client. The mark changes nothing else, so a client that sends it
+to a replica learns nothing and moves nothing. (`disable-l7-retry` would also keep HAProxy from
+trying again what a dying replica held, and its clients would get no answer.)
 """
 
 import zlib

@@ -1,7 +1,9 @@
 """HAProxy's statistics of a replica: the mean time of its requests, and those that it refused.
 
 A replica cannot see what waits in HAProxy. HAProxy keeps running means of its times per server, in
-whole milliseconds, and its admin socket reports them.
+whole milliseconds, and its admin socket reports them. Requests that HAProxy refused at its
+concurrency limit reach no replica, but they are load: each HAProxy counts them by backend, and the
+replicas of its node divide them.
 """
 
 import asyncio
@@ -12,8 +14,6 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-from deployments.haproxy.denied_requests import DeniedRequests
 
 logger = logging.getLogger("sojourn.http")
 
@@ -26,7 +26,8 @@ MIN_REQUESTS = 256
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 0.5
 #: Of the statistics, those of backends and servers.
-_COMMAND = b"show stat -1 6 -1\n"
+COMMAND = b"show stat -1 6 -1\n"
+_OF_THIS_NODE = ("unix", "127.0.0.1:")
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
 WARN_AFTER_S = 15.0
 
@@ -49,11 +50,29 @@ class ProxyReport:
 
 
 @dataclass(frozen=True)
-class ServerTimes:
-    """The requests to one server since HAProxy started, and the running mean of their times."""
+class BackendStats:
+    """What a table says of one replica and of its backend, since HAProxy started.
+
+    HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins
+    with the end of the answer before, so it counts the time in which the client asked nothing.
+
+    Attributes
+    ----------
+    requests : int
+        Those to the replica.
+    mean_ms : float
+        The running mean of their times.
+    denied : int
+        Requests that HAProxy refused.
+    replicas, serving : int
+        Replicas of the backend that are on this node, and those on any node that get requests.
+    """
 
     requests: int
     mean_ms: float
+    denied: int = 0
+    replicas: int = 1
+    serving: int = 1
 
 
 def socket_path_on(node_id: str) -> Path:
@@ -76,50 +95,67 @@ class HaproxyStats:
     def __init__(self, server_ends_with: str, socket_path: Path) -> None:
         self._server = server_ends_with
         self._path = socket_path
-        self._before: ServerTimes | None = None
-        self._denied = DeniedRequests(server_ends_with)
+        #: Of the latest mean, and of the latest reading.
+        self._mean_before: BackendStats | None = None
+        self._denied_before: int | None = None
+        self._denied = 0.0
         self._warned = False
         self._seen_s = time.monotonic()
 
     async def read(self) -> ProxyReport:
         """Ask HAProxy; that it has not answered for long is logged once."""
         try:
-            table = await asyncio.wait_for(self._ask(), _TIMEOUT_S)
-            now = parse_server_times(table, self._server)
-            self._denied.observe(table)
+            now = await self._ask()
         except (OSError, TimeoutError, KeyError, ValueError) as error:
             if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
                 self._warned = True
                 logger.warning("waits in HAProxy are not seen: %s: %r", self._path, error)
-            self._before = None
+            self._mean_before = None
             return ProxyReport()
         self._seen_s = time.monotonic()
-        return ProxyReport(self._mean_ms(now), self._denied.take())
+        return ProxyReport(self._mean_ms(now), self._new_denied(now))
 
-    def _mean_ms(self, now: ServerTimes | None) -> float | None:
-        before = self._before
+    async def nobody_serves(self) -> bool:
+        """Return whether HAProxy has no replica of this backend to send requests to."""
+        try:
+            now = await self._ask()
+        except (OSError, TimeoutError, KeyError, ValueError):
+            return False
+        return now is not None and not now.serving
+
+    def _mean_ms(self, now: BackendStats | None) -> float | None:
+        before = self._mean_before
         if before is None or now is None or now.requests < before.requests:
-            self._before = now
+            self._mean_before = now
             return None
         if now.requests - before.requests < MIN_REQUESTS:
             return None
-        self._before = now
+        self._mean_before = now
         return max(0.0, mean_since(before, now))
 
-    async def _ask(self) -> str:
-        reader, writer = await asyncio.open_unix_connection(self._path)
-        try:
-            writer.write(_COMMAND)
-            return (await reader.read(-1)).decode()
-        finally:
-            writer.close()
+    def _new_denied(self, now: BackendStats | None) -> int:
+        """Return this replica's part of those refused since the last call; fractions are kept."""
+        if now is None:
+            return 0
+        if self._denied_before is not None:
+            self._denied += max(0, now.denied - self._denied_before) / max(1, now.replicas)
+        self._denied_before = now.denied
+        denied = int(self._denied)
+        self._denied -= denied
+        return denied
+
+    async def _ask(self) -> BackendStats | None:
+        async with asyncio.timeout(_TIMEOUT_S):
+            reader, writer = await asyncio.open_unix_connection(self._path)
+            try:
+                writer.write(COMMAND)
+                return parse_stats((await reader.read(-1)).decode(), self._server)
+            finally:
+                writer.close()
 
 
-def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
-    """Return the times of a server from the answer to ``show stat``.
-
-    HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins
-    with the end of the answer before, so it counts the time in which the client asked nothing.
+def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
+    """Return what the answer to ``show stat`` says of a server and its backend.
 
     Parameters
     ----------
@@ -130,7 +166,7 @@ def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
 
     Returns
     -------
-    ServerTimes or None
+    BackendStats or None
         None if the table has no such server.
 
     Raises
@@ -138,14 +174,24 @@ def parse_server_times(table: str, server_ends_with: str) -> ServerTimes | None:
     KeyError, ValueError
         The table lacks a column, or a number is none.
     """
-    for row in csv.DictReader(table.removeprefix("# ").splitlines()):
-        if (row["svname"] or "").endswith(server_ends_with):
-            mean_ms = sum(float(row[name] or 0) for name in ("qtime", "ctime", "rtime"))
-            return ServerTimes(int(row["stot"] or 0), mean_ms)
-    return None
+    rows = list(csv.DictReader(table.removeprefix("# ").splitlines()))
+    own = next((row for row in rows if (row["svname"] or "").endswith(server_ends_with)), None)
+    if own is None:
+        return None
+    of_backend = [row for row in rows if row["pxname"] == own["pxname"]]
+    # Backup servers answer for replicas that are gone.
+    replicas = [row for row in of_backend if row["svname"] != "BACKEND" and row["bck"] == "0"]
+    here = sum((row["addr"] or "").startswith(_OF_THIS_NODE) for row in replicas)
+    return BackendStats(
+        int(own["stot"] or 0),
+        sum(float(own[name] or 0) for name in ("qtime", "ctime", "rtime")),
+        sum(int(row["dreq"] or 0) for row in of_backend if row["svname"] == "BACKEND"),
+        here,
+        sum(row["status"].startswith("UP") for row in replicas),
+    )
 
 
-def mean_since(before: ServerTimes, now: ServerTimes) -> float:
+def mean_since(before: BackendStats, now: BackendStats) -> float:
     """Return the mean time in ms of the requests between two reports, of which there are some.
 
     The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is

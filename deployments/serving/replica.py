@@ -21,7 +21,7 @@ from deployments.config.user_config import UserConfig, parse_user_config
 from deployments.control.decision_reader import DecisionReader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
-from deployments.control.standby_role import StandbyRole, StepInApp
+from deployments.control.standby_role import StandbyRole
 from deployments.haproxy.stats import HaproxyStats, socket_path_on
 from deployments.hosting.app import HostingApp
 from deployments.hosting.reconciler import ModelReconciler
@@ -131,7 +131,10 @@ class Replica:
         self._haproxy = HaproxyStats(f"-{context.replica_id.unique_id}", socket_path)
         key = roles_key(context.app_name, context.deployment)
         self._role = StandbyRole(
-            context.replica_id.unique_id, lambda: ray_store.read(key), self._took_role
+            context.replica_id.unique_id,
+            lambda: ray_store.read(key),
+            self._haproxy.nobody_serves,
+            self._took_role,
         )
         leave_out_while(lambda: self._role.standby)
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
@@ -170,10 +173,10 @@ class Replica:
         if service is self._repository.first:
             self._metrics.use(service)
 
-    def __serve_build_asgi_app__(self) -> StepInApp:
+    def __serve_build_asgi_app__(self) -> HostingApp:
         """Return the ASGI app. Serve calls this after the constructor has loaded the model."""
         open_fast_path(self._app)
-        return StepInApp(self._app, self._role)
+        return self._app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply a `user_config`. Ray calls this at the start and after each change.

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +13,7 @@ from deployments.control.standby_role import (
     STANDBY_PERIOD_S,
     UNKNOWN_AFTER_S,
     StandbyRole,
-    StepInApp,
 )
-from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 from tests.support.haproxy.standby_fleet import standby_fleet
 from tests.support.waiting import wait_for
 
@@ -35,7 +32,17 @@ class Followed:
         self.content: bytes | None = None
         self.now_s = 0.0
         self.changes: list[bool] = []
-        self.role = StandbyRole("me", lambda: self.content, self.changes.append, lambda: self.now_s)
+        self.others_serve = True
+        self.role = StandbyRole(
+            "me",
+            lambda: self.content,
+            self._nobody_serves,
+            self.changes.append,
+            lambda: self.now_s,
+        )
+
+    async def _nobody_serves(self) -> bool:
+        return not self.others_serve
 
     async def reads(self, content: bytes | None, after_s: float = 1.0) -> bool:
         self.now_s += after_s
@@ -99,29 +106,14 @@ async def test_without_standbys_in_the_configuration_it_serves_and_does_not_read
     assert me.role.standby
 
 
-async def test_a_standby_that_steps_in_serves_until_it_is_told_otherwise() -> None:
+async def test_a_standby_serves_if_nobody_does_until_it_is_told_otherwise() -> None:
     me = await follower(roles(1, standby=True))
-    me.role.step_in()
+    me.others_serve = False
+    assert not await me.reads(roles(1, standby=True))
+    me.others_serve = True
     assert not await me.reads(roles(1, standby=True))
     assert not await me.reads(roles(2, standby=False))
     assert await me.reads(roles(3, standby=True))
-
-
-async def test_a_request_with_nowhere_else_to_go_makes_a_standby_step_in() -> None:
-    passed: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        passed.append(scope["type"])
-
-    me = await follower(roles(1, standby=True))
-    behind = StepInApp(app, me.role)
-    await behind({"type": "lifespan"}, None, None)
-    await behind({"type": "http", "headers": [(b"host", b"h")]}, None, None)
-    assert me.role.standby
-    marked = {"type": "http", "headers": [(ONLY_REPLICA_HEADER, b"1")]}
-    await behind(marked, None, None)
-    assert not me.role.standby
-    assert passed == ["lifespan", "http", "http"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.haproxy.denied_requests import DeniedRequests
 from deployments.haproxy.refusals import (
     FULL,
     LARGEST_BODY_BYTES,
@@ -18,6 +17,7 @@ from deployments.haproxy.refusals import (
     HaproxyPeers,
     rules,
 )
+from deployments.haproxy.stats import HaproxyStats
 from tests.support.haproxy.lone import haproxy
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
@@ -99,19 +99,14 @@ class Denied:
     """What the replicas count of the requests that HAProxy refused."""
 
     def __init__(self, folder: Path, servers: int) -> None:
-        self._socket = folder / "0.sock"
-        self._replicas = [DeniedRequests(f"r{number}") for number in range(servers)]
+        path = folder / "0.sock"
+        self._replicas = [HaproxyStats(f"r{number}", path) for number in range(servers)]
         self._counts = [0] * servers
 
     async def look(self) -> list[int]:
         """Return what each has counted, since the first look."""
-        reader, writer = await asyncio.open_unix_connection(self._socket)
-        writer.write(b"show stat -1 6 -1\n")
-        table = (await reader.read()).decode()
-        writer.close()
         for number, one in enumerate(self._replicas):
-            one.observe(table)
-            self._counts[number] += one.take()
+            self._counts[number] += (await one.read()).denied
         return self._counts
 
 

@@ -14,16 +14,16 @@ from deployments.haproxy import stats
 from deployments.haproxy.stats import (
     MEAN_OVER_REQUESTS,
     MIN_REQUESTS,
+    BackendStats,
     HaproxyStats,
     ProxyReport,
-    ServerTimes,
     mean_since,
-    parse_server_times,
+    parse_stats,
     socket_path_on,
 )
 
 #: The columns that matter, of the hundred that HAProxy 2.8 prints.
-HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,addr,dreq,"
+HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,addr,dreq,status,"
 #: HAProxy's total time, which counts how long clients had nothing to ask.
 WITH_IDLE_CLIENTS_MS = 5000
 
@@ -35,9 +35,9 @@ def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
     times_ms = f"{earlier_tries_ms},{connect_ms},{response_ms},{WITH_IDLE_CLIENTS_MS}"
     return (
         f"{HEADER}\n"
-        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},0,unix,,\n"
-        f"http-a,SERVE_REPLICA__a-Replica-other,{requests},0,1,2,3,0,10.0.0.2:9,,\n"
-        f"http-a,BACKEND,{requests},0,1,2,3,0,,0,\n\n"
+        f"http-a,SERVE_REPLICA__a-Replica-x7,{requests},{times_ms},0,unix,,UP,\n"
+        f"http-a,SERVE_REPLICA__a-Replica-other,{requests},0,1,2,3,0,10.0.0.2:9,,UP 1/2,\n"
+        f"http-a,BACKEND,{requests},0,1,2,3,0,,7,UP,\n\n"
     )
 
 
@@ -96,7 +96,7 @@ async def test_without_a_socket_it_says_so_once_and_not_at_once(
     "text",
     [
         "# pxname,svname\na,r-x7\n",
-        f"{HEADER}\na,r-x7,many,0,0,0,0,0,,,\n",
+        f"{HEADER}\na,r-x7,many,0,0,0,0,0,,,UP,\n",
         "# pxname,svname,stot\n",
     ],
 )
@@ -118,13 +118,22 @@ async def test_a_haproxy_that_does_not_answer_is_not_waited_for(
 
 
 def test_the_server_is_found_by_the_end_of_its_name() -> None:
-    assert parse_server_times(table(1000, 43, 40), "-x7") == ServerTimes(1000, 43.0)
-    assert parse_server_times(table(1000, 43, 40), "-gone") is None
+    assert parse_stats(table(1000, 43, 40), "-x7") == BackendStats(1000, 43.0, 7, 1, 2)
+    assert parse_stats(table(1000, 43, 40), "-gone") is None
 
 
-def test_a_server_without_requests_has_empty_columns() -> None:
-    text = f"{HEADER}\nhttp-a,r-x7,0,,,,,0,,,\n"
-    assert parse_server_times(text, "-x7") == ServerTimes(0, 0.0)
+async def test_nobody_serves_if_haproxy_has_no_replica_up(tmp_path: Path) -> None:
+    path = tmp_path / "admin.sock"
+    proxy = "http-a,SERVE_PROXY_ACTOR,0,0,0,0,0,1,127.0.0.1:1,,UP,\n"
+    up = table(1, 1) + proxy
+    none, one = (
+        up.replace(",UP", ",DOWN").replace("1:1,,DOWN", "1:1,,UP"),
+        up.replace("UP 1/2", "no"),
+    )
+    async with haproxy(path, [up, none, one, "nonsense"]):
+        found = [await HaproxyStats("-x7", path).nobody_serves() for _ in range(4)]
+    assert found == [False, True, False, False]
+    assert not await HaproxyStats("-x7", tmp_path / "none").nobody_serves()
 
 
 @pytest.mark.parametrize("requests", [100, 500, 5000])
@@ -136,5 +145,5 @@ def test_the_mean_of_the_new_requests_is_recovered_from_the_running_mean(
     begin = total = 10.0 if before else 0.0
     for number in range(before + 1, before + requests + 1):
         total += (250.0 - total) / min(number, MEAN_OVER_REQUESTS)
-    found = mean_since(ServerTimes(before, begin), ServerTimes(before + requests, total))
+    found = mean_since(BackendStats(before, begin), BackendStats(before + requests, total))
     assert math.isclose(found, 250.0, rel_tol=2e-3)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from autoscaler.standbys import RolesPublisher, roles_key
-from deployments.control.standby_role import StandbyRole, StepInApp
+from deployments.control.standby_role import StandbyRole
+from deployments.haproxy.stats import HaproxyStats
 from tests.support.autoscaling.stores import Store
 from tests.support.haproxy.configs import ray_config
 from tests.support.ports import free_port
@@ -41,7 +41,7 @@ class Server:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                status, body = server.answer(self.path, dict(self.headers.items()))
+                status, body = server.answer(self.path)
                 with suppress(OSError):
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(body)))
@@ -60,7 +60,7 @@ class Server:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs=poll)
         self._thread.start()
 
-    def answer(self, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    def answer(self, path: str) -> tuple[int, bytes]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -74,25 +74,22 @@ class Server:
 class Replica(Server):
     """A replica that answers with its name, and follows its role as the real one does."""
 
-    def __init__(self, name: str, store: Store) -> None:
+    def __init__(self, name: str, store: Store, admin_socket: Path) -> None:
+        super().__init__()
         self.name = name
         key = roles_key("app", "Model")
-        self.role = StandbyRole(name, lambda: store.kept.get(key))
-        self.app = StepInApp(self._app, self.role)
+        haproxy = HaproxyStats(f"replica-{self.port}", admin_socket)
+        self.role = StandbyRole(name, lambda: store.kept.get(key), haproxy.nobody_serves)
         asyncio.run(self.role.configure(1))
-        super().__init__()
         self._following = threading.Thread(target=lambda: asyncio.run(self._follow()))
         self._following.start()
-
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        """Stand in for the replica's own app."""
 
     async def _follow(self) -> None:
         while not self.is_closed:
             await asyncio.sleep(self.role.period_s)
             await self.role.follow()
 
-    def answer(self, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    def answer(self, path: str) -> tuple[int, bytes]:
         if path == _HEALTH_PATH and self.role.standby:
             return 503, b"STANDBY"
         return 200, self.name.encode()
@@ -103,20 +100,18 @@ class Replica(Server):
 
 
 class ServeProxy(Server):
-    """Serve's own proxy: it sends a request to any replica that is up, over ASGI."""
+    """Serve's own proxy: it sends a request to any replica that is up."""
 
     def __init__(self, replicas: list[Replica]) -> None:
         self._replicas = replicas
         super().__init__()
 
-    def answer(self, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    def answer(self, path: str) -> tuple[int, bytes]:
         if path == _HEALTH_PATH:
             return 200, b"success"
         for replica in self._replicas:
             if not replica.is_closed:
-                fields = [(name.lower().encode(), b"") for name in headers]
-                asyncio.run(replica.app({"type": "http", "headers": fields}, None, None))
-                return replica.answer(path, headers)
+                return replica.answer(path)
         return 503, b"none"
 
 
@@ -128,7 +123,7 @@ class StandbyFleet:
         self._publisher = RolesPublisher("app", "Model", store)
         self._publisher.is_loaded()
         self.publish(1, 1)
-        self.replicas = [Replica(name, store) for name in ("a", "b")]
+        self.replicas = [Replica(name, store, folder / "admin.sock") for name in ("a", "b")]
         proxy = ServeProxy(self.replicas)
         for server in (*self.replicas, proxy):
             stack.callback(server.close)
