@@ -83,8 +83,6 @@ class ExpertStoreConfig(StrictModel):
     #: Which model leaves a full tier first: the least recently used, the least commonly used, or
     #: the quickest to bring back.
     eviction: Literal["lru", "lcu", "reload-time"] = "lru"
-    #: Drop a model from memory with its last user.
-    eager: bool = False
 
 
 class StoreConfig(StrictModel):
@@ -114,7 +112,6 @@ class StoreConfig(StrictModel):
             disk_bytes=self.disk_bytes,
             socket=default_socket().with_name(f"store-{place}.sock"),
             eviction=self.expert.eviction,
-            eager=self.expert.eager,
         )
 
 

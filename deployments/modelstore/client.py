@@ -129,7 +129,7 @@ def ask(
     timeout_s: float | None = None,
     **options: Any,
 ) -> Any:
-    """Send an administrative request: `stats`, `verify`, `pin`, `unpin` or `evict`.
+    """Send an administrative request: `stats`, `pin`, `unpin` or `evict`.
 
     Raises
     ------

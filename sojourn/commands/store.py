@@ -79,13 +79,6 @@ def command() -> None:
     show_default=True,
     help="What leaves a full tier first.",
 )
-@click.option("--eager", is_flag=True, help="Drop a model from memory with its last user.")
-@click.option(
-    "--check-reads/--no-check-reads",
-    default=True,
-    show_default=True,
-    help="Check digests at every read from the disk, not only when a file comes in.",
-)
 @click.option(
     "--reader",
     "readers",
@@ -103,8 +96,6 @@ def serve(
     device: str,
     device_driver: str,
     eviction: str,
-    eager: bool,
-    check_reads: bool,
     readers: tuple[str, ...],
     socket_path: Path | None,
 ) -> None:
@@ -119,8 +110,6 @@ def serve(
         device_driver=device_driver,
         socket=socket_path or default_socket(),
         eviction=eviction,
-        eager=eager,
-        check_reads=check_reads,
         readers=tuple(Reader.parse(text) for text in readers),
     )
     allow_many_clients()
@@ -280,19 +269,6 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
             [row["source"], row["target"], row["bytes"], float(row["seconds"])]
             for row in found["copies"]
         ],
-    )
-
-
-@command.command(short_help="Check every file on the disk, and delete wrong ones.")
-@_socket_option
-@json_option
-def verify(socket_path: Path | None, as_json: bool) -> None:
-    """Verify every file on the disk, and delete corrupt ones."""
-    found = ask("verify", socket_path=socket_path)
-    _answer(
-        found,
-        f"{found['verified']} files read, {len(found['deleted'])} of them corrupted and deleted.",
-        as_json,
     )
 
 

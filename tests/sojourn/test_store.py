@@ -35,7 +35,6 @@ def test_a_model_through_all_commands(store, capsys):
     assert main(["store", "evict", "m"]) == 2
     assert "in use" in capsys.readouterr().err
     assert not run(capsys, "pin", "m", "--off")["pinned"]
-    assert run(capsys, "verify") == {"verified": 1, "deleted": []}
     assert run(capsys, "evict", "m", "--disk")["evicted"]
     stats = run(capsys, "stats")
     assert stats["tiers"]["host"]["evictions"] == stats["tiers"]["disk"]["evictions"] == 1
@@ -44,19 +43,18 @@ def test_a_model_through_all_commands(store, capsys):
 
 def test_the_tables_for_people(store, capsys):
     assert main(["store", "warm", "m"]) == 0
-    for command in ("ls", "stats", "verify"):
+    for command in ("ls", "stats"):
         assert main(["store", command]) == 0
     assert main(["store", "stats", "--prometheus"]) == 0
     out = capsys.readouterr()
     assert 'sojourn_store_misses_total{tier="host"} 1.0' in out.out
     assert "pytorch/m@1" in out.out
     assert "budget_bytes" in out.out
-    assert "0 of them corrupted" in out.err
 
 
 def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
-    for command in (["ls"], ["stats"], ["warm", "m"], ["pin", "m"], ["evict", "m"], ["verify"]):
+    for command in (["ls"], ["stats"], ["warm", "m"], ["pin", "m"], ["evict", "m"]):
         assert main(["store", *command]) == 2
         error = capsys.readouterr().err
         assert "sojourn store serve" in error

@@ -40,8 +40,6 @@ class StoreCore:
         Bytes that each tier may hold. A tier that is not named does not exist.
     rule : EvictionRule
         Which idle blob leaves a full tier first.
-    eager : bool
-        Drop a model from memory as soon as nobody holds it.
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
     page_bytes : mapping of Tier to int, optional
@@ -52,13 +50,12 @@ class StoreCore:
         self,
         budgets_bytes: Mapping[Tier, int],
         rule: EvictionRule = least_recently_used,
-        eager: bool = False,
         copies_at_once: int = 2,
         page_bytes: Mapping[Tier, int] | None = None,
     ) -> None:
         self._actions: list[Action] = []
         self._transfers = Transfers(
-            budgets_bytes, page_bytes or {}, rule, eager, copies_at_once, self._actions
+            budgets_bytes, page_bytes or {}, rule, copies_at_once, self._actions
         )
         self._spaces = self._transfers.spaces
         self._manifests: dict[ModelName, Manifest] = {}
@@ -125,20 +122,6 @@ class StoreCore:
             else:
                 self._actions.append(Drop(blob, tier))
         return self._taken()
-
-    def lost(self, blob: Blob, tier: Tier) -> list[Action]:
-        """Forget a blob of the disk tier that the driver found corrupt and deleted.
-
-        Copies that read it fail by themselves.
-        """
-        entry = self._spaces[tier].get(blob)
-        if entry is not None and entry.idle:
-            self._spaces[tier].remove(blob)
-        return self._advance()
-
-    def resident(self, tier: Tier) -> list[Blob]:
-        """Return the blobs of a tier."""
-        return [entry.blob for entry in self._spaces[tier].entries.values() if entry.resident]
 
     def origins(self, blob: Blob) -> list[Origin]:
         """Return the remote locations of a blob, those of waiting opens first."""

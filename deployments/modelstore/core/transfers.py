@@ -51,8 +51,6 @@ class Transfers:
     page_bytes : mapping of Tier to int
         Tiers in which each blob takes a whole number of pages, and their size.
     rule : EvictionRule
-    eager : bool
-        Drop a blob from memory as soon as nobody uses it there.
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
     actions : list of Action
@@ -64,7 +62,6 @@ class Transfers:
         budgets_bytes: Mapping[Tier, int],
         page_bytes: Mapping[Tier, int],
         rule: EvictionRule,
-        eager: bool,
         copies_at_once: int,
         actions: list[Action],
     ) -> None:
@@ -77,8 +74,7 @@ class Transfers:
         self.evictions = dict.fromkeys(self.spaces, 0)
         self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copied_s: dict[tuple[Tier, Tier], float] = {}
-        self._rule, self._eager = rule, eager
-        self._copies_at_once = copies_at_once
+        self._rule, self._copies_at_once = rule, copies_at_once
         self._actions = actions
         self._fills: dict[tuple[Blob, Tier], _Fill] = {}
         self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
@@ -180,7 +176,6 @@ class Transfers:
             self.fill(blob, above)
         if not any((blob, other) in self._fills for other in self.spaces):
             self._forget_faults(blob)
-        self._drop_if_eager(blob, tier)
 
     def failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Failure]:
         """Record a failed copy. Return the blobs that can no longer be copied."""
@@ -198,7 +193,6 @@ class Transfers:
         entry.references -= 1
         if not entry.resident:
             self._abandon(blob, tier)
-        self._drop_if_eager(blob, tier)
 
     def _reload_s_per_byte(self, blob: Blob, tier: Tier) -> float:
         for below, space in self.spaces.items():
@@ -222,12 +216,6 @@ class Transfers:
             entry = self.spaces[source].get(blob)
             assert entry is not None
             entry.reads -= 1
-            self._drop_if_eager(blob, source)
-
-    def _drop_if_eager(self, blob: Blob, tier: Tier) -> None:
-        entry = self.spaces[tier].get(blob)
-        if self._eager and tier <= Tier.HOST and entry is not None and entry.idle:
-            self.drop(blob, tier)
 
     def _waiters(self, blob: Blob, tier: Tier) -> list[Tier]:
         """Return the tiers whose fills wait for this tier's copy of the blob."""

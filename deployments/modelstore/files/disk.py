@@ -1,8 +1,8 @@
 """The disk tier: verified files, by digest.
 
-A file is downloaded to `partial/`, from where a broken download resumes. It is renamed into
-`blobs/` once its length, digest and format are verified and it is on the disk (fsync). The tags of
-its blocks, which every later read checks, lie next to it.
+A file is downloaded to `partial/`, and renamed into `blobs/` once its length, digest and format are
+verified and it is on the disk (fsync). The tags of its blocks, which every later read checks, lie
+next to it.
 """
 
 import errno
@@ -12,13 +12,13 @@ import mmap
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from deployments.modelstore.errors import FetchError, UntrustedFileError
+from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.files.digests import BLOCK_BYTES, BlockTags, StreamCheck
 from deployments.modelstore.files.safetensors_header import header_end, read_header
 from deployments.modelstore.host_memory import write_at
@@ -26,9 +26,6 @@ from deployments.modelstore.names import Blob, Manifest, ModelName
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
-
-Stream = Callable[[int], Iterator[bytes]]
-"""Opens a blob's bytes from an offset on."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes done so far."""
@@ -47,12 +44,9 @@ class Disk:
     ----------
     root : Path
         Folder of this tier, made if missing.
-    check_reads : bool
-        Whether `read` checks the blocks' tags.
     """
 
-    def __init__(self, root: Path, check_reads: bool = True) -> None:
-        self._check_reads = check_reads
+    def __init__(self, root: Path) -> None:
         self._blobs, self._partial = root / "blobs", root / "partial"
         self._manifests = root / "manifests"
         for folder in (self._blobs, self._partial, self._manifests):
@@ -82,10 +76,8 @@ class Disk:
         for path in sorted(self._manifests.glob("*/*/*.json")):
             with suppress(ValueError, KeyError, TypeError, InvalidInputError):
                 models.update([_manifest_from(json.loads(path.read_bytes()))])
-        known = {self._partial_path(blob) for known in models.values() for blob in known.blobs}
         for path in self._partial.iterdir():
-            if path not in known:
-                path.unlink()
+            path.unlink()
         return models, blobs
 
     def save_manifest(self, name: ModelName, manifest: Manifest) -> None:
@@ -98,36 +90,43 @@ class Disk:
         """Forget the files of a model."""
         (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
 
-    def fetch(self, blob: Blob, stream: Stream, progress: Progress) -> None:
-        """Fetch a blob, resuming a broken download.
+    def fetch(self, blob: Blob, parts: Iterable[bytes], progress: Progress) -> None:
+        """Write a blob whose bytes come in parts; if that fails, nothing of it is kept.
 
         Raises
         ------
         UntrustedFileError
             The bytes are not the blob's, or not a safetensors file.
         FetchError
-            The stream broke off.
+            The parts broke off.
         OSError
-            The disk failed or is full; what had come in is deleted.
+            The disk failed or is full.
         """
-        path = self._partial_path(blob)
+        # Other blobs may claim the same digest.
+        path = self._partial / f"{blob.sha256}.{blob.size_bytes}"
         try:
-            tags = self._resume(blob, path, stream, progress)
-        except OSError:
+            tags = self._receive(blob, path, parts, progress)
+            try:
+                saved = tags.to_dict() | {"bytes": blob.size_bytes}
+                _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
+                os.rename(path, self._blobs / blob.sha256)
+                _sync_folder(self._blobs)
+            except OSError:
+                self.drop(blob)
+                raise
+        finally:
             path.unlink(missing_ok=True)
-            raise
-        try:
-            saved = tags.to_dict() | {"bytes": blob.size_bytes}
-            _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
-            os.rename(path, self._blobs / blob.sha256)
-            _sync_folder(self._blobs)
-        except OSError:
-            path.unlink(missing_ok=True)
-            self.drop(blob)
-            raise
 
     def read(self, blob: Blob, target: int, progress: Progress) -> None:
-        """Copy a blob into a memory file and check every block if `check_reads`."""
+        """Copy a blob into a memory file, and check every block.
+
+        Raises
+        ------
+        UntrustedFileError
+            The file is damaged or gone.
+        OSError
+            It cannot be read, or there is no memory.
+        """
         tags = self._block_tags(blob)
         descriptor = self._open(blob)
         blocks = [
@@ -146,20 +145,6 @@ class Disk:
             wait(blocks)
             os.close(descriptor)
 
-    def verify(self, blob: Blob) -> bool:
-        """Read a blob again and return whether it is intact; otherwise delete it."""
-        try:
-            tags = self._block_tags(blob)
-            with open(self._blobs / blob.sha256, "rb") as file:
-                for index in range(len(tags.tags)):
-                    tags.check(blob, index, memoryview(file.read(BLOCK_BYTES)))
-                if not file.read(1):
-                    return True
-        except (UntrustedFileError, OSError):
-            pass
-        self.drop(blob)
-        return False
-
     def drop(self, blob: Blob) -> None:
         """Delete a blob. A file that cannot be deleted is logged and stays until the next start."""
         for name in (blob.sha256, f"{blob.sha256}.blocks"):
@@ -168,33 +153,15 @@ class Disk:
             except OSError as error:
                 logger.warning("cannot delete a cached file: %s", error)
 
-    def _resume(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
-        resumed = path.exists() and path.stat().st_size > 0
-        try:
-            return self._receive(blob, path, stream, progress)
-        except UntrustedFileError:
-            path.unlink()
-            if not resumed:
-                raise
-        # The earlier part may be corrupt.
-        return self._resume(blob, path, stream, progress)
-
-    def _receive(self, blob: Blob, path: Path, stream: Stream, progress: Progress) -> BlockTags:
+    def _receive(
+        self, blob: Blob, path: Path, parts: Iterable[bytes], progress: Progress
+    ) -> BlockTags:
         check = StreamCheck(blob)
-        with open(path, "a+b") as file:
-            file.seek(0)
-            while part := file.read(BLOCK_BYTES):
+        with open(path, "w+b") as file:
+            for part in parts:
                 check.update(part)
-            if check.done_bytes < blob.size_bytes:
-                for part in stream(check.done_bytes):
-                    check.update(part)
-                    file.write(part)
-                    progress(check.done_bytes)
-            if check.done_bytes < blob.size_bytes:
-                raise FetchError(
-                    f"file {blob.sha256[:12]}: broke off after {check.done_bytes} of "
-                    f"{blob.size_bytes} bytes; the next open resumes it"
-                )
+                file.write(part)
+                progress(check.done_bytes)
             tags = check.finish()
             file.flush()
             file.seek(0)
@@ -204,15 +171,11 @@ class Disk:
             os.fsync(file.fileno())
         return tags
 
-    def _partial_path(self, blob: Blob) -> Path:
-        """Return the path of a download, which depends on digest and size."""
-        return self._partial / f"{blob.sha256}.{blob.size_bytes}"
-
     def _block_tags(self, blob: Blob) -> BlockTags:
         try:
             saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
             tags = BlockTags.from_dict(saved)
-            size_bytes = saved.get("bytes", blob.size_bytes)  # earlier versions wrote no tags
+            size_bytes = saved["bytes"]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
         if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
@@ -250,8 +213,7 @@ class Disk:
                 if got == 0 or (done < length and got % _SECTOR_BYTES):
                     raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
             with buffer[:length] as block:
-                if self._check_reads:
-                    tags.check(blob, index, block)
+                tags.check(blob, index, block)
                 write_at(target, block, begin)
         return length
 

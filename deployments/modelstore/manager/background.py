@@ -12,7 +12,7 @@ from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.files.remote import Remote, resolve
 from deployments.modelstore.manager.copies import Copier, CopyError
 from deployments.modelstore.manager.workers import Workers
-from deployments.modelstore.names import Blob, ModelName, Origin
+from deployments.modelstore.names import ModelName, Origin
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,6 @@ class Background:
         self._resolves = Workers("store-resolve", RESOLVES_AT_ONCE, report)
         self._fetches = Workers("store-fetch", _TARGETS * copies_at_once, report)
         self._copies = Workers("store-copy", _TARGETS * copies_at_once, report)
-        self._checks = Workers("store-verify", 1, report)
 
     def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
         """Carry out a copy; one from the remote reads the first of `origins` that works."""
@@ -75,19 +74,10 @@ class Background:
             lambda: self._resolve(name), lambda error: self._resolve_failed(name, error)
         )
 
-    def verify(
-        self,
-        blobs: Sequence[Blob],
-        done: Callable[[list[Blob]], Event],
-        failed: Callable[[Exception], Event],
-    ) -> None:
-        """Read blobs of the disk again, delete corrupt ones, and pass them to `done`."""
-        self._checks.submit(lambda: done(self._verify(blobs)), failed)
-
     def close(self) -> None:
         """Stop all work after the current piece; work that hangs at the remote is abandoned."""
         self._stopped.set()
-        kinds = (self._copies, self._checks, self._fetches, self._resolves)
+        kinds = (self._copies, self._fetches, self._resolves)
         for workers in kinds:
             workers.stop()
         self._copies.join()  # the threads use memory that the manager frees next
@@ -126,12 +116,3 @@ class Background:
             error = FetchError(f"{name}: {type(error).__name__}: {error}")
         failure = error
         return lambda: self._core.resolve_failed(name, failure)
-
-    def _verify(self, blobs: Sequence[Blob]) -> list[Blob]:
-        wrong = []
-        for blob in blobs:
-            if self._stopped.is_set():
-                break
-            if not self._disk.verify(blob):
-                wrong.append(blob)
-        return wrong

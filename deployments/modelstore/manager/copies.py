@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 from deployments.modelstore.core.actions import Copy, Fault, Tier
 from deployments.modelstore.device.tier import DeviceTier
@@ -18,7 +17,7 @@ from deployments.modelstore.errors import (
     UntrustedFileError,
 )
 from deployments.modelstore.files.digests import StreamCheck
-from deployments.modelstore.files.disk import Disk, Stream
+from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.files.remote import Remote
 from deployments.modelstore.files.safetensors_header import header_end, read_header
 from deployments.modelstore.host_memory import HostMemory, write_at
@@ -84,7 +83,7 @@ class Copier:
         blob, report = order.blob, self._pieces(progress)
         try:
             if order.target is Tier.DISK:
-                self._fetch(origins, lambda stream: self._disk.fetch(blob, stream, report))
+                self._fetch(origins, lambda parts: self._disk.fetch(blob, parts, report))
             elif order.target is Tier.DEVICE:
                 self._copy_to_device(order, report)
             elif self._memory.take_over(blob):
@@ -93,7 +92,7 @@ class Copier:
                 with self._memory.fill(blob) as descriptor:
                     self._disk.read(blob, descriptor, report)
             else:
-                self._fetch(origins, lambda stream: self._to_memory(blob, stream, report))
+                self._fetch(origins, lambda parts: self._to_memory(blob, parts, report))
         except OutOfDeviceMemoryError as error:
             raise CopyError(Fault.TARGET, error) from error
         except StoreError as error:
@@ -119,22 +118,24 @@ class Copier:
             )
         self._device.fill(order.blob, self._memory.descriptor(order.blob), progress)
 
-    def _fetch(self, origins: Sequence[Origin], take: Callable[[Stream], None]) -> None:
+    def _fetch(self, origins: Sequence[Origin], take: Callable[[Iterator[bytes]], None]) -> None:
         """Apply `take` to the first origin that still has the blob."""
         first_error: StoreError | None = None
         for name, file in origins:
             try:
-                take(partial(self._fetched, name, file))
+                take(self._fetched(name, file))
                 return
             except (UnknownModelError, UntrustedFileError) as error:
                 first_error = first_error or error
         raise first_error or FetchError("no model contains the file any more")
 
-    def _to_memory(self, blob: Blob, stream: Stream, progress: Callable[[int], None]) -> None:
+    def _to_memory(
+        self, blob: Blob, parts: Iterator[bytes], progress: Callable[[int], None]
+    ) -> None:
         """Copy a blob from the remote straight into memory, bypassing a full disk."""
         check = StreamCheck(blob)
         with self._memory.fill(blob) as descriptor:
-            for part in stream(0):
+            for part in parts:
                 begin = check.done_bytes
                 check.update(part)
                 write_at(descriptor, part, begin)
@@ -143,11 +144,20 @@ class Copier:
             end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
             read_header(os.pread(descriptor, end, 0), blob.size_bytes)
 
-    def _fetched(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes; discard data that arrives after `stopped`."""
-        for part in self._remote.read(name, file, offset):
-            self._check_stopped()
-            yield part
+    def _fetched(self, name: ModelName, file: str) -> Iterator[bytes]:
+        """Yield a file's bytes; resume a broken download as long as that brings more of it."""
+        offset = 0
+        while True:
+            begin = offset
+            try:
+                for part in self._remote.read(name, file, offset):
+                    self._check_stopped()
+                    offset += len(part)
+                    yield part
+                return
+            except FetchError:
+                if offset == begin:
+                    raise
 
     def _pieces(self, progress: Callable[[int], None]) -> Callable[[int], None]:
         """Return the callback for each piece."""

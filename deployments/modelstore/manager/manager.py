@@ -38,7 +38,7 @@ from deployments.modelstore.manager.copies import Copier
 from deployments.modelstore.manager.endpoint import listen, lock, own_folder
 from deployments.modelstore.manager.readers import Readers
 from deployments.modelstore.manager.settings import ManagerSettings
-from deployments.modelstore.names import Blob, ModelName
+from deployments.modelstore.names import ModelName
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Manager:
         try:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(lock(settings.disk / "lock"))
-            self._disk = Disk(settings.disk, settings.check_reads)
+            self._disk = Disk(settings.disk)
             self._memory = HostMemory(settings.disk)
             budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
             self._device = None
@@ -74,7 +74,6 @@ class Manager:
             self._core = StoreCore(
                 budgets_bytes,
                 eviction_rule(settings.eviction),
-                settings.eager,
                 settings.copies_at_once,
                 {Tier.DEVICE: PAGE_BYTES},
             )
@@ -145,9 +144,6 @@ class Manager:
         do, name = message.get("do"), message.get("name")
         if do != "open" and client.uid != os.getuid():
             raise StoreError("only the store's owner may do that; other users may open models")
-        if do == "verify":
-            self._verify(client)
-            return
         if do == "stats":
             counted = self._core.stats() | {"taken_over": self._memory.taken_over}
             if self._device is not None:
@@ -284,25 +280,6 @@ class Manager:
             logger.exception("an event failed")
         else:
             self._carry_out(actions)
-
-    def _verify(self, client: Client) -> None:
-        """Verify every blob on the disk, delete corrupt ones and report to the client."""
-        blobs = self._core.resident(Tier.DISK)
-
-        self._background.verify(
-            blobs,
-            lambda wrong: lambda: self._verified(client, len(blobs), wrong),
-            lambda error: lambda: self._failed(client, error),
-        )
-
-    def _verified(self, client: Client, blobs: int, wrong: list[Blob]) -> Sequence[Action]:
-        digests = [blob.sha256 for blob in wrong]
-        self._connections.send(client, {"result": {"verified": blobs, "deleted": digests}})
-        return [action for blob in wrong for action in self._core.lost(blob, Tier.DISK)]
-
-    def _failed(self, client: Client, error: Exception) -> Sequence[Action]:
-        self._connections.send_error(client, fault_of(error))
-        return []
 
     # Start and end.
 

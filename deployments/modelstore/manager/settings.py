@@ -26,10 +26,6 @@ class ManagerSettings:
         Where clients connect.
     eviction : str
         A key of `deployments.modelstore.core.eviction.EVICTION_RULES`.
-    eager : bool
-        Drop a model from memory as soon as nobody holds it.
-    check_reads : bool
-        Check a file's digests whenever it is read from the disk, not only when it came in.
     readers : tuple of Reader
         Other users who may open models.
     copies_at_once : int
@@ -53,8 +49,6 @@ class ManagerSettings:
     disk_bytes: int
     socket: Path = field(default_factory=wire.default_socket)
     eviction: str = "lru"
-    eager: bool = False
-    check_reads: bool = True
     readers: tuple[Reader, ...] = ()
     copies_at_once: int = 2
     device_bytes: int = 0

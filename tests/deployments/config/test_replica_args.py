@@ -52,8 +52,8 @@ def test_the_manager_is_started_with_the_budgets_of_the_config() -> None:
         remote="s3://models",
         host_bytes=3,
         disk_bytes=2,
-        expert={"device_bytes": 1, "device": "7", "eager": True},
+        expert={"device_bytes": 1, "device": "7"},
     )
     settings = config.settings()
     assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)
-    assert (settings.device, settings.eager, settings.eviction) == ("7", True, "lru")
+    assert (settings.device, settings.eviction) == ("7", "lru")

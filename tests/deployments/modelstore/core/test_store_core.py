@@ -71,12 +71,11 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.core = None
 
-    def start(self, rule_name, eager, device):
+    def start(self, rule_name, device):
         budgets = {Tier.HOST: 10, Tier.DISK: 12} | ({Tier.DEVICE: 8} if device else {})
         self.budgets = budgets
-        self.eager = eager
         self.core = StoreCore(
-            budgets, EVICTION_RULES[rule_name], eager, copies_at_once=2, page_bytes=PAGE_BYTES
+            budgets, EVICTION_RULES[rule_name], copies_at_once=2, page_bytes=PAGE_BYTES
         )
         self.content: dict[Tier, set[Blob]] = {tier: set() for tier in budgets}
         self.copies: list[Copy] = []
@@ -119,11 +118,9 @@ class Machine(RuleBasedStateMachine):
                     assert 0 <= done <= total
 
     @precondition(lambda self: self.core is None)
-    @rule(
-        rule_name=st.sampled_from(sorted(EVICTION_RULES)), eager=st.booleans(), device=st.booleans()
-    )
-    def begin(self, rule_name, eager, device):
-        self.start(rule_name, eager, device)
+    @rule(rule_name=st.sampled_from(sorted(EVICTION_RULES)), device=st.booleans())
+    def begin(self, rule_name, device):
+        self.start(rule_name, device)
 
     @precondition(lambda self: self.core)
     @rule(name=st.sampled_from(NAMES), tier=st.sampled_from([Tier.HOST, Tier.HOST, Tier.DEVICE]))
@@ -254,8 +251,6 @@ class Machine(RuleBasedStateMachine):
         for tier, content in self.content.items():
             used_bytes = stats["tiers"][tier.name.lower()]["used_bytes"]
             assert used_bytes == sum(room_bytes(blob, tier) for blob in content)
-            if self.eager and tier <= Tier.HOST:
-                assert not content
         # Nothing is in use any more, so a model that fits any budget fits.
         self.next_holder += 1
         self.waiting[self.next_holder] = (NAMES[0], Tier.HOST)
@@ -371,16 +366,6 @@ def test_a_blob_is_fetched_from_a_model_that_is_waited_for_if_several_have_it():
     core.evict(OTHER)
     assert core.origins(BLOB) == [(NAME, file)]
     assert core.origins(Blob(BLOB.sha256, 1)) == []
-
-
-def test_eager_reclaim_drops_the_host_copy_once_the_device_has_its_own():
-    core = core_with({Tier.DEVICE: 100, Tier.HOST: 100}, eager=True)
-    core.open("a", NAME, Tier.DEVICE)
-    assert core.copied(BLOB, Tier.HOST) == [Copy(BLOB, Tier.HOST, Tier.DEVICE)]
-    dropped, granted = core.copied(BLOB, Tier.DEVICE)
-    assert dropped == Drop(BLOB, Tier.HOST)
-    assert isinstance(granted, Granted)
-    assert core.disconnect("a") == [Drop(BLOB, Tier.DEVICE)]
 
 
 def test_a_connection_opens_one_model():

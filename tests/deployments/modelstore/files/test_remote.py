@@ -58,32 +58,6 @@ def test_http_in_pieces(tmp_path, http):
     assert max(last - first + 1 for first, last in behavior.ranges) <= 10_000
 
 
-def test_a_broken_download_is_resumed_where_it_broke_off(tmp_path, http):
-    url, behavior = http
-    partial = tmp_path / "disk" / "partial"
-
-    def interrupted(offset):
-        for index, part in enumerate(ObjectRemote(url).read(NAME, FILE, offset)):
-            if index == 3:
-                raise FetchError("the network is gone")
-            yield part
-
-    from deployments.modelstore.files.disk import Disk
-
-    disk = Disk(tmp_path / "disk")
-    [(_, blob)] = resolve(open_remote(url), NAME).files
-    with pytest.raises(FetchError):
-        disk.fetch(blob, interrupted, lambda done: None)
-    [kept] = partial.iterdir()
-    received = kept.stat().st_size
-    assert received > 0
-    behavior.ranges.clear()
-    disk.fetch(blob, lambda offset: ObjectRemote(url).read(NAME, FILE, offset), lambda done: None)
-    assert behavior.ranges[0][0] == received
-    assert disk.verify(blob)
-    disk.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["500", "cut", "hang"])
 def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, monkeypatch, fault):
@@ -118,7 +92,7 @@ def test_a_file_that_changes_midway_is_refused(tmp_path, http, folder):
     url, behavior = http
     behavior.replacement = bytes(len((folder / FILE).read_bytes()))
     behavior.replace_after = 3
-    with pytest.raises(FetchError):
+    with pytest.raises(UntrustedFileError):
         load(tmp_path, url)
     assert cached_blobs(tmp_path) == []
 
@@ -140,15 +114,6 @@ def test_a_wrong_file_is_refused_and_not_cached(tmp_path, folder, wrong):
         load(tmp_path, (tmp_path / "remote").as_uri())
     assert cached_blobs(tmp_path) == []
     assert list((tmp_path / "disk/partial").iterdir()) == []
-
-
-def test_a_partial_file_of_something_else_is_thrown_away(tmp_path, folder):
-    [(_, blob)] = resolve(FolderRemote(tmp_path / "remote"), NAME).files
-    settings = settings_for(tmp_path)
-    (tmp_path / "disk/partial").mkdir(parents=True)
-    with manager_thread(settings) as store:
-        (tmp_path / "disk/partial" / blob.sha256).write_bytes(b"an earlier version")
-        assert load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
 
 
 def test_a_link_out_of_the_remote_is_refused(tmp_path, folder):

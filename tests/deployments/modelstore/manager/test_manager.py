@@ -288,31 +288,7 @@ def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
     assert settings.socket.read_text() == "mine"
 
 
-def test_verify_deletes_what_is_damaged(tmp_path, remote):
-    with manager_thread(settings_for(tmp_path)) as store:
-        for name in ("m", "n"):
-            load(store, name)
-        path = sorted(path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix)[0]
-        path.write_bytes(bytes(path.stat().st_size))
-        assert ask("verify", socket_path=store) == {"verified": 2, "deleted": [path.name]}
-        assert stats(store)["tiers"]["disk"]["blobs"] == 1
-        assert ask("verify", socket_path=store) == {"verified": 1, "deleted": []}
-
-
-@pytest.mark.parametrize("damage", ["gone", "unreadable"])
-def test_verify_answers_when_a_cached_file_cannot_be_read(tmp_path, remote, damage):
-    with manager_thread(settings_for(tmp_path)) as store:
-        load(store)
-        [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
-        path.unlink()
-        if damage == "unreadable":
-            path.mkdir()
-        found = ask("verify", socket_path=store, timeout_s=LIMIT_S)
-        assert found == {"verified": 1, "deleted": [path.name]}
-        assert stats(store)["tiers"]["disk"]["blobs"] == 0
-
-
-@pytest.mark.parametrize("do", ["verify", "evict", "open"])
+@pytest.mark.parametrize("do", ["evict", "open"])
 def test_a_request_that_fails_unforeseen_is_answered_and_the_next_is_served(
     tmp_path, remote, monkeypatch, do
 ):
@@ -323,7 +299,6 @@ def test_a_request_that_fails_unforeseen_is_answered_and_the_next_is_served(
         load(store, "n")
         wait_until(lambda: stats(store)["leases"] == 0)
         with monkeypatch.context() as patch:
-            patch.setattr(Disk, "verify", fail)
             patch.setattr(Disk, "remove_manifest", fail)
             patch.setattr(Disk, "save_manifest", fail)
             with pytest.raises(StoreError, match="unforeseen"):
