@@ -16,7 +16,7 @@ COMMANDS = {
     "init": "Write a project to start from: a model, its config, and a test.",
     "loadtest": "Send Locust load to a running service and check every answer.",
     "package": "Pack the models of a config, to bring them along to a cluster.",
-    "pipeline": "Serve, plan, simulate, measure and run pipelines of stages under one SLA.",
+    "pipeline": "Serve, plan, measure and run pipelines of stages under one SLA.",
     "plan": "Compute how many replicas an arrival rate needs under an SLA.",
     "profile": "Measure a model's time and energy on a device, per batch size.",
     "serve": "Serve models and pipelines on this machine under their SLAs.",

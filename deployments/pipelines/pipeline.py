@@ -10,20 +10,19 @@
 
 import asyncio
 import math
-import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from deployments.errors import BusyError, RequestError
+from deployments.errors import BusyError
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.items import Flow, Outcome, StageBatch
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import stage_core
 from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.stage_workers import StageWorkers
-from deployments.pipelines.streams import RoomQueue, set_exception, stream_results
+from deployments.pipelines.streams import set_exception, stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -80,8 +79,8 @@ class Pipeline:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s: float | None = None
         self._started = self._running = self._pumping = self._pump_due = False
-        self._room = RoomQueue(self._free_room)
-        self._idle: asyncio.Event | None = None
+        #: Set whenever requests have left.
+        self._left = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Start the pipeline."""
@@ -107,7 +106,7 @@ class Pipeline:
         StartError
             A worker did not start; the message says which and why.
         StageError
-            A stage with ``policy="auto"`` failed on its example.
+            A stage failed on its example.
         """
         if self._started:
             raise InvalidInputError("pipeline: it has been started before")
@@ -129,7 +128,7 @@ class Pipeline:
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
             set_exception(flow, BusyError("the pipeline is closed"))
-        self._requests_left()
+        self._left.set()
         await self._workers.close()
 
     def resize(self, name: str, workers: int) -> None:
@@ -157,9 +156,9 @@ class Pipeline:
 
     async def drain(self) -> None:
         """Wait until all admitted requests are answered."""
-        if self.core.open:
-            self._idle = self._idle or asyncio.Event()
-            await self._idle.wait()
+        while self.core.open:
+            self._left.clear()
+            await self._left.wait()
 
     def submit(
         self,
@@ -234,7 +233,7 @@ class Pipeline:
         if not flow.done:
             self.core.cancel(flow)
             flow.content.cancel()
-            self._requests_left()
+            self._left.set()
             self._pump()
 
     def stream(
@@ -275,19 +274,13 @@ class Pipeline:
         return stream_results(values, self._submit_when_room, self.give_up, limit, raise_errors)
 
     async def _submit_when_room(self, value: Any) -> Flow:
-        await self._room.wait()
-        try:
-            self._check_running()
-            flow = self.core.submit(time.monotonic(), value, content=self._loop.create_future())
-        except RequestError:
-            self._room.wake()  # this stream gives its turn to another one
-            raise
+        while self._running and len(self.core.open) >= self.core.max_pending:
+            self._left.clear()
+            await self._left.wait()
+        self._check_running()
+        flow = self.core.submit(time.monotonic(), value, content=self._loop.create_future())
         self._pump_soon()
         return flow
-
-    def _free_room(self) -> int:
-        # Wake waiting streams, so that they see that the pipeline is closed.
-        return self.core.max_pending - len(self.core.open) if self._running else sys.maxsize
 
     def _check_running(self) -> None:
         if not self._running:
@@ -351,10 +344,4 @@ class Pipeline:
                 flow.content.set_result(flow.result)
             else:
                 set_exception(flow, flow.error)
-        self._requests_left()
-
-    def _requests_left(self) -> None:
-        self._room.wake()
-        if self._idle is not None and not self.core.open:
-            self._idle.set()
-            self._idle = None
+        self._left.set()

@@ -23,7 +23,7 @@ logger = logging.getLogger("sojourn.pipelines")
 
 #: Intervals of the checks for hanging workers and of profiles against batches.
 _CHECK_S, _REFIT_S = 0.2, 2.0
-#: Measuring time per batch size of a stage with ``policy="auto"``.
+#: Measuring time per batch size of a stage without a profile.
 _MEASURE_S = 0.1
 #: Time limit of solving a policy table.
 _SOLVE_S = 600.0
@@ -71,7 +71,7 @@ class StageWorkers:
     async def start(self) -> None:
         """Start all workers; return when each can take a batch. Errors as of `Pipeline.start`."""
         for number, stage in enumerate(self.stages):
-            if stage.policy == "auto" and stage.profile is None:
+            if stage.policy == "smdp" and stage.profile is None:
                 self._believe(number, await _measured_profile(stage))
             profile = self.stages[number].batch_profile
             if profile is not None:
@@ -176,7 +176,7 @@ class StageWorkers:
                 logger.exception("the profiles could not be compared with the latest batches")
 
     def _solve_soon(self, number: int) -> None:
-        if self.stages[number].policy in ("smdp", "auto"):
+        if self.stages[number].policy == "smdp":
             self._spawn(self._solve(number, self.stages[number]))
 
     async def _solve(self, number: int, stage: Stage) -> None:

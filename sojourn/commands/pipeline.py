@@ -1,15 +1,13 @@
-"""`sojourn pipeline`: serve, plan, simulate, measure and run pipelines of stages."""
+"""`sojourn pipeline`: serve, plan, measure and run pipelines of stages."""
 
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 import click
-import numpy as np
 import orjson
 
 from deployments.access.exposure import check_exposure
@@ -23,13 +21,10 @@ from sojourn.item_lines import read_items, result_line
 from sojourn.name_clashes import clash_in
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
-#: Requests of a simulation; all their times are in memory.
-MAX_SIMULATED = 20_000_000
-
 
 @click.group("pipeline")
 def command() -> None:
-    """Serve, plan, simulate, measure and run pipelines of stages under one SLA.
+    """Serve, plan, measure and run pipelines of stages under one SLA.
 
     FILE is a config file such as configs/digits-pipeline.yaml. Every command has --json, which
     prints one JSON object.
@@ -156,132 +151,6 @@ def plan(
         f"cost {found.cost:g}; p{sla.percentile:g} {found.percentile_ms:.4g} ms; "
         f"{found.service_level:.3%} in time"
     )
-
-
-@command.command(short_help="Simulate the pipeline in virtual time.")
-@config_file
-@click.option(
-    "--arrival-rate",
-    type=option_types.arrival_rate,
-    help="Poisson arrivals, requests per second.",
-)
-@click.option(
-    "--duration-s",
-    type=option_types.Number(min=1),
-    default=60.0,
-    show_default=True,
-    help="With --arrival-rate: for how long.",
-)
-@click.option(
-    "--trace",
-    "trace_file",
-    type=existing_file,
-    help="Instead of --arrival-rate: CSV with the header second,requests, or its .gz.",
-)
-@click.option(
-    "--scale",
-    type=option_types.scale,
-    default=1.0,
-    show_default=True,
-    help="Factor on the trace's requests.",
-)
-@click.option(
-    "--start-time-s",
-    type=option_types.from_0,
-    default=1.0,
-    show_default=True,
-    help="From the order of a worker until it takes batches, if the stages follow the load.",
-)
-@json_option
-def simulate(
-    file: Path,
-    arrival_rate: float | None,
-    duration_s: float,
-    trace_file: Path | None,
-    scale: float,
-    start_time_s: float,
-    as_json: bool,
-) -> None:
-    """Simulate the pipeline of FILE with the live core in virtual time, refusals included.
-
-    Every stage needs a profile. With `autoscaling` in FILE the workers follow the load.
-    """
-    if (arrival_rate is None) == (trace_file is None):
-        raise InvalidInputError("give --arrival-rate or --trace, one of them")
-    from deployments.pipelines.planning.simulation import simulate_pipeline  # it loads numba
-
-    config = load_pipeline_file(file)
-    user_config = config.user_config
-    sla, scaling = user_config.sla.objective, config.pipeline.autoscaling
-    arrivals_s = _arrivals_s(arrival_rate, duration_s, trace_file, scale)
-    run = simulate_pipeline(
-        config.pipeline.build(),
-        arrivals_s,
-        sla,
-        config.pipeline.expert.max_pending,
-        refuse=user_config.limits.late == "refuse",
-        divisions=config.pipeline.solve_divisions(sla),
-        scale_down_delay_s=scaling.scale_down_delay_s if scaling else 0.0,
-        start_time_s=start_time_s,
-    )
-    answered = run.response_ms.size
-    result = {
-        "offered": run.offered,
-        "answered": answered,
-        "refused": run.refused,
-        "late": run.late,
-        "service_level": run.service_level,
-        "percentile_ms": np.percentile(run.response_ms, sla.percentile) if answered else None,
-        "stages": [asdict(stage) for stage in run.stages],
-    }
-    if as_json:
-        print_json(result)
-        return
-    print_table(
-        ("stage", "mean workers", "utilization", "mean batch"),
-        [
-            (
-                stage.name,
-                stage.mean_workers,
-                stage.utilization,
-                stage.items / stage.batches if stage.batches else 0.0,
-            )
-            for stage in run.stages
-        ],
-        title=sla.in_words(),
-    )
-    click.echo(
-        f"{run.offered} requests: {run.service_level:.3%} in time, {run.refused} refused, "
-        f"{run.late} cancelled late"
-    )
-    if answered:
-        click.echo(f"p{sla.percentile:g} of the answered {result['percentile_ms']:.4g} ms")
-
-
-def _arrivals_s(
-    arrival_rate: float | None, duration_s: float, trace_file: Path | None, scale: float
-) -> Sequence[float]:
-    """Return the times at which requests arrive."""
-    from autoscaler.history.traces import load_trace
-    from autoscaler.simulator.arrivals import ArrivalTimes, WithinSecond, scaled_counts
-
-    random = np.random.default_rng(0)
-    if trace_file is not None:
-        counts = scaled_counts(load_trace(trace_file), scale, random)
-        _check_number(float(counts.sum()))
-        times = ArrivalTimes(counts, WithinSecond.UNIFORM, random)
-        return [time_s for second in range(counts.size) for time_s in times.of_second(second)]
-    assert arrival_rate is not None
-    _check_number(arrival_rate * duration_s)
-    times_s: list[float] = np.cumsum(
-        random.exponential(1 / arrival_rate, round(arrival_rate * duration_s))
-    ).tolist()
-    return times_s
-
-
-def _check_number(requests: float) -> None:
-    if requests > MAX_SIMULATED:
-        raise InvalidInputError(f"load: {requests:.3g} requests; at most {MAX_SIMULATED:,}")
 
 
 @command.command(short_help="Measure the time of each stage's batches.")

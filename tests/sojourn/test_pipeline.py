@@ -70,12 +70,6 @@ def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsy
     [
         (["plan", "--arrival-rate", "inf"], "'--arrival-rate': inf is not in the range"),
         (["plan", "--arrival-rate", "5", "--percentile", "0.99"], "write 99 for 99%"),
-        (["simulate", "--arrival-rate", "nan"], "must be a finite number, not nan"),
-        (["simulate", "--arrival-rate", "1e9"], "load: 6e+10 requests; at most 20,000,000"),
-        (
-            ["simulate", "--arrival-rate", "5", "--duration-s", "inf"],
-            "'--duration-s': must be a finite",
-        ),
     ],
 )
 def test_numbers_that_make_no_sense_are_one_line(file, capsys, words, message):
@@ -117,30 +111,3 @@ def test_serve_answers_until_it_is_interrupted(file):
             assert json.load(answer)["outputs"][0]["data"] == [0, 0, 0]
         run.send_signal(signal.SIGINT)
         assert run.wait(LIMIT_S) == 0
-
-
-@pytest.mark.slow
-class TestSimulate:
-    """`sojourn pipeline simulate`."""
-
-    def test_at_a_rate(self, file, capsys):
-        arguments = ["pipeline", "simulate", file, "--arrival-rate", "500", "--duration-s", "4"]
-        assert main([*arguments, "--json"]) == 0
-        result = json.loads(capsys.readouterr().out)
-        assert result["offered"] == result["answered"] == 2000
-        assert result["service_level"] == 1.0
-        assert [stage["name"] for stage in result["stages"]] == ["doubler", "again"]
-        assert result["percentile_ms"] > 1.1
-        assert main(arguments) == 0
-        assert "2000 requests: 100.000% in time" in capsys.readouterr().out
-
-    def test_on_a_trace(self, file, tmp_path, capsys):
-        trace = tmp_path / "trace.csv"
-        trace.write_text("second,requests\n0,100\n2,300\n")
-        arguments = ["pipeline", "simulate", file, "--trace", str(trace), "--scale", "0.5"]
-        assert main([*arguments, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["offered"] == 200
-
-    def test_one_kind_of_load(self, file, capsys):
-        assert main(["pipeline", "simulate", file]) == 2
-        assert "--arrival-rate or --trace, one of them" in capsys.readouterr().err

@@ -60,10 +60,10 @@ class Stage:
         that item alone.
     max_wait_ms : float
         A free worker waits for a full batch until its first item has waited this long.
-    policy : BatchingPolicy, "smdp" or "auto", optional
-        Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length; ``"smdp"`` to
-        solve one for each arrival rate from `profile`; or ``"auto"``, which is the same, but
-        measures the profile with `example` at the start if there is none.
+    policy : BatchingPolicy or "smdp", optional
+        Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length; or ``"smdp"`` to
+        solve one for each arrival rate from `profile`, or from one that is measured with `example`
+        at the start.
     profile : Profile, optional
         The time of its batches, by which requests that cannot be finished in time are refused.
     budget_ms : float, optional
@@ -74,7 +74,7 @@ class Stage:
     hang_after_s : float
         A worker that takes longer than this for one batch is killed and replaced.
     example : Any, optional
-        An item for measuring the profile with ``policy="auto"``.
+        An item for measuring the profile with ``policy="smdp"``.
 
     Raises
     ------
@@ -90,7 +90,7 @@ class Stage:
     place: Place = "process"
     batch_size: int | None = None
     max_wait_ms: float = 0.0
-    policy: BatchingPolicy | Literal["smdp", "auto"] | None = None
+    policy: BatchingPolicy | Literal["smdp"] | None = None
     profile: Profile | None = None
     budget_ms: float | None = None
     device: str = "cpu"
@@ -149,14 +149,11 @@ class Stage:
 
     def _check_policy(self) -> None:
         name = self.name
-        if self.policy == "smdp" and self.profile is None:
-            raise InvalidInputError(f"stage {name}: policy smdp needs a profile")
-        if self.policy == "auto" and self.profile is None and self.example is None:
-            raise InvalidInputError(f"stage {name}: policy auto needs a profile or an example")
-        if not (isinstance(self.policy, BatchingPolicy) or self.policy in (None, "smdp", "auto")):
+        if self.policy == "smdp" and self.profile is None and self.example is None:
+            raise InvalidInputError(f"stage {name}: policy smdp needs a profile or an example")
+        if not (isinstance(self.policy, BatchingPolicy) or self.policy in (None, "smdp")):
             raise InvalidInputError(
-                f"stage {name}: policy must be a BatchingPolicy, 'smdp' or 'auto', "
-                f"not {self.policy!r}"
+                f"stage {name}: policy must be a BatchingPolicy or 'smdp', not {self.policy!r}"
             )
         if self.policy is not None:
             if self.batch_size is None:

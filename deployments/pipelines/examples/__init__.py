@@ -1,1 +1,1 @@
-"""Example pipelines: handwritten digits in image files, by one model and by an ensemble."""
+"""An example pipeline: handwritten digits in image files."""

@@ -1,7 +1,6 @@
 """Handwritten digits in image files: decode and resize, classify, label.
 
-``configs/digits-pipeline.yaml`` serves them, and ``configs/ensemble-pipeline.yaml`` uses two
-models. They need the extra ``images``.
+``configs/digits-pipeline.yaml`` serves them. They need the extra ``images``.
 """
 
 import base64
@@ -64,12 +63,6 @@ def label(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"label": item["label"], "probability": np.max(item["probabilities"])}
 
 
-def mean(results: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the results of several models: the mean of their probabilities."""
-    probabilities = np.mean([result["probabilities"] for result in results], axis=0)
-    return {"label": np.int64(np.argmax(probabilities)), "probabilities": probabilities}
-
-
 def example() -> dict[str, bytes]:
     """Return the image of a 3, as the base64 of a PNG file."""
     from deployments.models.digits import (
@@ -80,31 +73,3 @@ def example() -> dict[str, bytes]:
     file = io.BytesIO()
     Image.fromarray(255 - pixels.astype(np.uint8)).save(file, "PNG")
     return {"image": base64.b64encode(file.getvalue())}
-
-
-class Templates:
-    """A cheap digit model: the most similar of ten mean images.
-
-    `sharpness` scales how strongly the probabilities prefer similar images.
-    """
-
-    def __init__(self, sharpness: float = 8.0) -> None:
-        self._sharpness = sharpness
-        self._templates = _mean_images()
-
-    def predict(self, items: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the label and the probabilities of each item."""
-        images = np.stack([np.ravel(item["image"]) for item in items])
-        images = images / np.maximum(np.linalg.norm(images, axis=1, keepdims=True), 1e-9)
-        scores = np.exp(self._sharpness * images @ self._templates.T)
-        probabilities = scores / scores.sum(axis=1, keepdims=True)
-        return [{"label": np.int64(np.argmax(row)), "probabilities": row} for row in probabilities]
-
-
-def _mean_images() -> Any:
-    """Return the mean image of each digit, of length 1; shape (10, 64)."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    means = np.stack([digits.data[digits.target == digit].mean(axis=0) for digit in range(10)])
-    return means / np.linalg.norm(means, axis=1, keepdims=True)

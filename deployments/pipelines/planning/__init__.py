@@ -3,9 +3,7 @@
 ===============  ===============================================================================
 `tandem`         the response times of the whole, from a compiled simulation of its stages
 `sizing`         the workers of least cost, and the division of the response time among the stages
-`divisions`      the search for the cheapest division of workers
 `scaling`        the same for all rates ahead, and when a running pipeline changes
-`simulation`     the live core in virtual time
 `profiling`      the time of each stage's batches, measured
 ===============  ===============================================================================
 """

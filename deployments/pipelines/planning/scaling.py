@@ -118,25 +118,22 @@ def solve_divisions(
     alone_per_s = min(
         profile_of(stage).capacity_per_s / per_request[stage.name] for stage in stages
     )
+    limits = {stage.name: max_workers - len(inside) + 1 for stage in inside} | dict(most)
     rates: list[float] = []
     divisions: list[Mapping[str, int]] = []
-    ends_with_pipeline = False
     rate_per_s = _FIRST_SHARE * alone_per_s
     while True:
         try:
-            plan = plan_pipeline(steps, rate_per_s, sla, worker_costs, requests=requests)
+            plan = plan_pipeline(
+                steps, rate_per_s, sla, worker_costs, max_workers=limits, requests=requests
+            )
         except InfeasibleError:
             # A higher load can make an SLA infeasible, because batches grow and take longer.
             if not divisions:
                 raise
             break
         workers = {name: setting.workers for name, setting in plan.settings.items()}
-        if sum([workers[stage.name] for stage in inside]) > max_workers or any(
-            stage.place == "loop" and workers[stage.name] > 1 for stage in stages
-        ):
-            ends_with_pipeline = True
-            break
-        if any(workers[name] > count for name, count in most.items()):
+        if sum([workers[stage.name] for stage in inside]) > max_workers:
             break
         rates.append(rate_per_s)
         divisions.append(workers)
@@ -145,6 +142,7 @@ def solve_divisions(
         raise InfeasibleError(
             f"max_workers: {max_workers} do not keep {sla.in_words()}, even with little load"
         )
+    ends_with_pipeline = all(divisions[-1][name] < count for name, count in most.items())
     return DivisionTable(tuple(rates), tuple(divisions), per_request, ends_with_pipeline)
 
 

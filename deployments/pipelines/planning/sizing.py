@@ -90,6 +90,7 @@ def plan_pipeline(
     sla: ServiceLevelObjective,
     worker_costs: Mapping[str, float] | None = None,
     *,
+    max_workers: Mapping[str, int] | None = None,
     requests: int = REQUESTS,
 ) -> PipelinePlan:
     """Find a division of workers that keeps an SLA at little cost (`cheap_division`).
@@ -104,6 +105,8 @@ def plan_pipeline(
         Of the whole pipeline.
     worker_costs : mapping of str to float, optional
         Cost of one worker of each stage, above 0; 1 if not given.
+    max_workers : mapping of str to int, optional
+        Of each stage; any number if not given.
     requests : int
         Simulated for each division.
 
@@ -118,12 +121,14 @@ def plan_pipeline(
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]
     rates = stage_rates(steps, arrival_rate_per_s)
     least = [_least_workers(stage, rates[stage.name]) for stage in stages]
-    most = [1 if stage.place == "loop" else math.inf for stage in stages]
+    limits = max_workers or {}
+    most = [1 if stage.place == "loop" else limits.get(stage.name, math.inf) for stage in stages]
     for stage, count, limit in zip(stages, least, most, strict=True):
         if count > limit:
             raise InfeasibleError(
-                f"stage {stage.name}: place loop has one worker, which serves at most "
-                f"{profile_of(stage).capacity_per_s:.6g} items/s, not {rates[stage.name]:.6g}"
+                f"stage {stage.name}: workers limited to {limit:g} serve "
+                f"{limit * profile_of(stage).capacity_per_s:.6g} items/s, not "
+                f"{rates[stage.name]:.6g}"
             )
 
     def settings_of(workers: Division) -> dict[str, Setting]:

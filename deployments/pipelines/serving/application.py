@@ -11,22 +11,20 @@ import asyncio
 import hashlib
 import importlib.metadata
 import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 from ray import serve
-from ray.serve import metrics
 from ray.serve.handle import DeploymentHandle
 
 from autoscaler.ray import store as ray_store
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.http.middleware import open_fast_path
-from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.observability.metrics import RayExporter
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
-from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS, PipelineInstrument
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from deployments.pipelines.serving.ray_scaling import NEED
 from deployments.pipelines.serving.service import PipelineService
 from deployments.pipelines.serving.stage_replica import (
@@ -79,17 +77,22 @@ class PipelineReplica:
         )
         call_when_draining(self._service.begin_drain)
         await self._service.start()
-        self._metrics = RayPipelineMetrics(self._service.model_name, self._service.pipeline.core)
+        self._metrics = RayExporter(PIPELINE_INSTRUMENTS)
         self._flushing = asyncio.create_task(self._flush_forever())
 
     async def _flush_forever(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
-                self._metrics.flush()
+                self._flush()
             except Exception:
                 # A failed export must not prevent later ones.
                 logger.exception("the metrics of the pipeline could not be exported")
+
+    def _flush(self) -> None:
+        for given in PIPELINE_INSTRUMENTS:
+            for labels, value in given.read(self._service.pipeline.core):
+                self._metrics.export(given, (self._service.model_name, *labels), value)
 
     def __serve_build_asgi_app__(self) -> PipelineApp:
         """Return the ASGI app. Serve calls this after the constructor."""
@@ -140,33 +143,6 @@ class PipelineReplica:
             if hasattr(self, "_app"):
                 self._app.console.close()
             await self._service.close()
-
-
-class RayPipelineMetrics:
-    """Passes the values of `deployments.pipelines.serving.metrics` to Ray."""
-
-    def __init__(self, pipeline: str, core: PipelineCore) -> None:
-        self._pipeline, self._core = pipeline, core
-        self._exported = [(given, _register(given)) for given in PIPELINE_INSTRUMENTS]
-        self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
-
-    def flush(self) -> None:
-        """Pass gauges, and the increments of counters since the last call."""
-        for given, exported in self._exported:
-            for labels, value in given.read(self._core):
-                tags = dict(zip(given.labels, (self._pipeline, *labels), strict=True))
-                key = (given.name, *labels)
-                if given.kind == "gauge":
-                    exported.set(value, tags)
-                elif value > self._flushed[key]:
-                    exported.inc(value - self._flushed[key], tags)
-                    self._flushed[key] = value
-
-
-def _register(given: PipelineInstrument) -> Any:
-    """Return Ray's metric for an instrument."""
-    kind = metrics.Counter if given.kind == "counter" else metrics.Gauge
-    return kind(given.name, given.description, given.labels)
 
 
 def build(args: dict[str, Any]) -> serve.Application:

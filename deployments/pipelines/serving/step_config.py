@@ -1,6 +1,5 @@
 """The steps of a pipeline in its config file."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from deployments.pipelines.core.steps import (
     Switch,
     default_name,
 )
+from deployments.pipelines.workers.predictor import import_object
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -57,7 +57,7 @@ class ExpertStageConfig(StrictModel):
     budget_ms: float | None = None
     #: A worker that takes longer than this for one batch is killed and replaced.
     hang_after_s: float = 30.0
-    #: A function that returns an item, for measuring the profile with `policy: auto`.
+    #: A function that returns an item, for measuring the profile with `policy: smdp`.
     example: str | None = None
     #: Cost of one worker, for `sojourn pipeline plan`.
     cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -76,7 +76,7 @@ class StageConfig(StrictModel):
     place: Place = "process"
     batch_size: int | None = None
     max_wait_ms: float = 0.0
-    policy: Literal["smdp", "auto"] | None = None
+    policy: Literal["smdp"] | None = None
     #: A profile file or its content.
     profile: str | dict[str, Any] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
@@ -234,11 +234,7 @@ def import_function(path: str) -> Callable[..., Any]:
     InvalidInputError
         It cannot be imported, or is not callable.
     """
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInputError(f"function {path!r}: {error}") from error
+    found = import_object(path)
     if not callable(found):
-        raise InvalidInputError(f"function {path!r}: is not callable")
+        raise InvalidInputError(f"{path!r}: is not callable")
     return found  # type: ignore[no-any-return]

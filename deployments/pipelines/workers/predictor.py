@@ -61,7 +61,7 @@ def make_predictor(recipe: Recipe) -> Predictor:
     code = recipe.code
     try:
         if isinstance(code, str):
-            code = _import(code)
+            code = import_object(code)
         if isinstance(code, type):
             if issubclass(code, Model) and isinstance(recipe.code, str):
                 code = load_model(recipe.code, recipe.options, recipe.device)
@@ -81,14 +81,15 @@ def make_predictor(recipe: Recipe) -> Predictor:
     return _ListPredictor(predict) if recipe.lists else _ItemPredictor(predict)
 
 
-def _import(path: str) -> Any:
+def import_object(path: str) -> Any:
+    """Return the object at a path ``package.module:name``, or raise `InvalidInputError`."""
     module, colon, name = path.partition(":")
     if not (colon and module and name):
-        raise InvalidInputError(f"code {path!r}: must be package.module:name")
+        raise InvalidInputError(f"{path!r}: must be package.module:name")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise InvalidInputError(f"code {path!r}: {error}") from error
+        raise InvalidInputError(f"{path!r}: {error}") from error
 
 
 class _ItemPredictor:

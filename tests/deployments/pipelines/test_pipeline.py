@@ -247,8 +247,8 @@ class Slow:
 
 
 @pytest.mark.slow
-async def test_an_auto_stage_measures_its_profile_first():
-    stage = Stage(Slow, place="thread", batch_size=3, policy="auto", example=0)
+async def test_a_stage_with_an_example_measures_its_profile_first():
+    stage = Stage(Slow, place="thread", batch_size=3, policy="smdp", example=0)
     async with Pipeline([stage]) as pipeline:
         core = pipeline.core.stages[0]
         assert core.latency_ms(1) >= 3.0

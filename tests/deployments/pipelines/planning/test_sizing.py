@@ -83,5 +83,5 @@ def test_a_stage_on_the_event_loop_has_one_worker():
     plan = plan_pipeline(stages, 400.0, sla, requests=REQUESTS)
     assert plan.settings["light"].workers == 1
     assert plan.loads["light"].utilization == pytest.approx(0.8, abs=0.03)
-    with pytest.raises(InfeasibleError, match="one worker, which serves at most 500 items/s"):
+    with pytest.raises(InfeasibleError, match="limited to 1 serve 500 items/s, not 501"):
         plan_pipeline(stages, 501.0, sla, requests=REQUESTS)
