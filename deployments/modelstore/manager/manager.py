@@ -97,7 +97,6 @@ class Manager:
             self._remote,
             self._disk,
             copier,
-            settings.copies_at_once,
             self._report,
             self._stopped,
         )
@@ -178,9 +177,6 @@ class Manager:
 
     def _check_device(self, client: Client) -> None:
         """Refuse a client that cannot use the device's memory.
-
-        Raises `StoreError` if the client is another user's, who could write to that memory, or if
-        the device cannot be used.
 
         Raises
         ------

@@ -77,3 +77,19 @@ def test_a_hanging_remote_holds_up_neither_the_disks_models_nor_the_end(cached, 
     for thread in opens:
         thread.join(LIMIT_S)
     assert sorted(errors) == list(range(OPENS))
+
+
+def test_a_machine_without_room_for_a_thread_is_an_error_of_the_open(cached, monkeypatch):
+    start = threading.Thread.start
+
+    def none(thread):
+        if thread.name.startswith("store-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with manager_thread(cached) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none)
+            with pytest.raises(FetchError, match="can't start new thread"):
+                load_state_dict("m", socket_path=store)
+        assert load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
