@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from deployments.config.replica_args import ModelConfig
 from deployments.modelstore.errors import StoreFullError
 
-#: Maximum pause before a retry; the pause doubles with each failure in a row.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+#: Pause before a retry.
+PAUSE_S = 30.0
 
 
 @dataclass
@@ -17,7 +17,6 @@ class _Failure:
 
     wanted: ModelConfig
     error: Exception
-    pause_s: float
     again_s: float
 
 
@@ -40,14 +39,7 @@ class FailedLoads:
 
     def note(self, wanted: ModelConfig, error: Exception) -> None:
         """Record a failed load; callers that shared it may all report it."""
-        now_s, before = self._clock(), self._of(wanted)
-        if before is None:
-            pause_s = FIRST_PAUSE_S
-        elif now_s < before.again_s < float("inf"):
-            return
-        else:
-            pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S)
-        self._failures[wanted.name] = _Failure(wanted, error, pause_s, now_s + pause_s)
+        self._failures[wanted.name] = _Failure(wanted, error, self._clock() + PAUSE_S)
 
     def forget(self, wanted: ModelConfig) -> None:
         """Record that a version was loaded."""
@@ -58,7 +50,6 @@ class FailedLoads:
         """Allow immediate retries, because the configuration has changed."""
         for failure in self._failures.values():
             failure.again_s = self._clock()
-            failure.pause_s = FIRST_PAUSE_S / 2
 
     def take_due(self, wanted: ModelConfig) -> bool:
         """Return whether the caller should retry a failed load now."""

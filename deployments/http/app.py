@@ -49,8 +49,7 @@ from deployments.http.resources import Resources
 from deployments.http.service import Service
 from deployments.http.signature import MAX_JSON_BYTES, claimed_rows
 from deployments.http.unread_answers import UnreadAnswers
-from deployments.observability.request_ids import RequestIds
-from deployments.observability.request_info import TRACEPARENT, RequestInfo
+from deployments.observability.request_info import TRACEPARENT, RequestIds, RequestInfo
 from policy.batcher.requests import Refusal
 
 

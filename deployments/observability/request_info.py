@@ -1,5 +1,7 @@
 """Metadata of a request, for its answer, the log and its trace."""
 
+import itertools
+import secrets
 from dataclasses import dataclass
 
 from deployments.observability.tracing import RequestTrace
@@ -28,3 +30,15 @@ class RequestInfo:
     traceparent: bytes | None = None
     token: str | None = None
     trace: RequestTrace | None = None
+
+
+class RequestIds:
+    """Creates ids that are unique in a process and, by a random prefix, between processes."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(8).encode()
+        self._numbers = itertools.count()
+
+    def make(self) -> bytes:
+        """Return a new id, such as ``b"9f86d081884c7d65-2a"``."""
+        return b"%b-%x" % (self._prefix, next(self._numbers))

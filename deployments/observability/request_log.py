@@ -5,7 +5,6 @@ than the requests do. The lines of each status are rate-limited; the next line c
 ones.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -19,14 +18,8 @@ logger = logging.getLogger("sojourn.requests")
 #: Sustained lines per second and status, and their burst.
 LINES_PER_S = 1.0
 BURST_LINES = 10.0
-#: Delay after the first omitted line until one line counts all of them.
-FLUSH_AFTER_S = 10.0
 #: Maximum length of an id in a line, in characters.
 _LONGEST_ID = 128
-
-
-def _call_later(delay_s: float, call: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_later(delay_s, call)
 
 
 class _Status:
@@ -52,20 +45,15 @@ class RequestLog:
         Name of the model, in every line.
     clock : callable
         Time in seconds, of the arrivals as well.
-    call_later : callable
-        Calls a function after a delay in seconds; by default, the running event loop does.
     """
 
     def __init__(
         self,
         model: str,
         clock: Callable[[], float] = time.monotonic,
-        call_later: Callable[[float, Callable[[], None]], None] = _call_later,
     ) -> None:
         self._model = model
         self._clock = clock
-        self._call_later = call_later
-        self._flush_scheduled = False
         self._statuses: dict[int, _Status] = {}
 
     def failed(
@@ -102,7 +90,7 @@ class RequestLog:
             kept = self._statuses[status] = _Status()
         now_s = self._clock()
         if not kept.bucket.take(now_s):
-            self._leave_out(kept, 1 + likewise)
+            kept.left_out += 1 + likewise
             return
         line: dict[str, object] = {
             "event": "request_failed",
@@ -118,30 +106,6 @@ class RequestLog:
             line["traceparent"] = traceparent[:_LONGEST_ID].decode("latin-1")
         if kept.left_out:
             line["left_out"] = kept.left_out
-            kept.left_out = 0
-        self._write(logging.ERROR if status == 500 else logging.INFO, line)
-        if likewise:
-            self._leave_out(kept, likewise)
-
-    def _leave_out(self, kept: _Status, requests: int) -> None:
-        kept.left_out += requests
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._call_later(FLUSH_AFTER_S, self._flush)
-
-    def _flush(self) -> None:
-        """Log the number of omitted lines of each status without a later line."""
-        self._flush_scheduled = False
-        for status, kept in self._statuses.items():
-            if kept.left_out:
-                line = {
-                    "event": "requests_failed",
-                    "model": self._model,
-                    "status": status,
-                    "left_out": kept.left_out,
-                }
-                kept.left_out = 0
-                self._write(logging.INFO, line)
-
-    def _write(self, level: int, line: dict[str, object]) -> None:
+        kept.left_out = likewise
+        level = logging.ERROR if status == 500 else logging.INFO
         logger.log(level, "%s", orjson.dumps(line).decode())

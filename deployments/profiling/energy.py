@@ -6,9 +6,6 @@ everything the device does, so measure on an otherwise idle machine.
 
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +14,6 @@ import pynvml
 from policy.errors import InfeasibleError
 
 POWERCAP = Path("/sys/class/powercap")
-POWER_SAMPLE_INTERVAL_S = 0.02
 
 
 class EnergyMeter(Protocol):
@@ -59,43 +55,25 @@ def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
 
 
 class NvmlMeter:
-    """Energy meter of the first GPU of this process.
-
-    GPUs since Volta count their energy. For older GPUs, the meter integrates their sampled power.
+    """Energy meter of the first GPU of this process, of Volta or newer.
 
     Raises
     ------
     InfeasibleError
-        There is no NVIDIA driver or no GPU, or the GPU reports neither energy nor power.
+        There is no NVIDIA driver or no GPU, or the GPU does not count its energy.
     """
 
     def __init__(self) -> None:
         try:
             pynvml.nvmlInit()
             self._handle = _gpu_handle()
-            name = pynvml.nvmlDeviceGetName(self._handle)
+            self.source = f"NVML energy counter of {pynvml.nvmlDeviceGetName(self._handle)}"
+            self.read_mj()
         except pynvml.NVMLError as error:
             raise InfeasibleError(f"NVML: {error}") from error
-        self._integral: PowerIntegral | None = None
-        try:
-            pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-            self.source = f"NVML energy counter of {name}"
-        except pynvml.NVMLError:
-            try:
-                self._integral = PowerIntegral(
-                    lambda: float(pynvml.nvmlDeviceGetPowerUsage(self._handle))
-                )
-            except pynvml.NVMLError as error:
-                raise InfeasibleError(
-                    f"NVML: {name} reports neither energy nor power: {error}"
-                ) from error
-            self.source = f"NVML power of {name}, integrated"
-            self._integral.start()
 
     def read_mj(self) -> float:
-        """Return the energy in mJ since the driver was loaded, or since construction."""
-        if self._integral is not None:
-            return self._integral.read_mj()
+        """Return the energy in mJ since the driver was loaded."""
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
 
@@ -109,48 +87,6 @@ def _gpu_handle() -> Any:
     if first and not first.isdigit():
         return pynvml.nvmlDeviceGetHandleByUUID(first)
     return pynvml.nvmlDeviceGetHandleByIndex(int(first or 0))
-
-
-class PowerIntegral:
-    """Energy as the integral of sampled power, by the trapezoidal rule.
-
-    Parameters
-    ----------
-    read_power_mw : callable
-        Returns the present power in mW.
-    clock : callable
-        Returns the time in seconds.
-    """
-
-    def __init__(
-        self,
-        read_power_mw: Callable[[], float],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._read_power_mw, self._clock = read_power_mw, clock
-        self._lock = threading.Lock()
-        self._energy_mj = 0.0
-        self._last_power_mw, self._last_time_s = read_power_mw(), clock()
-
-    def start(self) -> None:
-        """Start a thread that samples until the process ends."""
-        threading.Thread(target=self._sample_forever, name="power-integral", daemon=True).start()
-
-    def read_mj(self) -> float:
-        """Take a sample, and return the energy in mJ since the first one."""
-        with self._lock:
-            power_mw, now_s = self._read_power_mw(), self._clock()
-            self._energy_mj += 0.5 * (self._last_power_mw + power_mw) * (now_s - self._last_time_s)
-            self._last_power_mw, self._last_time_s = power_mw, now_s
-            return self._energy_mj
-
-    def _sample_forever(self) -> None:
-        while True:
-            time.sleep(POWER_SAMPLE_INTERVAL_S)
-            try:
-                self.read_mj()
-            except pynvml.NVMLError:
-                return  # raised to the next caller of `read_mj`
 
 
 class RaplMeter:

@@ -1,6 +1,6 @@
 """Ids of requests differ, within a process and between processes."""
 
-from deployments.observability.request_ids import RequestIds
+from deployments.observability.request_info import RequestIds
 
 
 def test_ids_differ_and_fit_into_a_header() -> None:

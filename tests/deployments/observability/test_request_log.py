@@ -2,14 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.observability.request_log import BURST_LINES, FLUSH_AFTER_S, RequestLog, logger
+from deployments.observability.request_log import BURST_LINES, RequestLog, logger
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -21,19 +19,7 @@ class Machine:
         self.now_s = 100.0
         self.lines: list[dict[str, Any]] = []
         self.levels: list[int] = []
-        self.flush_at_s = float("inf")
-        self._flush: Callable[[], None] | None = None
-        self.log = RequestLog("m", lambda: self.now_s, self._later)
-
-    def _later(self, delay_s: float, call: Callable[[], None]) -> None:
-        assert self._flush is None
-        self.flush_at_s, self._flush = self.now_s + delay_s, call
-
-    def advance(self, seconds: float) -> None:
-        self.now_s += seconds
-        if self._flush is not None and self.now_s >= self.flush_at_s:
-            flush, self._flush, self.flush_at_s = self._flush, None, float("inf")
-            flush()
+        self.log = RequestLog("m", lambda: self.now_s)
 
     def __enter__(self) -> "Machine":
         self._handler = _Lines(self)
@@ -89,39 +75,24 @@ def test_every_failure_is_in_a_line_or_counted_by_one(
     with Machine() as machine:
         sent = dict.fromkeys((429, 500, 503), 0)
         for status, wait_ds in failures:
-            machine.advance(0.1 * wait_ds)
+            machine.now_s += 0.1 * wait_ds
             machine.log.failed(status, "e", b"id", machine.now_s)
             sent[status] += 1
-        machine.advance(FLUSH_AFTER_S)
-        counted = dict.fromkeys(sent, 0)
+        machine.now_s += 1.0
+        counted = dict.fromkeys(sent, -1)  # the last line
+        for status in sent:
+            machine.log.failed(status, "e", b"id", machine.now_s)
         for line in machine.lines:
-            one = line["event"] == "request_failed"
-            counted[line["status"]] += one + line.get("left_out", 0)
+            counted[line["status"]] += 1 + line.get("left_out", 0)
     assert counted == sent
 
 
 def test_overload_writes_few_lines() -> None:
     with Machine() as machine:
         for _ in range(60_000):  # a minute
-            machine.advance(0.001)
+            machine.now_s += 0.001
             machine.log.failed(503, "full", b"id", machine.now_s)
-        assert 60 <= len(machine.lines) <= BURST_LINES + 60 + 60 / FLUSH_AFTER_S
+        assert 60 <= len(machine.lines) <= BURST_LINES + 60
         # One status does not keep another from its line.
         machine.log.failed(500, "failed", b"id", machine.now_s)
         assert machine.lines[-1]["status"] == 500
-
-
-@pytest.mark.parametrize("wait_s", [0.5 * FLUSH_AFTER_S, FLUSH_AFTER_S])
-def test_the_last_ones_are_counted_once_it_is_quiet(wait_s: float) -> None:
-    with Machine() as machine:
-        for _ in range(25):
-            machine.log.failed(503, "full", b"id", machine.now_s)
-        machine.advance(wait_s)
-        machine.advance(FLUSH_AFTER_S)
-    assert len(machine.lines) == BURST_LINES + 1
-    assert machine.lines[-1] == {
-        "event": "requests_failed",
-        "model": "m",
-        "status": 503,
-        "left_out": 25 - BURST_LINES,
-    }
