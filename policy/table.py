@@ -54,6 +54,11 @@ class PolicyTable:
         """Return the policy for an arrival rate; any rate has one."""
         return self.policies[bisect_right(self.rates_per_s, arrival_rate_per_s)]
 
+    def cell_start_per_s(self, arrival_rate_per_s: float) -> float:
+        """Return the lowest arrival rate that has the same cell; 0 in the first one."""
+        cell = bisect_right(self.rates_per_s, arrival_rate_per_s)
+        return self.rates_per_s[cell - 1] if cell else 0.0
+
     def lookup_bursty(
         self, arrival_rate_per_s: float, index_of_dispersion: float, window_s: float
     ) -> BatchingPolicy:

@@ -95,6 +95,7 @@ class Batcher:
         self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
         self._loop = asyncio.get_running_loop()
         self._wake = WakeTimer(self._loop, self._advance_now)
+        self._overdue = WakeTimer(self._loop, self._give_up_late)
         self._batch: Batch | None = None
         self._batch_started_s = math.nan
         self._queue_left = 0
@@ -132,7 +133,7 @@ class Batcher:
         if refusal is not None:
             raise self.rejections.refused(refusal, rows)
         # A busy device cannot start a batch.
-        if not self.core.device_busy or self.core.preempted:
+        if not self.core.device_busy or self.core.given_up:
             self.advance()
         if request.deadline_s < math.inf:
             request.deadline_timer = self._loop.call_later(
@@ -161,6 +162,16 @@ class Batcher:
         self.rows.cancelled += request.rows
         self.core.cancel(request)
         self.advance()
+
+    def _give_up_late(self) -> None:
+        """Have others answer what waits for a batch that is overdue."""
+        self._overdue.set(self.core.give_up_late(time.monotonic()))
+        self._answer_given_up()
+        self._note_idle()
+
+    def _answer_given_up(self) -> None:
+        while self.core.given_up:
+            self.rejections.given_up(self.core.given_up.pop(), time.monotonic())
 
     def _on_deadline(self, request: QueuedRequest) -> None:
         request.deadline_timer = None
@@ -226,7 +237,8 @@ class Batcher:
         """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
         self._deaths.close()
-        self._wake.set(None)
+        self._wake.cancel()
+        self._overdue.cancel()
         if self._advance_soon:
             self._advance_soon.cancel()
 
@@ -264,8 +276,7 @@ class Batcher:
         batch = self._deaths.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self.rejections.too_late(self.core.deadline_missed.pop())
-        while self.core.preempted:
-            self.rejections.preempted(self.core.preempted.pop(), time.monotonic())
+        self._answer_given_up()
         while self.core.crowded_out:
             self.rejections.crowded_out(self.core.crowded_out.pop())
         if batch is None:
@@ -276,6 +287,7 @@ class Batcher:
         self._queue_left = self.core.queue_length
         if batch.size > self.placement.largest:
             self._device.start(batch)
+            self._overdue.set(self.core.give_up_late(self._batch_started_s))
             return False
         self._run_here(batch)
         return True

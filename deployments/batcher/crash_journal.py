@@ -8,6 +8,9 @@ the running batch. The others look at it before each batch of their own:
 - A request that was in the batch of one death is computed again alone, and is cleared if it is
   answered.
 - If that replica dies, too, the request has seen two deaths, and no replica computes it again.
+- A request that keeps the interpreter's lock makes its replica silent, and HAProxy sends on what it
+  holds. So a batch that runs for far too long counts as a death, too. The last replica that still
+  works refuses what was in it, unless it has answered the same before.
 
 Each file is locked by its replica for as long as its device can be trusted. The kernel drops a
 process's POSIX locks before it closes the process's sockets, and so before HAProxy can know of the
@@ -39,13 +42,17 @@ logger = logging.getLogger("sojourn.batcher")
 
 #: A request that has seen so many deaths is not computed again.
 MAX_DEATHS = 2
+#: A batch hangs if it takes longer than this, and so many times what it should: HAProxy sends on
+#: what a silent replica holds after a second or two.
+HUNG_AFTER_S, HUNG_AFTER_BATCHES = 0.5, 2
 #: How long a death is remembered.
 KEEP_S = 600.0
 #: Slices in the largest batch.
 _MAX_ENTRIES = 1024
 _WORD_BYTES = 8
-#: The first words: how many entries follow, and when the replica last ran (`time.monotonic_ns`).
-_COUNT, _RAN_NS, _ENTRIES = 0, 1, 2
+#: The first words: how many entries follow, when the replica last ran, and from when on its batch
+#: counts as hung (`time.monotonic_ns`).
+_COUNT, _RAN_NS, _HUNG_NS, _ENTRIES = 0, 1, 2, 3
 _FILE_BYTES = (_ENTRIES + _MAX_ENTRIES) * _WORD_BYTES
 #: The lowest bits of an entry: the deaths that its request had seen before.
 _DEATH_BITS = 2
@@ -81,6 +88,12 @@ class _Peer:
 
     descriptor: int
     words: memoryview
+    #: `_HUNG_NS` of the last batch that was read.
+    read_ns: int = 0
+
+    def hangs(self) -> bool:
+        """Return whether its batch has been running for far too long."""
+        return bool(self.words[_COUNT]) and time.monotonic_ns() > self.words[_HUNG_NS]
 
     def close(self) -> None:
         """Close the file."""
@@ -105,6 +118,8 @@ class CrashJournal:
     ----------
     deaths : mapping of int to int
         How many deaths a request has seen, by its digest; those that have seen none are left out.
+    hung : set of int
+        Those that were in a batch that hung.
 
     Raises
     ------
@@ -114,6 +129,7 @@ class CrashJournal:
 
     def __init__(self, directory: Path) -> None:
         self.deaths: dict[int, int] = {}
+        self.hung: set[int] = set()
         self._directory = directory
         self._read_s: dict[int, float] = {}
         self._lost: Counter[int] = Counter()
@@ -172,7 +188,7 @@ class CrashJournal:
         self._known.add(name)
 
     def look(self) -> None:
-        """Notice peers that started or died since the last call."""
+        """Notice peers that started, died or began to hang since the last call."""
         try:
             changed_ns = os.stat(self._directory).st_mtime_ns
         except OSError:
@@ -182,27 +198,51 @@ class CrashJournal:
             self._find_peers()
         dead = [name for name, peer in self._peers.items() if not _is_locked(peer.descriptor)]
         for name in dead:
-            self._read(name, self._peers.pop(name))
+            peer = self._peers.pop(name)
+            self._read(peer, "died")
+            # Otherwise the file stays for those that have not seen it.
+            if not peer.words[_COUNT]:
+                (self._directory / name).unlink(missing_ok=True)
+            peer.close()
+        for peer in self._peers.values():
+            if peer.hangs():
+                self.hung.update(self._read(peer, "hangs"))
 
-    def _read(self, name: str, peer: _Peer) -> None:
-        """Record the journal of a dead peer. The file stays for those that have not seen it."""
+    @property
+    def is_last(self) -> bool:
+        """Whether no peer is known that works."""
+        return all(peer.hangs() for peer in self._peers.values())
+
+    def _read(self, peer: _Peer, what: str) -> list[int]:
+        """Record what is in the journal of a peer, once for each batch; return the digests."""
         count = min(peer.words[_COUNT], _MAX_ENTRIES)
-        for entry in peer.words[_ENTRIES : _ENTRIES + count]:
-            digest, deaths = entry >> _DEATH_BITS, 1 + (entry & (1 << _DEATH_BITS) - 1)
+        entries = peer.words[_ENTRIES : _ENTRIES + count].tolist()
+        if not entries or peer.words[_HUNG_NS] == peer.read_ns:
+            return []
+        peer.read_ns = peer.words[_HUNG_NS]
+        digests = [entry >> _DEATH_BITS for entry in entries]
+        for digest, entry in zip(digests, entries, strict=True):
+            deaths = 1 + (entry & (1 << _DEATH_BITS) - 1)
             self.deaths[digest] = max(deaths, self.deaths.get(digest, 0))
             self._read_s[digest] = time.monotonic()
             self._lost[digest] += 1
-        peer.close()
-        if count:
-            logger.warning("a replica died while it computed %d requests", count)
-        else:
-            (self._directory / name).unlink(missing_ok=True)
+        logger.warning("a replica %s on a batch of %d requests", what, count)
+        return digests
 
-    def begin(self, digests: Sequence[int]) -> None:
-        """Record the requests of the batch that starts now, by their digests."""
+    def begin(self, digests: Sequence[int], expected_s: float) -> None:
+        """Record the requests of the batch that starts now, by their digests.
+
+        Parameters
+        ----------
+        digests : sequence of int
+        expected_s : float
+            How long the batch takes by the profile.
+        """
         deaths = self.deaths
         for place, digest in enumerate(digests[:_MAX_ENTRIES], _ENTRIES):
             self._words[place] = digest << _DEATH_BITS | (deaths.get(digest, 0) if deaths else 0)
+        hung_s = HUNG_AFTER_S + HUNG_AFTER_BATCHES * expected_s
+        self._words[_HUNG_NS] = time.monotonic_ns() + int(1e9 * hung_s)
         self._words[_COUNT] = min(len(digests), _MAX_ENTRIES)
 
     def end(self) -> None:
@@ -215,6 +255,7 @@ class CrashJournal:
         self.deaths.pop(digest, None)
         self._read_s.pop(digest, None)
         self._lost.pop(digest, None)
+        self.hung.discard(digest)
 
     def answered_lost(self, digest: int) -> None:
         """Record that a lost request got its error; once all have, its deaths are forgotten.

@@ -2,7 +2,8 @@
 
 Sent on by HAProxy, a request that has seen one death runs alone, so that it takes no other with it
 and is cleared if it is innocent. One that has seen two is answered 500. A model that is not
-idempotent gets no second try at all.
+idempotent gets no second try at all. A batch that hangs counts as a death. The last replica that
+works refuses what was in it, but for what it has answered itself before.
 
 Requests are known by their inputs. So equal ones are cleared together, and of a model that is not
 idempotent, as many are answered 500 as were lost: those that come later are new.
@@ -10,9 +11,13 @@ idempotent, as many are answered 500 as were lost: those that come later are new
 
 from deployments.batcher.crash_journal import MAX_DEATHS, CrashJournal
 from deployments.batcher.queued_request import QueuedRequest, queued
-from deployments.errors import DeviceError, ReplicaDiedError, RequestError
+from deployments.errors import BusyError, DeviceError, ReplicaDiedError, RequestError
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Batch, Request
+
+#: So many different inputs are remembered as harmless.
+_ANSWERED = 4096
+_HUNG = "another replica hangs on this request, and no third one is known; try again later"
 
 
 class DeathGuard:
@@ -35,6 +40,8 @@ class DeathGuard:
         self._journal = journal
         self._idempotent = idempotent
         self._max_deaths = MAX_DEATHS if idempotent else 1
+        #: The digests of requests that were answered here, the first ones first.
+        self._answered: dict[int, None] = {}
 
     def next_batch(self, now_s: float) -> Batch | None:
         """Return the core's next batch that may run, and note that it runs.
@@ -57,6 +64,10 @@ class DeathGuard:
                         journal.answered_lost(queued(part.request).digest)
                     self._core.cancel(part.request)
                     recalled = True
+                elif self._may_hang_the_last(queued(part.request).digest):
+                    queued(part.request).finish(BusyError(_HUNG))
+                    self._core.cancel(part.request)
+                    recalled = True
                 elif deaths:
                     alone.append(place)
             if not recalled and (not alone or len(batch.slices) == 1):
@@ -64,8 +75,14 @@ class DeathGuard:
             self._core.recall(batch, alone)
             batch = self._core.next_batch(now_s)
         if batch is not None:
-            journal.begin([queued(part.request).digest for part in batch.slices])
+            expected_s = 1e-3 * self._core.limits.batch_latency_ms(batch.size)
+            journal.begin([queued(part.request).digest for part in batch.slices], expected_s)
         return batch
+
+    def _may_hang_the_last(self, digest: int) -> bool:
+        journal = self._journal
+        assert journal is not None
+        return digest in journal.hung and digest not in self._answered and journal.is_last
 
     def batch_ended(self) -> None:
         """Record that the device is done with its batch."""
@@ -74,9 +91,12 @@ class DeathGuard:
 
     def answered(self, submission: QueuedRequest) -> None:
         """Record that a request was computed, and clear it and its equals of the death."""
-        if self._journal is None or not self._journal.deaths:
+        if self._journal is None:
             return
         digest = submission.digest
+        self._answered[digest] = None
+        if len(self._answered) > _ANSWERED:
+            del self._answered[next(iter(self._answered))]
         if digest in self._journal.deaths:
             self._journal.clear(digest)
             self._core.release(lambda other: queued(other).digest == digest)

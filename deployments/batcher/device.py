@@ -1,6 +1,7 @@
 """The threads of control of a batcher: the device thread, and the timer that wakes it."""
 
 import asyncio
+import math
 import queue
 import threading
 import time
@@ -11,7 +12,10 @@ from policy.batcher.requests import Batch
 
 
 class WakeTimer:
-    """One timer, which is moved rather than joined by a second one.
+    """One timer, which wakes no later than it is set for.
+
+    A later time does not move it: whoever is woken too early sets it again. So a time that changes
+    with every request costs nothing.
 
     Parameters
     ----------
@@ -24,21 +28,24 @@ class WakeTimer:
         self._loop = loop
         self._callback = callback
         self._handle: asyncio.TimerHandle | None = None
-        self._at_s: float | None = None
+        self._at_s = math.inf
 
     def set(self, at_s: float | None) -> None:
-        """Wake at `at_s`, by `time.monotonic`, and not at any other time; None: not at all."""
-        if at_s == self._at_s:
+        """Wake at `at_s`, by `time.monotonic`, or earlier; None: there is no need to."""
+        if at_s is None or at_s >= self._at_s:
             return
+        self.cancel()
+        self._at_s = at_s
+        self._handle = self._loop.call_later(at_s - time.monotonic(), self._wake)
+
+    def cancel(self) -> None:
+        """Do not wake."""
         if self._handle is not None:
             self._handle.cancel()
-            self._handle = None
-        self._at_s = at_s
-        if at_s is not None:
-            self._handle = self._loop.call_later(at_s - time.monotonic(), self._wake)
+        self._handle, self._at_s = None, math.inf
 
     def _wake(self) -> None:
-        self._handle = self._at_s = None
+        self._handle, self._at_s = None, math.inf
         self._callback()
 
 

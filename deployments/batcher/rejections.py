@@ -73,8 +73,8 @@ class RejectionHandler:
             message = message or "the request's deadline cannot be met"
         one.finish(DeadlineError(message or TOO_LATE))
 
-    def preempted(self, request: Request, now_s: float) -> None:
-        """Answer a preempted request: by a refusal, if another replica may have time."""
+    def given_up(self, request: Request, now_s: float) -> None:
+        """Answer a request for which no time is left here: another replica may have time."""
         one = queued(request)
         if one.done:
             return
@@ -82,8 +82,7 @@ class RejectionHandler:
             self.too_late(request)
             return
         self._rows.refused += request.rows
-        message = "requests of higher priority take this replica's time"
-        one.finish(BusyError(message))
+        one.finish(BusyError("this replica has no time left for the request; try again later"))
 
     def crowded_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""

@@ -32,6 +32,7 @@ from deployments.models.base import Model
 from deployments.models.example_request import example_request
 from deployments.profiling import closed_loop
 from deployments.serving.service import InferenceService
+from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
@@ -118,16 +119,6 @@ class _InstantModel(Model):
         return {name: tensor[:rows] for name, tensor in self._outputs.items()}
 
 
-class _OneSize:
-    """A policy that starts batches of one size at every rate."""
-
-    def __init__(self, size: int) -> None:
-        self._policy = BatchingPolicy.from_control_limit(size, size)
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        return self._policy
-
-
 async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
     sizes = [size for size in _BATCH_SIZES if size <= profile.max_batch_size]
     instant = _InstantModel(model, max(sizes))
@@ -151,7 +142,8 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
                 await _first_answer(service)
                 for size in _ROUNDS * sizes:
                     core = service.batcher.core
-                    core.use(_OneSize(size), core.limits)
+                    policy = BatchingPolicy.from_control_limit(size, size)
+                    core.use(FixedPolicy(policy), core.limits)
                     await asyncio.sleep(_WARM_UP_S)
                     service.event_loop_meter.take()
                     await asyncio.sleep(_ROUND_S)

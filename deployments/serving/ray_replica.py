@@ -56,6 +56,6 @@ def leave_out_while(condition: Callable[[], bool]) -> None:
 
     async def check_condition(self: Any) -> tuple[bool, str]:
         healthy, message = await check(self)
-        return (False, "STANDBY") if healthy and condition() else (healthy, message)
+        return (False, "LEFT OUT") if healthy and condition() else (healthy, message)
 
     replica.Replica._dataplane_health_check = check_condition

@@ -136,7 +136,7 @@ class Replica:
             self._haproxy.nobody_serves,
             self._took_role,
         )
-        leave_out_while(lambda: self._role.standby)
+        leave_out_while(self._is_left_out)
         self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, first.model_name),
@@ -162,6 +162,10 @@ class Replica:
         service = load_service(config, cpus, journals, start)
         service.replica = context.replica_id.unique_id
         return service
+
+    def _is_left_out(self) -> bool:
+        """Return whether load balancers are to send requests to other replicas."""
+        return self._role.standby or any(one.overdue for one in self._repository.services)
 
     def _took_role(self, standby: bool) -> None:
         for service in self._repository.services:

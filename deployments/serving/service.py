@@ -127,6 +127,11 @@ class InferenceService(BatchedService):
         return self.configured and self.device.is_stuck(self.batcher, self.controller.profile)
 
     @property
+    def overdue(self) -> bool:
+        """Whether one batch takes so long that no request could be answered in time."""
+        return self.configured and self.batcher.core.is_overdue(time.monotonic())
+
+    @property
     def longest_batch_s(self) -> float:
         """How long any batch may take, those included that the model compiles for."""
         return self.device.longest_batch_s(self.controller.profile)

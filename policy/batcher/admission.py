@@ -5,6 +5,8 @@ import math
 from policy.batcher.limits import Limits
 
 _MAX_REFUSED_SHARE = 0.999
+#: A batch that is overdue is expected to take so many times longer than it is overdue.
+OVERDUE_FACTOR = 4.0
 
 
 class Admission:
@@ -77,8 +79,10 @@ class Admission:
         return arrival_s < min(now_s, done_s - 1e-3 * self.limits.answer_within_ms)
 
     def completion_s(self, rows: int, now_s: float, device_free_s: float | None) -> float:
-        """Return when `rows` rows can be done at the earliest, in batches of the largest size."""
-        start_s = now_s if device_free_s is None else max(now_s, device_free_s)
+        """Return when `rows` rows can be expected, in batches of the largest size."""
+        start_s = now_s
+        if device_free_s is not None:
+            start_s = max(device_free_s, now_s + OVERDUE_FACTOR * (now_s - device_free_s))
         return start_s + 1e-3 * self.processing_ms(rows)
 
     def processing_ms(self, rows: int) -> float:

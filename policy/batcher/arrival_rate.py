@@ -4,6 +4,10 @@ import math
 
 #: Standard deviations between a count of requests and the upper confidence bound of their mean.
 BOUND_DEVIATIONS = 5.0
+#: Poisson arrivals make a pause of so many mean gaps after one arrival in 150.
+LONGEST_PAUSE = 5.0
+#: What is to be below a rate is so much later than equal to it: far more than rounding makes.
+PAUSE_MARGIN_S = 1e-6
 #: Counts over less time than this say more about pauses of the sender than about its rate.
 SHORTEST_HORIZON_S = 0.05
 
@@ -23,7 +27,8 @@ class ArrivalRate:
     of the time since the first arrival, which corrects the bias of the first few windows.
 
     After a sudden drop of the load, such a mean is too high for several windows. `bounded_per_s`
-    is therefore no higher than a confidence bound from the recent requests.
+    is therefore no higher than a confidence bound from the recent requests; and after a pause of
+    `LONGEST_PAUSE` mean gaps, no higher than one request in the time since the last one.
 
     Parameters
     ----------
@@ -79,16 +84,33 @@ class ArrivalRate:
         return self.weight * math.exp(-age_s / self.window_s) / (self.window_s * share_seen)
 
     def bounded_per_s(self, now_s: float) -> float:
-        """Return the estimate, or the upper confidence bound of the recent rate if that is lower.
+        """Return the estimate at the last arrival, or what recent requests or a pause allow.
 
-        It is the upper end of the score interval of a Poisson mean: what was counted is
-        `BOUND_DEVIATIONS` standard deviations below it.
+        For recent requests, it is the upper end of the score interval of a Poisson mean: what was
+        counted is `BOUND_DEVIATIONS` standard deviations below it.
         """
-        per_s = self.per_s(now_s)
         if math.isnan(self._first_s):
-            return per_s
-        rows = self.weight / self._requests_weight
-        counted, time_s = self._earlier + self._latest, now_s - self._earlier_s
+            return 0.0
+        per_s, rows = self._recent_per_s(), self._rows_per_request
+        pause_s = now_s - self._last_s
+        if pause_s * per_s > LONGEST_PAUSE * rows:
+            return rows / pause_s
+        return per_s
+
+    def falls_below_s(self, per_s: float) -> float:
+        """Return when `bounded_per_s`, now at least `per_s`, is below it if nothing arrives."""
+        rows = self._rows_per_request
+        pause_s = max(LONGEST_PAUSE * rows / self._recent_per_s(), rows / per_s)
+        return self._last_s + pause_s + PAUSE_MARGIN_S
+
+    @property
+    def _rows_per_request(self) -> float:
+        return self.weight / self._requests_weight
+
+    def _recent_per_s(self) -> float:
+        """Return the estimate at the last arrival, or the bound of the recent requests."""
+        per_s, rows = self.per_s(self._last_s), self._rows_per_request
+        counted, time_s = self._earlier + self._latest, self._last_s - self._earlier_s
         expected = per_s * time_s / rows
         missing = expected - counted
         if missing <= 0 or missing * missing <= BOUND_DEVIATIONS**2 * expected:

@@ -32,8 +32,8 @@ from policy.batcher.admission import Admission
 from policy.batcher.arrival_rate import ArrivalRate, horizon_s
 from policy.batcher.failed_batches import FailedBatches
 from policy.batcher.kinds import latest_start_s
+from policy.batcher.lateness import too_late
 from policy.batcher.limits import Limits
-from policy.batcher.preemption import preempted
 from policy.batcher.request_queue import RequestQueue
 from policy.batcher.requests import (
     Batch,
@@ -46,13 +46,16 @@ from policy.batcher.requests import (
 )
 from policy.batching_policy import BatchingPolicy
 
+#: A batch is looked at so long after its time, and again when it is later by this share.
+_LOOK_AFTER_S, _LOOK_GROWTH = 2e-3, 0.25
+
 
 class BatcherCore:
     """The queue of one or more like devices, and the decisions about their batches.
 
     After every event (`arrive`, `device_free`, `device_failed`, `cancel`, `drain`, `use`, or
     `wake_at_s` has passed) the caller asks `next_batch`, and answers the requests in
-    `deadline_missed`, `preempted` and `crowded_out`.
+    `deadline_missed`, `given_up` and `crowded_out`.
 
     Parameters
     ----------
@@ -76,8 +79,8 @@ class BatcherCore:
     deadline_missed : list of Request
         Requests dropped because their own deadline, or that of the limits, cannot be met; the
         caller empties the list.
-    preempted : list of Request
-        Requests given up because others of higher priority leave them no time; the caller
+    given_up : list of Request
+        Requests that others of higher priority, or an overdue batch, leave no time here; the caller
         empties the list.
     crowded_out : list of Request
         Suspected requests given up because there is no room for more, the oldest first; the caller
@@ -95,7 +98,7 @@ class BatcherCore:
         self.use(table, limits)
         self.wake_at_s: float | None = None
         self.deadline_missed: list[Request] = []
-        self.preempted: list[Request] = []
+        self.given_up: list[Request] = []
         self.crowded_out: list[Request] = []
         self.wait_factor = 1.0
         self._queue = RequestQueue()
@@ -183,7 +186,10 @@ class BatcherCore:
         """Return the policy in force at the observed arrival rate of one device."""
         if self._fixed is not None:
             return self._fixed
-        return self.table.lookup(self.arrival_rate.bounded_per_s(now_s) / max(1, self.devices))
+        return self.table.lookup(self._rate_per_device(now_s))
+
+    def _rate_per_device(self, now_s: float) -> float:
+        return self.arrival_rate.bounded_per_s(now_s) / max(1, self.devices)
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
         """Queue a request, or return why it is refused.
@@ -203,16 +209,38 @@ class BatcherCore:
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
         if priority and self._queue.rows_from(priority) < self._queue.rows:
-            self._preempt(now_s)
+            self._give_up_late(now_s)
         return None
 
-    def _preempt(self, now_s: float) -> None:
+    def give_up_late(self, now_s: float) -> float | None:
+        """Give up what an overdue batch leaves no time, while another replica may answer it.
+
+        Returns
+        -------
+        float or None
+            When to call this again if the batch has not ended; None: no device is busy.
+        """
+        free_s = self._busy_until_s
+        if free_s is None:
+            return None
+        if now_s >= free_s + _LOOK_AFTER_S:
+            self._give_up_late(now_s)
+        return max(free_s, now_s) + max(_LOOK_AFTER_S, _LOOK_GROWTH * (now_s - free_s))
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Return whether the batch takes so long that no request could be answered in time."""
+        if self._busy_until_s is None or now_s <= self._busy_until_s:
+            return False
+        done_s = self._admission.completion_s(1, now_s, self._busy_until_s)
+        return done_s > now_s + 1e-3 * self.limits.admit_within_ms
+
+    def _give_up_late(self, now_s: float) -> None:
         """Abandon the requests that are too late now: another replica may still answer them."""
         if self.limits.answer_within_ms == math.inf:
             return
         tested, free_s = self._bisection.rows, self._busy_until_s
-        for request in preempted(self._queue, tested, self._admission, free_s, now_s):
-            self.preempted.append(request)
+        for request in too_late(self._queue, tested, self._admission, free_s, now_s):
+            self.given_up.append(request)
             self.cancel(request)
             self._admission.count_refused(request.rows, self.arrival_rate.weight)
 
@@ -314,7 +342,8 @@ class BatcherCore:
         Batch or None
             None: wait for the next event, or until `wake_at_s` if that is not None.
         """
-        self.wake_at_s = None
+        # A device that let requests wait for others answers all of them, even if a timer was late.
+        let_wait, self.wake_at_s = self.wake_at_s is not None, None
         while self.running < self.devices and (self._queue.rows or self._bisection):
             policy = self.policy(now_s)
             size, reason = self._ordinary_batch(now_s, policy)
@@ -330,9 +359,9 @@ class BatcherCore:
                 kind = self._queue.first_kind(1e-3 * self.limits.head_start_ms)
                 size = min(size, self._queue.rows_of(kind))
                 done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
-                slices = self._take(size, done_s, kind)
+                slices = self._take(size, now_s if let_wait else done_s, kind)
             else:
-                self.wake_at_s = self._latest_start_s(policy) if self._queue.rows else None
+                self.wake_at_s = self._decide_again_s(now_s, policy) if self._queue.rows else None
                 return None
             if slices:
                 # Smaller than decided if deadlines were missed; the rest still goes now.
@@ -362,6 +391,14 @@ class BatcherCore:
     def _largest(self, policy: BatchingPolicy) -> int:
         """Return the largest batch: limits take effect at once, policies once they are solved."""
         return min(policy.max_batch_size, self.limits.max_batch_size)
+
+    def _decide_again_s(self, now_s: float, policy: BatchingPolicy) -> float:
+        """Return when a wait ends, or when the arrival rate has fallen so far as to end it."""
+        latest_s = self._latest_start_s(policy)
+        lowest_per_s = self.table.cell_start_per_s(self._rate_per_device(now_s))
+        if not lowest_per_s:
+            return latest_s
+        return min(latest_s, self.arrival_rate.falls_below_s(max(1, self.devices) * lowest_per_s))
 
     def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
         """Take `size` rows of a kind off the queue; drop requests that `done_s` is too late for."""

@@ -15,7 +15,7 @@ from policy.try_delays import TryDelays
 #: Rows: even on the fastest device, a longer queue is a sign of a mistake.
 MAX_QUEUE_ROWS = 4096
 #: A request is admitted if it will be done within this share of the SLA's response time. The rest
-#: covers parsing, and batches that take a little longer than their profile.
+#: covers parsing, late timers, and batches that take a little longer than their profile.
 ADMISSION_SHARE = 0.97
 #: The balancer sends as many requests at a time as the event loop handles in this share of the
 #: SLA's response time, if it is the event loop that limits the replica.
@@ -143,7 +143,8 @@ def limits_for(
         Rows that may wait. By default, the rows of the full batches that fit into the response
         time, at least one full batch.
     max_age_ms : float, optional
-        By default, the response time less the latency of a full batch.
+        At most, and by default, the time within which admitted requests are to be done, less the
+        latency of a full batch.
     batch_size_limit : int, optional
         Batches are no larger than this, than the profile and, unless `serve_late`, than
         `batch_size_within`: admission counts full batches, so they must be such as would run.
@@ -169,10 +170,11 @@ def limits_for(
         max_queue_rows = MAX_QUEUE_ROWS
         if not serve_late:
             max_queue_rows = min(batches * profile.max_batch_size, MAX_QUEUE_ROWS)
+    latest_start_ms = max(0.0, ADMISSION_SHARE * time_ms - full_ms)
     if max_age_ms is None:
-        max_age_ms = max(0.0, time_ms - full_ms)
+        max_age_ms = latest_start_ms
     return Limits(
-        max_age_ms=max_age_ms,
+        max_age_ms=max_age_ms if serve_late else min(max_age_ms, latest_start_ms),
         max_queue_rows=max_queue_rows,
         latency_ms=profile.latency_ms.tolist(),
         head_start_ms=time_ms,

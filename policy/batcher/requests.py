@@ -15,6 +15,9 @@ class PolicySource(Protocol):
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
         """Return the policy for an arrival rate without computing anything."""
 
+    def cell_start_per_s(self, arrival_rate_per_s: float) -> float:
+        """Return the rate below which another policy may hold; 0 if there is none."""
+
 
 @dataclass(frozen=True)
 class FixedPolicy:
@@ -25,6 +28,10 @@ class FixedPolicy:
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
         """Return the policy."""
         return self.policy
+
+    def cell_start_per_s(self, arrival_rate_per_s: float) -> float:
+        """Return 0: no other policy holds below any rate."""
+        return 0.0
 
 
 class StartReason(StrEnum):

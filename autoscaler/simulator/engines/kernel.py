@@ -60,10 +60,10 @@ NO_SLOT = -1
 # State.unread_times: when the client sent the request, when it reached the replica, and is read.
 UNREAD_SENT_S, UNREAD_REACHED_S, UNREAD_READ_S = range(3)
 
-#: As in `policy.batcher.core`: numba's cache takes no constants of another file.
-MAX_REFUSED_SHARE = 0.999
+#: As in `policy.batcher.admission`: numba's cache takes no constants of another file.
+MAX_REFUSED_SHARE, OVERDUE_FACTOR = 0.999, 4.0
 #: As in `policy.batcher.arrival_rate`.
-BOUND_DEVIATIONS = 5.0
+BOUND_DEVIATIONS, LONGEST_PAUSE, PAUSE_MARGIN_S = 5.0, 5.0, 1e-6
 
 #: Histogram of response times: `BINS_PER_OCTAVE` equal bins between 2**k ms and 2**(k + 1) ms, so
 #: that each is at most 1/256 of its value wide. It reaches from a microsecond to hours.
@@ -178,31 +178,19 @@ def bin_of(response_ms: float) -> int:
 
 
 @internal
-def rate_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
-    """Estimate the rate of the attempts that reach a replica."""
-    times = state.times
-    if math.isnan(times[slot, RATE_FIRST_S]):
-        return 0.0
+def recent_per_s(rules: Rules, state: State, slot: int) -> float:
+    """Estimate the rate at the last attempt, at most the bound of the recent attempts."""
+    times, last_s = state.times, state.times[slot, RATE_LAST_S]
     window_s = rules.rate_window_s
-    age_s = max(0.0, now_s - times[slot, RATE_LAST_S])
-    seen_s = max(now_s - times[slot, RATE_FIRST_S], 0.1 * window_s)
+    seen_s = max(last_s - times[slot, RATE_FIRST_S], 0.1 * window_s)
     share_seen = -math.expm1(-seen_s / window_s)
-    weight = times[slot, RATE_WEIGHT] * math.exp(-age_s / window_s)
-    return float(weight / (window_s * share_seen))
-
-
-@internal
-def bounded_per_s(rules: Rules, state: State, slot: int, now_s: float) -> float:
-    """Estimate the rate, at most the upper confidence bound of the rate of recent attempts."""
-    per_s = rate_per_s(rules, state, slot, now_s)
-    if not per_s > 0:
-        return per_s
+    per_s = times[slot, RATE_WEIGHT] / (window_s * share_seen)
     counted = state.counts[slot, EARLIER] + state.counts[slot, LATEST]
-    time_s = now_s - state.times[slot, EARLIER_S]
+    time_s = last_s - times[slot, EARLIER_S]
     expected = per_s * time_s
     missing = expected - counted
     if missing <= 0 or missing * missing <= BOUND_DEVIATIONS**2 * expected:
-        return per_s
+        return float(per_s)
     spread = BOUND_DEVIATIONS * math.sqrt(counted + BOUND_DEVIATIONS**2 / 4)
     return float((counted + BOUND_DEVIATIONS**2 / 2 + spread) / time_s)
 
@@ -304,7 +292,10 @@ def has_room(
     done_ms = processing_ms(rules, done)
     if not waiting and done_ms > rules.admit_within_ms:
         return not is_expired(rules, now_s, reached_s, rows)
-    start_s = max(now_s, state.times[slot, EXPECTED_END_S]) if busy else now_s
+    start_s = now_s
+    if busy:
+        free_s = state.times[slot, EXPECTED_END_S]
+        start_s = max(free_s, now_s + OVERDUE_FACTOR * (now_s - free_s))
     within_ms = rules.admit_within_ms - time_lost_in_attempts_ms(rules, state, slot)
     return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
 
@@ -338,13 +329,20 @@ def decide(rules: Rules, state: State, slot: int, now_s: float) -> None:
     if waiting == 0:
         count_drained(state, slot, now_s)
         return
-    arrivals_per_s = bounded_per_s(rules, state, slot, now_s)
+    at_last_per_s = recent_per_s(rules, state, slot)
+    arrivals_per_s = at_last_per_s
+    pause_s = now_s - times[slot, RATE_LAST_S]
+    if pause_s * arrivals_per_s > LONGEST_PAUSE:
+        arrivals_per_s = 1 / pause_s
     cell = np.searchsorted(rules.rates_per_s, arrivals_per_s, "right")
     size = rules.actions[cell, min(waiting, rules.actions.shape[1] - 1)]
     if size == 0:
         oldest_s = state.reached_s[slot, counts[slot, HEAD] & (state.reached_s.shape[1] - 1)]
         due_s = oldest_s + rules.max_wait_s[cell]
         if now_s < due_s and not is_draining(state, slot):
+            if cell:
+                pause_s = max(LONGEST_PAUSE / at_last_per_s, 1 / rules.rates_per_s[cell - 1])
+                due_s = min(due_s, times[slot, RATE_LAST_S] + pause_s + PAUSE_MARGIN_S)
             times[slot, NEXT_EVENT_S] = due_s
             return
         size = min(waiting, rules.max_batch_size[cell])

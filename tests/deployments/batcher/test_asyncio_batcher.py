@@ -29,8 +29,8 @@ from deployments.errors import (
 from deployments.models.base import Model, TensorSpec
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
+from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
-from tests.support.batching.batcher_core import FixedPolicy
 from tests.support.batching.batcher_requests import submit, submit_nowait
 from tests.support.models.emulated_service import end_device_thread
 from tests.support.waiting import LIMIT_S
@@ -376,11 +376,27 @@ async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> N
         high = asyncio.ensure_future(
             submit(batcher, {"x": np.array([3.0])}, 1, time.monotonic(), priority=1)
         )
-        with pytest.raises(BusyError, match="higher priority"):
+        with pytest.raises(BusyError, match="no time left"):
             await low
         model.gate.set()
         await asyncio.gather(first, high)
         assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (3, 1, 2)
+
+
+async def test_what_waits_for_an_overdue_batch_is_refused_before_that_ends() -> None:
+    """It learned of a batch of 5 s after 5 s, while another replica idled."""
+    model = Squares()
+    model.gate.clear()
+    limits = {"admit_within_ms": 390.0, "answer_within_ms": 400.0}
+    async with running(model, latency_ms=[1.0, 1.0], max_batch_size=2, **limits) as batcher:
+        long = ask(batcher, 1)
+        await until_busy(batcher)
+        with pytest.raises((BusyError, DeadlineError)):
+            await ask(batcher, 2)
+        assert not long.done()
+        model.gate.set()
+        await long
+    assert model.batches == [[1]]
 
 
 async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_wait(

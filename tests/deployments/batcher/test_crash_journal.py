@@ -50,6 +50,31 @@ def test_requests_of_the_running_batch_have_seen_a_death_and_no_others(directory
         assert journal.deaths == {3: 1, 5: 1}
 
 
+def test_a_batch_that_hangs_counts_once_as_a_death_and_its_end_changes_nothing(
+    directory: Path,
+) -> None:
+    with opened(directory) as journal:
+        assert journal.is_last
+        peer = Peer(directory)
+        journal.refresh()
+        assert not journal.is_last
+        peer.tell("hang 1 2")
+        journal.look()
+        assert (journal.deaths, journal.hung, journal.is_last) == ({1: 1, 2: 1}, {1, 2}, True)
+        journal.clear(2)
+        journal.look()
+        assert (journal.deaths, journal.hung) == ({1: 1}, {1})
+        other = Peer(directory)
+        journal.look()
+        assert not journal.is_last
+        other.die()
+        peer.die()
+        journal.look()
+        # The file is for those that start later.
+        assert len(list(directory.iterdir())) == 2
+        assert (journal.deaths, journal.hung, journal.is_last) == ({1: 1}, {1}, True)
+
+
 def test_a_replica_that_started_later_is_noticed_when_it_dies(directory: Path) -> None:
     """Even before the next refresh."""
     with opened(directory) as journal:
@@ -137,7 +162,7 @@ def test_a_second_journal_of_the_process_is_no_death(directory: Path) -> None:
     """A model that is loaded again: each of its journals took the other for that of a dead peer."""
     with opened(directory) as first:
         peer = Peer(directory)
-        first.begin([1, 2])
+        first.begin([1, 2], 60.0)
         with opened(directory) as second:
             for journal in (first, second):
                 journal.refresh()

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.crash_journal import CrashJournal, digest_of
 from deployments.batcher.placement import BatchPlacement
-from deployments.errors import DeviceError, ReplicaDiedError
+from deployments.errors import BusyError, DeviceError, ReplicaDiedError
 from deployments.models.base import Model, TensorSpec
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import Request, StartReason
+from policy.batcher.requests import FixedPolicy, Request, StartReason
 from policy.batching_policy import BatchingPolicy
-from tests.support.batching.batcher_core import FixedPolicy, make_core
+from tests.support.batching.batcher_core import make_core
 from tests.support.batching.batcher_requests import submit
 from tests.support.batching.journal_peer import Peer
 from tests.support.waiting import LIMIT_S
@@ -104,6 +104,32 @@ async def test_the_requests_of_a_death_run_alone_and_all_others_as_before(tmp_pa
         # Both were answered, which clears them.
         await ask(batcher, 1, 2, 3, 4, 5, 6, 7, 8)
         assert model.batches == [[1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+async def test_what_hangs_one_replica_is_computed_alone_by_the_next(tmp_path: Path) -> None:
+    """It joined a batch of 31, and both replicas hung."""
+    directory, model = tmp_path / "journals", Squares()
+    hung, third = Peer(directory), Peer(directory)
+    async with replica(model, directory) as batcher:
+        hung.tell(f"hang {digests(2, 3)}")
+        answers = await ask(batcher, 1, 2, 3, 4, 5, 6, 7, 8)
+        assert [answer["y"].item() for answer in answers] == [1, 4, 9, 16, 25, 36, 49, 64]
+        assert sorted(model.batches, key=len) == [[2.0], [3.0], [1, 4, 5, 6, 7, 8]]
+    hung.die()
+    third.die()
+
+
+async def test_the_last_replica_that_works_refuses_what_hangs_another(tmp_path: Path) -> None:
+    directory, model = tmp_path / "journals", Squares()
+    hung = Peer(directory)
+    async with replica(model, directory) as batcher:
+        await ask(batcher, 9)
+        hung.tell(f"hang {digests(2, 3, 9)}")
+        outcomes = await ask(batcher, 1, 2, 3, 4, 5, 6, 7, 9)
+        assert [type(outcome) for outcome in outcomes[1:3]] == [BusyError] * 2
+        # It has answered 9 before, so that is harmless.
+        assert sorted(model.batches) == [[1, 4, 5, 6, 7], [9], [9]]
+    hung.die()
 
 
 async def test_a_request_that_has_seen_two_deaths_is_not_computed(tmp_path: Path) -> None:

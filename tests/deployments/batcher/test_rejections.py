@@ -76,15 +76,15 @@ def test_a_request_that_is_too_late_is_told_once_and_leaves_the_queue(
 @pytest.mark.parametrize(
     ("now_s", "error", "counter"), [(0.05, BusyError, "refused"), (0.5, DeadlineError, "expired")]
 )
-def test_a_preempted_request_is_tried_elsewhere_if_there_is_time(
+def test_a_request_without_time_here_is_tried_elsewhere_if_there_is_time(
     now_s: float, error: type[RequestError], counter: str
 ) -> None:
     core = make_core(control_limit=4)
     core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
     requests, _, rows = handler(core)
     sender = Sender(core)
-    requests.preempted(sender.request, now_s)
-    requests.preempted(sender.request, now_s)
+    requests.given_up(sender.request, now_s)
+    requests.given_up(sender.request, now_s)
     (outcome,) = sender.outcomes
     assert type(outcome) is error
     assert getattr(rows, counter) == 2

@@ -10,10 +10,10 @@ from deployments.control.response_times import (
 )
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
+from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from tests.support.batching.batcher_core import FixedPolicy
 
 PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
 LIMIT_2 = BatchingPolicy.from_control_limit(2, 4, max_wait_ms=30.0)

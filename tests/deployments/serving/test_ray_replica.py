@@ -70,6 +70,6 @@ def test_a_replica_is_left_out_while_a_condition_holds(monkeypatch: pytest.Monke
         return found
 
     assert looked() == (True, "success")
-    assert looked() == (False, "STANDBY")
+    assert looked() == (False, "LEFT OUT")
     fake._shutting_down = True
     assert looked() == (False, "DRAINING")

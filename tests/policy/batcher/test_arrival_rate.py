@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.batcher.arrival_rate import ArrivalRate, horizon_s
+from policy.batcher.arrival_rate import LONGEST_PAUSE, PAUSE_MARGIN_S, ArrivalRate, horizon_s
 
 
 @pytest.mark.slow
@@ -64,8 +64,8 @@ def test_poisson_arrivals_stay_below_the_confidence_bound_of_their_rate(
     now_s = 0.0
     for gap_s in np.random.default_rng(2).exponential(1 / rate_per_s, size=20_000):
         now_s += gap_s
-        assert estimate.bounded_per_s(now_s) == estimate.per_s(now_s)
         estimate.count(now_s, rows)
+        assert estimate.bounded_per_s(now_s) == estimate.per_s(now_s)
 
 
 @pytest.mark.parametrize("rows", [1, 32])
@@ -85,28 +85,35 @@ def test_silence_alone_lowers_the_rate() -> None:
     rates_per_s = [estimate.bounded_per_s(5.0 + 0.1 * step) for step in range(20)]
     assert rates_per_s == sorted(rates_per_s, reverse=True)
     assert rates_per_s[0] == pytest.approx(1000.0, rel=0.1)
-    # What was counted in the last two horizons before is all that there was in two seconds.
-    assert rates_per_s[-1] < 200
+    assert rates_per_s[-1] == pytest.approx(1 / 1.9, rel=0.01)
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 64)), min_size=1, max_size=80),
     st.floats(0, 20),
+    st.floats(0.01, 1.0),
 )
-def test_the_bounded_rate_is_the_estimate_or_less_and_more_than_one_request_in_all_the_time(
-    arrivals: list[tuple[float, int]], silence_s: float
+def test_a_pause_that_is_too_long_for_the_rate_lowers_it_to_one_request_in_the_pause(
+    arrivals: list[tuple[float, int]], pause_s: float, share: float
 ) -> None:
     estimate = ArrivalRate(5.0)
     estimate.horizon_s = 0.1
-    now_s = 0.0
+    now_s, requests = 0.0, 0.0
     for gap_s, rows in arrivals:
         now_s += gap_s
         estimate.count(now_s, rows)
-    now_s += silence_s
-    found = estimate.bounded_per_s(now_s)
-    assert 0 <= found <= estimate.per_s(now_s)
-    if found < estimate.per_s(now_s):
-        assert found > 1 / (now_s + 1e-9)
+        requests = requests * np.exp(-gap_s / 5.0) + 1
+    before = estimate.bounded_per_s(now_s)
+    assert 0 < before <= estimate.per_s(now_s)
+    rows_per_request = estimate.weight / requests
+    after = estimate.bounded_per_s(now_s + pause_s)
+    if pause_s * before > (1 + 1e-9) * LONGEST_PAUSE * rows_per_request:
+        assert after == pytest.approx(rows_per_request / pause_s)
+    elif pause_s * before < (1 - 1e-9) * LONGEST_PAUSE * rows_per_request:
+        assert after == before
+    falls_s = estimate.falls_below_s(share * after)
+    assert estimate.bounded_per_s(falls_s) < share * after
+    assert estimate.bounded_per_s(falls_s - 2 * PAUSE_MARGIN_S) >= share * after
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import Request
+from policy.batcher.requests import FixedPolicy, Request
 from policy.batching_policy import BatchingPolicy
-from tests.support.batching.batcher_core import FixedPolicy, contents
+from tests.support.batching.batcher_core import contents
 
 LATENCY_MS = [20.0 + size for size in range(1, 9)]
 LIMITS = Limits(

@@ -1,23 +1,11 @@
 """Batcher cores under a fixed policy, for tests on virtual time."""
 
 import math
-from dataclasses import dataclass
 
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import Batch
+from policy.batcher.requests import Batch, FixedPolicy
 from policy.batching_policy import BatchingPolicy
-
-
-@dataclass(frozen=True)
-class FixedPolicy:
-    """A policy source with the same policy at every arrival rate."""
-
-    policy: BatchingPolicy
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        """Return the policy."""
-        return self.policy
 
 
 def make_core(

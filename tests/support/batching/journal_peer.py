@@ -14,8 +14,8 @@ print("ready", flush=True)
 for line in sys.stdin:
     word, *digests = line.split()
     journal.look()
-    if word == "begin":
-        journal.begin([int(digest) for digest in digests])
+    if word in ("begin", "hang"):
+        journal.begin([int(digest) for digest in digests], 60.0 if word == "begin" else -60.0)
     else:
         getattr(journal, word)()
     print("done", flush=True)
@@ -26,7 +26,8 @@ os._exit(9)
 class Peer:
     """A process with a journal of its own.
 
-    `tell` calls a method of its journal by name; numbers after the name are digests.
+    `tell` calls a method of its journal by name; numbers after the name are digests. After "hang",
+    it has been computing them for far too long.
     """
 
     def __init__(self, directory: Path) -> None:

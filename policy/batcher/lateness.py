@@ -1,4 +1,7 @@
-"""Requests that others overtake: which of them cannot be answered in time any more."""
+"""Waiting requests that cannot be answered in time any more.
+
+Others of higher priority have overtaken them, or the batch on the device is overdue.
+"""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -11,14 +14,14 @@ from policy.batcher.requests import Request
 _NO_KIND = object()
 
 
-def preempted(
+def too_late(
     queue: RequestQueue,
     tested: int,
     admission: Admission,
     device_free_s: float | None,
     now_s: float,
 ) -> list[Request]:
-    """Return the waiting requests that will be too late because of those queued before them.
+    """Return the waiting requests that will be too late.
 
     Batches count as full, as later arrivals may fill them up; an idle device need not wait for
     them. Requests that have begun are finished, and so are those that are let in although they take
@@ -51,11 +54,12 @@ def preempted(
         return admission.completion_s(rows, now_s, device_free_s)
 
     tests, everything = -(-tested // size), -(-queue.rows_ahead(_NO_KIND, size) // size)
-    if done_s(tests + everything) <= queue.oldest_arrival_s() + within_s:
+    first_due_s = min(queue.oldest_arrival_s() + within_s, queue.earliest_deadline_s())
+    if done_s(tests + everything) <= first_due_s:
         return []  # as nearly always
     ahead: Counter[Hashable] = queue.returned_rows()
     batches = tests + sum(-(-rows // size) for rows in ahead.values())
-    too_late = []
+    found = []
     for request in queue.in_order(1e-3 * limits.head_start_ms):
         rows = ahead[request.kind] + request.rows - request.rows_started
         more = -(-rows // size) - -(-ahead[request.kind] // size)
@@ -65,10 +69,10 @@ def preempted(
         if (
             fits_alone
             and not request.rows_started
-            and done_s(batches + more) > request.arrival_s + within_s
+            and done_s(batches + more) > min(request.arrival_s + within_s, request.deadline_s)
         ):
-            too_late.append(request)
+            found.append(request)
         else:
             ahead[request.kind] = rows
             batches += more
-    return too_late
+    return found
