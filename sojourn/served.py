@@ -11,6 +11,7 @@ from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.request_environment import HELD_FACTOR
 from deployments.haproxy.routing import held_environment
 from deployments.local.check import check_service
+from deployments.local.machine import check_room
 from deployments.local.run import LocalRun, ServedApplication, run_of
 from deployments.pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from deployments.pipelines.serving.config import load_pipeline_file
@@ -95,10 +96,12 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
 
 def _models(path: Path, check: bool) -> ServedFile:
     services = load_service_configs(path)
+    run = run_of(services)
     if check:
+        check_room(run.num_cpus, run.num_gpus)
         _check_schema(path)
     return ServedFile(
-        run_of(services),
+        run,
         tuple(
             Served(service.user_config.sla.objective.in_words(), service.user_config.access)
             for service in services

@@ -163,6 +163,11 @@ def find_applications(
     for index, entry in enumerate(document.applications):
         if entry.import_path == import_path:
             place: Place = ("applications", index)
+            if entry.autoscaling_policy is not None and policy_function is not None:
+                raise fault(
+                    (*place, "autoscaling_policy"),
+                    "has no effect; name the policy in the deployment's autoscaling_config",
+                )
             only = _only_deployment(entry, place, deployment, policy_function)
             found.append(Application(entry, only, http, place))
     if not found:
@@ -201,7 +206,8 @@ def _check_standbys(application: Application, standbys: int | str) -> None:
     scaling = application.deployment.autoscaling_config
     if scaling is None:
         raise fault(place, "needs an autoscaling_config; num_replicas is fixed")
-    if scaling.policy and "replica_budget" in (scaling.policy.policy_kwargs or {}):
+    arguments = None if scaling.policy is None else scaling.policy.policy_kwargs
+    if arguments is not None and arguments.replica_budget is not None:
         raise fault(place, f"must be 0 with a replica_budget, not {standbys}")
     least = standbys if isinstance(standbys, int) else 1
     if least >= scaling.max_replicas:
@@ -254,11 +260,13 @@ def _check_scaling(scaling: AutoscalingConfig, place: Place, policy_function: st
             f"must be {policy_function}, not {given!r}; "
             "for a fixed number of replicas, write num_replicas instead of autoscaling_config",
         )
-    if scaling.target_ongoing_requests is not None:
-        raise fault(
-            (*place, "target_ongoing_requests"),
-            "has no effect beside Sojourn's autoscaler, which keeps the SLA: remove it",
-        )
+    for delay in ("upscale_delay_s", "downscale_delay_s"):
+        if value := getattr(scaling, delay):
+            raise fault(
+                (*place, delay),
+                f"must be 0, not {value:g} (Ray's default), with which Ray holds back what "
+                "Sojourn's autoscaler decides",
+            )
     if not 0 < scaling.metrics_interval_s <= MAX_METRICS_INTERVAL_S:
         raise fault(
             (*place, "metrics_interval_s"),

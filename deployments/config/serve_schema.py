@@ -2,13 +2,13 @@
 
 Keys of type Any are Ray's alone: `deployments.config.ray_schema` checks their values. Ray Serve
 ignores keys that it does not know, so that a misspelled one silently becomes a default; here it is
-an error, as is one that has no effect.
+an error, as is one that has no effect on Sojourn's replicas (`_refused`).
 """
 
 import re
 from typing import Any
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from deployments.config.validation import StrictModel, without_effect
 
@@ -16,18 +16,44 @@ _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 _PREFIX = re.compile(r"/|(/[^/\s{}?#]+)+")
 
 
-class HttpOptions(StrictModel):
+#: Ray's defaults, in s, with which it holds back what the autoscaler decides.
+_UPSCALE_DELAY_S, _DOWNSCALE_DELAY_S = 30.0, 600.0
+
+
+def _refused(remedy: str) -> Any:
+    """Return the field of a key of Ray's that does nothing here."""
+    return Field(default=None, json_schema_extra={"remedy": remedy})
+
+
+_TLS = "Sojourn serves plain HTTP: end TLS in front of it"
+_DECIDES = "Sojourn's autoscaler decides on the number of replicas: remove it"
+_BATCHER = "the batcher queues and refuses requests: see user_config.limits"
+
+
+class RaySection(StrictModel):
+    """A part of Ray's schema."""
+
+    @field_validator("*")
+    @classmethod
+    def _has_an_effect(cls, value: object, info: ValidationInfo) -> object:
+        extra = cls.model_fields[str(info.field_name)].json_schema_extra
+        if value is not None and isinstance(extra, dict):
+            raise without_effect(str(extra["remedy"]))
+        return value
+
+
+class HttpOptions(RaySection):
     """`http_options`: where the service listens."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)
     keep_alive_timeout_s: Any = None
-    request_timeout_s: Any = None
-    root_path: Any = None
-    ssl_ca_certs: Any = None
-    ssl_certfile: Any = None
-    ssl_keyfile: Any = None
-    ssl_keyfile_password: Any = None
+    request_timeout_s: Any = _refused("user_config.limits.expert.max_timeout_ms bounds requests")
+    root_path: Any = _refused("an application answers below its route_prefix")
+    ssl_ca_certs: Any = _refused(_TLS)
+    ssl_certfile: Any = _refused(_TLS)
+    ssl_keyfile: Any = _refused(_TLS)
+    ssl_keyfile_password: Any = _refused(_TLS)
 
     @field_validator("host")
     @classmethod
@@ -36,21 +62,22 @@ class HttpOptions(StrictModel):
             raise ValueError("must be an address or a host's name")
         return value
 
-    @field_validator("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_keyfile_password")
-    @classmethod
-    def _is_plain_http(cls, value: object) -> None:
-        if value is not None:
-            raise without_effect("Sojourn serves plain HTTP: end TLS in front of it")
+
+class PolicyArguments(StrictModel):
+    """`policy_kwargs` of Sojourn's autoscaler."""
+
+    #: The most replicas that all deployments which name a budget may have together.
+    replica_budget: int | None = Field(default=None, ge=1)
 
 
-class AutoscalingPolicy(StrictModel):
+class AutoscalingPolicy(RaySection):
     """The `policy` of an `autoscaling_config`, or the `autoscaling_policy` of an application."""
 
     policy_function: Any = None
-    policy_kwargs: dict[str, Any] | None = None
+    policy_kwargs: PolicyArguments | None = None
 
 
-class AutoscalingConfig(StrictModel):
+class AutoscalingConfig(RaySection):
     """`autoscaling_config` of a deployment."""
 
     min_replicas: int = Field(default=1, ge=0)
@@ -58,20 +85,22 @@ class AutoscalingConfig(StrictModel):
     initial_replicas: int | None = Field(default=None, ge=0)
     metrics_interval_s: float = 10.0
     policy: AutoscalingPolicy | None = None
-    target_ongoing_requests: Any = None
-    aggregation_function: Any = None
-    downscale_delay_s: Any = None
-    downscale_smoothing_factor: Any = None
-    downscale_to_zero_delay_s: Any = None
-    downscaling_factor: Any = None
+    upscale_delay_s: float = _UPSCALE_DELAY_S
+    downscale_delay_s: float = _DOWNSCALE_DELAY_S
     look_back_period_s: Any = None
-    smoothing_factor: Any = None
-    upscale_delay_s: Any = None
-    upscale_smoothing_factor: Any = None
-    upscaling_factor: Any = None
+    target_ongoing_requests: Any = _refused(_DECIDES)
+    aggregation_function: Any = _refused(_DECIDES)
+    downscale_smoothing_factor: Any = _refused(_DECIDES)
+    downscale_to_zero_delay_s: Any = _refused(
+        "set user_config.autoscaler.expert.scale_to_zero_delay_s"
+    )
+    downscaling_factor: Any = _refused(_DECIDES)
+    smoothing_factor: Any = _refused(_DECIDES)
+    upscale_smoothing_factor: Any = _refused(_DECIDES)
+    upscaling_factor: Any = _refused(_DECIDES)
 
 
-class ActorOptions(StrictModel):
+class ActorOptions(RaySection):
     """`ray_actor_options`: what a replica takes of its node."""
 
     num_cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
@@ -85,7 +114,7 @@ class ActorOptions(StrictModel):
     runtime_env: Any = None
 
 
-class DeploymentEntry(StrictModel):
+class DeploymentEntry(RaySection):
     """An entry of `deployments`."""
 
     name: str | None = None
@@ -93,16 +122,16 @@ class DeploymentEntry(StrictModel):
     autoscaling_config: AutoscalingConfig | None = None
     ray_actor_options: ActorOptions | None = None
     user_config: dict[str, Any] | None = None
-    backpressure_config: Any = None
+    backpressure_config: Any = _refused(_BATCHER)
     deployment_actors: Any = None
-    gang_scheduling_config: Any = None
+    gang_scheduling_config: Any = _refused("each replica serves by itself: remove it")
     graceful_shutdown_timeout_s: Any = None
     graceful_shutdown_wait_loop_s: Any = None
     health_check_period_s: Any = None
     health_check_timeout_s: Any = None
     logging_config: Any = None
-    max_ongoing_requests: Any = None
-    max_queued_requests: Any = None
+    max_ongoing_requests: Any = _refused(_BATCHER)
+    max_queued_requests: Any = _refused(_BATCHER)
     max_replicas_per_node: Any = None
     max_surge_percent: Any = None
     placement_group_bundle_label_selector: Any = None
@@ -120,7 +149,7 @@ class RuntimeEnvironment(StrictModel):
     working_dir: str | None = None
 
 
-class ApplicationEntry(StrictModel):
+class ApplicationEntry(RaySection):
     """An entry of `applications`."""
 
     name: str = Field(default="default", min_length=1)
@@ -129,6 +158,7 @@ class ApplicationEntry(StrictModel):
     runtime_env: RuntimeEnvironment | None = None
     args: dict[str, Any] | None = None
     deployments: list[DeploymentEntry] | None = None
+    #: Of a pipeline whose stages are deployments.
     autoscaling_policy: AutoscalingPolicy | None = None
     external_scaler_enabled: Any = None
     host: Any = None
@@ -143,20 +173,21 @@ class ApplicationEntry(StrictModel):
         return value
 
 
-class ServeDocument(StrictModel):
+class ServeDocument(RaySection):
     """The whole file."""
 
     applications: list[ApplicationEntry]
     http_options: HttpOptions | None = None
     proxy_location: Any = None
     controller_options: Any = None
-    grpc_options: Any = None
+    grpc_options: Any = _refused("Sojourn serves HTTP alone: remove it")
     logging_config: Any = None
     target_capacity: Any = None
-    tracing_config: Any = None
+    tracing_config: Any = _refused("user_config.tracing exports spans")
 
-    @field_validator("grpc_options")
+    @field_validator("proxy_location")
     @classmethod
-    def _is_http(cls, value: object) -> None:
-        if value is not None:
-            raise without_effect("Sojourn serves HTTP alone: remove it")
+    def _has_a_proxy(cls, value: object) -> object:
+        if value == "Disabled":
+            raise ValueError("must be HeadOnly or EveryNode: requests come through HAProxy")
+        return value

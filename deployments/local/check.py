@@ -17,7 +17,6 @@ from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
-from deployments.local.machine import gpu_count
 from deployments.models.loading import check_weights, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import solve_load_lateness_curve
@@ -39,7 +38,7 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
     Returns
     -------
     list of str
-        What may be meant, but should be known: replicas for which this machine has no room, and
+        What may be meant, but should be known: more replicas than this machine has CPUs for, and
         a model that is elsewhere.
 
     Raises
@@ -109,8 +108,6 @@ def _room(config: ServiceConfig, cpu_count: int) -> list[str]:
             f"max_replicas is {most}, and this machine has CPUs for {fits}: "
             f"{cpu_count} CPUs, {config.num_cpus:g} for each replica"
         )
-    if config.actor.num_gpus and not gpu_count():
-        notes.append(f"num_gpus is {config.actor.num_gpus:g}, and this machine has no GPU")
     return notes
 
 

@@ -1,5 +1,6 @@
-"""What a local run needs of this machine: memory, free ports, and GPUs."""
+"""What a local run needs of this machine: memory, free ports, CPUs and GPUs."""
 
+import os
 import socket
 import sys
 from contextlib import closing, suppress
@@ -23,21 +24,33 @@ def gpu_count() -> int:
         return 0
 
 
-def check_machine(host: str, port: int, num_gpus: float = 0.0) -> None:
+def check_room(num_cpus: float, num_gpus: float) -> None:
+    """Raise a `StartError` of one line if this machine has fewer CPUs or GPUs than replicas take.
+
+    Parameters
+    ----------
+    num_cpus, num_gpus : float
+        Of all replicas that must run.
+    """
+    for what, needed, has in (
+        ("num_cpus", num_cpus, os.cpu_count() or 1),
+        ("num_gpus", num_gpus, gpu_count() if num_gpus else 0),
+    ):
+        if needed > has:
+            raise StartError(
+                f"{what}: the least replicas of the config take {needed:g}, and this machine has "
+                f"{has}: lower {what} or min_replicas, or serve on a larger machine"
+            )
+
+
+def check_machine(host: str, port: int) -> None:
     """Raise a `StartError` of one line if nothing can be served on this machine.
 
     Parameters
     ----------
     host, port : str, int
         Where to listen.
-    num_gpus : float
-        GPUs of the replica that needs most.
     """
-    if num_gpus and not gpu_count():
-        raise StartError(
-            f"num_gpus is {num_gpus:g}, and this machine has no GPU: remove num_gpus, or serve on "
-            "a machine with one"
-        )
     if sys.platform != "linux":
         raise StartError(f"Serve's HAProxy mode runs on Linux, not on {sys.platform}")
     owner = _port_owner(host, port)

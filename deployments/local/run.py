@@ -41,8 +41,8 @@ class LocalRun:
         The content of the file.
     environment : mapping of str to str
         HAProxy's settings that follow from the applications.
-    num_gpus : float
-        GPUs of the replica that needs most.
+    num_cpus, num_gpus : float
+        CPUs and GPUs of all replicas that must run.
     """
 
     http_host: str
@@ -50,12 +50,14 @@ class LocalRun:
     applications: tuple[ServedApplication, ...]
     document: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict)
+    num_cpus: float = 0.0
     num_gpus: float = 0.0
 
 
 def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
     """Return the local run of the models in a config file."""
     first = services[0]
+    least = [max(1, service.replicas[0]) for service in services]
     return LocalRun(
         first.http_host,
         first.http_port,
@@ -65,5 +67,6 @@ def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
         ),
         first.document,
         request_environment(services, open_files=open_files_limit()),
-        max(service.actor.num_gpus for service in services),
+        sum(n * service.actor.num_cpus for n, service in zip(least, services, strict=True)),
+        sum(n * service.actor.num_gpus for n, service in zip(least, services, strict=True)),
     )

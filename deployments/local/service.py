@@ -23,7 +23,7 @@ import psutil
 from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.environment import environment_of
-from deployments.local.machine import address_to_ask, check_machine
+from deployments.local.machine import address_to_ask, check_machine, check_room
 from deployments.local.run import LocalRun
 
 #: How long Ray may take to finish requests and to stop, before its processes are killed.
@@ -96,7 +96,8 @@ def local_service(
     StartError
         The port is in use, there is too little memory, or the model does not start.
     """
-    check_machine(run.http_host, run.http_port, run.num_gpus)
+    check_room(run.num_cpus, run.num_gpus)
+    check_machine(run.http_host, run.http_port)
     before = descendants()
     with ExitStack() as stack:
         # Not below $TMPDIR, to keep it short: the path of a Unix socket is limited to 107 bytes.

@@ -130,9 +130,8 @@ def command(
     run = replace(
         file.run, http_host=host or file.run.http_host, http_port=port or file.run.http_port
     )
-    if not check:
-        for application in file.applications:
-            check_exposure(run.http_host, application.access, insecure)
+    for application in file.applications:
+        check_exposure(run.http_host, application.access, insecure)
     for note in file.notes:
         say(note)
     if check:

@@ -103,12 +103,9 @@ def test_the_model_is_imported_in_a_process_of_its_own(
 
 
 @pytest.mark.slow
-def test_replicas_without_room_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_without_room_are_told() -> None:
     many = P4.model_copy(update={"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)})
     assert check_service(many, cpu_count=2) == [
         "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica"
     ]
     assert check_service(many, cpu_count=5) == []
-    monkeypatch.setattr("deployments.local.check.gpu_count", lambda: 0)
-    gpu = P4.model_copy(update={"actor": ActorOptions(num_gpus=1)})
-    assert "num_gpus is 1, and this machine has no GPU" in check_service(gpu, cpu_count=99)

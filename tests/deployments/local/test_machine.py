@@ -1,11 +1,16 @@
 """Addresses: who reaches them, and where this machine does."""
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from deployments.access.exposure import is_loopback
-from deployments.errors import StartError
 from deployments.local import machine
 from deployments.local.machine import address_to_ask
+from sojourn.cli import main
+from tests.support.readme import ROOT
 
 
 @pytest.mark.parametrize(
@@ -24,7 +29,42 @@ def test_who_reaches_an_address(host: str, public: bool, asked: str) -> None:
     assert (not is_loopback(host), address_to_ask(host)) == (public, asked)
 
 
-def test_a_gpu_that_there_is_not_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_gpus": 1}, r"num_gpus: .* take 1, and this machine has 0: lower num_gpus"),
+        ({"num_cpus": 3}, r"num_cpus: .* take 3, and this machine has 2: lower num_cpus"),
+        ({"num_cpus": 2, "min_replicas": 2}, r"num_cpus: .* take 4, and this machine has 2: "),
+    ],
+)
+def test_more_than_the_machine_has_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, int],
+    message: str,
+) -> None:
+    """The check called it fine, and a start waited for two minutes."""
     monkeypatch.setattr(machine, "gpu_count", lambda: 0)
-    with pytest.raises(StartError, match="num_gpus is 1, and this machine has no GPU: remove"):
-        machine.check_machine("127.0.0.1", 1, num_gpus=1.0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("sojourn.served.check_service", lambda service: [])
+    document = yaml.safe_load((ROOT / "configs" / "digits.yaml").read_text())
+    replica = document["applications"][0]["deployments"][0]
+    replica["autoscaling_config"]["min_replicas"] = change.pop("min_replicas", 1)
+    replica["ray_actor_options"] |= change
+    path = tmp_path / "large.yaml"
+    path.write_text(yaml.safe_dump(document))
+    for arguments in (["--check"], []):
+        assert main(["serve", *arguments, str(path)]) == 2
+        assert re.search(f"sojourn: {message}", capsys.readouterr().err)
+
+
+def test_the_check_refuses_a_host_that_everybody_reaches_without_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "open.yaml"
+    text = (ROOT / "configs" / "emulated-p4.yaml").read_text()
+    path.write_text(text.replace("host: 127.0.0.1", "host: 0.0.0.0"))
+    assert main(["serve", "--check", str(path)]) == 2
+    assert "anyone who reaches 0.0.0.0 could use the service" in capsys.readouterr().err
+    assert main(["serve", "--check", "--insecure", str(path)]) == 0
