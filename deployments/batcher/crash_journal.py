@@ -9,8 +9,8 @@ the running batch. The others look at it before each batch of their own:
   answered.
 - If that replica dies, too, the request has seen two deaths, and no replica computes it again.
 - A request that keeps the interpreter's lock makes its replica silent, and HAProxy sends on what it
-  holds. So a batch that runs for far too long counts as a death, too. The last replica that still
-  works refuses what was in it, unless it has answered the same before.
+  holds. So silence during a batch counts as a death, too. The last replica that still works refuses
+  what was in it, unless it has answered the same before.
 
 Each file is locked by its replica for as long as its device can be trusted. The kernel drops a
 process's POSIX locks before it closes the process's sockets, and so before HAProxy can know of the
@@ -42,17 +42,16 @@ logger = logging.getLogger("sojourn.batcher")
 
 #: A request that has seen so many deaths is not computed again.
 MAX_DEATHS = 2
-#: A batch hangs if it takes longer than this, and so many times what it should: HAProxy sends on
-#: what a silent replica holds after a second or two.
-HUNG_AFTER_S, HUNG_AFTER_BATCHES = 0.5, 2
+#: How often a replica shows that its event loop runs, and the silence after which its batch hangs:
+#: HAProxy sends on what it holds after a second or two (`deployments.haproxy.server_checks`).
+BEAT_S, SILENT_S = 0.2, 0.7
 #: How long a death is remembered.
 KEEP_S = 600.0
 #: Slices in the largest batch.
 _MAX_ENTRIES = 1024
 _WORD_BYTES = 8
-#: The first words: how many entries follow, when the replica last ran, and from when on its batch
-#: counts as hung (`time.monotonic_ns`).
-_COUNT, _RAN_NS, _HUNG_NS, _ENTRIES = 0, 1, 2, 3
+#: The first words: how many entries follow, and when the replica last ran (`time.monotonic_ns`).
+_COUNT, _RAN_NS, _ENTRIES = 0, 1, 2
 _FILE_BYTES = (_ENTRIES + _MAX_ENTRIES) * _WORD_BYTES
 #: The lowest bits of an entry: the deaths that its request had seen before.
 _DEATH_BITS = 2
@@ -88,12 +87,13 @@ class _Peer:
 
     descriptor: int
     words: memoryview
-    #: `_HUNG_NS` of the last batch that was read.
+    #: `_RAN_NS` when it was last read.
     read_ns: int = 0
 
     def hangs(self) -> bool:
-        """Return whether its batch has been running for far too long."""
-        return bool(self.words[_COUNT]) and time.monotonic_ns() > self.words[_HUNG_NS]
+        """Return whether it has been silent for too long, with a batch."""
+        silent_ns = time.monotonic_ns() - self.words[_RAN_NS]
+        return bool(self.words[_COUNT]) and silent_ns > 1e9 * SILENT_S
 
     def close(self) -> None:
         """Close the file."""
@@ -150,7 +150,7 @@ class CrashJournal:
     def refresh(self) -> None:
         """Look for peers, and forget deaths of long ago; to be called every second or so."""
         now_s = time.monotonic()
-        self._words[_RAN_NS] = time.monotonic_ns()
+        self.beat()
         self._find_peers()
         for digest in [one for one, at_s in self._read_s.items() if now_s - at_s > KEEP_S]:
             self.clear(digest)
@@ -214,12 +214,12 @@ class CrashJournal:
         return all(peer.hangs() for peer in self._peers.values())
 
     def _read(self, peer: _Peer, what: str) -> list[int]:
-        """Record what is in the journal of a peer, once for each batch; return the digests."""
+        """Record what is in the journal of a peer that ended or hangs, once; return the digests."""
         count = min(peer.words[_COUNT], _MAX_ENTRIES)
         entries = peer.words[_ENTRIES : _ENTRIES + count].tolist()
-        if not entries or peer.words[_HUNG_NS] == peer.read_ns:
+        if not entries or peer.words[_RAN_NS] == peer.read_ns:
             return []
-        peer.read_ns = peer.words[_HUNG_NS]
+        peer.read_ns = peer.words[_RAN_NS]
         digests = [entry >> _DEATH_BITS for entry in entries]
         for digest, entry in zip(digests, entries, strict=True):
             deaths = 1 + (entry & (1 << _DEATH_BITS) - 1)
@@ -229,20 +229,16 @@ class CrashJournal:
         logger.warning("a replica %s on a batch of %d requests", what, count)
         return digests
 
-    def begin(self, digests: Sequence[int], expected_s: float) -> None:
-        """Record the requests of the batch that starts now, by their digests.
+    def beat(self) -> None:
+        """Show that this replica runs; to be called every `BEAT_S`."""
+        self._words[_RAN_NS] = time.monotonic_ns()
 
-        Parameters
-        ----------
-        digests : sequence of int
-        expected_s : float
-            How long the batch takes by the profile.
-        """
+    def begin(self, digests: Sequence[int]) -> None:
+        """Record the requests of the batch that starts now, by their digests."""
         deaths = self.deaths
         for place, digest in enumerate(digests[:_MAX_ENTRIES], _ENTRIES):
             self._words[place] = digest << _DEATH_BITS | (deaths.get(digest, 0) if deaths else 0)
-        hung_s = HUNG_AFTER_S + HUNG_AFTER_BATCHES * expected_s
-        self._words[_HUNG_NS] = time.monotonic_ns() + int(1e9 * hung_s)
+        self.beat()
         self._words[_COUNT] = min(len(digests), _MAX_ENTRIES)
 
     def end(self) -> None:

@@ -2,14 +2,16 @@
 
 Sent on by HAProxy, a request that has seen one death runs alone, so that it takes no other with it
 and is cleared if it is innocent. One that has seen two is answered 500. A model that is not
-idempotent gets no second try at all. A batch that hangs counts as a death. The last replica that
-works refuses what was in it, but for what it has answered itself before.
+idempotent gets no second try at all. Silence during a batch counts as a death; the last replica
+that works refuses what was in it, but for what it has answered itself before.
 
 Requests are known by their inputs. So equal ones are cleared together, and of a model that is not
 idempotent, as many are answered 500 as were lost: those that come later are new.
 """
 
-from deployments.batcher.crash_journal import MAX_DEATHS, CrashJournal
+import asyncio
+
+from deployments.batcher.crash_journal import BEAT_S, MAX_DEATHS, CrashJournal
 from deployments.batcher.queued_request import QueuedRequest, queued
 from deployments.errors import BusyError, DeviceError, ReplicaDiedError, RequestError
 from policy.batcher.core import BatcherCore
@@ -42,6 +44,8 @@ class DeathGuard:
         self._max_deaths = MAX_DEATHS if idempotent else 1
         #: The digests of requests that were answered here, the first ones first.
         self._answered: dict[int, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._beat()
 
     def next_batch(self, now_s: float) -> Batch | None:
         """Return the core's next batch that may run, and note that it runs.
@@ -75,9 +79,13 @@ class DeathGuard:
             self._core.recall(batch, alone)
             batch = self._core.next_batch(now_s)
         if batch is not None:
-            expected_s = 1e-3 * self._core.limits.batch_latency_ms(batch.size)
-            journal.begin([queued(part.request).digest for part in batch.slices], expected_s)
+            journal.begin([queued(part.request).digest for part in batch.slices])
         return batch
+
+    def _beat(self) -> None:
+        if self._journal is not None:
+            self._journal.beat()
+            self._loop.call_later(BEAT_S, self._beat)
 
     def _may_hang_the_last(self, digest: int) -> bool:
         journal = self._journal

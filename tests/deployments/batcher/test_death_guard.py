@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from deployments.batcher import crash_journal
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.crash_journal import CrashJournal, digest_of
 from deployments.batcher.placement import BatchPlacement
@@ -55,6 +56,12 @@ class SquaresOnce(Squares):
     """The same, but no request may be computed twice."""
 
     idempotent = False
+
+
+@pytest.fixture(autouse=True)
+def silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers of the test are silent for seconds on a busy machine."""
+    monkeypatch.setattr(crash_journal, "SILENT_S", 50.0)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 PEER = """
 import os, sys
 from pathlib import Path
-from deployments.batcher.crash_journal import CrashJournal
+from deployments.batcher.crash_journal import _RAN_NS, CrashJournal
 
 journal = CrashJournal(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -15,7 +15,9 @@ for line in sys.stdin:
     word, *digests = line.split()
     journal.look()
     if word in ("begin", "hang"):
-        journal.begin([int(digest) for digest in digests], 60.0 if word == "begin" else -60.0)
+        journal.begin([int(digest) for digest in digests])
+        if word == "hang":
+            journal._words[_RAN_NS] -= 100 * 10**9
     else:
         getattr(journal, word)()
     print("done", flush=True)
@@ -27,7 +29,7 @@ class Peer:
     """A process with a journal of its own.
 
     `tell` calls a method of its journal by name; numbers after the name are digests. After "hang",
-    it has been computing them for far too long.
+    it has been silent for 100 s.
     """
 
     def __init__(self, directory: Path) -> None:
