@@ -5,10 +5,15 @@ Run ``k8s/render.py`` after a change of configs/digits.yaml, configs/emulated-p4
 deployments/haproxy/routing.py or k8s/monitoring/rules.yaml.
 ``k8s/render.py --check`` fails if a generated file is out of date. ``k8s/render.py --image
 REGISTRY/sojourn@sha256:…`` writes the overlay k8s/overlays/release, with that image, and with
-``--config dist/my.yaml`` also with that Serve config, which `sojourn package` has written.
+``--config dist/my.yaml`` the Serve config that `sojourn package` has written.
+
+A service in a cluster needs tokens: those of the config, or one that ``--token NAME`` makes, with a
+Secret that holds it. What is rendered without an image answers nobody until it has tokens, but for
+the demo.
 """
 
 import argparse
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -18,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from deployments.config.document import ServiceConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +39,10 @@ HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
 PORT = 8000
 MAX_PODS = "/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas"
 RELEASE = Path("k8s/overlays/release")
+TOKEN_FILE = "token.yaml"
 #: A tag may be moved to another image; a digest names one.
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
+_TOKEN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ def render() -> dict[Path, str]:
         Path("k8s/base/serve_environment.env"): environment(ROOT / SOURCE, str(SOURCE)),
         Path("k8s/overlays/gpu/serve_config.yaml"): _dump(serve_config(GPU_POD.gpus)),
         Path("k8s/overlays/cpu-demo/serve_config.yaml"): _dump(
-            serve_config(source=ROOT / DEMO), str(DEMO)
+            serve_config(source=ROOT / DEMO, tokens=None), str(DEMO)
         ),
         Path("k8s/overlays/cpu-demo/serve_environment.env"): environment(ROOT / DEMO, str(DEMO)),
         Path("k8s/monitoring/prometheusrule.yaml"): prometheus_rule(),
@@ -90,26 +99,38 @@ def environment(config: Path, source: str) -> str:
     return f"# Written by k8s/render.py from deployments/ and {source}; edit that.\n{variables}"
 
 
-def serve_config(gpus_per_replica: float = 0, source: Path = ROOT / SOURCE) -> dict[str, Any]:
+def serve_config(
+    gpus_per_replica: float = 0,
+    source: Path = ROOT / SOURCE,
+    tokens: "Sequence[Mapping[str, str]] | None" = (),
+) -> dict[str, Any]:
     """Return the source's Serve config, adapted to a cluster.
 
     The service listens on all interfaces of its pod, because clients are outside it; the source's
-    address is for a laptop. With GPUs, each replica that does not say how many requests that many.
+    address is for a laptop. So it takes the source's tokens and `tokens` only; None leaves its
+    access as it is. With GPUs, each replica that does not say how many requests that many.
     """
     from deployments.config.yaml_file import read_yaml
 
     config: dict[str, Any] = read_yaml(source)
     config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
-    if gpus_per_replica:
-        for application in config["applications"]:
-            for deployment in application["deployments"]:
+    for application in config["applications"]:
+        for deployment in application["deployments"]:
+            if tokens is not None:
+                user_config = deployment["user_config"]
+                access = user_config.get("access") or {}
+                given = access.get("tokens") or []
+                user_config["access"] = {**access, "tokens": [*given, *map(dict, tokens)]}
+            if gpus_per_replica:
                 options = deployment.get("ray_actor_options") or {}
                 gpus = options.get("num_gpus", gpus_per_replica)
                 deployment["ray_actor_options"] = {**options, "num_gpus": gpus}
     return config
 
 
-def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
+def release(
+    image: str, base: str, config: Path, token: str | None = None, *, insecure: bool = False
+) -> dict[Path, str]:
     """Return the files of an overlay of `base` with an image, by their paths from the root.
 
     Parameters
@@ -118,14 +139,18 @@ def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
         ``REGISTRY/NAME@sha256:DIGEST``.
     base : str
         ``base``, or the name of an overlay.
-    config : Path or None
-        The Serve config, in place of that of `base`.
+    config : Path
+        The Serve config.
+    token : str or None
+        Name of a token to make, or to keep if the overlay has it.
+    insecure : bool
+        Whether anybody may use the service.
 
     Raises
     ------
     ValueError
-        The image is not named by its digest, a replica needs more than a pod has, or the service
-        listens where nobody is sent.
+        The image is not named by its digest, a replica needs more than a pod has, the service
+        listens where nobody is sent, or anybody could use it.
     """
     found = _IMAGE.fullmatch(image)
     if found is None:
@@ -136,15 +161,39 @@ def release(image: str, base: str, config: Path | None) -> dict[Path, str]:
         "resources": ["../../base" if base == "base" else f"../{base}"],
         "images": [{"name": "sojourn", "newName": found[1], "digest": found[2]}],
     }
-    files = {}
-    if config is not None:
-        pod = GPU_POD if base in GPU_OVERLAYS else CPU_POD
-        content.update(_with_config(config, pod))
-        files["serve_config.yaml"] = _dump(serve_config(pod.gpus, config), str(config))
-        files["serve_environment.env"] = environment(config, str(config))
+    pod = GPU_POD if base in GPU_OVERLAYS else CPU_POD
+    content.update(_with_config(config, pod, is_open=token is None and not insecure))
+    files, tokens = {}, None
+    if token is not None:
+        secret, entry = _token(token)
+        files[TOKEN_FILE], tokens = secret, [entry]
+        content["resources"].append(TOKEN_FILE)
+    files["serve_config.yaml"] = _dump(serve_config(pod.gpus, config, tokens), str(config))
+    files["serve_environment.env"] = environment(config, str(config))
     written = "# Written by k8s/render.py --image.\n" + yaml.safe_dump(content, sort_keys=False)
     files["kustomization.yaml"] = written
     return {RELEASE / name: text for name, text in files.items()}
+
+
+def _token(name: str) -> tuple[str, dict[str, str]]:
+    """Return a Secret with a token, that of the overlay if it has it, and the config's entry."""
+    from deployments.access.tokens import hash_token, make_token
+
+    if not _TOKEN_NAME.fullmatch(name):
+        raise ValueError(f"--token: must be lowercase letters, digits and dashes, not {name!r}")
+    secret: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"sojourn-token-{name}"},
+        "stringData": {"token": make_token()},
+    }
+    written = ROOT / RELEASE / TOKEN_FILE
+    if written.exists():
+        found = yaml.safe_load(written.read_text())
+        if found["metadata"] == secret["metadata"]:
+            secret = found
+    entry = {"name": name, "hash": hash_token(secret["stringData"]["token"])}
+    return yaml.safe_dump(secret, sort_keys=False), entry
 
 
 def _check_fits(service: "ServiceConfig", pod: Pod) -> None:
@@ -171,13 +220,24 @@ def _check_fits(service: "ServiceConfig", pod: Pod) -> None:
             )
 
 
-def _with_config(config: Path, pod: Pod) -> dict[str, Any]:
+def _with_config(config: Path, pod: Pod, *, is_open: bool) -> dict[str, Any]:
     """Return what a kustomization needs for a Serve config of its own."""
+    from deployments.access.exposure import check_exposure
     from deployments.config.document import load_service_configs
+    from policy.errors import InvalidInputError
 
     services = load_service_configs(config)
     for service in services:
         _check_fits(service, pod)
+        if is_open:
+            try:
+                check_exposure("0.0.0.0", service.user_config.access, insecure=False)
+            except InvalidInputError as error:
+                raise ValueError(
+                    f"{config}: {service.application} has no tokens, so anyone who reaches the "
+                    "cluster's network could use it: --token NAME makes one and a Secret that "
+                    "holds it, or --insecure renders without"
+                ) from error
     pods = sum(service.replicas[1] for service in services)
     local = {"annotations": {"config.kubernetes.io/local-config": "true"}}
     return {
@@ -223,21 +283,33 @@ def main() -> str | None:
         "--of", default="base", choices=["base", *GPU_OVERLAYS], help="what it is based on"
     )
     parser.add_argument("--config", type=Path, help="with --image: the Serve config of your model")
+    parser.add_argument("--token", help="with --image: make a token of this name, and its Secret")
+    parser.add_argument(
+        "--insecure", action="store_true", help="with --image: render what anybody may use"
+    )
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if arguments.image is not None:
         from policy.errors import SojournError
 
         try:
-            files = release(arguments.image, arguments.of, arguments.config)
+            files = release(
+                arguments.image,
+                arguments.of,
+                arguments.config or Path(os.path.relpath(ROOT / SOURCE)),
+                arguments.token,
+                insecure=arguments.insecure,
+            )
         except (ValueError, SojournError) as error:
             return str(error)
         (ROOT / RELEASE).mkdir(exist_ok=True)
         for path, content in files.items():
+            if path.name == TOKEN_FILE:
+                (ROOT / path).touch(mode=0o600)
             (ROOT / path).write_text(content)
         return None
-    if arguments.config is not None:
-        return "--config needs --image"
+    if arguments.config or arguments.token or arguments.insecure:
+        return "--config, --token and --insecure need --image"
     check = arguments.check
     for path, content in render().items():
         file = ROOT / path
