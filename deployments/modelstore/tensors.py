@@ -16,7 +16,7 @@ import torch
 from deployments.modelstore.client import Hold, OnProgress, SharedFile, open_model
 from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.tensors import attach_to_device
-from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
+from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
 from deployments.modelstore.errors import StoreError, UnavailableError, UntrustedFileError
 from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
 
@@ -138,7 +138,7 @@ def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
 
 def _tensor(content: _Mapping, entry: TensorEntry) -> torch.Tensor:
     _, name, shape, begin, end = entry
-    dtype = NUMPY_DTYPES[name]
+    dtype, shape = NUMPY_DTYPES[name], stored_shape(name, shape)
     if begin == end:
         array = np.empty(shape, dtype)
     elif begin % dtype.itemsize:

@@ -23,8 +23,8 @@ class Tier(IntEnum):
 class Fault(Enum):
     """Cause of a failed copy.
 
-    `SOURCE`: the disk no longer has the right bytes, and the driver has deleted them. They are
-    fetched again.
+    `SOURCE`: the disk no longer has the right bytes, and the driver has deleted them. The remote is
+    read instead.
     `TARGET`: the target tier has no room, whatever its budget. The tier is skipped.
     `OTHER`: the remote failed or served a wrong file. Opens that wait for the blob are refused.
     """

@@ -7,7 +7,7 @@ section 4.1.
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deployments.modelstore.core.actions import (
@@ -21,12 +21,36 @@ from deployments.modelstore.core.actions import (
     Tier,
 )
 from deployments.modelstore.core.eviction import EvictionRule, least_recently_used
-from deployments.modelstore.core.holders import Lease, Open, Pin
 from deployments.modelstore.core.transfers import Failure, Transfers
 from deployments.modelstore.core.views import describe_model, describe_tiers
 from deployments.modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from deployments.modelstore.names import Blob, Manifest, ModelName, Origin
 from policy.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Open:
+    """A holder that waits for its model. The model was in `source` when its room was reserved."""
+
+    name: ModelName
+    tier: Tier
+    source: Tier = Tier.REMOTE
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A holder's model in a tier."""
+
+    name: ModelName
+    tier: Tier
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The holder of a pinned model."""
+
+    name: ModelName
 
 
 class StoreCore:

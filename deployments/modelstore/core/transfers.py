@@ -14,8 +14,6 @@ from deployments.modelstore.core.tier_space import TierSpace
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.names import Blob, Manifest
 
-#: After this many corrupt reads of a blob from a tier, opens that wait for it are refused.
-MAX_WRONG_READS = 3
 #: Assumed before the first copy is measured: a remote of 100 MB/s, a disk of 1 GB/s.
 _FIRST_S_PER_BYTE = {Tier.REMOTE: 1e-8, Tier.DISK: 1e-9, Tier.HOST: 1e-10}
 _SMOOTHING = 0.3
@@ -80,7 +78,6 @@ class Transfers:
         self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
         self._running: dict[tuple[Tier, Tier], int] = {}
         self._bypassed: set[tuple[Blob, Tier]] = set()
-        self._wrong_reads: dict[Blob, int] = {}
         self._s_per_byte = dict(_FIRST_S_PER_BYTE)
 
     def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
@@ -121,8 +118,9 @@ class Transfers:
             if below <= tier:
                 continue
             space = self.spaces[below]
-            bypassed = (blob, below) in self._bypassed
-            if space.get(blob) is None and not bypassed and self.reserve(below, [blob]):
+            if (blob, below) in self._bypassed:
+                continue
+            if space.get(blob) is None and self.reserve(below, [blob]):
                 self.fill(blob, below)
             entry = space.get(blob)
             if entry is None:
@@ -181,7 +179,7 @@ class Transfers:
         """Record a failed copy. Return the blobs that can no longer be copied."""
         fill = self._finish(blob, tier)
         if fault is Fault.SOURCE and fill.source is Tier.DISK:
-            return self._refill(blob, fill.source, tier, error)
+            return self._refill(blob, fill.source, tier)
         if fault is Fault.TARGET:
             return self._leave_out(blob, tier, error)
         return self._give_up(blob, tier, error)
@@ -222,14 +220,12 @@ class Transfers:
         fills = ((above, self._fills.get((blob, above))) for above in self.spaces)
         return [above for above, fill in fills if fill and fill.waiting and fill.source == tier]
 
-    def _refill(self, blob: Blob, source: Tier, tier: Tier, error: StoreError) -> list[Failure]:
-        """Bypass a tier with a corrupt copy of the blob, which the driver has deleted there."""
+    def _refill(self, blob: Blob, source: Tier, tier: Tier) -> list[Failure]:
+        """Bypass a tier whose copy of the blob was corrupt; the driver has deleted it."""
         entry = self.spaces[source].get(blob)
         if entry is not None and not entry.reads:
             self.spaces[source].remove(blob)
-        wrong_reads = self._wrong_reads[blob] = self._wrong_reads.get(blob, 0) + 1
-        if wrong_reads >= MAX_WRONG_READS:
-            return self._give_up(blob, tier, error)
+        self._bypassed.add((blob, source))
         self.fill(blob, tier)
         return []
 
@@ -254,7 +250,6 @@ class Transfers:
         return failures
 
     def _forget_faults(self, blob: Blob) -> None:
-        self._wrong_reads.pop(blob, None)
         self._bypassed -= {(blob, tier) for tier in self.spaces}
 
     def _abandon(self, blob: Blob, tier: Tier) -> None:

@@ -9,7 +9,7 @@ import torch
 from deployments.modelstore.client import Hold, OnProgress, open_in_tier
 from deployments.modelstore.device.driver import ClientDriver, Export, Region
 from deployments.modelstore.device.layout import offsets
-from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY
+from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
 from deployments.modelstore.errors import DeviceError, UntrustedFileError
 from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
 
@@ -86,6 +86,7 @@ def _tensors_of(
 
 def _tensor(region: Region, entry: TensorEntry, offset: int, torch_device: str) -> torch.Tensor:
     _, name, shape, begin, end = entry
+    shape = stored_shape(name, shape)
     if begin == end:
         dtype = TORCH_ONLY.get(name) or torch.from_numpy(np.empty(0, NUMPY_DTYPES[name])).dtype
         return torch.empty(shape, dtype=dtype, device=torch_device)

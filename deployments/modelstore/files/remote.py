@@ -4,6 +4,7 @@ A model's files lie in the folder ``framework/name/version`` below the remote's 
 a file `SHA256SUMS` in the format of ``sha256sum *.safetensors``.
 """
 
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from deployments.modelstore.errors import FetchError, StoreError, UnknownModelEr
 from deployments.modelstore.names import SUMS, Blob, Manifest, ModelName, parse_sums
 from policy.errors import InvalidInputError
 
+logger = logging.getLogger(__name__)
+
 #: Limit on the remote's answer to each request of at most `PIECE_BYTES`.
 REQUEST_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
@@ -23,6 +26,7 @@ CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 10.0
 PIECE_BYTES = 16 << 20
 _MAX_SUMS_BYTES = 1 << 20
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Remote(Protocol):
@@ -36,7 +40,7 @@ class Remote(Protocol):
 
 
 def open_remote(url: str) -> Remote:
-    """Return the remote at a URL; raise `InvalidInputError` if the URL is malformed.
+    """Return the remote at a URL.
 
     Raises
     ------
@@ -49,6 +53,12 @@ def open_remote(url: str) -> Remote:
     if not parts.netloc:
         raise InvalidInputError(
             f"remote {url!r}: must be file:///…, https://…, http://…, s3://…, gs://… or az://…"
+        )
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        logger.warning(
+            "remote %s: the digests of models come over the same open connection as the models, so "
+            "that whoever is in between can replace both; use https://",
+            url,
         )
     return ObjectRemote(url)
 

@@ -19,31 +19,35 @@ _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 60
 _KEYS = {"dtype", "shape", "data_offsets"}
 
-ITEM_BYTES = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E4M3": 1,
-    "F8_E5M2": 1,
-    "U16": 2,
-    "I16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "U32": 4,
-    "I32": 4,
-    "F32": 4,
-    "U64": 8,
-    "I64": 8,
-    "F64": 8,
-    "C64": 8,
+ITEM_BITS = {
+    "BOOL": 8,
+    "F4": 4,
+    "U8": 8,
+    "I8": 8,
+    "F8_E4M3": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2": 8,
+    "F8_E5M2FNUZ": 8,
+    "F8_E8M0": 8,
+    "U16": 16,
+    "I16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "U32": 32,
+    "I32": 32,
+    "F32": 32,
+    "U64": 64,
+    "I64": 64,
+    "F64": 64,
+    "C64": 64,
 }
-"""Bytes of one element, by the format's name of the data type."""
+"""Bits of one element, by the format's name of the data type: those that torch has."""
 
 
 class TensorEntry(NamedTuple):
     """The place of a tensor in the file.
 
-    `dtype` is a key of `ITEM_BYTES`. `begin` and `end` are offsets from the start of the file.
+    `dtype` is a key of `ITEM_BITS`. `begin` and `end` are offsets from the start of the file.
     """
 
     name: str
@@ -137,9 +141,9 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
         raise UntrustedFileError(
             f"safetensors: tensor {name!r} must have dtype, shape and data_offsets alone"
         )
-    if type(dtype) is not str or dtype not in ITEM_BYTES:
+    if type(dtype) is not str or dtype not in ITEM_BITS:
         raise UntrustedFileError(
-            f"safetensors: tensor {name!r}: dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}"
+            f"safetensors: tensor {name!r}: dtype {dtype!r} is not one of {', '.join(ITEM_BITS)}"
         )
     elements = _elements(shape)
     if elements is None:
@@ -152,7 +156,7 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
         or type(end := offsets[1]) is not int
     ):
         raise UntrustedFileError(f"safetensors: tensor {name!r}: offsets {offsets!r:.100}")
-    if end - begin != elements * ITEM_BYTES[dtype]:
+    if 8 * (end - begin) != elements * ITEM_BITS[dtype] or (dtype == "F4" and shape[-1] % 2):
         raise UntrustedFileError(
             f"safetensors: tensor {name!r}: {end - begin} bytes do not match shape {shape} of "
             f"{dtype}"

@@ -2,9 +2,11 @@
 
 import logging
 import os
+import resource
 import selectors
 import socket
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,10 @@ logger = logging.getLogger(__name__)
 
 #: A client with this many unread messages is disconnected.
 _MAX_UNREAD = 1000
+#: Clients may take this share of the process's descriptors; files and memory need the others.
+CLIENT_SHARE = 0.75
+#: Wait before accepting again when there is no room for a client.
+PAUSE_S = 0.5
 
 
 class Client:
@@ -40,7 +46,7 @@ class Connections:
     listener : socket
         Not blocking; this object closes it.
     selector : BaseSelector
-        The caller waits on it, and passes ready sockets to `accept` or `serve`.
+        `wait` waits on it; the caller passes ready sockets to `accept` or `serve`.
     on_message : callable
         Called with a client and its message. An error that it raises is the answer.
     on_gone : callable
@@ -57,28 +63,48 @@ class Connections:
         on_gone: Callable[[Client], None],
         readers: Readers,
     ) -> None:
-        self.listener = listener
+        self._listener = listener
         self._selector = selector
         self._on_message, self._on_gone = on_message, on_gone
         self._readers = readers
         self._clients: set[Client] = set()
+        self._per_user: Counter[int] = Counter()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_clients = int(CLIENT_SHARE * descriptors)
+        self._accept_at_s: float | None = None
         selector.register(listener, selectors.EVENT_READ)
 
     def accept(self) -> None:
-        """Accept waiting connections; reject users without read access."""
-        while True:
+        """Accept waiting connections; close those of users without access, or with too many."""
+        while len(self._clients) < self._max_clients:
             try:
-                connection, _ = self.listener.accept()
-            except OSError:  # none left, or no descriptors: the rest waits in the backlog
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
                 return
+            except OSError:  # no descriptor, or no memory
+                break
             uid = wire.peer_uid(connection)
-            if not self._readers.admit(uid):
+            share = self._max_clients // self._readers.users
+            if not self._readers.admit(uid) or (
+                uid != os.getuid() and self._per_user[uid] >= share
+            ):
                 connection.close()
                 continue
             connection.setblocking(False)
             client = Client(connection, uid)
             self._clients.add(client)
+            self._per_user[uid] += 1
             self._selector.register(connection, selectors.EVENT_READ, client)
+        # The listener would stay ready.
+        self._selector.unregister(self._listener)
+        self._accept_at_s = time.monotonic() + PAUSE_S
+
+    def wait(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for ready sockets; after a pause, also for new connections."""
+        if self._accept_at_s is not None and time.monotonic() >= self._accept_at_s:
+            self._accept_at_s = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        return self._selector.select(None if self._accept_at_s is None else PAUSE_S)
 
     def serve(self, client: Client, events: int) -> None:
         """Write to and read from a client as far as it is ready."""
@@ -103,7 +129,7 @@ class Connections:
         """Close all connections and the listener without notice."""
         for client in self._clients:
             client.connection.close()
-        self.listener.close()
+        self._listener.close()
 
     def _read(self, client: Client) -> None:
         try:
@@ -149,6 +175,7 @@ class Connections:
         if client not in self._clients:
             return
         self._clients.remove(client)
+        self._per_user[client.uid] -= 1
         self._selector.unregister(client.connection)
         client.connection.close()
         self._on_gone(client)

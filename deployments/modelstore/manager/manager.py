@@ -121,7 +121,7 @@ class Manager:
         """Serve until `stop`; then close everything."""
         try:
             while not self._stopped.is_set():
-                for key, mask in self._selector.select():
+                for key, mask in self._connections.wait():
                     if key.data is not None:
                         self._connections.serve(key.data, mask)
                     elif key.fileobj is self._wake_read:

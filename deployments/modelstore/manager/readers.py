@@ -42,6 +42,8 @@ class Readers:
 
     def __init__(self, readers: Iterable[Reader] = ()) -> None:
         self._readers = tuple(readers)
+        #: Users who may connect, the owner included.
+        self.users = 1 + len({reader.uid for reader in self._readers})
 
     def __bool__(self) -> bool:
         return bool(self._readers)

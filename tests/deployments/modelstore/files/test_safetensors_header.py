@@ -1,18 +1,21 @@
 """The header check, beside the safetensors library as an independent oracle."""
 
 import json
+import re
 import struct
 
 import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
 from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.files.safetensors_header import (
-    ITEM_BYTES,
+    ITEM_BITS,
     MAX_HEADER_BYTES,
     read_header,
 )
@@ -113,8 +116,37 @@ def test_a_malformed_file_is_refused(file, message):
         read_header(file, len(file))
 
 
-def test_the_dtypes_have_the_sizes_that_the_library_gives_them():
-    for dtype, item_bytes in ITEM_BYTES.items():
-        file = file_of({"a": tensor(0, item_bytes, [1], dtype)}, bytes(item_bytes))
-        assert read_header(file, len(file))[0].dtype == dtype
-        assert len(safetensors.deserialize(file)) == 1
+def of_dtype(dtype, size_bytes):
+    return file_of({"a": tensor(0, size_bytes, [4], dtype)}, bytes(size_bytes))
+
+
+def test_it_takes_the_dtypes_that_the_library_gives_torch_and_no_other(tmp_path):
+    with pytest.raises(safetensors.SafetensorError) as caught:
+        safetensors.deserialize(of_dtype("X", 4))
+    known = re.findall(r"`(\w+)`", str(caught.value))[1:]
+    assert set(ITEM_BITS) <= set(known)
+    for dtype in known:
+        sizes = [size for size in range(1, 33) if library_takes(of_dtype(dtype, size))]
+        assert len(sizes) == 1
+        file = of_dtype(dtype, *sizes)
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(file)
+        try:
+            with safetensors.safe_open(path, "pt") as opened:
+                expected = opened.get_tensor("a")
+        except safetensors.SafetensorError:
+            assert dtype not in ITEM_BITS
+            continue
+        [entry] = read_header(file, len(file))
+        assert (entry.dtype, entry.end - entry.begin) == (dtype, sizes[0])
+        array = np.zeros(stored_shape(dtype, entry.shape), NUMPY_DTYPES[dtype])
+        found = torch.from_numpy(array)
+        found = found.view(TORCH_ONLY[dtype]) if dtype in TORCH_ONLY else found
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+
+
+def library_takes(file):
+    try:
+        return bool(safetensors.deserialize(file))
+    except safetensors.SafetensorError:
+        return False

@@ -164,6 +164,25 @@ def test_nonsense_is_answered_with_an_error_and_harms_nobody(tmp_path, remote, d
         assert right(load(store))
 
 
+def test_a_grant_that_waits_to_be_sent_keeps_its_files(tmp_path, remote):
+    with manager_thread(settings_for(tmp_path)) as store, wire.connect(store) as connection:
+        load(store)
+        wait_until(lambda: stats(store)["leases"] == 0)
+        for _ in range(600):  # more errors than the socket takes, so that the grant comes later
+            wire.send(connection, {"do": "nothing"}, [])
+        wire.send(connection, {"do": "open", "name": "m"}, [])
+        wait_until(lambda: stats(store)["leases"] == 1)
+        with pytest.raises(InUseError):
+            ask("evict", "m", store)
+        load(store, "n")
+        while "granted" not in (received := wire.receive(connection))[0]:
+            assert "error" in received[0]
+        [descriptor] = received[1]
+        content = (remote / "pytorch/m/1" / FILE).read_bytes()
+        assert os.pread(descriptor, len(content) + 1, 0) == content
+        os.close(descriptor)
+
+
 def test_a_descriptor_sent_by_a_client_is_closed(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
         before = len(os.listdir("/proc/self/fd"))
