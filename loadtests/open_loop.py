@@ -7,7 +7,6 @@ Locust's master, keeps those users running, and ends the test when every request
 timed out.
 """
 
-import logging
 import os
 import sys
 import time
@@ -20,7 +19,6 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.answers import Case
-from loadtests.metrics import serve_metrics
 from loadtests.run import SETTINGS_VARIABLE, WORKER_VARIABLE, Settings
 from loadtests.sender import PROGRESS, Sender
 from loadtests.user import InferenceUser, share_connections
@@ -123,8 +121,6 @@ def _prepare(environment: Environment, **_: Any) -> None:
             BEGIN, lambda environment, msg: mine.begin(msg.data["start_s"], environment)
         )
     if not isinstance(runner, WorkerRunner):
-        if settings.metrics_port is not None:
-            _serve_metrics(settings.metrics_host, settings.metrics_port)
         runner.register_message(
             PROGRESS,
             lambda environment, msg: conductor.reports.update({msg.data["worker"]: msg.data}),
@@ -132,15 +128,6 @@ def _prepare(environment: Environment, **_: Any) -> None:
         events.spawning_complete.add_listener(  # type: ignore[no-untyped-call]
             lambda **_: conductor.begin(environment) if conductor.start_s is None else None
         )
-
-
-def _serve_metrics(host: str, port: int) -> None:
-    try:
-        serve_metrics(host, port)
-    except OSError as error:
-        # The port was taken in the last seconds. Locust would only log the error and continue.
-        logging.error("cannot serve metrics at %s:%d: %s", host, port, error)
-        sys.exit(1)
 
 
 def _end(environment: Environment, **_: Any) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 
 from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.errors import StartError
-from loadtests.metrics import FOLDER_VARIABLE, check_address
 from loadtests.records import Records
 from loadtests.schedule import Schedule
 from policy.errors import InvalidInputError
@@ -44,8 +43,6 @@ class Settings:
         Length of the schedule.
     seed : int
         Seed of the order of the requests.
-    metrics_host, metrics_port : str, int or None
-        Where Prometheus can scrape the test; without a port, nowhere.
     workers : int
         Processes that send. One is Locust alone; several also have a master.
     schedule, cases : str
@@ -60,8 +57,6 @@ class Settings:
     timeout_s: float
     duration_s: float
     seed: int
-    metrics_host: str
-    metrics_port: int | None
     workers: int = 1
     schedule: str = "schedule.npy"
     cases: str = "cases.jsonl"
@@ -131,20 +126,18 @@ def run(
     Raises
     ------
     InvalidInputError
-        Locust is not installed, or the metrics cannot be served.
+        Locust is not installed.
     StartError
         Locust ended without a result; the message has the last line of its log.
     """
     if importlib.util.find_spec("locust") is None:
         raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")
-    if settings.metrics_port is not None:
-        check_address(settings.metrics_host, settings.metrics_port)
     with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
         folder = Path(name)
         prepare_cases(folder / settings.cases)
         np.save(folder / settings.schedule, schedule.arrivals_s)
         settings.save(folder / "settings.json")
-        environment = _environment(folder, settings, token)
+        environment = _environment(folder, token)
         processes = []
         try:
             for number, options in enumerate(_roles(settings.workers)):
@@ -230,13 +223,11 @@ def max_examples(kind: str) -> int:
     return 3 if kind == "wrong" else 1
 
 
-def _environment(folder: Path, settings: Settings, token: str | None) -> dict[str, str]:
+def _environment(folder: Path, token: str | None) -> dict[str, str]:
     # Ignore the user's own Locust settings, in the environment and in the home folder.
     kept = {key: value for key, value in os.environ.items() if not key.startswith("LOCUST_")}
     if token is not None:
         kept[TOKEN_VARIABLE] = token
-    if settings.metrics_port is not None:
-        kept[FOLDER_VARIABLE] = str(folder)
     return kept | {"HOME": str(folder), SETTINGS_VARIABLE: str(folder / "settings.json")}
 
 

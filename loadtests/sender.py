@@ -14,7 +14,6 @@ from gevent.queue import SimpleQueue
 
 from loadtests.answers import Case, read_cases
 from loadtests.idle import Idle, connection_wait_s
-from loadtests.metrics import Metrics
 from loadtests.records import GOOD, Outcome, Records, outcome_name
 from loadtests.run import Settings, max_examples
 
@@ -56,7 +55,6 @@ class Sender:
         self.start_s = 0.0
         self.begun_cpu_s = 0.0
         self.idle = Idle()
-        self.metrics = Metrics()
         self.examples: dict[str, list[dict[str, Any]]] = {}
 
     def begin(self, start_s: float, environment: "Environment") -> None:
@@ -99,7 +97,6 @@ class Sender:
         self.finished += 1
         self.good += outcome in GOOD
         self.wrong += outcome == Outcome.WRONG
-        self.metrics.observe(outcome, finished_s - due_s, sent_s - due_s)
 
     def note_failure(self, outcome: int, case: Case, fault: str) -> None:
         """Keep the first failure of each kind, and a few wrong answers, as examples."""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 from numpy.typing import NDArray
 
-from autoscaler.simulator.reporting.svg import BAD, FAINT, INK, ORACLE, SERIES, to_svg
+from autoscaler.simulator.reporting.svg import BAD, INK, ORACLE, SERIES, to_svg
 from deployments.config.user_config import SLAConfig
 
 Rows = Sequence[dict[str, Any]]
@@ -114,22 +114,6 @@ def in_time(seconds: Rows, sla: SLAConfig) -> str:
         _finish(axes, len(seconds))
 
     return to_svg(draw, 1.9, "in-time")
-
-
-def lag(seconds: Rows, limit_ms: float) -> str:
-    """Draw the generator's delay per second, and its limit."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        late_ms = column(seconds, "lag_p99_ms")
-        axes.stairs(
-            np.nan_to_num(late_ms), _edges(seconds), fill=True, color=FAINT, label="p99 of the lag"
-        )
-        axes.axhline(limit_ms, color=BAD, lw=1.2, label="a tenth of the SLA")
-        axes.set_ylabel("sent late, ms")
-        _finish(axes, len(seconds), bottom=0)
-
-    return to_svg(draw, 1.7, "lag")
 
 
 def column(rows: Rows, name: str) -> NDArray[np.float64]:

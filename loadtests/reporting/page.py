@@ -12,7 +12,7 @@ from autoscaler.simulator.reporting.report import environment
 from deployments.config.user_config import SLAConfig
 from loadtests.records import Records
 from loadtests.reporting import charts
-from loadtests.reporting.report import BEHIND_SHARE_OF_SLA, per_window
+from loadtests.reporting.report import per_window
 from loadtests.reporting.table import table
 from loadtests.schedule import Schedule
 
@@ -78,7 +78,7 @@ def render(
         began=setting.began,
         command=setting.command,
         connections=setting.connections,
-        settings=setting.rows,
+        settings=[*setting.rows, ("generator", _generator(result))],
         sla=sla.objective.in_words(),
         verdict=_verdict(result, sla),
         missed=result["missed"],
@@ -126,8 +126,6 @@ def _sections(
     window_s, windows = per_window(records, schedule, sla)
     compared = _compared(result)
     replicas = any(one["replicas"] for one in service)
-    limit_ms = BEHIND_SHARE_OF_SLA * sla.response_time_ms
-    lag_ms = result["generator_lag_ms"]["p99"]
     sections: list[dict[str, Any]] = [
         {
             "heading": "Load and replicas" if replicas else "Load",
@@ -162,13 +160,6 @@ def _sections(
             f"{sla.response_time_ms:g} ms.",
             "picture": charts.in_time(seconds, sla),
         },
-        {
-            "heading": "The load generator",
-            "caption": "How late requests were sent, without waits for the service. "
-            f"Over the whole test 99% left within {_in_ms(lag_ms)} of when they were due. "
-            f"A request cost its worker {result['generator_cpu_us']:.0f} µs of CPU.",
-            "picture": charts.lag(seconds, limit_ms),
-        },
     ]
     return [{"table": None, **section} for section in sections if section["picture"] is not None]
 
@@ -187,6 +178,14 @@ def _compared(result: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
             ratio = f"{measured_ms / predicted_ms:.2f}"
             lines.append((f"p{name}", f"{predicted_ms:.1f}", f"{measured_ms:.1f}", ratio))
     return lines
+
+
+def _generator(result: Mapping[str, Any]) -> str:
+    lag_ms = result["generator_lag_ms"]["p99"]
+    return (
+        f"99% of the requests left within {_in_ms(lag_ms)} of when they were due, without waits "
+        f"for the service; each cost {result['generator_cpu_us']:.0f} µs of CPU"
+    )
 
 
 def _in_ms(time_ms: float | None) -> str:

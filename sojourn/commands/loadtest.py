@@ -139,12 +139,6 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @token_file_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics here."
-)
-@click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics."
-)
-@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Folder for {', '.join(OUTPUT_FILES)}.",
@@ -173,8 +167,6 @@ def command(
     timeout_s: float,
     token_file: Path | None,
     seed: int,
-    metrics_port: int | None,
-    metrics_host: str,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -211,8 +203,6 @@ def command(
         timeout_s=timeout_s,
         duration_s=schedule.duration_s,
         seed=seed,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port,
         workers=workers,
     )
     say(f"loadtest: {schedule.arrivals_s.size} requests in {schedule.duration_s:g} s to {url}")

@@ -1,15 +1,11 @@
 """The processes of a load test end together."""
 
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from loadtests.metrics import check_address
-from loadtests.run import Settings, _roles, _stop, _wait, run
-from loadtests.schedule import Step, poisson_schedule
-from policy.errors import InvalidInputError
+from loadtests.run import Settings, _roles, _stop, _wait
 
 
 def process(code: str) -> subprocess.Popen[bytes]:
@@ -45,16 +41,5 @@ def test_several_workers_have_a_master_at_the_port_that_they_ask():
 
 @pytest.mark.parametrize(("workers", "each"), [(1, 10), (3, 3), (4, 2), (10, 1)])
 def test_all_workers_together_have_no_more_connections_than_allowed(workers, each):
-    settings = Settings("m", 10, 1.0, 1.0, 0, "127.0.0.1", None, workers=workers)
+    settings = Settings("m", 10, 1.0, 1.0, 0, workers=workers)
     assert settings.connections_per_worker == each
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_nothing_is_tested_if_the_port_of_the_metrics_is_taken(host, tmp_path):
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as taken:
-        port = taken.getsockname()[1]
-        settings = Settings("m", 10, 1.0, 1.0, 0, host, port)
-        with pytest.raises(InvalidInputError, match=f"--metrics-port: cannot listen at {host}:"):
-            run("http://127.0.0.1:9", poisson_schedule([Step(1, 5)], 0), settings, pytest.fail)
-    check_address(host, port)

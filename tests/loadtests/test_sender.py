@@ -50,7 +50,7 @@ def sent(tmp_path):
     def send(due_s, users):
         np.save(tmp_path / "due.npy", due_s)
         settings = Settings(
-            *("m", len(users), 60.0, 1.0, 0, "127.0.0.1", None),
+            *("m", len(users), 60.0, 1.0, 0),
             schedule=str(tmp_path / "due.npy"),
             cases=str(cases),
         )
