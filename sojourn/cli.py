@@ -4,6 +4,7 @@ A command's module is imported only when that command runs, so `sojourn solve` d
 or torch to load.
 """
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,9 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
+            if near:
+                ctx.fail(f"there is no command {cmd_name!r}; did you mean {near[0]!r}?")
             return None
         if cmd_name in _COMMANDS_OF_ONE_THREAD:
             from deployments.models.threads import limit_threads

@@ -1,6 +1,9 @@
 """Output of the commands: a table for people, or one JSON object for programs."""
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +38,22 @@ def say(line: str) -> None:
     click.echo(line, err=True)
 
 
+def program(name: str) -> str:
+    """Return a program of this environment as the user's shell finds it."""
+    if shutil.which(name):
+        return name
+    path = Path(sys.executable).with_name(name)
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def environment_line(config: Path) -> str:
+    """Return the line that a shell needs before `ray` or `serve` is run for a config."""
+    return f"source <({program('sojourn')} serve --environment {shlex.quote(str(config))})"
+
+
 def command_line(context: click.Context) -> str:
     """Return the command line, without options left at their defaults and without ``--json``."""
-    words = [".venv/bin/sojourn", context.command.name or ""]
+    words = [program("sojourn"), context.command.name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "as_json":

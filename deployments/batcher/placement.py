@@ -1,18 +1,16 @@
 """Where a batch runs: on the event loop's own thread, or on the device thread.
 
 To hand a batch to another thread and back costs a tenth of a millisecond or more of CPU, and the
-threads then compete for the interpreter's lock (`benchmarks/live/handover.py` measures both). A
-batch that takes less is run by the event loop itself. While it runs, nothing else does, so this is
-for batches that are short in every respect.
+threads then compete for the interpreter's lock. A batch that takes less is run by the event loop
+itself. While it runs, nothing else does, so this is for batches that are short in every respect.
 """
 
 import math
 from collections.abc import Sequence
 
 #: Longest batch that the event loop runs itself on its only CPU. Handing one over costs 0.05 ms of
-#: CPU, and its answers wait for two threads to be woken (`benchmarks/live/handover.py`). Meanwhile
-#: the loop may lose the interpreter's lock at each read and write
-#: (`benchmarks/live/batch_placement.py`).
+#: CPU, and its answers wait for two threads to be woken. Meanwhile the loop may lose the
+#: interpreter's lock at each read and write.
 LONGEST_ON_LOOP_MS = 1.0
 #: The same where the device thread has a CPU of its own, so that only the hand-over is saved.
 LONGEST_BESIDE_CPUS_MS = 0.2

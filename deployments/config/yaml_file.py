@@ -122,7 +122,11 @@ def _parse(text: str, where: str) -> tuple[yaml.Node | None, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
-        problem = error.problem if isinstance(error, _Misleading) else "not YAML"
+        problem = getattr(error, "problem", None) or "not text"
+        if "'\\t'" in problem:
+            problem = "a tab; YAML is indented by spaces"
+        if not isinstance(error, _Misleading):
+            problem = f"not YAML: {problem}"
         raise InvalidInputError(f"{where}{line}: {problem}") from error
     except ValueError as error:  # a date that there is not
         raise InvalidInputError(f"{where}1: not YAML: {error}") from error

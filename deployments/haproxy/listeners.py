@@ -48,9 +48,10 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
         listener.bind((address.host.strip("[]"), address.port))
         listener.listen(BACKLOG)
         listener.setblocking(False)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        where = f"port {address.port} of {address.host or 'this machine'}"
+        raise OSError(error.errno, f"{where}: {error.strerror}") from None
     return listener
 
 

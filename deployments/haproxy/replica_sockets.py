@@ -1,8 +1,7 @@
 """Unix sockets on which HAProxy reaches the replicas of its own node, in place of TCP.
 
-A request and its answer cost the two ends about 8 µs of CPU less than over TCP
-(`benchmarks/live/replica_sockets.py`). A replica listens on both; those of other nodes, and on
-other systems than Linux all, are reached over TCP.
+A request and its answer cost the two ends about 8 µs of CPU less than over TCP. A replica listens
+on both; those of other nodes, and on other systems than Linux all, are reached over TCP.
 
 The sockets have abstract names, which vanish with their process. Ray gives each replica of a node a
 port of its own, so the port names it.

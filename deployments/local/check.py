@@ -124,5 +124,10 @@ def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
     profile = model_config.load_profile() or model.profile()
     if profile is None or user_config.limits.late == "serve":
         return
-    service = user_config.service_model(profile)
-    solve_load_lateness_curve(service.profile, service.sla, service.limits.max_queue_rows)
+    try:
+        service = user_config.service_model(profile)
+        solve_load_lateness_curve(service.profile, service.sla, service.limits.max_queue_rows)
+    except InfeasibleError as error:
+        delay_ms = user_config.autoscaler.settings().delays.round_trip_ms
+        wanted = user_config.sla.objective.in_words()
+        raise InfeasibleError(f"{wanted}, less {delay_ms:g} ms for the way: {error}") from None

@@ -1,8 +1,9 @@
 """The child process of a local run: it starts Ray and Serve, and deploys the application.
 
 It reads what to serve as one line of JSON from standard input, and writes lines of JSON to standard
-output: ``{"step": text}`` as it goes, and then the addresses or ``{"error": message}``. At the end
-of its input it stops Serve and Ray, or, before the service is ready, kills what it has started.
+output: ``{"step": text}`` as it goes, and then the addresses or ``{"error": message}``; later, a
+step for each deployment that fails. At the end of its input it stops Serve and Ray, or, before the
+service is ready, kills what it has started.
 """
 
 import json
@@ -35,6 +36,8 @@ _POLL_S = 0.1
 #: How often the controller is asked whether a start has failed. Each answer takes CPU, which the
 #: start needs.
 _FAILURE_POLL_S = 1.0
+#: How often a service that runs is asked whether a later deployment has failed.
+_WATCH_EVERY_S = 5.0
 
 
 def main() -> int:
@@ -55,7 +58,7 @@ def main() -> int:
         finally:
             ended.while_starting = False
         _write(answers, **addresses)
-        ended.join()
+        _report_failures(addresses["dashboard"], ended, answers)
         shut_down()
     return 0
 
@@ -195,7 +198,7 @@ def _wait_until_ready(
             if answer.status == 200:
                 return
         if now_s >= ask_at_s:
-            failure = _deployment_failure(application["application"], dashboard)
+            failure = _deployment_failures(dashboard).get(application["application"])
             if failure:
                 raise StartError(f"{model} did not start: {failure}")
             ask_at_s = now_s + _FAILURE_POLL_S
@@ -203,14 +206,30 @@ def _wait_until_ready(
     raise StartError(f"{model} did not answer within {READY_TIMEOUT_S:g} s")
 
 
-def _deployment_failure(application: str, dashboard: str) -> str | None:
-    """Return why the application failed to deploy, or None if it has not failed."""
+def _report_failures(dashboard: str, ended: _InputEnd, answers: TextIO) -> None:
+    """Report each deployment that fails, until standard input ends: `serve deploy` does not."""
+    reported: dict[str, str] = {}
+    while ended.is_alive():
+        failures = reported
+        with suppress(Exception):  # Ray's dashboard may be busy, or gone
+            failures = _deployment_failures(dashboard)
+        for name, failure in failures.items():
+            if reported.get(name) != failure:
+                _write(answers, step=f"the deployment of {name} failed: {failure}")
+        reported = failures
+        ended.join(_WATCH_EVERY_S)
+
+
+def _deployment_failures(dashboard: str) -> dict[str, str]:
+    """Return why applications failed to deploy, for those that did."""
     details = ServeSubmissionClient(dashboard).get_serve_details()
-    status = details["applications"].get(application, {})
-    if status.get("status") != "DEPLOY_FAILED":
-        return None
-    deployments = status.get("deployments", {}).values()
-    return last_error([status.get("message", ""), *(entry["message"] for entry in deployments)])
+    failures = {}
+    for name, status in details["applications"].items():
+        if status["status"] == "DEPLOY_FAILED":
+            deployments = status.get("deployments", {}).values()
+            messages = [status.get("message", ""), *(entry["message"] for entry in deployments)]
+            failures[name] = last_error(messages)
+    return failures
 
 
 def last_error(messages: list[str]) -> str:

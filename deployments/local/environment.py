@@ -18,11 +18,13 @@ from deployments.haproxy.routing import (
     serve_environment,
     supervisor_environment,
 )
-from deployments.local.machine import free_port
+from deployments.local.machine import ReservedPorts
 from deployments.local.run import LocalRun
 
 
-def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, str]:
+def environment_of(
+    run: LocalRun, directory: Path, balance: str, ports: ReservedPorts
+) -> dict[str, str]:
     """Return the environment of a local run's processes.
 
     Parameters
@@ -33,6 +35,8 @@ def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, st
         An empty folder of the run's own.
     balance : str
         How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
+    ports : ReservedPorts
+        Held as long as the run.
 
     Raises
     ------
@@ -53,9 +57,9 @@ def environment_of(run: LocalRun, directory: Path, balance: str) -> dict[str, st
         **ray_access(),
         # Ray then takes 127.0.0.1 for the node's address, and its processes listen there only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port(9101)),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port(8404)),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port(8500)),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.free(9101)),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.free(8404)),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.free(8500)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": f"{directory}/haproxy.cfg",
         "RAY_SERVE_HAPROXY_SOCKET_PATH": f"{directory}/admin.sock",
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(directory),

@@ -13,6 +13,7 @@ from deployments.errors import StartError
 #: Memory that Ray, Serve and one replica of a small model use.
 NEEDED_MEMORY_BYTES = 2 << 30
 LOOPBACK = "127.0.0.1"
+_TRIES = 10
 
 
 def gpu_count() -> int:
@@ -88,15 +89,56 @@ def _port_owner(host: str, port: int) -> str | None:
     return ""
 
 
-def free_port(wanted: int) -> int:
-    """Return `wanted` if that port is free, otherwise any free port."""
-    for port in (wanted, 0):
-        with closing(socket.socket()) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind((LOOPBACK, port))
-                return int(probe.getsockname()[1])
-    raise StartError("this machine has no free port")
+class ReservedPorts:
+    """Ports that no other local run takes before this one listens on them.
+
+    A run looks for its ports some seconds before it listens there. Until it ends, an abstract Unix
+    socket with the name of each port, which the kernel gives to one process only, keeps it.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def take(self, host: str, port: int) -> None:
+        """Reserve a port.
+
+        Raises
+        ------
+        StartError
+            Another run has reserved it.
+        """
+        if not self._reserve(host, port):
+            raise StartError(
+                f"another service that starts now takes port {port} of {host}; choose another one "
+                "with --port"
+            )
+
+    def free(self, wanted: int) -> int:
+        """Reserve `wanted` if that port of this machine is free, otherwise another one."""
+        for port in (wanted, *[0] * _TRIES):
+            with closing(socket.socket()) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                with suppress(OSError):
+                    probe.bind((LOOPBACK, port))
+                    found = int(probe.getsockname()[1])
+                    if self._reserve(LOOPBACK, found):
+                        return found
+        raise StartError("this machine has no free port")
+
+    def close(self) -> None:
+        """Give the ports up."""
+        for held in self._held:
+            held.close()
+
+    def _reserve(self, host: str, port: int) -> bool:
+        held = socket.socket(socket.AF_UNIX)
+        try:
+            held.bind(f"\0sojourn-port-{host}-{port}")
+        except OSError:
+            held.close()
+            return False
+        self._held.append(held)
+        return True
 
 
 def address_to_ask(host: str) -> str:

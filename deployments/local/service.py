@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Set
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import psutil
 from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.environment import environment_of
-from deployments.local.machine import address_to_ask, check_machine, check_room
+from deployments.local.machine import ReservedPorts, address_to_ask, check_machine, check_room
 from deployments.local.run import LocalRun
 
 #: How long Ray may take to finish requests and to stop, before its processes are killed.
@@ -53,7 +53,7 @@ class LocalService:
     metrics_url : str
         URL of the Prometheus metrics.
     wait : callable
-        Wait until Ray ends of its own accord; raise `StartError`.
+        Wait until Ray ends of its own accord, and report deployments that fail; raise `StartError`.
     """
 
     urls: tuple[str, ...]
@@ -100,11 +100,13 @@ def local_service(
     check_machine(run.http_host, run.http_port)
     before = descendants()
     with ExitStack() as stack:
+        ports = stack.enter_context(closing(ReservedPorts()))
+        ports.take(run.http_host, run.http_port)
         # Not below $TMPDIR, to keep it short: the path of a Unix socket is limited to 107 bytes.
         directory = Path(tempfile.mkdtemp(prefix="sojourn-", dir="/tmp"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         stack.enter_context(adopted_orphans())
-        cluster = _Cluster(environment_of(run, directory, balance), report)
+        cluster = _Cluster(environment_of(run, directory, balance, ports), report)
         stack.callback(cluster.close)
         stack.callback(_end_all, before, report)
         stack.callback(cluster.stop)
@@ -178,7 +180,7 @@ class _Cluster:
         raise StartError(f"Ray ended while it started{self._last_words()}")
 
     def wait(self) -> None:
-        """Wait until the process ends.
+        """Report the steps of the process until it ends.
 
         Raises
         ------
@@ -186,6 +188,9 @@ class _Cluster:
             It ended.
         """
         assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._report(json.loads(line)["step"])
         self._process.wait()
         raise StartError(f"Ray ended{self._last_words()}")
 

@@ -25,6 +25,7 @@ from deployments.models.base import Model
 from deployments.models.example_request import example_request
 from deployments.models.model_device import ModelDevice
 from deployments.models.threads import limit_threads, threads_in_use
+from deployments.observability.last_minute import LastMinute
 from deployments.serving.batched_service import BatchedService
 from deployments.serving.request_counts import RequestCounts
 from deployments.serving.service_start import ServiceStart
@@ -74,6 +75,8 @@ class InferenceService(BatchedService):
         Whether this replica stands by.
     counting_since_s : float
         Since when it counts, by `time.monotonic`.
+    last_minute : LastMinute
+        Its answers, refusals and failures lately; the first `configure` makes it.
     """
 
     platform = "python"
@@ -197,6 +200,7 @@ class InferenceService(BatchedService):
         self.batcher.model_errors.model = self.model_name
         self.counts = RequestCounts(self.batcher, self.observer, self.event_loop_meter)
         self.counting_since_s = time.monotonic()
+        self.last_minute = LastMinute(self.counting_since_s)
         self.configured = True
 
     def _advance(self) -> None:
@@ -240,6 +244,16 @@ class InferenceService(BatchedService):
             self.batcher.rows.arrivals.take(time.monotonic()),
             shares_cpu=self.shares_cpu,
             refused=self._refused_rows - refused_before,
+        )
+        self.last_minute.add(
+            time.monotonic(),
+            {
+                "completed": self.batcher.rows.completed,
+                "answered": self.observer.answered_rows,
+                "late": self.observer.late_rows,
+                "refused": self._refused_rows,
+                "failed": self.answers[500],
+            },
         )
         if seen.response_times_s.size:
             self.start.timings.answered(float(seen.response_times_s[0]))
@@ -316,6 +330,7 @@ class InferenceService(BatchedService):
                 "deadline_missed": batcher.rows.deadline_missed,
                 "expired": batcher.rows.expired,
             },
+            "last_minute": self.last_minute.growth(),
             "device": {"busy_s": observer.device_busy_s, "energy_j": observer.energy_j},
             **controller.explain(),
         }

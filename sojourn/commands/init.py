@@ -1,11 +1,13 @@
 """`sojourn init`: write a starter project."""
 
+import os
+import shlex
 from pathlib import Path
 
 import click
 
 from policy.errors import InvalidInputError
-from sojourn.output import json_option, print_json, say
+from sojourn.output import json_option, print_json, program, say
 from sojourn.project import FILES, starter_file
 
 
@@ -33,5 +35,9 @@ def command(folder: Path, as_json: bool) -> None:
 
 
 def _next(folder: Path) -> str:
-    serve = "sojourn serve serve.yaml"
-    return serve if folder == Path() else f"cd {folder} && {serve}"
+    # Absolute, because it is run from the folder.
+    sojourn = program("sojourn")
+    if os.path.dirname(sojourn):
+        sojourn = os.path.abspath(sojourn)
+    serve = f"{shlex.quote(sojourn)} serve serve.yaml"
+    return serve if folder == Path() else f"cd {shlex.quote(str(folder))} && {serve}"

@@ -91,6 +91,8 @@ def command(
     """
     if not out.parent.is_dir():
         raise InvalidInputError(f"--out: there is no folder {out.parent}")
+    model_name = name or import_path.rpartition(":")[2].lower()
+    _check_out(out, model_name)
     sys.path.insert(0, str(Path.cwd()))  # the user's model may be in the working directory
     limit_threads(cpus)
     model = load_model(import_path, parse_options(options), device)
@@ -108,7 +110,7 @@ def command(
         task = bar.add_task("profiling", total=1.0)
         profile = measure_profile(
             model,
-            model_name=name or type(model).__name__.lower(),
+            model_name=model_name,
             device=device,
             max_batch_size=max_batch_size,
             repeats=repeats,
@@ -135,6 +137,18 @@ def command(
     else:
         _print_profile(profile)
         say(f"written to {out}")
+
+
+def _check_out(out: Path, model_name: str) -> None:
+    """Refuse to overwrite what is not an earlier profile of this model."""
+    if not out.exists():
+        return
+    try:
+        found = f"the profile of {Profile.load(out).model!r}"
+    except InvalidInputError:
+        found = "no profile"
+    if found != f"the profile of {model_name!r}":
+        raise InvalidInputError(f"--out: {out} is {found}; choose another file, or remove it")
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
 import signal
-import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,10 +27,11 @@ from deployments.haproxy.routing import (
 from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
+from deployments.local.urls import NO_ANSWER
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
-from sojourn.output import json_option, print_json, say
+from sojourn.output import json_option, print_json, program, say
 from sojourn.project import one_model_config
 from sojourn.served import Served, load_served_file
 
@@ -214,10 +211,9 @@ def _summary(
     try:
         policy = {} if application.is_pipeline else _solved_policy(url)
         example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
-    except urllib.error.HTTPError as error:
-        if error.code not in (401, 403):
-            raise
-        return addresses  # the rest needs a token
+    except (*NO_ANSWER, ValueError, KeyError) as error:
+        # It may need a token, or a replica may be busy or be replaced just now: the service runs.
+        return {**addresses, "unknown": str(error)}
     closed = application.access.closed(INFERENCE)
     token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
     return {
@@ -233,14 +229,6 @@ def _curl(url: str, model: str, example: str, token: str) -> str:
     if len(example) <= MAX_EXAMPLE_LENGTH:
         return f"{infer} {shlex.quote(example)}"
     return f"curl -s {token}{url}/sojourn/example | {infer} @-"
-
-
-def _serve_program() -> str:
-    """Return Ray's `serve`, with its path if it is not on the shell's path."""
-    if shutil.which("serve"):
-        return "serve"
-    program = Path(sys.executable).with_name("serve")
-    return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
 
 
 def _solved_policy(url: str) -> dict[str, Any]:
@@ -264,14 +252,17 @@ def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
     click.echo(f"  SLA: {summary['sla']}")
     click.echo(f"  console: {summary['url']}/sojourn/")
-    if "curl" not in summary:
-        click.echo(f"With a token for operations in {TOKEN_VARIABLE}, this would show the policy.")
+    if "unknown" in summary:
+        click.echo(
+            f"  the policy is not known ({summary['unknown']}); {summary['url']}/sojourn/policy "
+            f"shows it, where access is limited with a token for operations in {TOKEN_VARIABLE}"
+        )
         return
     if "table" in summary:
         click.echo(_policy_in_words(summary))
     click.echo(
         "  after a change of the config: "
-        f"RAY_AUTH_MODE=token {_serve_program()} deploy -a {summary['dashboard']} CONFIG"
+        f"RAY_AUTH_MODE=token {program('serve')} deploy -a {summary['dashboard']} CONFIG"
     )
     click.echo(f"  metrics for Prometheus: {summary['metrics_url']}")
     click.echo(f"Try it:\n\n{summary['curl']}\n")

@@ -45,16 +45,19 @@ _RATES = ("completed", "refused", "late")
     show_default=True,
     help="Time between two polls.",
 )
-@click.option("--once", is_flag=True, help="Print one frame, after two polls.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print one frame; the exit status is 1 if the SLA was not met in the last minute.",
+)
 @json_option
-def command(
-    url: str, token_file: Path | None, interval_s: float, once: bool, as_json: bool
-) -> None:
+def command(url: str, token_file: Path | None, interval_s: float, once: bool, as_json: bool) -> int:
     """Watch a running service in the terminal until Ctrl-C.
 
     It shows the SLA and the share in time, the load and its outcomes, predicted and measured
-    response times, replicas, and the autoscaler's last decisions with their reasons. With --json,
-    one object after two polls.
+    response times, replicas, and the autoscaler's last decisions with their reasons. With --once
+    or --json, it prints one frame or object, and the exit status is 1 if the SLA was not met in the
+    last minute.
     """
     check_url("--url", url)
     console = Console()
@@ -65,11 +68,12 @@ def command(
     if once or as_json:
         time.sleep(interval_s)
         view.poll()
+        snapshot = view.snapshot()
         if as_json:
-            print_json(view.snapshot())
+            print_json(snapshot)
         else:
-            console.print(frame(view.snapshot()))
-        return
+            console.print(frame(snapshot))
+        return 0 if _kept(snapshot) else 1
     with Live(frame(view.snapshot()), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
@@ -80,7 +84,7 @@ def command(
                     view.failure = str(error)
                 live.update(frame(view.snapshot()), refresh=True)
         except KeyboardInterrupt:
-            return
+            return 0
 
 
 class ServiceView:
@@ -137,8 +141,8 @@ class ServiceView:
         newest = [samples[-1][1] for _, samples in sorted(self._replicas.items())]
         first = newest[0] if newest else {}
         replicas = [_replica(name, samples) for name, samples in sorted(self._replicas.items())]
-        answered, late = (
-            sum(each["grown"][key] for each in replicas) for key in ("answered", "late")
+        answered, late, failed = (
+            sum(each["grown"][key] for each in replicas) for key in ("answered", "late", "failed")
         )
         known = [each["rates"] for each in replicas if each["rates"]]
         percentile = (first.get("sla") or {}).get("percentile")
@@ -150,7 +154,9 @@ class ServiceView:
             "config_error": next(filter(None, (each.get("config_error") for each in newest)), None),
             "sla_in_words": first.get("sla_in_words"),
             "sla_share": None if percentile is None else round(percentile / 100, 10),
-            "in_time": max(0.0, 1 - late / answered) if answered else None,
+            "in_time": max(0.0, 1 - (late + failed) / (answered + failed))
+            if answered + failed
+            else None,
             "offered_per_s": (decision or {}).get("arrival_rate_per_s"),
             **{f"{key}_per_s": sum(r[key] for r in known) if known else None for key in _RATES},
             "response_ms": {
@@ -168,11 +174,11 @@ class ServiceView:
 def _counters(document: Document) -> dict[str, float]:
     if "requests" in document:
         counted = document["requests"]
-        answered = counted["completed"] + counted["late"]
+        answered, failed = counted["completed"] + counted["late"], counted["failed"]
     else:
         counted = document["rows"]
-        answered = counted.get("answered", counted["completed"])
-    return {"answered": answered, **{key: counted[key] for key in _RATES}}
+        answered, failed = counted["answered"], 0
+    return {"answered": answered, "failed": failed, **{key: counted[key] for key in _RATES}}
 
 
 def _replica(name: str, samples: deque[tuple[float, Document]]) -> dict[str, Any]:
@@ -180,6 +186,9 @@ def _replica(name: str, samples: deque[tuple[float, Document]]) -> dict[str, Any
     before, after = _counters(first), _counters(last)
     grown = {key: after[key] - before[key] for key in after}
     passed_s = last_s - first_s
+    if "last_minute" in last:
+        grown = {key: last["last_minute"].get(key, 0) for key in after}
+        passed_s = last["last_minute"]["seconds"]
     return {
         "replica": name,
         "grown": grown,
@@ -213,14 +222,18 @@ def frame(snapshot: Document) -> Group:
 
 
 def _sla_line(snapshot: Document) -> Text:
-    share, wanted = snapshot["in_time"], snapshot["sla_share"]
+    share = snapshot["in_time"]
     line = _line("SLA", f"{snapshot['sla_in_words'] or '-'}  in time ")
     if share is None:
         return line.append("- (no answers in 1 min)", style="dim")
-    kept = wanted is None or share >= wanted
-    return line.append(f"{100 * share:.2f}%", "bold green" if kept else "bold red").append(
-        " in 1 min"
-    )
+    style = "bold green" if _kept(snapshot) else "bold red"
+    return line.append(f"{100 * share:.2f}%", style).append(" in 1 min")
+
+
+def _kept(snapshot: Document) -> bool:
+    """Return whether the SLA was met in the last minute; an idle service meets it."""
+    share, wanted = snapshot["in_time"], snapshot["sla_share"]
+    return share is None or wanted is None or bool(share >= wanted)
 
 
 def _fleet(snapshot: Document) -> str:
@@ -265,12 +278,11 @@ def _decision(entry: Document) -> Text:
     at = time.strftime("%H:%M:%S", time.localtime(entry["time_s"]))
     before, after = entry.get("target_replicas", entry["replicas"]), entry["replicas"]
     change = f"{before} → {after}" if before != after else f"{after}"
-    return Text(f"{at} {change:>7}  {entry.get('reason', '')}", no_wrap=True, overflow="ellipsis")
+    return Text(f"{at} {change:>7}  {entry.get('reason', '')}")
 
 
 def _line(label: str, text: str) -> Text:
-    line = Text(no_wrap=True, overflow="ellipsis").append(f"{label:<7}", style="bold cyan")
-    return line.append(text)
+    return Text().append(f"{label:<7}", style="bold cyan").append(text)
 
 
 def _number(value: float | None) -> str:

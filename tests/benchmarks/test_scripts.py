@@ -46,3 +46,12 @@ def test_pages_of_the_readme_exist() -> None:
     assert pages
     for page in pages:
         assert (FOLDER / page).exists(), page
+
+
+def test_scripts_that_the_code_and_the_pages_name_exist() -> None:
+    folders = ("autoscaler", "deployments", "docs", "loadtests", "policy", "sojourn", "tests")
+    texts = [path for folder in folders for path in (ROOT / folder).rglob("*.[pm][yd]")]
+    found = re.compile(r"benchmarks/\w+(?:/\w+)*[.]py")
+    named = {name for path in texts for name in found.findall(path.read_text())}
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

@@ -25,10 +25,14 @@ PACKAGES = (
 )
 
 
-def test_the_files_are_written_once(tmp_path, capsys):
+def test_the_files_are_written_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
     folder = tmp_path / "mine"
     assert main(["init", str(folder)]) == 0
-    assert f"cd {folder} && sojourn serve serve.yaml" in capsys.readouterr().err
+    assert (
+        f"cd {folder} && {Path(sys.executable).with_name('sojourn')} serve serve.yaml"
+        in capsys.readouterr().err
+    )
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     (folder / "model.py").write_text("mine")
     assert main(["init", str(folder)]) == 2

@@ -152,3 +152,16 @@ def test_options_are_parsed_as_in_the_config():
 def test_wrong_options_are_refused(pairs):
     with pytest.raises(InvalidInputError, match="--option"):
         parse_options(pairs)
+
+
+def test_another_models_profile_is_not_overwritten(out, capsys):
+    command = ["profile", *EMULATED, "--repeats", "2", *DEVICE_ONLY, "--out", str(out)]
+    assert main([*command, "--name", "mine"]) == 0
+    assert main([*command, "--name", "mine"]) == 0
+    before = out.read_bytes()
+    assert main(command) == 2
+    assert f"{out} is the profile of 'mine'; choose another file" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    out.write_text("notes")
+    assert main(command) == 2
+    assert f"{out} is no profile" in capsys.readouterr().err

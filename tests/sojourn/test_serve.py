@@ -5,13 +5,19 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.error
 from collections.abc import Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from deployments.config.user_config import AccessConfig
+from deployments.local.service import LocalService
 from sojourn.commands import serve
+from sojourn.output import program
+from sojourn.served import Served
 
 EXAMPLES = {
     "short": {"inputs": [{"name": "x", "data": ["it's"]}]},
@@ -67,6 +73,21 @@ def test_the_curl_line_is_short_and_can_be_pasted(url: str, name: str) -> None:
     assert json.loads(pasted.stdout) == EXAMPLES[name]
 
 
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    def get(url: str) -> None:
+        raise urllib.error.HTTPError(url, status, "not now", Message(), None)
+
+    monkeypatch.setattr(serve, "_get", get)
+    running = LocalService(("http://s",), "http://d", "http://m", lambda: None)
+    summary = serve._summary("m", "http://s", Served("99%", AccessConfig()), running, 7.0)
+    assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)
+    serve._print_summary(summary)
+    assert f"HTTP Error {status}" in capsys.readouterr().out
+
+
 def test_rays_serve_is_shown_as_the_shell_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,9 +95,9 @@ def test_rays_serve_is_shown_as_the_shell_finds_it(
     folder = tmp_path / "env/bin"
     folder.mkdir(parents=True)
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    assert serve._serve_program() == str(folder / "serve")
+    assert program("serve") == str(folder / "serve")
     monkeypatch.chdir(tmp_path)
-    assert serve._serve_program() == "env/bin/serve"
+    assert program("serve") == "env/bin/serve"
     (tmp_path / "serve").write_text("#!/bin/sh\n")
     (tmp_path / "serve").chmod(0o700)
-    assert serve._serve_program() == "serve"
+    assert program("serve") == "serve"

@@ -18,7 +18,7 @@ from tests.support.profiles import GOOGLENET_P4
 
 SIZES = np.arange(1, 33)
 #: Batch latency in ms, the SLA's response time in ms, and the highest rate at which 99% are in time
-#: with the best limit on the batch size (`benchmarks/simulated/overload.py`).
+#: with the best limit on the batch size.
 DEVICES = {
     "in proportion": (0.4 + 7.8 * SIZES, 200.0, 118.0),
     "steep line": (20 + 3.0 * np.arange(1, 65), 150.0, 210.0),

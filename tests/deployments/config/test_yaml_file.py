@@ -25,6 +25,7 @@ DIGITS = (ROOT / "configs/digits.yaml").read_text()
         ("a: 1:40", "line 1: YAML reads 1:40 as 100;"),
         ("a: 1:40.5", "line 1: YAML reads 1:40.5 as 100.5;"),
         ("a: [", "line 1: not YAML"),
+        ("a:\n\tb: 1", "line 2: not YAML: a tab; YAML is indented by spaces"),
         ("a: 1\n? [a]\n: b", "line 2: not YAML"),
         ("a: 2020-99-99", "line 1: not YAML: month must be in 1..12"),
         ("a: !!python/object:os.system x", "line 1: not YAML"),

@@ -175,11 +175,14 @@ async def test_a_process_is_not_paused_while_the_quota_suffices(
         send_signal(process, number)
 
     monkeypatch.setattr(subprocess.Popen, "send_signal", noted)
-    module.write_text(f"{BEGIN}  time.sleep(0.3)\n")
+    enough = module.with_suffix(".enough")
+    module.write_text(f"{BEGIN}  while not os.path.exists({str(enough)!r}): time.sleep(0.01)\n")
     worker, quota = worker_with_quota(used_up=False)
     with closing(worker):
-        await ask(worker)
-    assert quota.asked > 1
+        asking = asyncio.create_task(ask(worker))
+        await until(lambda: quota.asked > 3)
+        enough.touch()
+        await asking
     assert pauses == []
 
 

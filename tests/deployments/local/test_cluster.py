@@ -1,5 +1,7 @@
 """The child process of a local run, as far as it works without Ray."""
 
+import io
+import json
 import socket
 import warnings
 
@@ -61,8 +63,43 @@ def test_a_failed_start_is_told_within_a_second(
 ) -> None:
     failed_s = clock.now_s + 4.2
     monkeypatch.setattr(
-        cluster, "_deployment_failure", lambda *_: "no weights" if clock.now_s > failed_s else None
+        cluster,
+        "_deployment_failures",
+        lambda _: {"a": "no weights"} if clock.now_s > failed_s else {},
     )
     with pytest.raises(StartError, match="digits did not start: no weights"):
         wait_for_nobody(clock)
     assert clock.now_s <= failed_s + 1.1
+
+
+class Polls:
+    """Stands in for the end of the input, which comes after some polls."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def is_alive(self) -> bool:
+        return self.left > 0
+
+    def join(self, _timeout_s: float) -> None:
+        self.left -= 1
+
+
+def test_a_deployment_that_fails_later_is_reported_once_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = {"a": "no weights"}
+    seen = iter([{}, failed, failed, None, failed, {}, failed])
+
+    def failures(_: str) -> dict[str, str]:
+        found = next(seen)
+        if found is None:
+            raise OSError("busy")
+        return found
+
+    monkeypatch.setattr(cluster, "_deployment_failures", failures)
+    answers = io.StringIO()
+    cluster._report_failures("http://unused", Polls(7), answers)  # type: ignore[arg-type]
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"step": "the deployment of a failed: no weights"}
+    ] * 2

@@ -1,6 +1,8 @@
 """The settings of a local run's Ray, which close everything to others."""
 
 import stat
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +13,25 @@ from deployments.errors import StartError
 from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.routing import SUPERVISOR
 from deployments.local.environment import environment_of, ray_access, ray_headers
+from deployments.local.machine import ReservedPorts
 from deployments.local.run import run_of
 
 CONFIG = Path(__file__).parents[3] / "configs/digits.yaml"
 
 
+@pytest.fixture
+def ports() -> Iterator[ReservedPorts]:
+    with closing(ReservedPorts()) as ports:
+        yield ports
+
+
 def test_the_supervisor_is_told_where_to_listen_and_who_always_has_replicas(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: ReservedPorts
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     monkeypatch.delenv(RAYS_HAPROXY, raising=False)
     run = replace(run_of([load_service_config(CONFIG)]), http_host="192.0.2.7")
-    environment = environment_of(run, tmp_path, "random")
+    environment = environment_of(run, tmp_path, "random", ports)
     assert environment[HTTP_HOST] == "192.0.2.7"
     assert environment[HELD_MS] == "http-digits=300"
     assert HAPROXY not in environment
@@ -30,21 +39,21 @@ def test_the_supervisor_is_told_where_to_listen_and_who_always_has_replicas(
 
 @pytest.mark.parametrize(("own", "kept"), [("/opt/haproxy", True), (f"/opt/{SUPERVISOR}", False)])
 def test_the_users_own_haproxy_is_supervised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, kept: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: ReservedPorts, own: str, kept: bool
 ) -> None:
     monkeypatch.setenv(RAYS_HAPROXY, own)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    environment = environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random")
+    environment = environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random", ports)
     assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
     assert environment.get(HAPROXY) == (own if kept else None)
 
 
 def test_without_the_supervisor_nothing_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: ReservedPorts
 ) -> None:
     monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")
     with pytest.raises(StartError, match="is not installed beside this Python"):
-        environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random")
+        environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random", ports)
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
-"""Addresses: who reaches them, and where this machine does."""
+"""What a local run needs of this machine, and who reaches it."""
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import yaml
 
 from deployments.access.exposure import is_loopback
+from deployments.errors import StartError
 from deployments.local import machine
-from deployments.local.machine import address_to_ask
+from deployments.local.machine import ReservedPorts, address_to_ask
 from sojourn.cli import main
+from tests.support.ports import free_port
 from tests.support.readme import ROOT
 
 
@@ -68,3 +71,15 @@ def test_the_check_refuses_a_host_that_everybody_reaches_without_a_token(
     assert main(["serve", "--check", str(path)]) == 2
     assert "anyone who reaches 0.0.0.0 could use the service" in capsys.readouterr().err
     assert main(["serve", "--check", "--insecure", str(path)]) == 0
+
+
+def test_runs_that_start_at_the_same_time_have_ports_of_their_own() -> None:
+    port = free_port()
+    with closing(ReservedPorts()) as first, closing(ReservedPorts()) as second:
+        assert first.free(port) == port
+        assert second.free(port) != port
+        first.take("127.0.0.2", port)
+        with pytest.raises(StartError, match=f"takes port {port} of 127.0.0.2"):
+            second.take("127.0.0.2", port)
+    with closing(ReservedPorts()) as third:
+        assert third.free(port) == port

@@ -75,12 +75,14 @@ def test_a_run_that_does_not_start_says_why_and_leaves_nothing(
 def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
     config: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLUSTER", "orphan crashes")
+    monkeypatch.setenv("CLUSTER", "orphan deploys crashes")
+    steps: list[str] = []
     with (
         pytest.raises(StartError, match="Ray ended"),
-        local_service(config, lambda line: None) as running,
+        local_service(config, steps.append) as running,
     ):
         running.wait()
+    assert "the deployment of digits failed: no weights" in steps
 
 
 def test_a_ray_that_does_not_stop_is_killed(

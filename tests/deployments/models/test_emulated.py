@@ -55,7 +55,6 @@ def test_a_batch_is_never_early_on_the_real_clock():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")
 def test_a_batch_runs_with_the_least_timer_slack():
-    """benchmarks/live/emulated_device.py measures what this gains."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_TIMERSLACK, 50_000, 0, 0, 0)
     model = Emulated({"latency_ms": [1e-3]})

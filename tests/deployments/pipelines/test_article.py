@@ -53,14 +53,16 @@ async def test_every_result_of_a_batch_returns_to_its_own_request(max_wait_ms):
 
 
 async def test_a_request_takes_much_less_than_a_poll():
-    """A request and its result were each up to 8 ms late."""
-    async with Pipeline([Stage(shift, place="thread")]) as pipeline:
-        times_s = []
-        for value in range(50):
+    """A request and its result were each up to 8 ms late.
+
+    On a busy machine most are; without a poll, one is not, sooner or later.
+    """
+    async with Pipeline([Stage(shift, place="thread")]) as pipeline, asyncio.timeout(LIMIT_S):
+        took_s = 1.0
+        while took_s >= 0.004:
             started_s = time.perf_counter()
-            await pipeline.predict(value)
-            times_s.append(time.perf_counter() - started_s)
-    assert min(times_s) < 0.004
+            await pipeline.predict(1)
+            took_s = time.perf_counter() - started_s
 
 
 async def test_errors_are_not_starved_by_results():

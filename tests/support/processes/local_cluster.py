@@ -40,6 +40,8 @@ def main() -> None:
     if "starts-for-ever" in words:
         time.sleep(600)
     answer({"dashboard": "http://127.0.0.1:1", "metrics_url": "http://127.0.0.1:2/metrics"})
+    if "deploys" in words:
+        answer({"step": "the deployment of digits failed: no weights"})
     if "crashes" in words:
         os.kill(os.getpid(), signal.SIGKILL)
     sys.stdin.read()
