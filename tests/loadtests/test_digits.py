@@ -12,11 +12,6 @@ def test_every_fourth_image_is_held_out_and_the_others_are_for_training():
     np.testing.assert_array_equal(np.delete(everything, slice(3, None, 4), axis=0), train)
 
 
-def test_no_held_out_image_is_also_trained_on():
-    train = {image.tobytes() for image in digits.train()[0]}
-    assert not any(image.tobytes() in train for image in digits.held_out()[0])
-
-
 def test_types_and_values_are_those_of_the_model():
     for images, labels in (digits.train(), digits.held_out()):
         assert images.dtype == np.float32

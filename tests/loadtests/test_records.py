@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.records import Outcome, Records, outcome_name
+from loadtests.records import Records
 
 
 def made(n: int) -> Records:
@@ -36,8 +36,3 @@ def test_what_was_dealt_out_to_workers_is_put_together_again(n, workers):
         for worker in range(workers)
     ]
     assert same(Records.interleaved(parts), whole)
-
-
-def test_outcomes_are_named_by_their_status_or_what_happened():
-    assert outcome_name(503) == "503"
-    assert outcome_name(Outcome.CONNECTION) == "connection"

@@ -27,9 +27,6 @@ steps = st.lists(parts, min_size=1, max_size=4)
 
 def test_a_shape_is_parsed_with_its_units():
     assert parse_shape("20s:50, 1.5m:150,500ms:0") == (Step(20, 50), Step(90, 150), Step(0.5, 0))
-
-
-def test_a_ramp_and_a_wave_are_parsed() -> None:
     assert parse_shape("20s:50-150,10m:200~20") == (Ramp(20, 50, 150), Wave(600, 200, 20))
 
 

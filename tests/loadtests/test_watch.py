@@ -14,11 +14,6 @@ POLICY = {"predicted_ms": {"99": 80.0}}
 DECISION = {"replicas": 3, "target_replicas": 2, "demand_per_s": 120.0, "reason": "more load"}
 
 
-def test_a_sample_has_the_prediction() -> None:
-    assert sample(1.0, POLICY, {}).predicted_ms == {"99": 80.0}
-    assert sample(1.0, {}, {}).predicted_ms == {}
-
-
 def test_a_sample_has_the_replicas_that_were_ordered() -> None:
     found = sample(1.0, POLICY, {"newest": DECISION, "dry_run": False})
     assert (found.replicas, found.demand_per_s, found.reason) == (3, 120.0, "more load")

@@ -195,14 +195,6 @@ def service():
 
 
 @pytest.mark.slow
-def test_one_frame_of_a_real_service(service, capsys):
-    assert main(["top", "--url", service, "--once", "--interval-s", "0.1"]) in (0, 1)
-    out = capsys.readouterr().out
-    assert "SLA    99% of requests within 100 ms" in out
-    assert "keep 1; offered 2/s" in out
-
-
-@pytest.mark.slow
 def test_the_same_as_json(service, capsys):
     assert main(["top", "--url", f"{service}/", "--json", "--interval-s", "1"]) in (0, 1)
     snapshot = json.loads(capsys.readouterr().out)
@@ -261,16 +253,6 @@ class Terminal:
         return self._process.wait(LIMIT_S)
 
 
-@pytest.mark.slow
-def test_it_draws_in_a_terminal_until_ctrl_c(service):
-    with Terminal(service) as terminal:
-        terminal.wait_for(b"keep 1; offered 2/s")
-        assert terminal.press(b"\x03") == 0
-        # It leaves the alternate screen, shows the cursor, and says nothing of the interrupt.
-        assert terminal.seen.rstrip().endswith((b"\x1b[?25h", b"\x1b[?1049l"))
-        assert b"Traceback" not in terminal.seen
-
-
 class Answers(BaseHTTPRequestHandler):
     """Answers as a replica does."""
 
@@ -307,6 +289,9 @@ def test_a_service_that_goes_away_is_shown_again_when_it_is_back():
         with answering(port):
             terminal.wait_for(b"digits at http")
             assert terminal.press(b"\x03") == 0
+        # It leaves the alternate screen, shows the cursor, and says nothing of the interrupt.
+        assert terminal.seen.rstrip().endswith((b"\x1b[?25h", b"\x1b[?1049l"))
+        assert b"Traceback" not in terminal.seen
 
 
 @pytest.mark.parametrize(

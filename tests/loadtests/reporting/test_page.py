@@ -147,9 +147,3 @@ def test_predictions_are_compared_with_what_was_measured():
     rows = re.findall(r"<tr>\s*<td>(p\d+)</td><td>([\d.]+)</td><td>([\d.]+)</td><td>(.*?)<", text)
     assert rows == [("p50", "40.0", "50.0", "1.25"), ("p99", "100.0", "50.0", "0.50")]
     assert "provided no predictions" in page()
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_replicas_are_shown_where_the_service_tells_them():
-    assert "Load and replicas" in page(service=service(replicas=2))
-    assert "Load and replicas" not in page(service=service())

@@ -58,13 +58,6 @@ def test_the_sla_is_judged_by_the_share_in_time(late, met):
     assert found["sla_met"] is met
 
 
-def test_999_of_1000_requests_in_time_meet_99_9_percent():
-    sla = SLAConfig(response_time_ms=100, percentile=99.9)
-    found = report(*made([150] + 999 * [50], [Outcome.OK] * 1000), sla)
-    assert found["sla_met"] is True
-    assert report(*made([150, 150] + 998 * [50], [Outcome.OK] * 1000), sla)["sla_met"] is False
-
-
 def test_fast_refusals_do_not_help_the_sla():
     found = report(*made([1] * 30, [Outcome.OK] * 26 + [503] * 4), SLA)
     assert found["response_percentiles_ms"]["99"] == pytest.approx(1)
@@ -127,15 +120,6 @@ def test_seconds_add_up_to_the_whole(tmp_path):
 def test_refusals_are_counted_by_their_status():
     outcome = [Outcome.OK] * 25 + [429, 503, 504, 500, Outcome.TIMEOUT]
     assert report(*made([50] * 30, outcome), SLA)["refused"] == 3
-
-
-def test_the_lag_is_told_for_each_second():
-    records, schedule = made([50] * 30, [Outcome.OK] * 30, lag_ms=1)
-    records.sent_s[4] += 0.05
-    records.sent_s[7] = np.nan
-    lag_ms = [row["lag_p99_ms"] for row in per_second(records, schedule, SLA)]
-    assert lag_ms[7] is None
-    assert [lag_ms[4], lag_ms[8]] == pytest.approx([51, 1])
 
 
 @pytest.mark.parametrize(("rate_per_s", "length_s"), [(1, 25), (10, 5), (100, 1)])
