@@ -99,7 +99,7 @@ def test_a_deployment_that_fails_later_is_reported_once_each_time(
 
     monkeypatch.setattr(cluster, "_deployment_failures", failures)
     answers = io.StringIO()
-    cluster._report_failures("http://unused", Polls(7), answers)  # type: ignore[arg-type]
+    cluster._report_failures("http://unused", Polls(7), answers)
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"step": "the deployment of a failed: no weights"}
     ] * 2
