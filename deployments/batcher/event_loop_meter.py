@@ -15,7 +15,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deployments.models.threads import thread_cpu_wait_s
 
@@ -26,45 +26,6 @@ _BEAT_FOR_S = 1.0
 _TIMER_SLACK_S = 0.002
 #: An iteration in which nothing was counted, and which took no longer than this, was idle.
 _IDLE_ITERATION_S = 50e-6
-
-
-class IterationSums:
-    """Sums over iterations that had work, for a fit of what their parts cost.
-
-    Within a second, iterations with one request and with many come in all mixtures. Whole seconds
-    do not tell requests and batches apart: larger batches come with a higher rate, at which caches
-    are warm.
-
-    Attributes
-    ----------
-    products : list of float
-        Of answered requests a, batches b and refusals r: the sums of w a a, w a b, w a r, w b b,
-        w b r, w r r, with the weight w = 1 / (a + b + r) of an iteration.
-    cpu_s : list of float
-        The sums of w a c, w b c and w r c, with c the CPU time of the iteration.
-    """
-
-    __slots__ = ("cpu_s", "products")
-
-    def __init__(self) -> None:
-        self.products = [0.0] * 6
-        self.cpu_s = [0.0] * 3
-
-    def add(self, answered: int, batches: int, refused: int, cpu_s: float) -> None:
-        """Add an iteration."""
-        weight = 1 / (answered + batches + refused)
-        weighted, weighted_batches = weight * answered, weight * batches
-        products, sums_s = self.products, self.cpu_s
-        products[0] += weighted * answered
-        products[1] += weighted * batches
-        products[3] += weighted_batches * batches
-        sums_s[0] += weighted * cpu_s
-        sums_s[1] += weighted_batches * cpu_s
-        if refused:
-            products[2] += weighted * refused
-            products[4] += weighted_batches * refused
-            products[5] += weight * refused * refused
-            sums_s[2] += weight * refused * cpu_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +44,13 @@ class EventLoopCounts:
         Wall time of the iterations that had work, without the batches that they computed.
     cpu_s : float
         CPU time of the loop's thread, batches included.
+    work_cpu_s : float
+        CPU time of the iterations that had work, without the batches that they computed.
     cpu_wait_s : float
         Time for which the thread was ready to run, but had no CPU; 0 if that is not known.
     longest_lag_s : float
         The longest that the loop kept anything waiting: its longest iteration, or its latest
         heartbeat.
-    iterations : IterationSums
-        Of the iterations that had work, without the batches that the thread computed itself.
     """
 
     duration_s: float
@@ -98,9 +59,9 @@ class EventLoopCounts:
     batches: int
     busy_s: float
     cpu_s: float
+    work_cpu_s: float
     cpu_wait_s: float
     longest_lag_s: float
-    iterations: IterationSums = field(default_factory=IterationSums)
 
 
 class EventLoopMeter:
@@ -144,16 +105,11 @@ class EventLoopMeter:
         self._readable_since_s = -math.inf
         #: Length of the iteration before, without batches.
         self._last_length_s = 0.0
-        # Before the present iteration.
-        self._requests_before = self._refused_before = self._batches_before = 0
         # The heartbeat: due at infinity while it rests.
         self._beat_due_s = math.inf
         self._last_work_s = -math.inf
         # Since the last `take`.
-        self._busy_s = self._longest_lag_s = 0.0
-        self._iterations = IterationSums()
-        # CPU time of iterations without a request or batch, until one has a request.
-        self._parts_cpu_s = 0.0
+        self._busy_s = self._work_cpu_s = self._longest_lag_s = 0.0
         self._taken = self._totals()
 
     @classmethod
@@ -237,11 +193,11 @@ class EventLoopMeter:
             int(batches),
             self._busy_s,
             cpu_s,
+            self._work_cpu_s,
             cpu_wait_s,
             self._longest_lag_s,
-            self._iterations,
         )
-        self._busy_s, self._longest_lag_s, self._iterations = 0.0, 0.0, IterationSums()
+        self._busy_s = self._work_cpu_s = self._longest_lag_s = 0.0
         return counts
 
     def _totals(self) -> tuple[float, ...]:
@@ -272,30 +228,13 @@ class EventLoopMeter:
         self._counted = False
         self._last_length_s = max(0.0, length_s - self._iteration_forward_s)
         self._busy_s += self._last_length_s
-        self._add_iteration(
-            max(0.0, cpu_s - self._iteration_began_cpu_s - self._iteration_forward_cpu_s)
-        )
+        work_cpu_s = cpu_s - self._iteration_began_cpu_s - self._iteration_forward_cpu_s
+        self._work_cpu_s += max(0.0, work_cpu_s)
         self._iteration_forward_s = self._iteration_forward_cpu_s = 0.0
         self._longest_lag_s = max(self._longest_lag_s, length_s)
         self._readable_since_s = self._iteration_began_s
         self._iteration_began_s, self._iteration_began_cpu_s = now_s, cpu_s
         self._call_soon(self._end_iteration)
-
-    def _add_iteration(self, cpu_s: float) -> None:
-        requests, refused = self.requests - self._requests_before, self.refused
-        refused, batches = refused - self._refused_before, self.batches - self._batches_before
-        self._requests_before, self._refused_before = self.requests, self.refused
-        self._batches_before = self.batches
-        if requests > refused or refused:
-            self._iterations.add(
-                max(0, requests - refused), batches, refused, cpu_s + self._parts_cpu_s
-            )
-            self._parts_cpu_s = 0.0
-        elif batches:
-            self._iterations.add(0, batches, 0, cpu_s)
-        else:
-            # It read or parsed a part of a large body: that is a cost of requests as well.
-            self._parts_cpu_s += cpu_s
 
     def _beat(self) -> None:
         now_s = self._clock()

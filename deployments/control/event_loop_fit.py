@@ -1,10 +1,8 @@
-"""Fit what requests and batches cost a replica's event loop, while it runs.
+"""Measure what requests and batches cost a replica's event loop, while it runs.
 
-Each iteration of the loop took some CPU time, for a number of requests, refusals and batches. A
-least-squares fit divides the time among them. It forgets slowly. Where requests and batches always
-come in the same proportion, their costs cannot be told apart; what was believed before then decides
-how the sum is divided. The kernel's account of the thread's waits for a CPU turns CPU time into
-time.
+Of the CPU time of the loop's iterations, each batch and each refusal gets what it is believed to
+cost, and the requests share the rest. So the cost per request is right for the batches of late. The
+kernel's account of the thread's waits for a CPU turns CPU time into time.
 """
 
 import math
@@ -12,19 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from deployments.batcher.event_loop_meter import EventLoopCounts
 from policy.event_loop import EventLoopCosts
 
-#: Costs in ms of CPU that are assumed until there is data: of a request that is answered, a batch
-#: and a refusal. Only their proportions matter.
-_ASSUMED_MS = (0.05, 0.1, 0.01)
-#: What was believed before counts as much as this many requests.
-_BELIEF_REQUESTS = 200.0
-#: Where the entries of a symmetric matrix stand in `IterationSums.products`.
-_SYMMETRIC = np.array([[0, 1, 2], [1, 3, 4], [2, 4, 5]])
+#: CPU time of a batch, unless a profile has another, and of a refusal.
+BATCH_MS, REFUSAL_MS = 0.1, 0.01
+#: CPU time of a request that is assumed until there is data.
+_REQUEST_MS = 0.05
 #: Time after which a second's utilization and waits count for 1/e.
 _WAITS_MEMORY_S = 10.0
 #: Least utilization of a loop that is held up by other processes, and share of its time that it
@@ -69,15 +62,9 @@ class EventLoopFit:
         self.utilization, self.slowdown, self.lag_s = 0.0, 1.0, 0.0
         # Duration, busy time, CPU time and waits for a CPU.
         self._times_s = np.zeros(4)
-        believed = _ASSUMED_MS
-        if costs is not None:
-            believed = (costs.request_ms, costs.batch_ms, *_ASSUMED_MS[2:])
-        self._believed_ms: NDArray[np.float64] = np.array(believed)
-        self._cpu_ms = self._believed_ms
-        # The normal equations of the fit: regressors are answered requests, batches and refusals.
-        self._products = np.zeros((3, 3))
-        self._targets = np.zeros(3)
-        self._totals = np.zeros(4)  # of the regressors, and seconds
+        # Of late: answered requests, batches, refusals, seconds, and CPU time in ms.
+        self._totals = np.zeros(5)
+        self._batch_ms = BATCH_MS if costs is None else costs.batch_ms
         self._shares_cpu = costs is not None and costs.shares_cpu
         self._was_off = False
 
@@ -92,20 +79,12 @@ class EventLoopFit:
         answered, batches = self._totals[:2]
         return max(1.0, float(answered / batches)) if batches else None
 
-    @property
-    def refuse_ms(self) -> float | None:
-        """Time of the loop for a refusal; None without enough of them of late."""
-        if self._totals[2] < self.MIN_REQUESTS:
-            return None
-        return float(self._cpu_ms[2]) * self.slowdown
-
     def report(self) -> dict[str, Any]:
         """Return the costs in force, and how busy the loop is; None where not measured."""
         costs = self.costs
         return {
             "request_ms": costs and costs.request_ms,
             "batch_ms": costs and costs.batch_ms,
-            "refuse_ms": self.refuse_ms,
             "shares_cpu": costs and costs.shares_cpu,
             "utilization": self.utilization,
             "slowdown": self.slowdown,
@@ -131,31 +110,12 @@ class EventLoopFit:
         self.lag_s = counts.longest_lag_s
         self._shares_cpu = shares_cpu
         answered = counts.requests - counts.refused
-        if not (counts.requests or counts.batches):
-            return
-        row = np.array([answered, counts.batches, counts.refused, counts.duration_s])
-        keep = math.exp(-counts.duration_s / self.MEMORY_S)
-        sums = counts.iterations
-        self._products = keep * self._products + np.array(sums.products)[_SYMMETRIC]
-        self._targets = keep * self._targets + 1e3 * np.array(sums.cpu_s)
-        self._totals = keep * self._totals + row
-        self._cpu_ms = self._solve()
-
-    def _solve(self) -> NDArray[np.float64]:
-        """Return the non-negative costs of least squared error, in ms of CPU time."""
-        # What is believed is scaled to the data: only how the costs compare counts.
-        believed = self._believed_ms
-        explained = believed @ self._products @ believed
-        if explained > 0:
-            believed = max(0.0, float(believed @ self._targets / explained)) * believed
-        squares = np.diagonal(self._products)
-        requests = max(_BELIEF_REQUESTS, self._totals[0] + self._totals[2])
-        strength = np.maximum(_BELIEF_REQUESTS / requests * squares, 1e-12)
-        root = np.linalg.cholesky(self._products + np.diag(strength))
-        targets = self._targets + strength * believed
-        costs_ms, _ = nnls(root.T, np.linalg.solve(root, targets))
-        # What did not occur is believed to cost as much in proportion.
-        return np.where(squares > 0, costs_ms, believed)
+        if counts.requests or counts.batches:
+            self._totals *= math.exp(-counts.duration_s / self.MEMORY_S)
+            self._totals += (
+                *(answered, counts.batches, counts.refused),
+                *(counts.duration_s, 1e3 * counts.work_cpu_s),
+            )
 
     def revise(self) -> EventLoopCosts | None:
         """Return the measured costs if those that the model uses are wrong, else None.
@@ -182,19 +142,22 @@ class EventLoopFit:
                 self._was_off = is_off
                 return None
         self._was_off = False
-        self.costs = _rounded(measured)
+        # Two digits: replicas that measure nearly the same share solved tables.
+        request_ms, batch_ms = (
+            float(f"{ms:.2g}") for ms in (measured.request_ms, measured.batch_ms)
+        )
+        self.costs = replace(measured, request_ms=request_ms, batch_ms=batch_ms)
         return self.costs
 
     def measured(self) -> EventLoopCosts:
         """Return the costs as measured now, in wall time."""
-        request_ms, batch_ms = (self.slowdown * self._cpu_ms[:2]).tolist()
-        return EventLoopCosts(request_ms, batch_ms, self._shares_cpu)
-
-
-def _rounded(costs: EventLoopCosts) -> EventLoopCosts:
-    """Return the costs to two digits: replicas that measure nearly the same share solved tables."""
-    return replace(
-        costs,
-        request_ms=float(f"{costs.request_ms:.2g}"),
-        batch_ms=float(f"{costs.batch_ms:.2g}"),
-    )
+        answered, batches, refused, _, cpu_ms = self._totals.tolist()
+        request_ms, batch_ms = _REQUEST_MS, self._batch_ms
+        if answered:
+            rest_ms = max(0.0, cpu_ms - refused * REFUSAL_MS)
+            # At most half of the time goes to batches: they may cost less than believed.
+            batch_ms = min(batch_ms, rest_ms / (2 * batches)) if batches else batch_ms
+            request_ms = (rest_ms - batches * batch_ms) / answered
+        return EventLoopCosts(
+            self.slowdown * request_ms, self.slowdown * batch_ms, self._shares_cpu
+        )

@@ -2,7 +2,7 @@
 
 The real HTTP app, batcher and protocol serve a model that takes no time, over the loopback
 interface. Clients in a separate process keep the loop busy, and the policy starts batches of one
-size at a time. The meter and the fit are the replica's own.
+size at a time. The meter is the replica's own.
 """
 
 import asyncio
@@ -12,8 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ import orjson
 import uvicorn
 import uvloop
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
+from deployments.batcher.event_loop_meter import EventLoopCounts
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
-from deployments.control.event_loop_fit import EventLoopFit
 from deployments.errors import StartError
 from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
@@ -135,7 +135,7 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
     )
     request = _post_request(orjson.dumps(example_request(instant)))
     before = FastPath.hosted  # set in a replica's process
-    fit = EventLoopFit()
+    rounds: list[EventLoopCounts] = []
     try:
         async with _listening(InferenceApp(service, "0")) as port:
             with _clients(port, request):
@@ -147,13 +147,21 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
                     await asyncio.sleep(_WARM_UP_S)
                     service.event_loop_meter.take()
                     await asyncio.sleep(_ROUND_S)
-                    # CPU time: the clients compete for the cores.
-                    counts = replace(service.event_loop_meter.take(), cpu_wait_s=0.0)
-                    fit.observe(counts, shares_cpu=False)
+                    rounds.append(service.event_loop_meter.take())
     finally:
         FastPath.hosted = before
         await service.close()
-    return fit.measured()
+    return _costs_of(rounds)
+
+
+def _costs_of(rounds: Sequence[EventLoopCounts]) -> EventLoopCosts:
+    """Return the costs per request and batch of least squared error, in CPU time."""
+    counts = np.array([(one.requests, one.batches) for one in rounds], float)
+    cpu_ms = np.array([1e3 * one.work_cpu_s for one in rounds])
+    requests = np.maximum(counts[:, 0], 1)
+    costs_ms, _ = nnls(counts / requests[:, None], cpu_ms / requests)
+    request_ms, batch_ms = costs_ms.tolist()
+    return EventLoopCosts(request_ms, batch_ms, shares_cpu=False)
 
 
 async def _first_answer(service: InferenceService) -> None:

@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pytest
 import uvloop
 from hypothesis import given
@@ -127,69 +126,10 @@ def test_counts_and_times_since_the_last_take() -> None:
     assert counts.duration_s == pytest.approx(2.0, rel=1e-3)
     assert counts.busy_s == pytest.approx(0.007, abs=1e-4)
     assert counts.cpu_s == pytest.approx(0.023, abs=1e-4)
+    assert counts.work_cpu_s == pytest.approx(0.003, abs=1e-4)
     assert counts.cpu_wait_s == pytest.approx(loop.now_s - loop.cpu_s)
     again = meter.take()
     assert (again.requests, again.busy_s, again.longest_lag_s) == (0, 0, 0)
-
-
-def test_the_sums_over_iterations_tell_requests_batches_and_refusals_apart() -> None:
-    """A request takes 1 ms, a batch 3 ms, a refusal 0.2 ms; iterations have mixtures of them."""
-    loop = VirtualLoop()
-    meter = meter_on(loop)
-
-    def work(requests: int, batches: int, refused: int) -> None:
-        for _ in range(requests):
-            meter.request_read(loop.now_s)
-            loop.work(0.001)
-        for _ in range(refused):
-            meter.request_read(loop.now_s)
-            meter.request_refused()
-            loop.work(0.0002)
-        for _ in range(batches):
-            meter.batch_ended(loop.now_s)
-            loop.work(0.003)
-
-    mixtures = [(1, 0, 0), (3, 1, 0), (0, 1, 0), (2, 2, 5), (7, 1, 1), (0, 0, 4)]
-    for number, mixture in enumerate(mixtures):
-        loop.read_at(0.1 * (number + 1), partial(work, *mixture))
-    loop.run_until(2.0)
-    sums = meter.take().iterations
-    products = np.array(sums.products)[[[0, 1, 2], [1, 3, 4], [2, 4, 5]]]
-    expected = sum(np.outer(mixture, mixture) / sum(mixture) for mixture in mixtures)
-    assert products == pytest.approx(expected)
-    costs_s = np.linalg.solve(products, sums.cpu_s)
-    assert costs_s == pytest.approx([0.001, 0.003, 0.0002], abs=1e-5)
-
-
-def test_what_reads_and_parses_a_large_body_in_parts_is_a_cost_of_requests() -> None:
-    """Each of ten requests takes 0.1 ms to begin, ten parts of 0.2 ms, and a batch of 0.5 ms."""
-    loop = VirtualLoop()
-    meter = meter_on(loop)
-
-    def begin() -> None:
-        meter.request_read(loop.now_s)
-        loop.work(0.0001)
-
-    def read_part() -> None:
-        meter.part_read(loop.now_s)
-        loop.work(0.0002)
-
-    def end_batch() -> None:
-        meter.batch_ended(loop.now_s)
-        loop.work(0.0005)
-
-    for number in range(10):
-        began_s = 0.1 * (number + 1)
-        loop.read_at(began_s, begin)
-        for part in range(10):
-            loop.read_at(began_s + 0.002 * (part + 1), read_part)
-        loop.read_at(began_s + 0.03, end_batch)
-    loop.run_until(2.0)
-    counts = meter.take()
-    sums = counts.iterations
-    # The parts of the last request are counted with the next one.
-    assert sums.cpu_s[0] / sums.products[0] == pytest.approx(0.0001 + 0.9 * 10 * 0.0002, rel=0.01)
-    assert sums.cpu_s[1] / sums.products[3] == pytest.approx(0.0005, rel=0.01)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

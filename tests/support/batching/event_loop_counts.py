@@ -1,9 +1,9 @@
-"""What an event loop did in a second, made of equal iterations."""
+"""What an event loop did in a second."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from deployments.batcher.event_loop_meter import EventLoopCounts, IterationSums
+from deployments.batcher.event_loop_meter import EventLoopCounts
 
 
 def event_loop_counts(
@@ -15,7 +15,7 @@ def event_loop_counts(
     slowdown: float = 1.0,
     **others: Any,
 ) -> EventLoopCounts:
-    """Return a second with an iteration for each batch, over which the requests are spread.
+    """Return a second of an event loop.
 
     Parameters
     ----------
@@ -24,29 +24,19 @@ def event_loop_counts(
     costs_s : sequence of float
         CPU time of a request that is answered, of a batch, and of a refusal.
     slowdown : float
-        Wall time of the iterations over their CPU time: the loop waits for a CPU.
+        Wall time over CPU time: the loop waits for a CPU.
     **others
         Further attributes of `EventLoopCounts`.
     """
-    answered = requests - refused
-    parts = max(batches, 1)
-    iterations, cpu_s = IterationSums(), 0.0
-    for number in range(parts):
-        of_each = (
-            *(answered * (number + 1) // parts - answered * number // parts, int(batches > 0)),
-            refused * (number + 1) // parts - refused * number // parts,
-        )
-        if any(of_each):
-            work_s = sum(n * cost_s for n, cost_s in zip(of_each, costs_s, strict=True))
-            iterations.add(*of_each, work_s)
-            cpu_s += work_s
+    counts = (requests - refused, batches, refused)
+    cpu_s = sum(count * cost_s for count, cost_s in zip(counts, costs_s, strict=True))
     given: dict[str, Any] = {
         "duration_s": 1.0,
         "busy_s": slowdown * cpu_s,
         "cpu_s": cpu_s,
+        "work_cpu_s": cpu_s,
         "cpu_wait_s": (slowdown - 1) * cpu_s,
         "longest_lag_s": 0.002,
-        "iterations": iterations,
     }
     return EventLoopCounts(
         requests=requests, refused=refused, batches=batches, **{**given, **others}
