@@ -32,7 +32,7 @@ from deployments.http.answers import (
 )
 from deployments.http.console import EVENTS, Console
 from deployments.http.inference_protocol import parse_request, too_much_json
-from deployments.http.request_body import read_body
+from deployments.http.request_body import SMALL_BODY_BYTES, Reservation, read_body
 from deployments.http.request_head import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
@@ -75,8 +75,6 @@ async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> No
 
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
-#: A larger body is not read before there is room for its request.
-LARGE_BODY_BYTES = 64 << 10
 #: A larger answer may not leave at once, whether its client reads it or not.
 SOCKET_BYTES = 64 << 10
 #: Why a request was refused before it was parsed.
@@ -279,16 +277,16 @@ class InferenceApp:
         length = read_content_length(fields) or 0
         if header_length is None and MAX_JSON_BYTES < length <= service.max_body_bytes:
             raise too_much_json()
-        if length > LARGE_BODY_BYTES:
+        if length > SMALL_BODY_BYTES:
             # No need to read it if there is no room.
             self._admit(b"", arrival_s, priority)
-        with self.service.bodies.reservation() as reservation:
+        with Reservation(service.bodies, info.token) as reservation:
             try:
                 body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
             except BusyError:
                 self._count_rejected(Refusal.FULL, 1, arrival_s)
                 raise
-            if length <= LARGE_BODY_BYTES:
+            if length <= SMALL_BODY_BYTES:
                 self._admit(body, arrival_s, priority)
             request = parse_request(body, header_length, service.signature, timeout_ms, priority)
             if service.tracing.on:

@@ -22,6 +22,7 @@ from deployments.access.control import INFERENCE
 from deployments.batcher.queued_request import Cancellable, Outcome
 from deployments.errors import (
     BadRequestError,
+    BusyError,
     HeadTooLargeError,
     RequestError,
     RequestTimeoutError,
@@ -32,6 +33,7 @@ from deployments.http.answers import Answer, compressed, pays
 from deployments.http.app import ARRIVAL, InferenceApp
 from deployments.http.hosted_app import HostedApp
 from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.request_body import SMALL_BODY_BYTES, Reservation
 from deployments.http.request_head import (
     END_OF_HEAD,
     MAX_FIELDS,
@@ -90,8 +92,8 @@ class InferenceProtocol(HttpToolsProtocol):
         self._missing = 0
         #: Whether the request was rejected before all of its body was read.
         self._skipping = False
-        #: Bytes that the request has taken of the app's budget.
-        self._reserved = 0
+        #: What its body takes of the app's budget.
+        self._reservation: Reservation | None = None
         #: What was read after an unanswered request.
         self._held = b""
         self._stopping = False
@@ -195,7 +197,9 @@ class InferenceProtocol(HttpToolsProtocol):
         self._arrival_s = service.event_loop_meter.request_read(now_s)
         start = end + len(END_OF_HEAD)
         stop = start + head.body_length
-        admitted = self._admit(hosted, head, traceparent, data, start)
+        admitted = self._admit(hosted, head, traceparent, data, start) and self._has_room(
+            min(len(data), stop) - start
+        )
         if len(data) < stop:
             self._missing = stop - len(data)
             self._receiving()
@@ -220,6 +224,8 @@ class InferenceProtocol(HttpToolsProtocol):
         if not self._skipping:
             self._chunks.append(data[: self._missing])
         self._missing -= len(data) - len(rest)
+        if not self._skipping and self._head is not None:
+            self._skipping = not self._has_room(self._head.body_length - self._missing)
         if self._missing:
             return
         self._receiving_since_s = None
@@ -297,17 +303,15 @@ class InferenceProtocol(HttpToolsProtocol):
         try:
             token = service.access.admit(head.authorization, INFERENCE, now_s)
             refusal = service.admit(self._arrival_s, now_s, head.priority)
-            if refusal is None:
-                self._info = RequestInfo(self._request_id, traceparent, token)
-                # Rejected requests reserve no memory for their bodies.
-                if service.bodies.take(head.body_length):
-                    self._reserved = head.body_length
-                    return True
-                refusal = Refusal.FULL
         except Exception as error:
             self._info = RequestInfo(self._request_id, traceparent, token)
             self._fail(error)
             return False
+        if refusal is None:
+            self._info = RequestInfo(self._request_id, traceparent, token)
+            if head.body_length > SMALL_BODY_BYTES:
+                self._reservation = Reservation(service.bodies, token)
+            return True
         too_late = refusal is Refusal.EXPIRED
         rows = claimed_rows(data, service.signature.max_rows, start)
         hosted.rejections.add(
@@ -322,6 +326,22 @@ class InferenceProtocol(HttpToolsProtocol):
             )
         )
         return False
+
+    def _has_room(self, arrived_bytes: int) -> bool:
+        """Return whether there is room for so much of the body; if not, reject the request."""
+        try:
+            if self._reservation is not None:
+                self._reservation.grow_to(arrived_bytes)
+        except BusyError as error:
+            assert self.hosted is not None
+            self._release()
+            self._chunks.clear()
+            service, now_s = self.hosted.app.service, time.monotonic()
+            service.count_rejected(Refusal.FULL, [(self._arrival_s, 1)], now_s)
+            service.event_loop_meter.request_refused()
+            self._fail(error)
+            return False
+        return True
 
     def _submit(self, body: bytes) -> None:
         """Parse the request, and queue it for the batcher."""
@@ -427,9 +447,9 @@ class InferenceProtocol(HttpToolsProtocol):
 
     def _release(self) -> None:
         """Return the request's part of the budget."""
-        reserved, self._reserved = self._reserved, 0
-        if reserved and self.hosted is not None:
-            self.hosted.app.service.bodies.release(reserved)
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
 
     # uvicorn's parser, with limits
 
@@ -537,7 +557,7 @@ class InferenceProtocol(HttpToolsProtocol):
     def _check_receiving(self) -> None:
         self._receive_timer = None
         if self._lingering:
-            self.transport.close()
+            self.transport.abort()
             return
         since_s = self._receiving_since_s
         if since_s is None or self.transport.is_closing():
@@ -610,6 +630,8 @@ class InferenceProtocol(HttpToolsProtocol):
         if left_s > 0:
             self._expect_request(left_s)
         else:
+            if self._read_timer is None and self.transport.get_write_buffer_size():
+                self._wait_for_reader()  # closing waits until all is read
             super().timeout_keep_alive_handler()
 
 

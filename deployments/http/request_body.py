@@ -2,9 +2,11 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 from starlette.types import Receive
@@ -25,6 +27,10 @@ _IN_THREAD_FROM_BYTES = 64 << 10
 _SHARE_OF_MEMORY = 1 / 32
 _LEAST_BYTES, _MOST_BYTES = 64 << 20, 512 << 20
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+#: A larger body needs room in the budget.
+SMALL_BODY_BYTES = 64 << 10
+#: Of the budget, what one token may take.
+TOKEN_SHARE = 0.5
 NO_MEMORY = "this replica holds too many large requests; try again later"
 
 
@@ -36,30 +42,10 @@ def default_limit_bytes() -> int:
     return min(max(_LEAST_BYTES, int(_SHARE_OF_MEMORY * total_bytes)), _MOST_BYTES)
 
 
-class Reservation:
-    """The part of a budget that one request has taken."""
-
-    def __init__(self, budget: "BodyBudget") -> None:
-        self._budget = budget
-        self.taken_bytes = 0
-
-    def grow_to(self, total_bytes: int) -> None:
-        """Take as much as makes `total_bytes` in all.
-
-        Raises
-        ------
-        BusyError
-            There is too little left.
-        """
-        more_bytes = total_bytes - self.taken_bytes
-        if more_bytes > 0:
-            if not self._budget.take(more_bytes):
-                raise BusyError(NO_MEMORY)
-            self.taken_bytes = total_bytes
-
-
 class BodyBudget:
-    """Bytes of bodies that are being read, or wait for their answer.
+    """Bytes of large bodies that are being read, or wait for their answer.
+
+    They count as they arrive: a client that only announces a large body takes no room from others.
 
     Parameters
     ----------
@@ -73,32 +59,74 @@ class BodyBudget:
     used_bytes : int
     """
 
-    __slots__ = ("limit_bytes", "used_bytes")
-
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
         self.used_bytes = 0
+        self._by_token: Counter[str | None] = Counter()
 
-    def take(self, more_bytes: int) -> bool:
-        """Reserve room for a body, or for more of one; return False if there is too little."""
-        used_bytes = self.used_bytes + more_bytes
-        if used_bytes > self.limit_bytes and self.used_bytes:
-            return False
-        self.used_bytes = used_bytes
-        return True
+    def grow(self, held_bytes: int, more_bytes: int, token: str | None) -> None:
+        """Reserve room for more of a body that holds some already.
 
-    @contextmanager
-    def reservation(self) -> Iterator[Reservation]:
-        """Yield a reservation that ends with the context."""
-        reservation = Reservation(self)
-        try:
-            yield reservation
-        finally:
-            self.release(reservation.taken_bytes)
+        Raises
+        ------
+        BusyError
+            There is too little left, or its token has its share already.
+        """
+        used_bytes, of_token = self.used_bytes, self._by_token[token]
+        if used_bytes > held_bytes and used_bytes + more_bytes > self.limit_bytes:
+            raise BusyError(NO_MEMORY)
+        most_bytes = TOKEN_SHARE * self.limit_bytes
+        if token and of_token > held_bytes and of_token + more_bytes > most_bytes:
+            raise BusyError(f"the token {token!r} has too many large requests here")
+        self.used_bytes += more_bytes
+        self._by_token[token] += more_bytes
 
-    def release(self, fewer_bytes: int) -> None:
-        """Free the room of a request that is answered or given up."""
+    def release(self, fewer_bytes: int, token: str | None) -> None:
+        """Free room."""
         self.used_bytes -= fewer_bytes
+        self._by_token[token] -= fewer_bytes
+        if not self._by_token[token]:
+            del self._by_token[token]
+
+
+class Reservation:
+    """The part of a budget that one body takes; as a context, until its end.
+
+    Parameters
+    ----------
+    budget : BodyBudget
+    token : str or None
+        The name of its token.
+    """
+
+    __slots__ = ("_budget", "_bytes", "_token")
+
+    def __init__(self, budget: BodyBudget, token: str | None) -> None:
+        self._budget, self._token, self._bytes = budget, token, 0
+
+    def grow_to(self, total_bytes: int) -> None:
+        """Take as much as makes `total_bytes` in all; small bodies take nothing.
+
+        Raises
+        ------
+        BusyError
+            As `BodyBudget.grow`.
+        """
+        if total_bytes > max(self._bytes, SMALL_BODY_BYTES):
+            self._budget.grow(self._bytes, total_bytes - self._bytes, self._token)
+            self._bytes = total_bytes
+
+    def release(self) -> None:
+        """Free it."""
+        if self._bytes:
+            self._budget.release(self._bytes, self._token)
+            self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 async def read_body(
@@ -110,8 +138,8 @@ async def read_body(
     """Read the body, and decompress it if Content-Encoding says that it is compressed.
 
     Reading stops as soon as the body exceeds `max_body_bytes`, and decompression stops there too,
-    so a request cannot exhaust memory. `reserve` is called with the bytes of the body that are
-    known of, before they are read; it may raise what it likes.
+    so a request cannot exhaust memory. `reserve` is called with the bytes that have arrived; it may
+    raise what it likes.
 
     Raises
     ------
@@ -131,13 +159,13 @@ async def read_body(
     chunks: list[bytes] = []
     received = 0
     while size <= max_body_bytes:
-        reserve(size)
         message = await receive()
         if message["type"] == "http.disconnect":
             raise BadRequestError("the client disconnected before it had sent the whole body")
         chunk = message.get("body", b"")
         chunks.append(chunk)
         received += len(chunk)
+        reserve(received)
         size = max(announced, received)
         if not message.get("more_body", False) and size <= max_body_bytes:
             body = chunks[0] if len(chunks) == 1 else b"".join(chunks)

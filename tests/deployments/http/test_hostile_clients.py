@@ -8,10 +8,14 @@ import re
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from deployments.errors import BusyError
 from deployments.http import protocol
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import InferenceProtocol
+from deployments.http.request_body import SMALL_BODY_BYTES, BodyBudget, Reservation
 from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_ID_BYTES
 from deployments.serving.service import InferenceService
 from tests.support.models.doubles_service import (
@@ -176,28 +180,74 @@ async def test_what_is_not_http_is_answered_400_in_json(
     assert service.answers == {400: 1}
 
 
-async def test_bodies_beyond_the_budget_are_refused_before_they_are_read(
+async def test_a_body_that_is_only_announced_takes_no_room(
     service: InferenceService, connect: Connect
 ) -> None:
-    """The first connection holds all of the budget, until it ends."""
+    """16 clients that announced 4 MB, and sent a byte, had all others refused for 30 s."""
+    service.bodies.limit_bytes = 600_000
+    async with contextlib.AsyncExitStack() as stack:
+        for lines in ((), (GZIP,)) * 8:
+            _, idle = await stack.enter_async_context(connect())
+            idle.write(post(b"{", *lines, length=500_000))
+        reader, writer = await stack.enter_async_context(connect())
+        for request in (GOOD, post(b" " * 500_000)):
+            writer.write(request)
+            assert (await answer(reader))[0] in (200, 400)
+        assert service.bodies.used_bytes == 0
+
+
+async def test_bodies_beyond_the_budget_are_refused_as_they_arrive(
+    service: InferenceService, connect: Connect
+) -> None:
+    """The first connection holds most of the budget, until it ends."""
     service.bodies.limit_bytes = 600_000
     async with connect() as (_, holding):
-        holding.write(post(b"{", length=500_000))
-        while not service.bodies.used_bytes:
+        holding.write(post(b"{" * 500_000, length=500_001))
+        while service.bodies.used_bytes < 500_000:
             await asyncio.sleep(0)
         for lines in ((), (GZIP,)):
             async with connect() as (reader, writer):
-                writer.write(post(b"{", *lines, length=200_000))
+                writer.write(post(b"{" * 150_000, *lines, length=200_000))
                 status, _ = await answer(reader)
                 assert status == 503
                 assert service.bodies.used_bytes == 500_000
                 # The connection is of use once the rest of the body has come.
-                writer.write(b" " * 199_999 + GOOD)
+                writer.write(b" " * 50_000 + GOOD)
                 assert (await answer(reader))[0] == 200
         assert service.batcher.rows.refused == 2
         assert service.answers == {503: 2, 200: 2}
     while service.bodies.used_bytes:
         await asyncio.sleep(0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.integers(0, 60)), max_size=20),
+    st.data(),
+)
+def test_the_budget_is_kept_and_given_back(
+    bodies: list[tuple[str | None, int]], data: st.DataObject
+) -> None:
+    """A single body is always let in, of all and of a token; small ones are free."""
+    budget, unit = BodyBudget(100 << 12), 1 << 12
+    held: list[tuple[Reservation, str | None, int]] = []
+    for token, units in bodies:
+        reservation = Reservation(budget, token)
+        size = units * unit
+        counted = size if size > SMALL_BODY_BYTES else 0
+        used = sum(one for _, _, one in held)
+        of_token = sum(one for _, other, one in held if other == token)
+        fits = not used or used + counted <= 100 * unit
+        fits &= token is None or not of_token or of_token + counted <= 50 * unit
+        if fits or not counted:
+            reservation.grow_to(size // 2)
+            reservation.grow_to(size)
+            held.append((reservation, token, counted))
+        else:
+            with pytest.raises(BusyError):
+                reservation.grow_to(size)
+        if held and data.draw(st.booleans()):
+            held.pop(data.draw(st.integers(0, len(held) - 1)))[0].release()
+        assert budget.used_bytes == sum(one for _, _, one in held)
 
 
 async def test_answers_free_the_budget(service: InferenceService, connect: Connect) -> None:

@@ -439,6 +439,19 @@ async def test_a_client_that_reads_nothing_of_its_answer_is_left(
     transport.abort.assert_called_once()
 
 
+async def test_a_client_that_never_reads_its_small_answers_is_left(
+    connected: tuple[InferenceProtocol, mock.Mock, Loop],
+) -> None:
+    """Pipelined requests whose answers fill no buffer held a connection for ever."""
+    protocol, transport, loop = connected
+    protocol.data_received(post(body((1, 2))) * 3)
+    transport.get_write_buffer_size.return_value = 900
+    loop.pass_time(5)
+    transport.close.assert_called()
+    loop.pass_time(READ_TIMEOUT_S)
+    transport.abort.assert_called()
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), max_size=20))
 def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(
     steps: list[tuple[int, int]],
