@@ -84,7 +84,9 @@ class Autoscaler:
         """How far the forecast for replicas looks ahead: the time until one of them serves."""
         return self._tiers.standby_s if self._total is not None else self._start_time_s
 
-    def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
+    def observe(
+        self, reports: Iterable[ReplicaReport], now_s: float | None = None, weight: float = 1.0
+    ) -> None:
         """Record reports, in any order; late and repeated ones are ignored.
 
         Parameters
@@ -93,8 +95,10 @@ class Autoscaler:
         now_s : float or None
             When they were read, on the clock of `decide`, so that replicas with a wrong clock count
             as well. None: all clocks are right.
+        weight : float
+            How many replicas each report stands for, if they are a sample.
         """
-        self._monitor.observe(reports, now_s)
+        self._monitor.observe(reports, now_s, weight)
 
     def decide(self, now_s: float, fleet: FleetState) -> Decision:
         """Decide how many replicas and standbys there should be.

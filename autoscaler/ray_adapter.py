@@ -10,9 +10,10 @@ a first replica itself, without asking a policy. How many more are needed is dec
 that one runs.
 """
 
+import heapq
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -34,6 +35,9 @@ logger = logging.getLogger("ray.serve")
 #: What replicas report through Ray: values with their time, by the name of the metric and replica.
 RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 
+#: So many reports are read. Of more replicas, those with the first ids count, which are random, for
+#: all: with random routing they take the same load.
+MAX_REPORTS = 300
 #: Reports come once a second, so more frequent decisions would see nothing new.
 DECISION_PERIOD_S = 0.5
 
@@ -124,10 +128,14 @@ def _decide(
     metrics: RawMetrics = ctx.raw_metrics or {}
     deployment = scaled_deployment(now_s, ctx.app_name or "", ctx.deployment_name, store())
     deployment.autoscaler.may_have_standbys = may_have_standbys
-    dry_run = _newest(metrics, "dry_run")
+    reporting = metrics.get("offered_total", {})
+    sample: Collection[Any] = reporting
+    if len(reporting) > MAX_REPORTS:
+        sample = heapq.nsmallest(MAX_REPORTS, reporting, key=_unique_id)
+    dry_run = _newest(metrics, sample, "dry_run")
     decision = deployment.decide(
         now_s,
-        replica_reports(metrics, deployment.reports),
+        replica_reports(metrics, sample, deployment.reports),
         FleetState(
             current_replicas=ctx.target_num_replicas,
             ready_replicas=ctx.current_num_replicas,
@@ -136,9 +144,10 @@ def _decide(
             # Behind HAProxy, requests wait in Ray's own queue only if there is no replica at all.
             waiting=0.0 if ctx.current_num_replicas else ctx.total_num_requests,
         ),
+        weight=len(reporting) / max(1, len(sample)),
         running=[replica.unique_id for replica in ctx.running_replicas],
         dry_run=None if dry_run is None else bool(dry_run),
-        history=int(_newest(metrics, "history_code") or 0),
+        history=int(_newest(metrics, sample, "history_code") or 0),
     )
     return deployment, decision
 
@@ -179,51 +188,54 @@ def _apply(
     return target
 
 
+def _unique_id(replica: Any) -> str:
+    name: str = replica.unique_id
+    return name
+
+
 def replica_reports(
-    metrics: RawMetrics, known: Iterable[ReplicaReport] = ()
+    metrics: RawMetrics, sample: Iterable[Any], known: Iterable[ReplicaReport] = ()
 ) -> list[ReplicaReport]:
-    """Return the latest report of each replica, from Ray's metrics by name and replica.
+    """Return the latest report of each replica of a sample, from Ray's metrics.
 
     Parameters
     ----------
     metrics : mapping of mapping of sequence
         Values with their time, oldest first, by the name of the metric and by replica. Ray stamps
         all values of a report with the same time.
+    sample : iterable
+        Ray's ids of the replicas whose reports are read.
     known : iterable of ReplicaReport
         The reports at the last decision. Those that are still the latest are not read again.
     """
     known_by_replica = {report.replica_id: report for report in known}
-    # A replica that is not configured yet reports Ray's own metrics only.
-    recorded_s = {
-        replica.unique_id: series[-1].timestamp
-        for replica, series in metrics.get("offered_total", {}).items()
-        if series
-    }
-    latest: dict[str, ReplicaReport] = {}
-    unread: dict[str, dict[str, float]] = {}
-    for name, time_s in recorded_s.items():
-        before = known_by_replica.get(name)
-        if before is not None and before.time_s == time_s:
-            latest[name] = before
-        else:
-            unread[name] = {}
-    if unread:
-        for metric, by_replica in metrics.items():
-            for replica, series in by_replica.items():
-                values = unread.get(replica.unique_id)
-                if values is not None and series:
-                    values[metric] = series[-1].value
-    for name, values in unread.items():
-        try:
-            latest[name] = ReplicaReport.from_floats(name, recorded_s[name], values)
-        except InvalidInputError as error:
-            logger.warning("report ignored: %s", error)
-    return [latest[name] for name in recorded_s if name in latest]
+    offered = metrics.get("offered_total", {})
+    reports = []
+    for replica in sample:
+        # A replica that is not configured yet reports Ray's own metrics only.
+        if not (series := offered.get(replica)):
+            continue
+        time_s = series[-1].timestamp
+        report = known_by_replica.get(replica.unique_id)
+        if report is None or report.time_s != time_s:
+            values = {
+                metric: points[-1].value
+                for metric, by_replica in metrics.items()
+                if (points := by_replica.get(replica))
+            }
+            try:
+                report = ReplicaReport.from_floats(replica.unique_id, time_s, values)
+            except InvalidInputError as error:
+                logger.warning("report ignored: %s", error)
+                continue
+        reports.append(report)
+    return reports
 
 
-def _newest(metrics: RawMetrics, name: str) -> float | None:
-    """Return the newest value of a metric of any replica; None if there is none."""
-    newest = [points[-1] for points in metrics.get(name, {}).values() if points]
+def _newest(metrics: RawMetrics, sample: Iterable[Any], name: str) -> float | None:
+    """Return the newest value of a metric of any replica of a sample; None if there is none."""
+    by_replica = metrics.get(name, {})
+    newest = [points[-1] for replica in sample if (points := by_replica.get(replica))]
     if not newest:
         return None
     value: float = max(newest, key=lambda point: point.timestamp).value

@@ -108,6 +108,7 @@ class ScaledDeployment:
         reports: Sequence[ReplicaReport],
         fleet: FleetState,
         *,
+        weight: float = 1.0,
         running: Sequence[str] = (),
         dry_run: bool | None = None,
         history: int = 0,
@@ -119,9 +120,11 @@ class ScaledDeployment:
         now_s : float
             On the clock of the reports.
         reports : sequence of ReplicaReport
-            The latest report of each replica.
+            The latest report of each replica, or of a sample of them.
         fleet : FleetState
             Replicas and standbys together.
+        weight : float
+            How many replicas each report stands for.
         running : sequence of str
             Ids of the replicas that run, standbys included, the oldest first.
         dry_run : bool or None
@@ -141,7 +144,7 @@ class ScaledDeployment:
         if not is_loaded:
             current = fleet.current_replicas
             return Decision(current, f"hold {current}: the history is being read")
-        self.autoscaler.observe(reports, now_s)
+        self.autoscaler.observe(reports, now_s, weight)
         ordered, ready = self._standbys(fleet), self.roles.standbys_of(running)
         decision = self.autoscaler.decide(
             now_s,

@@ -192,7 +192,7 @@ class RolesPublisher:
 
     def standbys_of(self, running: Iterable[str]) -> int:
         """Return how many of the replicas that run are on standby."""
-        return sum(map(self.roles.stands_by, running))
+        return sum(map(self.roles.stands_by, running)) if self.roles.number else 0
 
     def publish(
         self,

@@ -103,7 +103,7 @@ class _Live:
     bottleneck: str | None
 
     @classmethod
-    def of(cls, reports: Iterable[ReplicaReport], cutoff_s: float) -> "_Live":
+    def of(cls, reports: Iterable[ReplicaReport], cutoff_s: float, weight: float) -> "_Live":
         live = [one for one in reports if one.time_s >= cutoff_s and not one.standby]
         limits = [limit for report in live if (limit := report.bottleneck)]
         backlogs = (
@@ -111,9 +111,9 @@ class _Live:
             for report in live
         )
         return cls(
-            replicas=len(live),
+            replicas=round(weight * len(live)),
             median_replica=median_replica(live) if live else None,
-            backlog=sum((backlog for backlog in backlogs if backlog > 0), start=0.0),
+            backlog=weight * sum((backlog for backlog in backlogs if backlog > 0), start=0.0),
             bottleneck=statistics.mode(limits) if limits else None,
         )
 
@@ -153,10 +153,14 @@ class FleetMonitor:
         self._live: _Live | None = None
         self._rates: RateHistory | None = None
         self._median_replica: MedianReplica | None = None
+        #: How many replicas each report stands for.
+        self._weight = 1.0
         #: Replicas that should report, and replicas that serve.
         self._expected = self._serving = 0
 
-    def observe(self, reports: Iterable[ReplicaReport], now_s: float | None = None) -> None:
+    def observe(
+        self, reports: Iterable[ReplicaReport], now_s: float | None = None, weight: float = 1.0
+    ) -> None:
         """Record reports, in any order; late and repeated ones are ignored.
 
         Parameters
@@ -164,7 +168,16 @@ class FleetMonitor:
         reports : iterable of ReplicaReport
         now_s : float or None
             When they were read, which corrects the clocks of replicas. None: the clocks are right.
+        weight : float
+            How many replicas each report stands for, if they are a sample.
         """
+        self._weight = weight
+        reports = list(reports)
+        if weight > 1:
+            # One that comes back into the sample begins anew: others stood for it meanwhile.
+            for name in self._reports.keys() - {report.replica_id for report in reports}:
+                self.load.forget(name)
+                self._forget(name)
         for report in reports:
             name = report.replica_id
             if self._read.get(name) is report:
@@ -175,7 +188,7 @@ class FleetMonitor:
                 if placed_s != report.time_s:
                     report = replace(report, time_s=placed_s)
             newest_s = self.load.newest_s
-            if not self.load.observe(report):
+            if not self.load.observe(report, weight):
                 continue
             self._live = None
             before = self._reports.get(name)
@@ -208,13 +221,10 @@ class FleetMonitor:
         if self._is_stale(now_s):
             return
         for name in self.load.forget_before(now_s - _FORGET_AFTER_S):
-            if name in self._reports:
-                del self._reports[name], self._read[name]
-                self._clocks.forget(name)
-                self._live = None
+            self._forget(name)
         if self._live is None:
             cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
-            self._live = _Live.of(self._reports.values(), cutoff_s)
+            self._live = _Live.of(self._reports.values(), cutoff_s, self._weight)
         known_until_s = -math.inf if self.history.end_s is None else self.history.end_s
         settings = self.settings
         self._rates = self.load.history(now_s, settings.window_s, settings.retries, known_until_s)
@@ -233,6 +243,12 @@ class FleetMonitor:
         self.history.unserved_share = self.late_share_allowed
         self.history.observe(self._rates.end_s, self._rates.rates_per_s)
 
+    def _forget(self, name: str) -> None:
+        if name in self._reports:
+            del self._reports[name], self._read[name]
+            self._clocks.forget(name)
+            self._live = None
+
     def status(self, now_s: float) -> FleetStatus | UnknownStatus:
         """Return the state of the fleet at the last update, or why it is unknown."""
         age_s = now_s - self.load.newest_s
@@ -244,7 +260,8 @@ class FleetMonitor:
         if live is None or not live.replicas or rates is None:
             return UnknownStatus("the arrival rate is not known yet")
         since_s = now_s - self._stale_after_s
-        reporting = sum(one.time_s >= since_s and not one.standby for one in self._reports.values())
+        fresh = sum(one.time_s >= since_s and not one.standby for one in self._reports.values())
+        reporting = round(self._weight * fresh)
         silent = max(0, self._expected - reporting)
         share_known = (self._expected - silent) / self._expected if silent else 1.0
         backlog = live.backlog / share_known

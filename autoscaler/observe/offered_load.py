@@ -129,10 +129,16 @@ class OfferedLoad:
         # The latest time span in which requests waited for a first replica.
         self._waited_s = (math.inf, -math.inf)
 
-    def observe(self, report: ReplicaReport) -> bool:
+    def observe(self, report: ReplicaReport, weight: float = 1.0) -> bool:
         """Add a report; return whether it is newer than the last one of its replica.
 
         A standby takes no share of the load, so its reports cover no time.
+
+        Parameters
+        ----------
+        report : ReplicaReport
+        weight : float
+            How many replicas it stands for.
         """
         time_s, counted_s = report.time_s, report.counted_s
         known = self._counters.get(report.replica_id)
@@ -145,6 +151,8 @@ class OfferedLoad:
         if time_s > self.newest_s:
             self.newest_s = time_s
             self._advance(math.floor(time_s))
+        if known is None and weight > 1:
+            return True  # its past is in the reports of those that stood for it
         attempts, refusals, by_balancer = counted
         if known is None or attempts < known.attempts or refusals < known.refusals:
             since_s = time_s - counted_s
@@ -160,7 +168,8 @@ class OfferedLoad:
         if attempts:
             self.last_request_s = max(self.last_request_s, time_s)
         if attempts or not report.standby:
-            self._spread(since_s, time_s, attempts, refusals, by_balancer)
+            counts = (weight * attempts, weight * refusals, weight * by_balancer)
+            self._spread(since_s, time_s, weight, *counts)
         return True
 
     def note_waiting(self, since_s: float, now_s: float) -> None:
@@ -196,6 +205,10 @@ class OfferedLoad:
                 at.expected = min(at.expected, expected)
         return expected
 
+    def forget(self, name: str) -> None:
+        """Forget a replica, but keep its counts."""
+        self._counters.pop(name, None)
+
     def forget_before(self, cutoff_s: float) -> list[str]:
         """Forget replicas that have not reported since `cutoff_s`, but keep their counts.
 
@@ -206,7 +219,7 @@ class OfferedLoad:
         """
         forgotten = [name for name, seen in self._counters.items() if seen.time_s < cutoff_s]
         for name in forgotten:
-            del self._counters[name]
+            self.forget(name)
         return forgotten
 
     def history(
@@ -279,6 +292,7 @@ class OfferedLoad:
         self,
         since_s: float,
         until_s: float,
+        weight: float,
         attempts: float,
         refusals: float,
         by_balancer: float,
@@ -291,7 +305,7 @@ class OfferedLoad:
             covered_s = min(until_s, second + 1) - max(since_s, second)
             if covered_s > 0:
                 at, share = self._at(second), covered_s / (until_s - since_s)
-                at.covered += covered_s
+                at.covered += weight * covered_s
                 at.attempts += share * attempts
                 at.refusals += share * refusals
                 at.by_balancer += share * by_balancer
