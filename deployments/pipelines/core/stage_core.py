@@ -55,19 +55,13 @@ class StageCore:
     After every event the caller asks `next_batch` until it returns None, and answers the items of
     `take_late`.
 
-    Parameters
-    ----------
-    name : str
-        The stage's name.
-    policy : BatchingPolicy or PolicySource
-        When a free worker starts a batch. A table is looked up at the arrival rate per worker.
-    workers : int
-        Workers that can run a batch; the attribute may be changed.
-    latency_ms : sequence of float, optional
-        Batch latency; entry ``b - 1`` is for batch size ``b``. If omitted, it is measured.
+    A policy table is looked up at the arrival rate per worker. Entry ``b - 1`` of `latency_ms` is
+    for batch size ``b``; without it, the latency is measured.
 
     Attributes
     ----------
+    workers : int
+        Workers that can run a batch; the caller sets it.
     in_service : int
         Items that are with a worker.
     rest_ms : float
@@ -79,8 +73,6 @@ class StageCore:
         Time of all batches together, and the time that they were believed to take.
     item_ms : float
         The least time that one worker needs for one item, in full batches; 0 if unknown.
-    policies : PolicySource
-        The policy for each arrival rate; `use` replaces it.
     lost : str or None
         Why the stage has no worker and cannot start one.
     """
@@ -100,13 +92,13 @@ class StageCore:
         self.lost: str | None = None
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms, self._measured_s = 0.0, -math.inf
-        self.policies, self._fixed = _source(policy)
+        self.policies = FixedPolicy(policy) if isinstance(policy, BatchingPolicy) else policy
         limits = self._limits()
         self._batcher = BatcherCore(self.policies, limits, _RATE_WINDOW_S, workers)
 
     def use(self, policy: "BatchingPolicy | PolicySource") -> None:
         """Replace the policy; the queue stays."""
-        self.policies, self._fixed = _source(policy)
+        self.policies = FixedPolicy(policy) if isinstance(policy, BatchingPolicy) else policy
         self._batcher.use(self.policies, self._limits())
 
     def state_latency(self, latency_ms: Sequence[float]) -> None:
@@ -116,15 +108,12 @@ class StageCore:
 
     def _limits(self) -> Limits:
         """Return the limits for the latency and the policy."""
-        latency_ms, wait_ms = self._stated_ms, 0.0
-        if self._fixed is not None:
-            wait_ms = self._fixed.max_wait_ms or 0.0
+        latency_ms, policy = self._stated_ms, self.policies.lookup(0.0)
         if latency_ms is None:
-            size = 1 if self._fixed is None else self._fixed.max_batch_size
-            latency_ms = (self._batch_ms,) * size
+            latency_ms = (self._batch_ms,) * policy.max_batch_size
         else:
             self.item_ms = min([ms / size for size, ms in enumerate(latency_ms, 1)])
-        wait_ms = max(wait_ms, _LONGEST_WAIT_MS, latency_ms[-1])
+        wait_ms = max(policy.max_wait_ms or 0.0, _LONGEST_WAIT_MS, latency_ms[-1])
         return Limits(max_age_ms=wait_ms, max_queue_rows=sys.maxsize, latency_ms=latency_ms)
 
     def policy(self, now_s: float) -> BatchingPolicy:
@@ -264,12 +253,3 @@ def stage_core(stage: Stage, workers: int) -> StageCore:
     profile = stage.batch_profile
     latency_ms = None if profile is None else profile.latency_ms.tolist()
     return StageCore(stage.name, stage.first_policy(), workers, latency_ms)
-
-
-def _source(
-    policy: "BatchingPolicy | PolicySource",
-) -> tuple[PolicySource, BatchingPolicy | None]:
-    """Return a policy for every arrival rate, and the policy if it is the same for all."""
-    if isinstance(policy, BatchingPolicy):
-        return FixedPolicy(policy), policy
-    return policy, None

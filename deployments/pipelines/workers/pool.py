@@ -14,7 +14,7 @@ from deployments.pipelines.workers.in_process import LoopWorker, ThreadWorker
 from deployments.pipelines.workers.predictor import recipe_of
 from deployments.pipelines.workers.processes import ProcessWorker
 from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
-from deployments.pipelines.workers.worker import Listener, Pool, PooledWorker, Workers, logger
+from deployments.pipelines.workers.worker import Listener, PooledWorker, Workers, logger
 from policy.errors import InvalidInputError
 
 #: Time limit of a worker's start.
@@ -35,7 +35,7 @@ class WorkerPool(Workers[PooledWorker]):
         name: str,
         hang_after_s: float,
         listener: Listener,
-        make: Callable[[Pool, list[int] | None], PooledWorker],
+        make: Callable[["WorkerPool", list[int] | None], PooledWorker],
         cpus: Sequence[list[int] | None],
         fixed: str | None = None,
     ) -> None:

@@ -108,21 +108,18 @@ class ReplicaWorkers(Workers[_Replica]):
         self._remote = False
         self._search: asyncio.Task[None] | None = None
         self._missing_since_s = time.monotonic()
-        self._started: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Wait for a replica that can take a batch, or raise `StartError`."""
         private(self._access.folder)
-        self._started = asyncio.get_running_loop().create_future()
-        # Until the pipeline has started, nobody calls `check`.
-        finding = asyncio.create_task(self._find_forever())
         self._search_elsewhere()
         try:
-            await asyncio.wait_for(self._started, _START_S)
+            async with asyncio.timeout(_START_S):
+                while not self._count:
+                    self._find()
+                    await asyncio.sleep(_FIND_S)
         except TimeoutError:
             raise StartError(_NO_REPLICA.format(self.name)) from None
-        finally:
-            finding.cancel()
 
     def run(self, batch: StageBatch) -> None:
         """Run a batch on a random free replica; there must be one."""
@@ -191,11 +188,6 @@ class ReplicaWorkers(Workers[_Replica]):
         replica.link.close()
         del self._replicas[replica.path]
 
-    async def _find_forever(self) -> None:
-        while True:
-            self._find()
-            await asyncio.sleep(_FIND_S)
-
     def _search_elsewhere(self) -> None:
         """Start looking for replicas on other machines, unless a search is running."""
         if self._access.call is not None and (self._search is None or self._search.done()):
@@ -242,13 +234,12 @@ class ReplicaWorkers(Workers[_Replica]):
             if one.ready and (not one.retired or one in self._busy)
         ]
 
+    @property
+    def _count(self) -> int:
+        return len(self._usable()) or (self._most_calls if self._remote else 0)
+
     def _changed(self) -> None:
-        count = len(self._usable())
-        if not count and self._remote:
-            count = self._most_calls
-        if count and self._started is not None and not self._started.done():
-            self._started.set_result(None)
-        self.listener.workers_changed(count, None)
+        self.listener.workers_changed(self._count, None)
 
     async def _call_with(self, batch: StageBatch) -> None:
         """Run a batch on another machine."""

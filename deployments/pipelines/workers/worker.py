@@ -1,6 +1,5 @@
 """Interfaces of workers, of a stage's workers, and of their listeners."""
 
-import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -35,12 +34,12 @@ SomeWorker = TypeVar("SomeWorker", bound=Worker)
 
 
 class PooledWorker(Worker, Protocol):
-    """A worker of a `Pool`, optionally pinned to `cpus`."""
+    """A worker of a `WorkerPool`, optionally pinned to `cpus`."""
 
     cpus: list[int] | None
 
     def start(self) -> None:
-        """Start asynchronously; `Pool.ready` or `Pool.lost` follows.
+        """Start asynchronously; `WorkerPool.ready` or `WorkerPool.lost` follows.
 
         Raises OSError without room.
         """
@@ -50,25 +49,6 @@ class PooledWorker(Worker, Protocol):
 
     async def close(self) -> None:
         """End after some time for the batch."""
-
-
-class Pool(Protocol):
-    """Receives the events of its workers, on the event loop."""
-
-    name: str
-    loop: asyncio.AbstractEventLoop
-
-    def ready(self, worker: PooledWorker) -> None:
-        """Handle a worker that has started."""
-
-    def ended(self, worker: PooledWorker, outcome: Outcome) -> None:
-        """Handle the outcome of a worker's batch."""
-
-    def dying(self, worker: PooledWorker) -> None:
-        """Give no further batch to a worker; `lost` follows."""
-
-    def lost(self, worker: PooledWorker, how: str) -> None:
-        """Handle the loss of a worker, or its failure to start."""
 
 
 class Workers(ABC, Generic[SomeWorker]):
