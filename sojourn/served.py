@@ -3,7 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deployments.config.document import IMPORT_PATH, ServiceConfig, load_service_configs
+from deployments.config.document import (
+    IMPORT_PATH,
+    PIPELINE_IMPORT_PATH,
+    ServiceConfig,
+    load_service_configs,
+)
 from deployments.config.user_config import AccessConfig
 from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
@@ -13,7 +18,6 @@ from deployments.haproxy.routing import held_environment
 from deployments.local.check import check_service
 from deployments.local.machine import check_room
 from deployments.local.run import LocalRun, ServedApplication, run_of
-from deployments.pipelines.serving.config import IMPORT_PATH as PIPELINE_IMPORT_PATH
 from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
 from sojourn.name_clashes import clash_in

@@ -28,6 +28,9 @@ from policy.errors import InvalidInputError
 DEPLOYMENT = "Replica"
 #: The application builder that marks Sojourn's application in the config file.
 IMPORT_PATH = "deployments.application:build"
+#: That of a pipeline.
+PIPELINE_IMPORT_PATH = "deployments.pipelines.serving.application:build"
+_BUILT = {IMPORT_PATH: "a model", PIPELINE_IMPORT_PATH: "a pipeline"}
 #: The autoscaler, as an `autoscaling_config` must name it.
 AUTOSCALING_POLICY = "autoscaler.ray_adapter:SojournAutoscalingPolicy"
 #: Replicas must report at least this often, in s, for the autoscaler to see a step in the load.
@@ -172,6 +175,9 @@ def find_applications(
             found.append(Application(entry, only, http, place))
     if not found:
         given = [entry.import_path for entry in document.applications if entry.import_path]
+        if given and given[0] in _BUILT:
+            wanted = _BUILT[import_path]
+            raise fault(("applications", 0), f"is {_BUILT[given[0]]}, must be {wanted} here")
         near = difflib.get_close_matches(import_path, given, n=1)
         hint = f"; is {near[0]} misspelled?" if near else ""
         raise fault(("applications",), f"none has import_path {import_path}{hint}")

@@ -12,6 +12,7 @@ import orjson
 
 from deployments.access.exposure import check_exposure
 from deployments.models.base import TensorSpec
+from deployments.models.threads import limit_threads
 from deployments.pipelines.pipeline import Pipeline
 from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
@@ -32,6 +33,7 @@ def command() -> None:
     # The code of the stages may be in the working directory.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    limit_threads(1)  # of each worker
 
 
 config_file = click.argument("file", type=existing_file)

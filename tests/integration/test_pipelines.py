@@ -66,7 +66,8 @@ def test_it_reads_the_digit_before_and_after_its_worker_was_killed(
 def test_it_describes_its_stages(processes: dict[str, Any]) -> None:
     stages = processes["pipeline"]["stages"]
     assert [stage["name"] for stage in stages] == ["decode", "classify", "label"]
-    assert processes["pipeline"]["requests"]["completed"] == 10
+    # Ten requests, and the example at the start.
+    assert processes["pipeline"]["requests"]["completed"] == 11
     assert processes["pipeline"]["requests"]["refused"] >= 1
 
 

@@ -1,6 +1,7 @@
 """The commands of `sojourn pipeline`."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -111,3 +112,21 @@ def test_serve_answers_until_it_is_interrupted(file):
             assert json.load(answer)["outputs"][0]["data"] == [0, 0, 0]
         run.send_signal(signal.SIGINT)
         assert run.wait(LIMIT_S) == 0
+
+
+@pytest.mark.slow
+def test_the_code_of_stages_may_be_in_the_current_folder(tmp_path):
+    (tmp_path / "mine.py").write_text("def twice(item):\n    return {'y': 2 * item['x']}\n")
+    document = config(steps=[{"stage": {"code": "mine:twice"}}])
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(document))
+    done = subprocess.run(
+        # With -P, Python adds no folder of its own: as the installed command.
+        [sys.executable, "-P", "-m", "sojourn.cli", "pipeline", "run", "p.yaml", "-"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input='{"x": [1, 2, 3]}',
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"y": [2, 4, 6]}

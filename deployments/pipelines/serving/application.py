@@ -21,6 +21,7 @@ from ray.serve.handle import DeploymentHandle
 from autoscaler.ray import store as ray_store
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.http.middleware import open_fast_path
+from deployments.models.threads import limit_threads
 from deployments.observability.metrics import RayExporter
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import DEPLOYMENT, parse_args, parse_user_config
@@ -63,6 +64,7 @@ class PipelineReplica:
         self, args: dict[str, Any], version: str, stages: Mapping[str, DeploymentHandle]
     ) -> None:
         confine_to_node()
+        limit_threads(1)  # of each worker
         # Serve gives handlers to its own logger only.
         logging.getLogger("sojourn").parent = logger
         replicas = {

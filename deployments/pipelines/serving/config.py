@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from deployments.config.document import PIPELINE_IMPORT_PATH as IMPORT_PATH
 from deployments.config.document import Application, find_applications
 from deployments.config.user_config import AccessConfig, SLAConfig, TracingConfig
 from deployments.config.validation import StrictModel, fault, validate
@@ -24,8 +25,6 @@ from policy.objective import ServiceLevelObjective
 if TYPE_CHECKING:
     from deployments.pipelines.planning.scaling import DivisionTable
 
-#: The application builder by which a config file is recognized as a pipeline.
-IMPORT_PATH = "deployments.pipelines.serving.application:build"
 #: The autoscaling policy of the replicas of a pipeline and of its stages.
 AUTOSCALING_POLICY = "deployments.pipelines.serving.ray_scaling:scale"
 #: The deployment's name in the config file.
@@ -218,7 +217,8 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
         found = find_applications(file.content, IMPORT_PATH, DEPLOYMENT, policy_function=None)
         if len(found) > 1:
             raise fault(
-                ("applications",), f"{len(found)} have import_path {IMPORT_PATH}, must be one"
+                ("applications",),
+                f"{len(found)} have import_path {IMPORT_PATH}, must be one",
             )
         (application,) = found
         pipeline = parse_args(application.entry.args, *application.place)

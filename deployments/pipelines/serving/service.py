@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.queued_request import Cancellable, Outcome
-from deployments.errors import ModelError, RequestError
+from deployments.errors import ModelError, RequestError, StartError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import RECEIVE_TIMEOUT_S
 from deployments.http.service import Service
 from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
+from deployments.models.outputs import fit_output
 from deployments.observability.request_info import RequestInfo
 from deployments.pipelines.autoscaler import PipelineAutoscaler
 from deployments.pipelines.core.errors import StageError
@@ -128,12 +130,12 @@ class PipelineService(Service):
         self.receive_timeout_s = RECEIVE_TIMEOUT_S
 
     async def start(self) -> None:
-        """Start the workers of all stages.
+        """Start the workers of all stages, and check the result of the example, if there is one.
 
         Raises
         ------
         StartError
-            A worker did not start.
+            A worker did not start, or the pipeline failed on its example.
         InvalidInputError, InfeasibleError
             With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
         """
@@ -142,8 +144,19 @@ class PipelineService(Service):
         if self._sla_known:
             table = await self._solve_divisions(self.user_config.sla.objective)
         await self.pipeline.start()
+        await self._check_example()
         self._started = True
         self._scale_with(table)
+
+    async def _check_example(self) -> None:
+        if self._example is None:
+            return
+        try:
+            async for result in self.pipeline.stream([self._example()], raise_errors=True):
+                self._stack([result])
+        except Exception as error:
+            await self.pipeline.close()
+            raise StartError(f"the pipeline failed on its example: {error}") from error
 
     async def _solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
         return await asyncio.to_thread(self.config.solve_divisions, sla)
@@ -270,7 +283,13 @@ class PipelineService(Service):
         if len(self._outputs) == 1 and not isinstance(results[0], Mapping):
             results = [{self._outputs[0].name: result} for result in results]
         try:
-            return {spec.name: _stack_output(spec, results) for spec in self._outputs}
+            return {
+                spec.name: np.stack([_fit_row(spec, result[spec.name]) for result in results])
+                for spec in self._outputs
+            }
+        except ModelError as error:
+            logger.error("the pipeline's result is not its outputs: %s", error)
+            raise
         except (KeyError, TypeError, ValueError) as error:
             logger.error("the pipeline's result is not its outputs: %r", error)
             raise ModelError("the pipeline returned something else than its outputs") from None
@@ -313,8 +332,10 @@ class PipelineService(Service):
         return {"inputs": inputs}
 
 
-def _stack_output(spec: TensorSpec, results: list[Any]) -> Any:
-    stacked = np.empty((len(results), *spec.shape), spec.numpy_dtype)
-    for row, result in enumerate(results):
-        stacked[row] = result[spec.name]
-    return stacked
+def _fit_row(spec: TensorSpec, value: Any) -> NDArray[Any]:
+    """Return one row of an output; raise `ModelError` if it does not fit."""
+    # An array of bytes would drop the zeros at their ends.
+    fitted = fit_output(spec, np.array(value, object) if spec.datatype == "BYTES" else value)
+    if fitted.shape != spec.shape:
+        raise ModelError(f"output {spec.name!r}: {spec.shape} expected, got {fitted.shape}")
+    return fitted

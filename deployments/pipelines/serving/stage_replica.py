@@ -18,6 +18,7 @@ from ray.exceptions import RayActorError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
+from deployments.models.threads import limit_threads
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import BatchFailure
 from deployments.pipelines.serving.step_config import StageConfig
@@ -54,6 +55,8 @@ class StageReplica:
 
     def __init__(self, stage: Mapping[str, Any], version: str) -> None:
         confine_to_node()
+        cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
+        limit_threads(cpus)
         made = StageConfig.model_validate(stage).build()
         predict = make_predictor(recipe_of(made))
         one_at_a_time = threading.Lock()
@@ -64,7 +67,7 @@ class StageReplica:
 
         self._run = run
         self._hang_after_s = made.hang_after_s
-        self._server = BatchServer(run, folder_of(version, made.name))
+        self._server = BatchServer(run, folder_of(version, made.name), cpus)
         call_when_draining(self._server.retire)
 
     async def run_batch(self, items: list[Any]) -> list[Any] | BatchFailure:

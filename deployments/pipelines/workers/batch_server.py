@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.errors import StartError
+from deployments.models.threads import limit_threads
 from deployments.modelstore.private_folder import make_private
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.child import BATCH, MESSAGE, START, run_batch
@@ -84,7 +85,7 @@ def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
 
 
 class BatchServer:
-    """Runs batches in a separate thread, for all pipelines that connect.
+    """Runs batches in a separate thread on `cpus`, for all pipelines that connect.
 
     `busy_since_s` is the start of the present batch, by `time.monotonic`.
 
@@ -94,9 +95,9 @@ class BatchServer:
         The folder of the stage's sockets is open to other users.
     """
 
-    def __init__(self, run: Predictor, folder: Path) -> None:
+    def __init__(self, run: Predictor, folder: Path, cpus: float = 1.0) -> None:
         self.busy_since_s: float | None = None
-        self._run = run
+        self._run, self._cpus = run, cpus
         self._path = private(folder) / f"{os.getpid()}-{id(self):x}{SUFFIX}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # The socket must accept connections before its name is visible.
@@ -133,6 +134,7 @@ class BatchServer:
             self._wake.send(b"\0")
 
     def _serve(self) -> None:
+        limit_threads(self._cpus)  # OpenMP has a number for each thread
         with selectors.DefaultSelector() as selector, self._listener, self._woken:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)

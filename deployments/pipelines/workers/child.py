@@ -4,6 +4,7 @@ A message is a small record on a socket; its content is in an arena. The process
 socket closes, so it outlives its parent process by one batch at most.
 """
 
+import contextlib
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import socket
 import struct
 import sys
 
+from deployments.models.threads import limit_threads
 from deployments.pipelines.core.items import BatchFailure, ItemFailure
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.predictor import Predictor, construct
@@ -31,14 +33,15 @@ def main(arguments: list[str]) -> None:
     descriptor, requests, replies = map(int, arguments)
     connection = socket.socket(fileno=descriptor)
     try:
-        _serve(connection, Arena(requests), Arena(replies))
+        with contextlib.suppress(ConnectionError):  # the parent has gone, or needs this no more
+            _serve(connection, Arena(requests), Arena(replies))
     finally:
         connection.detach()  # closed only by the end of the process, whose status is known by then
 
 
 def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
     run: Predictor | None = None
-    while message := _receive(connection):
+    while message := connection.recv(MESSAGE.size):
         kind, size = MESSAGE.unpack(message)
         if kind == START:
             run, reply = _start(requests.read(size, copy=True))
@@ -49,17 +52,14 @@ def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
         connection.send(MESSAGE.pack(kind, written))
 
 
-def _receive(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(MESSAGE.size)
-    except ConnectionError:
-        return b""
-
-
 def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str | None]:
-    """Construct the code; return it, and the reason of a failure or None."""
+    """Construct the code, which computes in one thread unless it sets another number.
+
+    Return it, and the reason of a failure or None.
+    """
     pickled, cpus = start
     try:
+        limit_threads(1)
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
         recipe = pickle.loads(pickled)

@@ -10,6 +10,7 @@ import numpy as np
 from deployments.errors import ModelError, RowsError, StartError
 from deployments.models.base import Model
 from deployments.models.loading import load_model
+from deployments.models.outputs import fit_output, wrong_shape
 from deployments.pipelines.core.errors import ResultError
 from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.core.steps import Stage
@@ -78,7 +79,9 @@ def make_predictor(recipe: Recipe) -> Predictor:
     predict = getattr(code, "predict", code)
     if not callable(predict):
         raise InvalidInputError(f"{recipe.code!r} has no method predict, and cannot be called")
-    return _ListPredictor(predict) if recipe.lists else _ItemPredictor(predict)
+    if recipe.lists:
+        return _ListPredictor(lambda items: predict(own(items)))
+    return _ItemPredictor(predict)
 
 
 def import_object(path: str) -> Any:
@@ -100,7 +103,7 @@ class _ItemPredictor:
         outcomes: list[Any] = []
         for item in items:
             try:
-                result = self._predict(item)
+                result = self._predict(own(item))
             except Exception as error:
                 result = error
             outcomes.append(ItemFailure(result) if isinstance(result, Exception) else result)
@@ -161,12 +164,34 @@ class _ModelPredictor:
             for spec in model.inputs
         }
         outputs = model.forward(batch)
-        for spec in model.outputs:
-            shape = np.shape(outputs[spec.name]) if spec.name in outputs else None
-            if shape != (len(items), *spec.shape):
-                raise ResultError(
-                    f"output {spec.name!r} has shape {shape} for a batch of {len(items)}"
-                )
-        # Copies: a model may reuse its output buffers for the next batch.
-        arrays = {spec.name: np.array(outputs[spec.name]) for spec in model.outputs}
-        return [{name: array[row] for name, array in arrays.items()} for row in range(len(items))]
+        wrong = wrong_shape(outputs, len(items), model.outputs)
+        if wrong is not None:
+            raise ModelError(f"the model returned wrong outputs: {wrong}")
+        rows = range(len(items))
+        try:
+            fitted = {spec.name: fit_output(spec, outputs[spec.name]) for spec in model.outputs}
+            return [{name: array[row] for name, array in fitted.items()} for row in rows]
+        except ModelError:
+            return [self._row(outputs, row) for row in rows]
+
+    def _row(self, outputs: Mapping[str, Any], row: int) -> Any:
+        """Return the outputs of one row, or which of its values does not fit its datatype."""
+        try:
+            return {
+                spec.name: fit_output(spec, np.asarray(outputs[spec.name])[row])[()]
+                for spec in self._model.outputs
+            }
+        except ModelError as error:
+            return error
+
+
+def own(value: Any) -> Any:
+    """Return a value with arrays of its own, so that a stage may write into its inputs."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.copy()
+    if kind is dict:
+        return {key: own(part) for key, part in value.items()}
+    if kind is list or kind is tuple:
+        return kind([own(part) for part in value])
+    return value

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError, StartError
@@ -126,6 +127,26 @@ async def test_two_streams_share_a_small_pipeline():
             collect(pipeline, range(100)), collect(pipeline, range(100, 200))
         )
     assert a + b == [2 * value for value in range(200)]
+
+
+@pytest.mark.parametrize("place", ["thread", "loop", "process"])
+async def test_a_stage_may_write_into_its_inputs(place):
+    """Read-only inputs, other branches, and items that run again are not changed."""
+
+    def subtract(batch):
+        for x in batch:
+            x["x"] -= 1
+        if len(batch) > 1:
+            raise ValueError("some item")
+        return batch
+
+    value = {"x": np.arange(3.0)}
+    value["x"].flags.writeable = False
+    stages = [Stage(subtract, name, place=place, batch_size=4) for name in "ab"]
+    async with Pipeline([Ensemble([*stages, []])]) as pipeline:
+        for left, right, same in await asyncio.gather(*(pipeline.predict(value) for _ in range(5))):
+            assert left["x"].tolist() == right["x"].tolist() == [-1, 0, 1]
+            assert same["x"].tolist() == [0, 1, 2]
 
 
 async def test_a_deadline_passes_in_the_queue_or_in_a_batch():

@@ -3,6 +3,8 @@
 import copy
 from typing import Any
 
+import numpy as np
+
 #: x, three numbers, is doubled twice: by a model, and by a function.
 CONFIG: dict[str, Any] = {
     "http_options": {"host": "127.0.0.1", "port": 8000},
@@ -51,6 +53,21 @@ def again(item):
     if item["y"][0] < 0:
         raise ValueError("the secret reason")
     return 2 * item["y"]
+
+
+def example():
+    """Return an item with y, as the second stage takes it."""
+    return {"x": np.ones(3), "y": np.ones(3)}
+
+
+def too_large(item):
+    """Return what no INT8 holds."""
+    return 300
+
+
+def text(item):
+    """Return a text, which is no BYTES."""
+    return "text"
 
 
 def config(**changes):

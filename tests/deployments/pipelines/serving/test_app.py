@@ -1,6 +1,7 @@
 """A pipeline over HTTP: the protocol, its own paths, and its errors."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +11,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
+from deployments.errors import StartError
 from deployments.pipelines.planning.scaling import DivisionTable
 from deployments.pipelines.serving.app import PipelineApp, describe
 from deployments.pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
@@ -147,7 +149,34 @@ async def test_outputs_that_are_not_those_of_the_config(client):
         answer = await client.post(INFER, json=body([1, 1, 1]))
     await service.close()
     assert answer.status_code == 500
-    assert "something else than its outputs" in answer.json()["error"]
+    assert answer.json()["error"] == "output 'y': (2,) expected, got (3,)"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "result", "said"),
+    [
+        ("INT8", "tests.support.pipelines.configs:too_large", "INT8 expected, got 300"),
+        ("BYTES", "tests.support.pipelines.configs:text", "BYTES expected, got str"),
+        ("FP32", "tests.support.pipelines.configs:again", "() expected, got (3,)"),
+    ],
+)
+async def test_a_pipeline_whose_example_has_other_outputs_does_not_start(datatype, result, said):
+    """They were cast without a check, or failed every request."""
+    steps = [{"stage": {"code": result, "place": "loop"}}]
+    service = make_service(
+        steps=steps,
+        outputs=[{"name": "y", "datatype": datatype}],
+        example="tests.support.pipelines.configs:example",
+    )
+    with pytest.raises(StartError, match=re.escape(f"output 'y': {said}")):
+        await service.start()
+    without = make_service(steps=steps, outputs=[{"name": "y", "datatype": datatype}])
+    await without.start()
+    transport = httpx.ASGITransport(PipelineApp(without, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(INFER, json=body([1, 1, 1]))
+    await without.close()
+    assert answer.status_code == 500
 
 
 @pytest.mark.slow

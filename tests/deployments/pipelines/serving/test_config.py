@@ -40,6 +40,11 @@ def test_a_stage_with_its_keys(load):
     assert file.user_config.sla.response_time_ms == 5000
 
 
+def test_a_model_is_no_pipeline():
+    with pytest.raises(InvalidInputError, match=r"applications\.0: is a model, must be a pipeline"):
+        load_pipeline_file(ROOT / "configs/digits.yaml")
+
+
 def test_all_kinds_of_steps(load):
     named = {"stage": {**STAGE["stage"], "name": "other", "workers": 2, "expert": {"cost": 3}}}
     steps = [

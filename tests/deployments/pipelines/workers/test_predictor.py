@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from deployments.errors import BadRequestError, ModelError, StartError
+from deployments.models.base import TensorSpec
 from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.workers.predictor import Recipe, make_predictor
 from policy.errors import InvalidInputError
@@ -92,7 +93,19 @@ def test_a_models_wrong_output_is_named():
             return {"y": np.zeros((1, 2))}
 
     failure = predictor(Wrong, lists=True)([{"x": np.ones(3)}])
-    assert "output 'y' has shape (1, 2) for a batch of 1" in str(failure.error)
+    assert "output 'y': (1, 3) expected, got (1, 2)" in str(failure.error)
+
+
+def test_an_output_that_does_not_fit_fails_its_row_alone():
+    class Counts(Doubler):
+        outputs = (TensorSpec("y", "INT8", ()),)
+
+        def forward(self, batch):
+            return {"y": batch["x"].sum(axis=1)}
+
+    good, bad = predictor(Counts, lists=True)([{"x": np.ones(3)}, {"x": np.full(3, 100)}])
+    assert good == {"y": 3}
+    assert str(bad.error) == "output 'y': INT8 expected, got 300.0"
 
 
 @pytest.mark.parametrize(

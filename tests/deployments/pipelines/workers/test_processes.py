@@ -28,6 +28,13 @@ from tests.support.pipelines.stages import (
 from tests.support.waiting import LIMIT_S, until
 
 
+async def test_a_worker_computes_in_one_thread(monkeypatch):
+    """Without a limit, BLAS, OpenMP and torch start one for every core, in every worker."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    async with Pipeline([Stage(os.getenv, place="process")]) as pipeline:
+        assert await pipeline.predict("OMP_NUM_THREADS") == "1"
+
+
 def children():
     """Return the processes that this one has started and that still run."""
     with open(f"/proc/self/task/{os.getpid()}/children") as listed:
