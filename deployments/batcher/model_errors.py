@@ -52,7 +52,7 @@ class ModelErrors:
         where = traceback.extract_tb(frames)[-1:] if frames else []
         file, line = (where[0].filename, where[0].lineno or 0) if where else ("", 0)
         name = type(error).__name__
-        self._last = f"{name}: {error} ({Path(file).name}:{line})" if file else f"{name}: {error}"
+        self._last = f"{name} ({Path(file).name}:{line})" if file else name
         kind = (name, file, line)
         if kind not in self._kinds and len(self._kinds) >= _MAX_KINDS:
             return
@@ -70,7 +70,10 @@ class ModelErrors:
         return f"model {self.model!r}" if self.model else "the model"
 
     def report(self) -> dict[str, Any]:
-        """Return the number of failed requests and the last error, for JSON."""
+        """Return the number of failed requests, and the kind and place of the last error, for JSON.
+
+        Its text may hold what a client sent, so only the log has that.
+        """
         return {"requests": self.count, "last": self._last}
 
 
