@@ -20,7 +20,6 @@ from deployments.batcher.queued_request import Outcome
 from deployments.errors import (
     BadRequestError,
     BusyError,
-    CrowdedOutError,
     DeadlineError,
     DeviceError,
     ModelError,
@@ -151,14 +150,6 @@ async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(
     assert model.batches == [[0, 1, 2, 3, 4]]
 
 
-async def test_a_callback_gets_the_outputs_after_the_call_has_returned(on_loop: bool) -> None:
-    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    async with running(Squares(), on_loop=on_loop) as batcher:
-        submit_nowait(batcher, {"x": np.array([3.0])}, 1, time.monotonic(), answered.set_result)
-        assert not answered.done()
-        assert (await answered)["y"].tolist() == [9]
-
-
 async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(
     on_loop: bool,
     caplog: pytest.LogCaptureFixture,
@@ -192,16 +183,6 @@ async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
         await batcher.drain()
     assert outcomes == []
     assert model.batches == [[3]]
-
-
-async def test_an_error_that_the_model_raises_for_a_request_reaches_its_sender(
-    on_loop: bool,
-) -> None:
-    model = Squares()
-    async with running(model, control_limit=2, on_loop=on_loop) as batcher:
-        results = await asyncio.gather(ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
-    assert isinstance(results[0], BadRequestError)
-    assert isinstance(results[1], dict)
 
 
 async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search(
@@ -288,40 +269,6 @@ async def test_a_device_that_answers_the_example_is_not_lost_however_many_batche
     assert model.batches.count([0.0]) == 2
 
 
-async def test_an_answer_between_failures_restarts_their_count(on_loop: bool) -> None:
-    model = Squares()
-    async with running(model, on_loop=on_loop) as batcher:
-        for _ in range(PROBE_AFTER):
-            with pytest.raises(ModelError):
-                await ask(batcher, -1)
-            await ask(batcher, 3)
-    assert [0.0] not in model.batches, "the device was not probed"
-
-
-async def test_crowded_out_requests_get_an_answer_and_count_as_refused() -> None:
-    model = Squares()
-    async with running(model, control_limit=4, max_queue_rows=4) as batcher:
-        # The first two batches fail, and there is room for the suspects of one.
-        requests = [ask(batcher, value) for value in (-1, 2, 3, 4)]
-        await asyncio.sleep(0)
-        model.gate.clear()
-        requests += [ask(batcher, value) for value in (-5, 6, 7, 8)]
-        await asyncio.sleep(0)
-        model.gate.set()
-        results = await asyncio.gather(*requests, return_exceptions=True)
-        crowded_out = [r for r in results if isinstance(r, CrowdedOutError)]
-        assert str(crowded_out[0]) == (
-            "the batch failed and the retry queue is full; try again later"
-        )
-        assert len(crowded_out) == batcher.rows.refused > 0
-    for value, result in zip((-1, 2, 3, 4, -5, 6, 7, 8), results, strict=True):
-        if isinstance(result, dict):
-            assert result["y"].tolist() == [value**2]
-        elif not isinstance(result, CrowdedOutError):
-            assert isinstance(result, ModelError)
-            assert value < 0
-
-
 async def test_a_wrong_number_of_output_rows_fails_the_request(on_loop: bool) -> None:
     model = Squares()
     model.answer = lambda x: x[:-1]
@@ -362,25 +309,6 @@ async def test_a_model_may_write_into_its_inputs_however_they_came(on_loop: bool
         answer = await submit(batcher, {"x": binary}, 2, time.monotonic())
     assert answer["y"].tolist() == [-1, -2]
     assert binary.tolist() == [1, 2]
-
-
-async def test_a_request_that_is_overtaken_may_be_tried_elsewhere_at_once() -> None:
-    model = Squares()
-    model.gate.clear()
-    times = {"latency_ms": [10_000.0], "admit_within_ms": 25_000.0, "answer_within_ms": 29_000.0}
-    async with running(model, max_batch_size=1, head_start_ms=29_000.0, **times) as batcher:
-        first = ask(batcher, 1)
-        await until_busy(batcher)
-        low = ask(batcher, 2)
-        await asyncio.sleep(0)
-        high = asyncio.ensure_future(
-            submit(batcher, {"x": np.array([3.0])}, 1, time.monotonic(), priority=1)
-        )
-        with pytest.raises(BusyError, match="no time left"):
-            await low
-        model.gate.set()
-        await asyncio.gather(first, high)
-        assert (batcher.rows.offered, batcher.rows.refused, batcher.rows.completed) == (3, 1, 2)
 
 
 async def test_what_waits_for_an_overdue_batch_is_refused_before_that_ends() -> None:
@@ -427,17 +355,6 @@ async def test_requests_that_waited_in_their_sockets_share_a_batch(on_loop: bool
         answers = await asyncio.gather(*sent)
         assert [answer["y"].tolist() for answer in answers] == [[n * n] for n in range(100, 120)]
         assert model.batches == [[*range(100, 120)]]
-
-
-async def test_a_batch_that_waits_for_more_requests_leaves_no_room_for_too_many() -> None:
-    async with running(Squares(), max_queue_rows=2, control_limit=4) as batcher:
-        waiting = [ask(batcher, 1), ask(batcher, 2)]
-        refused = ask(batcher, 3)
-        with pytest.raises(BusyError, match="full: 2 rows are waiting"):
-            await refused
-        assert not batcher.make_room(1, time.monotonic(), time.monotonic())
-        for task in waiting:
-            task.cancel()
 
 
 async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_computed() -> None:

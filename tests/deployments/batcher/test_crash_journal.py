@@ -15,7 +15,6 @@ from deployments.batcher.crash_journal import (
     KEEP_S,
     CrashJournal,
     digest_of,
-    journal_directory,
 )
 from tests.support.batching.journal_peer import Peer
 
@@ -119,16 +118,6 @@ def test_a_replica_that_stops_leaves_nothing(directory: Path) -> None:
     assert not directory.exists()
 
 
-def test_a_replica_that_dies_idle_leaves_nothing_once_it_is_noticed(directory: Path) -> None:
-    with opened(directory) as journal:
-        peer = Peer(directory)
-        journal.refresh()
-        peer.die()
-        journal.look()
-        assert journal.deaths == {}
-        assert len(list(directory.iterdir())) == 1
-
-
 def test_what_was_on_a_lost_device_has_seen_a_death_though_its_replica_lives(
     directory: Path,
 ) -> None:
@@ -223,18 +212,6 @@ def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:
     with opened(directory) as journal:
         journal.look()
         assert journal.deaths == {}
-
-
-def test_a_directory_open_to_others_is_refused(directory: Path) -> None:
-    directory.mkdir()
-    directory.chmod(0o777)
-    with pytest.raises(PermissionError, match="this user alone can write to"):
-        CrashJournal(directory)
-
-
-def test_each_owner_has_a_directory_of_its_own() -> None:
-    assert journal_directory("a", "b") == journal_directory("a", "b")
-    assert journal_directory("a", "b") != journal_directory("ab", "")
 
 
 def test_digests_tell_inputs_apart() -> None:

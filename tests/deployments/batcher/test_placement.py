@@ -58,14 +58,6 @@ def test_long_batches_in_a_row_send_their_size_back() -> None:
     assert placement.largest == 2
 
 
-def test_a_long_batch_now_and_then_is_no_reason_to_go() -> None:
-    placement = short()
-    for _ in range(IN_A_ROW):
-        assert not placement.observe(3, 1e-3, 1e-3, waited=False, now_s=0.0)
-        assert not placement.observe(3, 1e-4, 1e-4, waited=False, now_s=0.0)
-    assert placement.largest == 3
-
-
 def test_a_batch_during_which_the_thread_was_preempted_is_not_long() -> None:
     assert not short().observe(3, 5e-2, 1e-4, waited=False, now_s=0.0)
 
@@ -78,10 +70,6 @@ def test_a_model_that_waits_goes_back(waits_s: float) -> None:
     ]
     assert outcomes == [False] * (IN_A_ROW - 1) + [True]
     assert placement.largest == 0
-
-
-def test_a_model_that_waits_for_long_goes_back_at_once() -> None:
-    assert short().observe(1, 0.06, 1e-5, waited=True, now_s=0.0)
 
 
 def test_a_size_that_went_back_stays_away_for_a_while() -> None:

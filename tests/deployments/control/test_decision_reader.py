@@ -60,28 +60,6 @@ async def test_the_log_is_read_once_a_second_however_many_requests_ask(
     assert len(reads) == 2
 
 
-async def test_only_the_first_request_waits_for_a_slow_store() -> None:
-    result = threading.Event()
-
-    def read(key: str) -> bytes:
-        assert result.wait(60)
-        return orjson.dumps(LOG)
-
-    reader = DecisionReader("shop", "Model", read)
-    first = asyncio.create_task(reader.content())
-    await asyncio.sleep(0)
-    assert (await asyncio.wait_for(reader.content(), 30))["newest"] is None
-    result.set()
-    assert await first == LOG
-
-
-async def test_the_last_log_stays_if_the_store_does_not_answer() -> None:
-    answers = iter([orjson.dumps(LOG), None])
-    reader = DecisionReader("shop", "Model", lambda key: next(answers))
-    assert await reader.content() == LOG
-    assert await reader.content() == LOG
-
-
 async def test_nobody_waits_long_for_a_store_that_hangs_and_it_is_asked_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,15 +36,6 @@ def test_a_profile_that_is_off_by_two_is_refitted_at_every_size(factor: float) -
     np.testing.assert_allclose(refit.profile.latency_ms, true_ms, rtol=0.1)
 
 
-def test_one_outlier_changes_nothing() -> None:
-    refit = LatencyRefit(PROFILE)
-    for _ in range(2):
-        for _ in range(20):
-            refit.observe(4, float(PROFILE.latency_ms[3]))
-        refit.observe(4, 500.0)
-        assert refit.revise() is None
-
-
 @given(
     st.dictionaries(st.integers(1, 32), st.floats(0.1, 1000), min_size=1, max_size=8),
 )
@@ -58,13 +49,6 @@ def test_a_refit_is_always_a_valid_profile(medians_ms: dict[int, float]) -> None
     latency_ms = refit.profile.latency_ms
     assert (latency_ms > 0).all()
     assert (np.diff(latency_ms) >= 0).all()
-
-
-def test_a_refit_keeps_the_energy() -> None:
-    profile = Profile("m", "d", PROFILE.latency_ms, energy_mj=np.arange(1.0, 33.0))
-    refit = LatencyRefit(profile)
-    assert run(refit, 2 * profile.latency_ms, [8]) > 0
-    np.testing.assert_array_equal(refit.profile.energy_mj, profile.energy_mj)
 
 
 def test_the_mlp_of_the_benchmark_is_refitted_within_two_checks() -> None:

@@ -149,23 +149,6 @@ def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
     assert not corrections.update_index_of_dispersion()
 
 
-def test_bursts_shorter_than_a_tick_are_seen() -> None:
-    """Half a second at 150/s and half a second at 50/s make the same count in every second."""
-    corrections = ModelCorrections(PROFILE)
-    for _ in range(200):
-        corrections.observe(seen(*5 * [15], *5 * [5]), 0.01)
-    # Counts of 10 +- 5, without the variance of Poisson arrivals.
-    assert corrections.measured_index_of_dispersion == pytest.approx(2.5, rel=0.01)
-
-
-def test_too_many_late_answers_shorten_the_waits() -> None:
-    corrections = ModelCorrections(PROFILE)
-    corrections.observe(seen(late=10), 0.01)
-    assert corrections.wait_factor == 1.0
-    corrections.observe(seen(late=20), 0.01)
-    assert corrections.wait_factor < 1.0
-
-
 def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload() -> None:
     corrections, sla = ModelCorrections(PROFILE), ServiceLevelObjective(100.0, 99.0)
     adopted = []
@@ -186,16 +169,6 @@ def test_the_proxy_delay_leaves_half_of_the_sla() -> None:
         corrections.observe(replace(seen(), proxy_delay_ms=500.0), 0.01)
     assert corrections.update_proxy_delay(sla)
     assert corrections.after_proxy_delay(sla).response_time_ms == pytest.approx(50.0)
-
-
-def test_waits_shrink_while_too_many_requests_are_late_and_grow_back_after() -> None:
-    correction = WaitCorrection()
-    for _ in range(30):
-        correction.revise(requests=200, late=10, late_share_allowed=0.01)
-    assert correction.factor < 0.01
-    for _ in range(200):
-        correction.revise(requests=200, late=0, late_share_allowed=0.01)
-    assert correction.factor == 1.0
 
 
 def test_waits_settle_where_the_sla_just_holds() -> None:

@@ -98,19 +98,6 @@ def test_requests_add_up_until_haproxy_has_news_and_old_news_is_forgotten() -> N
     assert delay.delay_s == 0.0
 
 
-def test_observations_count_requests_and_are_handed_over_once() -> None:
-    observer = ReplicaObserver(SLA)
-    observer.answered(4, 0.01)
-    observer.answered(4, 0.5)
-    observer.deadline_missed(4, 0.2, deadline_ms=200.0)
-    seen = observer.take([9, 11])
-    assert seen.response_times_s.tolist() == [0.01, 0.5, 0.2]
-    assert (seen.batches, seen.late_answers, seen.arrival_counts) == ([], 2, [9, 11])
-    again = observer.take([])
-    assert (again.response_times_s.size, again.late_answers, again.arrival_counts) == (0, 0, [])
-    assert counts(observer) == (12, 8)
-
-
 @pytest.mark.parametrize("most", [1, 3, 10, 100])
 def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most: int) -> None:
     observer = ReplicaObserver(SLA)

@@ -69,21 +69,6 @@ async def test_a_changed_sla_is_reported_together_with_its_rate() -> None:
 
 
 @pytest.mark.slow
-async def test_only_a_replica_that_refuses_by_time_reports_that_it_does_so_under_overload() -> None:
-    sla = {"response_time_ms": 20, "percentile": 95}
-    async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
-        refusing = (await solved(service)).curve
-        assert refusing is not None
-        twice_per_s = 2 * refusing.sla_rate_per_s
-        assert twice_per_s * refusing.service_level(twice_per_s) > 0.95 * refusing.sla_rate_per_s
-        await service.configure(parse_user_config({"sla": sla, "limits": {"late": "serve"}}))
-        serving = (await solved(service)).curve
-        assert serving is not None
-        assert serving.overload_levels == ()
-        assert serving.service_level(twice_per_s) < 0.1
-
-
-@pytest.mark.slow
 async def test_an_sla_that_no_rate_meets_is_reported() -> None:
     # A lone request is answered in 4 ms, but one that just misses a batch waits for it first.
     async with emulated_service(

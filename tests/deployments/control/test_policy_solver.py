@@ -20,7 +20,7 @@ from deployments.control.policy_solver import (
 )
 from deployments.control.solve_cache import SolveCache
 from deployments.control.worker_process import WorkerProcess
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InfeasibleError
 from policy.event_loop import EventLoopCosts
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
@@ -185,26 +185,6 @@ async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pause
     assert not solver.in_progress
 
 
-async def test_an_unforeseen_error_is_a_failure_like_any_other(solves: Solves) -> None:
-    solver = PolicySolver(SLA, lambda: None, Pauses())
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
-    await solves.finish(MemoryError())
-    assert (solver.report()["last_error"], solver.failures) == ("MemoryError", 1)
-    assert solver.in_progress
-    await solver.close()
-
-
-async def test_what_has_no_solution_is_not_tried_again(solves: Solves) -> None:
-    pauses = Pauses()
-    solver = PolicySolver(SLA, lambda: None, pauses)
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
-    await solves.finish(InfeasibleError("needs energy"))
-    assert solver.report() == {"failures": 1, "last_error": "needs energy", "next_try_s": None}
-    assert (solver.in_progress, pauses.seconds) == (False, [])
-
-
 async def test_another_request_ends_the_pause(solves: Solves) -> None:
     solver = PolicySolver(SLA, lambda: None, Pauses())
     solver.solve(REQUEST, SLA)
@@ -302,18 +282,6 @@ async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_tabl
     ((table, _),) = await solve(SOLVED)
     assert table == solve_table(WITH_ENERGY, SOLVED.objective)
     assert "not kept for other replicas" in caplog.text
-
-
-@pytest.mark.slow
-async def test_a_request_without_a_solution_says_why(folder: Path) -> None:
-    with pytest.raises(InvalidInputError, match="energy"):
-        await solve(replace(SOLVED, profile=PROFILE))
-
-
-def test_the_first_table_starts_whenever_the_device_is_free() -> None:
-    table = work_conserving_table(WITH_ENERGY, Weights())
-    for rate in (0.0, 10.0, 1e6):
-        assert table.lookup(rate).control_limit == 1
 
 
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.7, 0.85])

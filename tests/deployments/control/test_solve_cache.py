@@ -85,13 +85,6 @@ def test_the_folder_is_the_users_own(home: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_others_may_enter_is_closed_to_them(home: Path) -> None:
-    folder = home / "sojourn/tables"
-    folder.mkdir(parents=True, mode=0o755)
-    assert cache_folder() == folder
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
 @pytest.mark.parametrize("planted", ["link", "file", "another user's"])
 def test_what_somebody_else_has_put_there_is_not_used(
     home: Path, planted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -110,9 +103,3 @@ def test_what_somebody_else_has_put_there_is_not_used(
     assert found != folder
     assert stat.S_IMODE(found.stat().st_mode) == 0o700
     assert "kept by this process only" in caplog.text
-
-
-def test_a_relative_cache_home_is_ignored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "here")
-    monkeypatch.setenv("HOME", str(home))
-    assert cache_folder() == home / ".cache/sojourn/tables"

@@ -94,14 +94,6 @@ async def test_a_process_that_died_between_two_questions_is_started_again(
     assert await ask(worker) != before
 
 
-async def test_a_process_that_does_not_start(
-    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(WorkerError, match=r"the worker did not start: .*No such file"):
-        await ask(worker)
-
-
 async def test_a_cancelled_question_ends_the_process(module: Path, worker: WorkerProcess) -> None:
     pid = module.with_suffix(".pid")
     module.write_text(
@@ -162,36 +154,6 @@ async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) ->
             took_s = await ask(worker)
             # The first 0.1 s are its own, and the rest takes a second: it has a tenth of a core.
             assert took_s >= 0.6
-
-
-async def test_a_process_is_not_paused_while_the_quota_suffices(
-    module: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses = []
-    send_signal = subprocess.Popen.send_signal
-
-    def noted(process: subprocess.Popen[bytes], number: int) -> None:
-        pauses.extend([number] if number == signal.SIGSTOP else [])
-        send_signal(process, number)
-
-    monkeypatch.setattr(subprocess.Popen, "send_signal", noted)
-    enough = module.with_suffix(".enough")
-    module.write_text(f"{BEGIN}  while not os.path.exists({str(enough)!r}): time.sleep(0.01)\n")
-    worker, quota = worker_with_quota(used_up=False)
-    with closing(worker):
-        asking = asyncio.create_task(ask(worker))
-        await until(lambda: quota.asked > 3)
-        enough.touch()
-        await asking
-    assert pauses == []
-
-
-@pytest.mark.slow
-async def test_pauses_do_not_count_towards_the_time_limit(module: Path) -> None:
-    module.write_text(f"{BEGIN}  time.sleep(2.5); return 1\n")
-    worker, _ = worker_with_quota(used_up=True)
-    with closing(worker):
-        assert await ask(worker, time_limit_s=2.0) == 1
 
 
 async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:

@@ -91,26 +91,6 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (report.offered_total, report.refused_total) == (640, 640)
 
 
-async def test_a_hopeless_deadline_does_not_count_as_refused() -> None:
-    async with emulated_service(PROFILE) as service:
-        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
-            await infer(service, deadline_ms=1)
-        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
-        assert service.explain()["rows"]["deadline_missed"] == 1
-    assert (report.offered_total, report.refused_total) == (1, 0)
-
-
-async def test_late_answers_count_in_rows() -> None:
-    limits = {"late": "serve"}
-    async with emulated_service(
-        PROFILE, sla={"response_time_ms": 20_000}, limits=limits
-    ) as service:
-        await infer(service, rows=3)
-        await infer(service, rows=6, sent_s_ago=20.0)
-        report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
-    assert (report.answered_total, report.late_total) == (9, 6)
-
-
 async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
     async with emulated_service(
         PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES

@@ -17,8 +17,7 @@ from deployments.config.user_config import parse_user_config
 from deployments.control import policy_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
-from deployments.control.observations import BATCHES_SHOWN
-from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.errors import DeadlineError, DeviceError
 from deployments.serving.service import InferenceService
 from deployments.serving.service_loading import load_service
 from policy.batcher.requests import StartReason
@@ -60,14 +59,6 @@ async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported(factor: f
         assert service.batcher.core.limits.latency_ms == profile.latency_ms.tolist()
 
 
-async def test_a_right_profile_is_not_refitted() -> None:
-    async with emulated_service(PROFILE) as service:
-        for _ in range(2 * REVISE_EVERY):
-            observe_batches(service)
-            await service.tick()
-        assert service.controller.profile_revisions == 0
-
-
 async def test_waits_shrink_while_too_many_answers_are_late() -> None:
     sla = {"response_time_ms": 0.5, "percentile": 50}
     profile = Profile("m", "d", np.full(4, 0.1))
@@ -79,16 +70,6 @@ async def test_waits_shrink_while_too_many_answers_are_late() -> None:
             await service.tick()
         assert service.batcher.core.wait_factor < 1.0
         assert service.explain()["wait_factor"] < 1.0
-
-
-async def test_observations_are_handed_over_once() -> None:
-    async with emulated_service(PROFILE) as service:
-        await asyncio.gather(*(infer(service) for _ in range(4)))
-        seen = await service.tick()
-        assert len(seen.response_times_s) == 4
-        assert sum(record.size for record in seen.batches) == 4
-        again = await service.tick()
-        assert (again.batches, again.response_times_s.size) == ([], 0)
 
 
 async def test_a_replica_reports_for_how_long_its_counters_have_counted(
@@ -147,45 +128,6 @@ def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
         InvalidInputError, match="goes to batch size 4, which exceeds max_batch_size 2"
     ):
         load_service(config)
-
-
-async def test_a_draining_replica_is_not_ready_but_answers() -> None:
-    async with emulated_service(PROFILE) as service:
-        assert service.ready
-        service.begin_drain()
-        assert not service.ready
-        await infer(service)
-
-
-async def test_the_last_batches_are_explained() -> None:
-    # A batch of four takes so long that the others come while it runs, whatever this machine does.
-    device = Profile("m", "d", np.array([4.0, 5.0, 6.0, 400.0]))
-    async with emulated_service(PROFILE, device, policy={"objective": "weights"}) as service:
-        for _ in range(BATCHES_SHOWN):
-            await infer(service)
-        first = asyncio.create_task(infer(service, rows=4))
-        await until_busy(service)
-        await asyncio.gather(first, *(infer(service) for _ in range(3)))
-        batches = service.explain()["last_batches"]
-    assert len(batches) == BATCHES_SHOWN
-    newest, oldest = batches[0], batches[-1]
-    assert (newest["size"], oldest["size"]) == (3, 1)
-    assert (newest["reason"], newest["queue_length_left"], newest["failed"]) == ("limit", 0, False)
-    # The three waited for the batch of the first.
-    assert newest["oldest_wait_ms"] >= 100
-    assert newest["duration_ms"] >= 5.9
-    assert newest["ended_s_ago"] <= oldest["ended_s_ago"]
-
-
-async def test_draining_answers_accepted_requests() -> None:
-    async with emulated_service(PROFILE) as service:
-        asking = [asyncio.create_task(infer(service)) for _ in range(9)]
-        await asyncio.sleep(0)
-        assert await service.drain(timeout_s=10.0)
-        assert all(task.done() for task in asking)
-        assert service.batcher.rows.completed == 9
-        with pytest.raises(BusyError):
-            await infer(service)
 
 
 async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:

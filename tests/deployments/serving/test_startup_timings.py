@@ -80,14 +80,6 @@ def test_the_phases_add_up_to_the_total(plan, process_s):
     assert sum(split.seconds().values()) == split.total_s
 
 
-def test_only_the_first_answer_counts():
-    split = StartupTimings()
-    assert split.first_answer_s is None
-    split.answered(0.5)
-    split.answered(0.1)
-    assert split.first_answer_s == 0.5
-
-
 def test_a_process_was_not_busy_for_longer_than_it_exists():
     busy_s = process_busy_s()
     assert busy_s > 0

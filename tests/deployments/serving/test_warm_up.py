@@ -80,13 +80,6 @@ def test_a_model_that_waits_for_another_machine_runs_the_least_and_the_largest_b
     assert model.sizes == [1, 12]
 
 
-@pytest.mark.parametrize("budget_s", [0.0, 1.0])
-def test_the_least_and_the_largest_batch_are_run_whatever_the_budget(budget_s: float) -> None:
-    model = Timed(first_s=5.0)
-    warmed(model, budget_s)
-    assert model.sizes == [1, 12]
-
-
 def test_outputs_are_checked_at_every_size_that_is_run() -> None:
     class WrongFrom8(Timed):
         def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:

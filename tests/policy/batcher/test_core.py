@@ -42,18 +42,6 @@ def test_a_smaller_limit_holds_before_a_policy_for_it_is_solved(control_limit: i
     assert (batch.size, batch.reason) == (8, StartReason.FULL)
 
 
-def test_waits_count_from_the_arrival() -> None:
-    core = make_core(control_limit=3, max_wait_ms=8.0)
-    for _ in range(3):
-        core.arrive(0.0, Request(0.0, 1))
-    core.next_batch(0.0)
-    core.arrive(0.001, Request(0.001, 1, "early"))
-    core.device_free()
-    assert core.next_batch(0.005) is None
-    assert core.wake_at_s == pytest.approx(0.009)
-    assert contents(core.next_batch(core.wake_at_s)) == ["early"]
-
-
 def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> None:
     """Five batches of 10 ms never fit into 25 ms: refused for ever, it would not be served."""
     limits = Limits(0.0, 100, [10.0] * 4, admit_within_ms=25.0, answer_within_ms=26.0)
@@ -130,25 +118,6 @@ def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None
     assert batch.reason is StartReason.DRAIN
 
 
-def test_a_replaced_policy_keeps_the_queue() -> None:
-    core = make_core(control_limit=4)
-    core.arrive(0.0, Request(0.0, 1, "a"))
-    assert core.next_batch(0.0) is None
-    core.use(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), Limits(1.0, 1, [10.0] * 4))
-    assert contents(core.next_batch(0.0)) == ["a"]
-
-
-def test_a_deadline_that_cannot_be_met_is_refused_on_arrival() -> None:
-    core = make_core(max_batch_size=4, batch_ms=10.0)
-    core.arrive(0.0, Request(0.0, 1))
-    core.next_batch(0.0)
-    # The batch on the device ends at 10 ms, the next one at 20 ms, the one after that at 30 ms.
-    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.019)) is Refusal.DEADLINE
-    assert core.arrive(0.002, Request(0.002, 4, deadline_s=0.021)) is None
-    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.021)) is Refusal.DEADLINE
-    assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.031)) is None
-
-
 def test_a_deadline_shorter_than_the_processing_time_is_hopeless() -> None:
     """More replicas would not help, so it must not count as a refusal for lack of room."""
     core = make_core(max_batch_size=4, batch_ms=10.0)
@@ -186,14 +155,6 @@ def test_a_request_whose_batch_would_miss_its_deadline_is_dropped() -> None:
     assert contents(batch) == ["in time"]
     assert core.deadline_missed == [late]
     assert core.queue_length == 0
-
-
-def test_nothing_starts_if_every_waiting_request_misses_its_deadline() -> None:
-    core = make_core(batch_ms=10.0)
-    late = Request(0.0, 2, deadline_s=0.011)
-    core.arrive(0.0, late)
-    assert core.next_batch(0.005) is None
-    assert (core.deadline_missed, core.queue_length, core.wake_at_s) == ([late], 0, None)
 
 
 def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts_it() -> None:

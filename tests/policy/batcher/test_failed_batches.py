@@ -123,17 +123,6 @@ def test_an_ordinary_batch_follows_a_failed_test() -> None:
     assert device.failed == [0]
 
 
-def test_cleared_requests_go_ahead_of_later_arrivals() -> None:
-    core = make_core(max_batch_size=4)
-    queued(core, 12)
-    device = Device(core, {0})
-    device.step()  # 0-3 fail
-    device.step()  # 0 and 1 are tested, 4 and 5 fill up: they fail
-    assert contents(device.batches[1]) == [0, 1, 4, 5]
-    device.step()
-    assert contents(device.batches[2]) == [2, 3, 4, 5]
-
-
 def test_cleared_requests_do_not_wait_for_others_again() -> None:
     core = make_core(control_limit=4, max_batch_size=4, max_age_ms=10_000.0)
     queued(core, 4)
@@ -152,35 +141,6 @@ def test_named_culprits_need_no_search() -> None:
     assert [batch.size for batch in device.batches] == [8, 6]
     assert device.failed == [2, 6]
     assert device.answered == [0, 1, 3, 4, 5, 7]
-
-
-def test_a_transient_failure_fails_no_request() -> None:
-    """The first two batches fail, whatever is in them."""
-    core = make_core(max_batch_size=8)
-    queued(core, 8)
-    device = Device(core)
-    device.fails = lambda batch: len(device.batches) <= 2
-    device.run()
-    assert not device.failed
-    assert sorted(device.answered) == list(range(8))
-
-
-def test_each_row_of_a_large_request_is_computed_once_despite_a_failed_batch() -> None:
-    core = make_core(max_batch_size=8)
-    core.arrive(0.0, Request(0.0, 1, "poison"))
-    large = Request(0.0, 20, "large")
-    core.arrive(0.0, large)
-    device = Device(core, {"poison"})
-    device.run()
-    computed = [
-        row
-        for batch in device.batches
-        if not device.has_poison(batch)
-        for part in batch.slices
-        for row in range(part.start, part.stop)
-    ]
-    assert sorted(computed) == list(range(20))
-    assert device.failed == ["poison"]
 
 
 def test_a_cancelled_suspect_is_not_run_again() -> None:

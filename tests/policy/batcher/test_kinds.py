@@ -40,14 +40,6 @@ def test_a_batch_leaves_those_of_the_kinds_behind_it_time() -> None:
     assert core.wake_at_s == pytest.approx(0.074)
 
 
-def test_the_policy_says_how_long_the_oldest_waits_and_not_the_kinds_behind_it() -> None:
-    core = core_of(max_wait_ms=30.0)
-    for kind in "ab":
-        core.arrive(0.0, Request(0.0, 1, kind, kind=kind))
-    assert core.next_batch(0.0) is None
-    assert core.wake_at_s == pytest.approx(0.03)
-
-
 def test_a_deadline_of_the_kind_behind_counts_the_batch_before_it() -> None:
     core = core_of()
     core.arrive(0.0, Request(0.0, 1, "a", kind="a"))

@@ -51,17 +51,6 @@ def test_returned_slices_go_first_and_can_be_cut() -> None:
     assert (queue.rows, queue.has_returned_slices) == (0, False)
 
 
-def test_the_oldest_arrival_is_of_a_request_that_still_waits() -> None:
-    first, second = Request(1.0, 1), Request(2.0, 1, priority=1)
-    queue = queue_of(first, second)
-    assert queue.oldest_arrival_s() == 1.0
-    first.cancelled = True
-    queue.discard(first)
-    assert queue.oldest_arrival_s() == 2.0
-    assert queue.requests() == [second]
-    assert RequestQueue().oldest_arrival_s() == math.inf
-
-
 def test_a_request_that_has_begun_is_finished() -> None:
     queue = queue_of(Request(0.0, 4, "long"))
     assert take(queue, 3, done_s=4.0) == ([("long", 0, 3)], [])
