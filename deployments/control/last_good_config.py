@@ -114,7 +114,9 @@ async def apply_user_config(
                 service.config_error += "; the last good user_config is in force"
             return
         service.config_error = str(error)
-        logger.error("user_config rejected, the previous one stays in force: %s", error)
+        logger.error(
+            "user_config rejected; the previous one stays in force, with its tokens: %s", error
+        )
         return
     service.config_error = None
     if proven is None:

@@ -191,6 +191,11 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         lambda s: 1e-2 * s.controller.user_config.sla.percentile,
     ),
     _gauge(
+        "config_rejected",
+        "1 while the newest user_config is rejected and an older one is in force, with its tokens.",
+        lambda s: float(s.config_error is not None),
+    ),
+    _gauge(
         "queue_length_rows",
         "Rows waiting for the device.",
         lambda s: s.batcher.core.queue_length,

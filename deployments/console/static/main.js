@@ -199,12 +199,12 @@ function hero(report, now, isKept) {
   const span = now.seconds === null ? "since the start" : now.seconds < 55 ? `in the last ${Math.max(1, Math.round(now.seconds))} s` : "in the last minute";
   say(byId("verdict"), isKept === null ? "No request was answered lately" : `${isKept ? "The SLA is kept" : "The SLA is missed"}: ${percent(now.share)} in time ${span}`);
   const notes = [];
-  if (report.config_error) notes.push(`The config in force is not the newest: ${report.config_error}.`);
   if (report.table === "solving") notes.push("A new policy is being solved.");
   if (report.bottleneck === "neither") notes.push("Other processes take the cores, so response times cannot be predicted.");
   if (report.wait_factor < 0.99) notes.push(`Waits are shortened to ${percent(report.wait_factor, 0)}, because more was late than predicted.`);
   if (report.model_errors?.requests) notes.push(`The model has failed on ${number(report.model_errors.requests)} requests.`);
   if (report.cpus_note) notes.push(`${report.cpus_note}.`);
+  say(byId("rejected"), report.config_error ? `The newest config is rejected, and an older one is in force, with its tokens: ${report.config_error}.` : "");
   say(byId("notes"), notes.join(" "));
 }
 

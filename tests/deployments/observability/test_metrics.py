@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from deployments.access.tokens import hash_token
+from deployments.config.user_config import parse_user_config
+from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import DeadlineError, RequestError
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
@@ -163,3 +165,21 @@ async def test_another_version_counts_from_zero_and_tokens_go_on(
         await exported.flush(await new.tick())
         assert recorded["sojourn_offered_rows_total"].values == {(): [3, 1]}
         assert recorded["sojourn_admitted_requests_total"].values == {("client",): [3, 1]}
+
+
+async def test_a_rejected_config_that_leaves_a_revoked_token_valid_is_loud(
+    recorded: dict[str, Recorder], caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = {"access": {"tokens": [{"name": "web", "hash": hash_token("secret")}]}}
+    last_good = LastGoodConfig("a", "Replica", "m", lambda key: None, lambda key, content: None)
+    async with emulated_service(PROFILE, **tokens) as service:
+        exported = metrics.ReplicaMetrics(service)
+        for revoked, rejected in (({"limits": {"lat": 1}}, 1.0), ({}, 0.0)):
+            content = {"access": {"tokens": []}, **revoked}
+            await apply_user_config(service, content, last_good, parse_user_config)
+            await exported.flush(await service.tick())
+            assert recorded["sojourn_config_rejected"].values[()][-1] == rejected
+            assert bool(service.explain()["config_error"]) == bool(rejected)
+            opened = service.access.allows(b"Bearer secret", "inference")
+            assert opened == bool(rejected)
+    assert "the previous one stays in force, with its tokens" in caplog.text
