@@ -206,11 +206,14 @@ class Autoscaler:
             horizon,
             self._start_time_s,
         )
-        if (rate_per_s := sizing.fleet_rate_per_s(self.settings.retries)) is not None:
-            capacity_per_s = math.nan if requirement.is_limited else replicas * rate_per_s
-            tier.calibration.note_order(now_s, capacity_per_s)
+        if (capacity_per_s := sizing.fleet_rate_per_s(replicas)) is not None:
+            tier.calibration.note_order(
+                now_s, math.nan if requirement.is_limited else capacity_per_s
+            )
         pending = self._pending.late(now_s, self._start_time_s)
+        single = sizing.needed_without_retries(demand.per_s)
         remarks = (
+            "" if single in (None, requirement.replicas) else f" ({single} without retries)",
             requirement.remark or correction_remark(self._monitor.sla_correction.correction),
             bottleneck_remark(status.bottleneck),
             report_remark(status),
@@ -224,6 +227,7 @@ class Autoscaler:
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=demand.forecast.expected_per_s,
             required_replicas=requirement.replicas,
+            required_without_retries=single,
             predicted_service_level=sizing.service_level(demand.per_s, max(1, replicas - pending)),
             backlog=status.backlog,
             demand_per_s=demand.per_s,

@@ -84,7 +84,10 @@ class Decision:
     forecast_per_s : float or None
         Requests per second expected until a replica ordered now has started.
     required_replicas : int or None
-        Replicas that the demand requires now, before the scale-down delay.
+        Replicas that the demand requires now by RAND, before the scale-down delay.
+    required_without_retries : int or None
+        Replicas that it would require if no refusal were retried: the rate that one replica takes
+        by itself would count.
     predicted_service_level : float or None
         Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`, less
         those that are stuck. None if unknown, as when a budget allows fewer than required.
@@ -128,6 +131,7 @@ class Decision:
     arrival_rate_per_s: float | None = None
     forecast_per_s: float | None = None
     required_replicas: int | None = None
+    required_without_retries: int | None = None
     predicted_service_level: float | None = None
     backlog: float = 0.0
     horizon_s: float = 0.0

@@ -141,7 +141,13 @@ class LoadLatenessCurve:
         multiple = arrival_rate_per_s / self.sla_rate_per_s
         if multiple <= 1 or not self.overload_levels:
             return 1 - self.late_share(arrival_rate_per_s)
-        return float(np.interp(multiple, *self._in_time)) / multiple
+        multiples, in_time = self._in_time
+        index = bisect_right(multiples, multiple)
+        if index == len(multiples):
+            return in_time[-1] / multiple
+        low, high = multiples[index - 1], multiples[index]
+        part = (multiple - low) / (high - low)
+        return (in_time[index - 1] + part * (in_time[index] - in_time[index - 1])) / multiple
 
     @cached_property
     def _in_time(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

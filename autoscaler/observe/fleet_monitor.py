@@ -299,7 +299,11 @@ class FleetMonitor:
         """Return the sizing by the reports at the last update; there must have been some."""
         assert self._median_replica is not None
         return FleetSizing(
-            self._median_replica, self.sla_correction.correction, min_replicas, max_replicas
+            self._median_replica,
+            self.sla_correction.correction,
+            min_replicas,
+            max_replicas,
+            self.settings.delays,
         )
 
     @property

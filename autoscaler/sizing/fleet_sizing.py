@@ -8,11 +8,16 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from autoscaler.reports import ReplicaReport
+from autoscaler.sizing.rand_fleet import RandFleet
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
+from policy.try_delays import RETRIES, TryDelays
 
+#: Of HAProxy on one machine.
+DELAYS = TryDelays(retries=RETRIES)
 #: Without a load-lateness curve, the share of the capacity in full batches that replicas are given.
 _UTILIZATION = 0.8
 
@@ -47,20 +52,6 @@ class MedianReplica:
     def capacity_per_s(self) -> float:
         """What the device serves in full batches, in requests per second."""
         return 1e3 * self.batch_size / self.batch_ms
-
-    def replicas_needed(self, demand_per_s: float, correction: float) -> int:
-        """Return the least replicas that a demand requires, at least 1."""
-        if self.curve is not None:
-            return self.curve.replicas_needed(demand_per_s / correction)
-        return max(1, math.ceil(demand_per_s / (_UTILIZATION * self.capacity_per_s)))
-
-    def service_level(self, demand_per_s: float, replicas: int, correction: float) -> float:
-        """Predict the fraction of requests in time."""
-        if self.curve is not None:
-            return self.curve.service_level(demand_per_s / replicas / correction)
-        if self.out_of_reach or demand_per_s <= 0:
-            return 0.0 if self.out_of_reach else 1.0
-        return min(1.0, replicas * self.capacity_per_s / demand_per_s)
 
 
 def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
@@ -115,8 +106,9 @@ class Requirement:
 class FleetSizing:
     """The replicas that a demand requires, and the service level that a number of them reaches.
 
-    The replicas' own load-lateness curves are used. Until they are known, or if no rate keeps the
-    SLA, replicas are given a share of their capacity in full batches, so that they carry the load.
+    RAND decides (`autoscaler.sizing.rand_fleet`), with the replicas' own load-lateness curve. Until
+    that is known, or if no rate keeps the SLA, replicas are given a share of their capacity in full
+    batches, so that they carry the load.
 
     Attributes
     ----------
@@ -125,12 +117,15 @@ class FleetSizing:
         Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
     min_replicas, max_replicas : int
         Bounds of the answer.
+    delays : TryDelays
+        The time of a try, and the limit of retries.
     """
 
     replica: MedianReplica
     correction: float
     min_replicas: int
     max_replicas: int
+    delays: TryDelays = DELAYS
 
     def required(self, demand_per_s: float) -> Requirement:
         """Return what a demand requires.
@@ -144,39 +139,62 @@ class FleetSizing:
         if self.replica.out_of_reach:
             words = self.replica.objective.in_words()
             remark = f"; {words} is out of reach with any number of replicas"
-        needed = self.replica.replicas_needed(demand_per_s, self.correction)
+        needed = self._needed(demand_per_s)
         required = max(self.min_replicas, needed)
         if required > self.max_replicas:
             remark = remark or f"; more than {self.max_replicas} replicas would be needed"
             return Requirement(self.max_replicas, remark, is_limited=True)
         return Requirement(required, remark)
 
+    def _needed(self, demand_per_s: float) -> int:
+        fleet = self._fleet
+        if fleet is not None:
+            allowed = self.replica.objective.late_share_allowed
+            return fleet.replicas_needed(demand_per_s / self.correction, allowed)
+        return max(1, math.ceil(demand_per_s / (_UTILIZATION * self.replica.capacity_per_s)))
+
+    @cached_property
+    def _fleet(self) -> RandFleet | None:
+        replica = self.replica
+        if replica.curve is None:
+            return None
+        rate_per_s = replica.curve.sla_rate_per_s
+        # What the event loop limits takes no more in a fleet than by itself.
+        capacity_per_s = replica.capacity_per_s if replica.limited_by_device else rate_per_s
+        return RandFleet(
+            replica.curve,
+            max(rate_per_s, capacity_per_s),
+            replica.objective.response_time_ms,
+            self.delays.retries or 0,
+            self.delays.try_ms,
+        )
+
     def sla_rate_per_s(self) -> float | None:
         """Return the highest rate within the SLA of one replica, corrected; None if unknown."""
         curve = self.replica.curve
         return None if curve is None else self.correction * curve.sla_rate_per_s
 
-    def fleet_rate_per_s(self, retries: int) -> float | None:
-        """Return what each replica of a fleet serves within the SLA; None if that is unknown.
-
-        It is more than the SLA rate, at which a single replica misses the share that the SLA
-        allows: of a fleet, another replica accepts what one refuses. With retries only the
-        replicas' capacity limits how much is in time, so the rest of the load is what is missed
-        (simulated fleets agree within 2%: tests/autoscaler/simulator/test_sizing_holds.py).
-        """
-        return self.sla_rate_per_s() if retries == 0 else self.capacity_per_s()
-
     def capacity_per_s(self) -> float | None:
-        """Return what a full replica accepts per second, corrected; None if that is unknown.
+        """Return what a full replica accepts per second, corrected; None if that is unknown."""
+        return None if self._fleet is None else self.correction * self._fleet.capacity_per_s
 
-        Where the device is not the bottleneck, it is the SLA rate, which is then what the event
-        loop can answer.
-        """
-        sla_rate_per_s = self.sla_rate_per_s()
-        if sla_rate_per_s is None or not self.replica.limited_by_device:
-            return sla_rate_per_s
-        return max(sla_rate_per_s, self.correction * self.replica.capacity_per_s)
+    def needed_without_retries(self, demand_per_s: float) -> int | None:
+        """Return what a demand would require if no refusal were retried; None if unknown."""
+        curve = self.replica.curve
+        return None if curve is None else curve.replicas_needed(demand_per_s / self.correction)
+
+    def fleet_rate_per_s(self, replicas: int) -> float | None:
+        """Return what some replicas together take within the SLA; None if that is unknown."""
+        if self._fleet is None:
+            return None
+        allowed = self.replica.objective.late_share_allowed
+        per_replica_s = self._fleet.rate_within_sla_per_s(allowed, replicas)
+        return replicas * self.correction * per_replica_s
 
     def service_level(self, demand_per_s: float, replicas: int) -> float:
         """Predict the fraction of requests in time."""
-        return self.replica.service_level(demand_per_s, replicas, self.correction)
+        if self._fleet is not None:
+            return 1 - self._fleet.lost_share(demand_per_s / self.correction, replicas)
+        if self.replica.out_of_reach or demand_per_s <= 0:
+            return 0.0 if self.replica.out_of_reach else 1.0
+        return min(1.0, replicas * self.replica.capacity_per_s / demand_per_s)

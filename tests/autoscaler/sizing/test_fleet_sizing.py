@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.sizing.fleet_sizing import FleetSizing, Requirement, median_replica
+from policy.load_lateness import LoadLatenessCurve
 from tests.support.autoscaling.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
 REPORT = Fleet(1).report_of("r0")
@@ -70,21 +71,17 @@ def test_the_bounds_are_kept():
     assert sizing(WITHOUT_CURVE, high=3).required(5 * PER_REPLICA) == limited
 
 
-def test_a_fleet_serves_what_its_devices_can_because_a_refused_request_is_retried():
-    assert sizing(REPORT, correction=0.8).fleet_rate_per_s(retries=5) == pytest.approx(
-        0.8 * 148.0, rel=1e-3
+def test_an_event_loop_serves_no_more_in_a_fleet_than_alone():
+    refusing = replace(
+        REPORT, overload_levels=tuple(min(0.99, 1.06 / m) for m in LoadLatenessCurve.OVERLOADS)
     )
-    assert sizing(REPORT, WITHOUT_CURVE).fleet_rate_per_s(retries=5) == pytest.approx(
-        148.0, rel=1e-3
-    )
-    assert sizing(WITHOUT_CURVE).fleet_rate_per_s(retries=5) is None
+    assert sizing(refusing).fleet_rate_per_s(4) > 1.01 * 4 * PER_REPLICA
+    for bottleneck in ("event_loop", "neither"):
+        limited = replace(refusing, **bottleneck_to_floats(bottleneck))
+        assert sizing(limited).fleet_rate_per_s(4) == pytest.approx(4 * PER_REPLICA)
 
 
-@pytest.mark.parametrize("bottleneck", ["event_loop", "neither"])
-def test_an_event_loop_serves_no_more_in_a_fleet_than_alone(bottleneck):
-    limited = replace(REPORT, **bottleneck_to_floats(bottleneck))
-    assert sizing(limited).fleet_rate_per_s(retries=5) == PER_REPLICA
-
-
-def test_without_retries_a_fleet_serves_no_more_than_its_replicas_alone():
-    assert sizing(REPORT).fleet_rate_per_s(retries=0) == PER_REPLICA
+def test_without_a_curve_no_rate_is_known():
+    assert sizing(WITHOUT_CURVE).fleet_rate_per_s(3) is None
+    assert sizing(WITHOUT_CURVE).needed_without_retries(3.0) is None
+    assert sizing(REPORT, WITHOUT_CURVE).fleet_rate_per_s(1) == PER_REPLICA

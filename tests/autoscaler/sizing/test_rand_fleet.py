@@ -1,0 +1,96 @@
+"""The load that a fleet takes by RAND: laws that hold for every curve."""
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.sizing.rand_fleet import RandFleet
+from policy.load_lateness import LoadLatenessCurve
+
+ALLOWED = 0.01
+LAWS = settings(max_examples=60, derandomize=True, deadline=None)
+
+
+def falling(numbers: list[float]) -> tuple[float, ...]:
+    return tuple(sorted(numbers, reverse=True))
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> RandFleet:
+    """Return replicas that lose just what the SLA allows at their SLA rate, and more beyond."""
+    count = len(LoadLatenessCurve.MULTIPLES)
+    at_rate = LoadLatenessCurve.MULTIPLES.index(1.0)
+    below = sorted(draw(st.lists(st.floats(0, ALLOWED), min_size=at_rate, max_size=at_rate)))
+    above = [min(1.0, ALLOWED * 2.0**step) for step in range(1, count - at_rate)]
+    gain = draw(st.floats(1.0, 1.4))
+    levels = [min(1 - ALLOWED, gain / multiple) for multiple in LoadLatenessCurve.OVERLOADS]
+    curve = LoadLatenessCurve(
+        draw(st.floats(1.0, 1e5)),
+        (*below, ALLOWED, *above),
+        overload_levels=falling([level * draw(st.floats(0.97, 1.0)) for level in levels]),
+    )
+    return RandFleet(
+        curve,
+        gain * curve.sla_rate_per_s,
+        draw(st.floats(5.0, 1000.0)),
+        draw(st.integers(0, 6)),
+        draw(st.floats(0.0, 1.0)),
+    )
+
+
+@LAWS
+@given(fleets(), st.integers(1, 40), st.floats(0.3, 1.5))
+def test_a_larger_fleet_of_equally_loaded_replicas_loses_no_more(
+    fleet: RandFleet, replicas: int, load: float
+) -> None:
+    per_replica_s = load * fleet.curve.sla_rate_per_s
+    lost = [fleet.lost_share(n * per_replica_s, n) for n in (replicas, replicas + 1)]
+    assert 0 <= lost[1] <= lost[0] * (1 + 1e-9) + 1e-9 <= 1.1
+
+
+@LAWS
+@given(fleets(), st.integers(1, 1000))
+def test_a_replica_takes_between_its_own_rate_and_its_capacity(
+    fleet: RandFleet, replicas: int
+) -> None:
+    rate_per_s = fleet.rate_within_sla_per_s(ALLOWED, replicas)
+    assert fleet.curve.sla_rate_per_s <= rate_per_s <= fleet.capacity_per_s
+    assume(replicas > 1)
+    assert rate_per_s >= fleet.rate_within_sla_per_s(ALLOWED, replicas - 1) * (1 - 1e-9)
+    if rate_per_s > fleet.curve.sla_rate_per_s:
+        assert fleet.lost_share(replicas * rate_per_s, replicas) <= ALLOWED
+
+
+@LAWS
+@given(fleets(), st.floats(0.0, 60.0))
+def test_the_fewest_replicas_are_those_of_a_search_one_by_one(
+    fleet: RandFleet, load: float
+) -> None:
+    rate_per_s = load * fleet.curve.sla_rate_per_s
+    fewest = next(
+        n
+        for n in range(1, 100)
+        if n * fleet.rate_within_sla_per_s(ALLOWED, n) >= rate_per_s * (1 - 1e-9)
+    )
+    assert fleet.replicas_needed(rate_per_s, ALLOWED) == fewest
+    assert fewest <= fleet.curve.replicas_needed(rate_per_s)
+
+
+def test_without_retries_each_replica_stands_alone() -> None:
+    """The larger share counts: that of one replica, not that of a burst of the whole fleet."""
+    curve = LoadLatenessCurve(
+        100.0,
+        tuple(0.001 * 1.4**step for step in range(len(LoadLatenessCurve.MULTIPLES))),
+        overload_levels=tuple(min(0.95, 1.15 / one) for one in LoadLatenessCurve.OVERLOADS),
+    )
+    fleet = RandFleet(curve, 120.0, 100.0, 0, 0.5)
+    assert fleet.lost_share(900.0, 10) == pytest.approx(curve.late_share(90.0), rel=1e-6)
+
+
+def test_replicas_that_serve_late_gain_nothing_by_retries() -> None:
+    curve = LoadLatenessCurve(
+        100.0, tuple(0.001 * 1.4**step for step in range(len(LoadLatenessCurve.MULTIPLES)))
+    )
+    fleet = RandFleet(curve, 130.0, 100.0, 5, 0.5)
+    assert fleet.replicas_needed(1000.0, ALLOWED) == 10
+    assert fleet.lost_share(1000.0, 10) == pytest.approx(curve.late_share(100.0))
