@@ -89,11 +89,6 @@ class PolicyController:
         return self._corrections.profile
 
     @property
-    def batching_profile(self) -> Profile:
-        """The profile up to the largest batch that the limits allow."""
-        return self._service_model().profile
-
-    @property
     def profile_revisions(self) -> int:
         """How often the profile was refitted."""
         return self._corrections.profile_revisions

@@ -5,8 +5,9 @@ import math
 from policy.batcher.limits import Limits
 
 _MAX_REFUSED_SHARE = 0.999
-#: A batch that is overdue is expected to take so many times longer than it is overdue.
-OVERDUE_FACTOR = 4.0
+#: A batch is overdue once it is later than it should end by this share of a full batch's latency;
+#: then it is expected to take so many times longer than it is late.
+OVERDUE_SHARE, OVERDUE_FACTOR = 0.5, 2.0
 
 
 class Admission:
@@ -80,10 +81,15 @@ class Admission:
 
     def completion_s(self, rows: int, now_s: float, device_free_s: float | None) -> float:
         """Return when `rows` rows can be expected, in batches of the largest size."""
-        start_s = now_s
-        if device_free_s is not None:
-            start_s = max(device_free_s, now_s + OVERDUE_FACTOR * (now_s - device_free_s))
+        start_s = now_s if device_free_s is None else max(now_s, device_free_s)
+        if device_free_s is not None and now_s > device_free_s + self.tolerance_s:
+            start_s += OVERDUE_FACTOR * (now_s - device_free_s)
         return start_s + 1e-3 * self.processing_ms(rows)
+
+    @property
+    def tolerance_s(self) -> float:
+        """How late a batch may be before it is overdue."""
+        return 1e-3 * OVERDUE_SHARE * self.limits.latency_ms[-1]
 
     def processing_ms(self, rows: int) -> float:
         """Return how long the device takes for `rows` rows, in batches of the largest size."""

@@ -46,8 +46,8 @@ from policy.batcher.requests import (
 )
 from policy.batching_policy import BatchingPolicy
 
-#: A batch is looked at so long after its time, and again when it is later by this share.
-_LOOK_AFTER_S, _LOOK_GROWTH = 2e-3, 0.25
+#: An overdue batch is looked at after so long, and again when it is later by this share.
+_LOOK_AFTER_S, _LOOK_GROWTH = 1e-3, 0.25
 
 
 class BatcherCore:
@@ -223,15 +223,18 @@ class BatcherCore:
         free_s = self._busy_until_s
         if free_s is None:
             return None
-        if now_s >= free_s + _LOOK_AFTER_S:
-            self._give_up_late(now_s)
-        return max(free_s, now_s) + max(_LOOK_AFTER_S, _LOOK_GROWTH * (now_s - free_s))
+        first_s = free_s + self._admission.tolerance_s + _LOOK_AFTER_S
+        if now_s < first_s:
+            return first_s
+        self._give_up_late(now_s)
+        return now_s + _LOOK_GROWTH * (now_s - free_s)
 
     def is_overdue(self, now_s: float) -> bool:
-        """Return whether the batch takes so long that no request could be answered in time."""
-        if self._busy_until_s is None or now_s <= self._busy_until_s:
+        """Return whether a batch is so late that no request could be answered in time."""
+        free_s = self._busy_until_s
+        if free_s is None or now_s <= free_s:
             return False
-        done_s = self._admission.completion_s(1, now_s, self._busy_until_s)
+        done_s = self._admission.completion_s(1, now_s, free_s)
         return done_s > now_s + 1e-3 * self.limits.admit_within_ms
 
     def _give_up_late(self, now_s: float) -> None:

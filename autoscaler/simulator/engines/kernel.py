@@ -61,7 +61,7 @@ NO_SLOT = -1
 UNREAD_SENT_S, UNREAD_REACHED_S, UNREAD_READ_S = range(3)
 
 #: As in `policy.batcher.admission`: numba's cache takes no constants of another file.
-MAX_REFUSED_SHARE, OVERDUE_FACTOR = 0.999, 4.0
+MAX_REFUSED_SHARE, OVERDUE_SHARE, OVERDUE_FACTOR = 0.999, 0.5, 2.0
 #: As in `policy.batcher.arrival_rate`.
 BOUND_DEVIATIONS, LONGEST_PAUSE, PAUSE_MARGIN_S = 5.0, 5.0, 1e-6
 
@@ -292,10 +292,10 @@ def has_room(
     done_ms = processing_ms(rules, done)
     if not waiting and done_ms > rules.admit_within_ms:
         return not is_expired(rules, now_s, reached_s, rows)
-    start_s = now_s
-    if busy:
-        free_s = state.times[slot, EXPECTED_END_S]
-        start_s = max(free_s, now_s + OVERDUE_FACTOR * (now_s - free_s))
+    free_s = state.times[slot, EXPECTED_END_S]
+    start_s = max(now_s, free_s) if busy else now_s
+    if busy and now_s > free_s + 1e-3 * OVERDUE_SHARE * rules.latency_ms[-1]:
+        start_s += OVERDUE_FACTOR * (now_s - free_s)
     within_ms = rules.admit_within_ms - time_lost_in_attempts_ms(rules, state, slot)
     return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
 
