@@ -117,36 +117,17 @@ def plan(
         or config.user_config.sla.objective
     )
     from deployments.pipelines.planning.sizing import plan_pipeline  # importing numba is slow
+    from deployments.pipelines.serving.pipeline_plan import described
 
     found = plan_pipeline(steps, arrival_rate, sla, config.pipeline.worker_costs())
-    stages = [
-        {
-            "name": name,
-            "workers": setting.workers,
-            "control_limit": setting.policy.control_limit,
-            "max_batch_size": setting.policy.max_batch_size,
-            "max_wait_ms": setting.policy.max_wait_ms,
-            "budget_ms": found.budgets_ms[name],
-            "mean_batch_size": found.loads[name].mean_batch_size,
-            "utilization": found.loads[name].utilization,
-        }
-        for name, setting in found.settings.items()
-    ]
+    result = described(found, sla)
     if as_json:
-        print_json(
-            {
-                "stages": stages,
-                "cost": found.cost,
-                "predicted_percentile_ms": found.percentile_ms,
-                "predicted_service_level": found.service_level,
-                "mean_power_w": found.mean_power_w,
-            }
-        )
+        print_json(result)
         return
     shown = ("name", "workers", "mean_batch_size", "utilization", "budget_ms")
     print_table(
         ("stage", "workers", "mean batch", "utilization", "budget (ms)"),
-        [tuple(stage[key] for key in shown) for stage in stages],
+        [tuple(stage[key] for key in shown) for stage in result["stages"]],
         title=f"{sla.in_words()} at {arrival_rate:g} requests/s",
     )
     click.echo(

@@ -1,14 +1,14 @@
 """The what-if questions of a pipeline's console."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from deployments.config.validation import StrictModel, validate
 from deployments.console.planner import Call
-from deployments.pipelines.core.steps import Stage
-from deployments.pipelines.serving.config import PipelineConfig
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 
 
 class PipelineScenario(StrictModel):
@@ -32,33 +32,42 @@ class PipelineQuestion(StrictModel):
 
 
 class PipelinePlanning:
-    """Plans the workers of a pipeline with its current profiles.
+    """Plans the workers of a pipeline; `stages` returns its stages with their current profiles."""
 
-    Parameters
-    ----------
-    config : PipelineConfig
-    stages : callable
-        Returns the stages with their current profiles.
-    """
-
-    def __init__(self, config: PipelineConfig, stages: Callable[[], Sequence[Stage]]) -> None:
-        self._steps = config.model_dump(mode="json", include={"steps"}, exclude_unset=True)["steps"]
-        self._costs = config.worker_costs()
-        self._stages = stages
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        costs: Mapping[str, float],
+        stages: Callable[[], Sequence[Stage]],
+    ) -> None:
+        self._steps, self._costs, self._stages = steps, costs, stages
 
     def calls(self, content: Any) -> dict[str, Call]:
         """Return the planning calls of both scenarios."""
         question = validate(PipelineQuestion, content)
-        profiles = {
-            stage.name: stage.profile.to_dict()
-            for stage in self._stages()
-            if stage.profile is not None
-        }
+        current = {stage.name: stage for stage in self._stages()}
+        steps = without_code([*self._steps], current)
         return {
             name: (
                 "deployments.pipelines.serving.pipeline_plan:plan",
-                (self._steps, profiles, self._costs),
+                (steps, self._costs),
                 scenario.model_dump(),
             )
             for name, scenario in (("now", question.now), ("then", question.then))
         }
+
+
+def without_code(step: Any, current: Mapping[str, Stage]) -> Any:
+    """Return steps with their current stages and without code, which a plan does not need."""
+    if isinstance(step, Stage):
+        stage = current[step.name]
+        policy = None if stage.policy == "smdp" else stage.policy
+        return replace(stage, code="", options={}, cpus=None, example=None, policy=policy)
+    if isinstance(step, Each):
+        return replace(step, branch=without_code(step.branch, current), join=list)
+    if isinstance(step, Ensemble):
+        return replace(step, branches=without_code(step.branches, current), join=list)
+    if isinstance(step, Switch):
+        branches = {key: without_code(branch, current) for key, branch in step.branches.items()}
+        return replace(step, branches=branches, choose=len)
+    return [without_code(part, current) for part in step]

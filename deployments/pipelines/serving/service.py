@@ -80,10 +80,9 @@ class PipelineService(Service):
     ) -> None:
         super().__init__(config.name, config.version)
         self.config = config
-        self.pipeline = Pipeline(
-            config.build(), max_pending=config.expert.max_pending, replicas=replicas
-        )
-        self.planning = PipelinePlanning(config, lambda: self.pipeline.stages)
+        steps = config.build()
+        self.pipeline = Pipeline(steps, max_pending=config.expert.max_pending, replicas=replicas)
+        self.planning = PipelinePlanning(steps, config.worker_costs(), lambda: self.pipeline.stages)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self._example = None if config.example is None else import_function(config.example)

@@ -22,9 +22,6 @@ from deployments.pipelines.workers.predictor import import_object
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
-FunctionOf = Callable[[str], Callable[..., Any]]
-"""Returns the object at a path ``package.module:name``."""
-
 
 class TensorConfig(StrictModel):
     """One input or output of the pipeline."""
@@ -185,13 +182,8 @@ class StepConfig(StrictModel):
             raise ValueError("a step is one of stage, ensemble, switch and each")
         return self
 
-    def build(self, function: FunctionOf | None = None) -> Step:
+    def build(self) -> Step:
         """Return the step.
-
-        Parameters
-        ----------
-        function : callable, optional
-            Returns the function at a path. By default it is imported.
 
         Raises
         ------
@@ -200,30 +192,27 @@ class StepConfig(StrictModel):
         """
         if self.stage is not None:
             return self.stage.build()
-        function = function or import_function
 
         def join(path: str | None) -> Callable[..., Any]:
-            return list if path is None else function(path)
+            return list if path is None else import_function(path)
 
         if self.ensemble is not None:
-            branches = [build_steps(branch, function) for branch in self.ensemble.branches]
+            branches = [build_steps(branch) for branch in self.ensemble.branches]
             return Ensemble(branches, join(self.ensemble.join))
         if self.switch is not None:
-            keyed = {
-                key: build_steps(steps, function) for key, steps in self.switch.branches.items()
-            }
+            keyed = {key: build_steps(steps) for key, steps in self.switch.branches.items()}
             percentages = self.switch.expert.percentages
             shares = percentages and {key: part / 100 for key, part in percentages.items()}
-            return Switch(function(self.switch.choose), keyed, shares)
+            return Switch(import_function(self.switch.choose), keyed, shares)
         assert self.each is not None
         each = self.each
-        branch = build_steps(each.branch, function)
+        branch = build_steps(each.branch)
         return Each(branch, join(each.join), each.expert.max_items, each.expert.expected_items)
 
 
-def build_steps(steps: Sequence[StepConfig], function: FunctionOf | None = None) -> list[Step]:
-    """Return the steps that a list in the config describes; `function` as of `StepConfig.build`."""
-    return [step.build(function) for step in steps]
+def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
+    """Return the steps that a list in the config describes."""
+    return [step.build() for step in steps]
 
 
 def import_function(path: str) -> Callable[..., Any]:
