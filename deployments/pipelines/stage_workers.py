@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from deployments.control.latency_refit import LatencyRefit
@@ -27,19 +28,6 @@ _CHECK_S, _REFIT_S = 0.2, 2.0
 _MEASURE_S = 0.1
 #: Time limit of solving a policy table.
 _SOLVE_S = 600.0
-
-
-class _StageListener:
-    """Adds the number of the stage to the events of its workers."""
-
-    def __init__(self, owner: "StageWorkers", number: int) -> None:
-        self._owner, self._number = owner, number
-
-    def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
-        self._owner.batch_ended(self._number, batch, outcome)
-
-    def workers_changed(self, workers: int, problem: str | None) -> None:
-        self._owner.workers_changed(self._number, workers, problem)
 
 
 class StageWorkers:
@@ -78,8 +66,14 @@ class StageWorkers:
                 self._refits[number] = LatencyRefit(profile)
         self._core.refresh(time.monotonic())
         for number, stage in enumerate(self.stages):
-            listener = _StageListener(self, number)
-            self._workers.append(make_workers(stage, listener, self._replicas.get(stage.name)))
+            self._workers.append(
+                make_workers(
+                    stage,
+                    partial(self.batch_ended, number),
+                    partial(self.workers_changed, number),
+                    self._replicas.get(stage.name),
+                )
+            )
         starts = [asyncio.create_task(workers.start()) for workers in self._workers]
         try:
             await asyncio.gather(*starts)
@@ -111,6 +105,11 @@ class StageWorkers:
             raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
         if workers < 1:
             raise InvalidInputError(f"stage {name}: workers must be at least 1, not {workers}")
+        stage = self.stages[numbers[name]]
+        if workers > 1 and stage.place == "loop":
+            raise InvalidInputError(f"stage {name}: place loop has one worker")
+        if stage.cpus is not None and workers != len(stage.cpus):
+            raise InvalidInputError(f"stage {name}: its workers are pinned to CPUs")
         self._workers[numbers[name]].resize(workers)
 
     def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:

@@ -4,20 +4,12 @@ Items at a stage continue to later stages. The expected number follows from the 
 and the numbers of elements so far; recent ones have more weight.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from deployments.pipelines.core.graph import (
-    END,
-    JOIN,
-    EachNode,
-    ForkNode,
-    Graph,
-    StageNode,
-    SwitchNode,
-)
+from deployments.pipelines.core.graph import END, JOIN, Graph
 from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 
 # Weight of the expected values, in observed items.
 _STATED = 10.0
@@ -33,15 +25,13 @@ class Backlog:
         self._chosen: dict[int, dict[Any, float]] = {}
         # Of an `Each`: items, those of them that had elements, elements.
         self._divided: dict[int, list[float]] = {}
-        # Passes of each branch of an ensemble: a simulation passes one several times.
-        self._together: dict[int, Counter[int]] = {}
         for number, node in enumerate(graph.nodes):
-            if isinstance(node, SwitchNode):
-                self._chosen[number] = {k: _STATED * node.shares[k] for k in node.entries}
-            elif isinstance(node, ForkNode):
-                self._together[number] = Counter(node.entries)
-            elif isinstance(node, EachNode):
-                self._divided[number] = [_STATED, _STATED, _STATED * node.expected_items]
+            step = node.step
+            if isinstance(step, Switch):
+                shares = step.expected_shares
+                self._chosen[number] = {key: _STATED * share for key, share in shares.items()}
+            elif isinstance(step, Each):
+                self._divided[number] = [_STATED, _STATED, _STATED * step.expected_items]
 
     def count_chosen(self, at: int, key: Any) -> None:
         """Count an item that took a branch of the switch at node `at`."""
@@ -77,11 +67,11 @@ class Backlog:
         wait_ms = 0.0
         while at != end:
             node = self._graph.nodes[at]
-            if isinstance(node, StageNode):
+            if isinstance(node.step, Stage):
                 stage = self._stages[node.stage]
                 ahead += stage.waiting + stage.in_service
                 own_ms = stages_ms[node.stage] = ahead * stage.item_ms / (stage.workers or 1)
-            elif isinstance(node, SwitchNode):
+            elif isinstance(node.step, Switch):
                 counts = self._chosen[at]
                 total = sum(counts.values())
                 own_ms = left = 0.0
@@ -91,17 +81,17 @@ class Backlog:
                     own_ms += share * branch_ms
                     left += out
                 ahead = left
-            elif isinstance(node, ForkNode):
+            elif isinstance(node.step, Ensemble):
                 # Each request is in all branches, so they are not added up.
                 own_ms = most = 0.0
-                for entry, times in self._together[at].items():
-                    branch_ms, out = self._pass(entry, JOIN, times * ahead, stages_ms)
-                    own_ms, most = max(own_ms, branch_ms), max(most, out / times)
+                for entry in node.entries.values():
+                    branch_ms, out = self._pass(entry, JOIN, ahead, stages_ms)
+                    own_ms, most = max(own_ms, branch_ms), max(most, out)
                 ahead = most
             else:
                 items, with_elements, elements = self._divided[at]
                 inside = ahead * elements / items
-                branch_ms, out = self._pass(node.entry, JOIN, inside, stages_ms)
+                branch_ms, out = self._pass(node.entries[0], JOIN, inside, stages_ms)
                 own_ms = branch_ms * with_elements / items
                 ahead *= 1 - with_elements / items
                 if out:

@@ -1,6 +1,6 @@
 """The steps of a pipeline, compiled to nodes that an item passes in sequence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,44 +12,17 @@ END, JOIN = -1, -2
 
 
 @dataclass(frozen=True)
-class StageNode:
-    """An item waits at a stage."""
+class Node:
+    """A step of the items on their way to the node `next`.
 
-    stage: int
+    `entries` has the nodes where its branches begin, by their keys or in their order. `stage` is
+    the number of a stage.
+    """
+
+    step: Step
     next: int
-
-
-@dataclass(frozen=True)
-class SwitchNode:
-    """An item goes to the node of its key; `shares` are expected. All branches lead to `next`."""
-
-    choose: Callable[[Any], Any]
-    entries: Mapping[Any, int]
-    shares: Mapping[Any, float]
-    next: int
-
-
-@dataclass(frozen=True)
-class ForkNode:
-    """An item goes to all of `entries`; the joined results go to `next`."""
-
-    entries: tuple[int, ...]
-    join: Callable[[list[Any]], Any]
-    next: int
-
-
-@dataclass(frozen=True)
-class EachNode:
-    """The elements of an item go to `entry`; the joined results go to `next`."""
-
-    entry: int
-    join: Callable[[list[Any]], Any]
-    max_items: int
-    expected_items: int
-    next: int
-
-
-Node = StageNode | SwitchNode | ForkNode | EachNode
+    entries: Mapping[Any, int] = field(default_factory=dict)
+    stage: int = -1
 
 
 @dataclass
@@ -76,16 +49,15 @@ class Graph:
 
         def least_from(at: int, behind_join: float) -> float:
             node = self.nodes[at]
-            if isinstance(node, StageNode):
+            if isinstance(node.step, Stage):
                 after[node.stage] = least(node.next, behind_join)
                 return stage_ms[node.stage] + after[node.stage]
-            if isinstance(node, SwitchNode):
-                return min([least(entry, behind_join) for entry in node.entries.values()])
+            entries = node.entries.values()
+            if isinstance(node.step, Switch):
+                return min([least(entry, behind_join) for entry in entries])
             behind = least(node.next, behind_join)
-            if isinstance(node, ForkNode):
-                return max([least(entry, behind) for entry in node.entries])
-            least(node.entry, behind)
-            return behind  # there may be no elements
+            longest = max([least(entry, behind) for entry in entries])
+            return longest if isinstance(node.step, Ensemble) else behind  # maybe no elements
 
         return least(self.entry, 0.0), after
 
@@ -138,20 +110,16 @@ def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int
         for part in reversed(step):
             following = _compile(graph, numbers, part, following)
         return following
-    node: Node
     if isinstance(step, Stage):
-        node = StageNode(numbers[step.name], following)
-    elif isinstance(step, Switch):
-        entries = {
-            key: _compile(graph, numbers, branch, following)
-            for key, branch in step.branches.items()
-        }
-        node = SwitchNode(step.choose, entries, step.expected_shares, following)
-    elif isinstance(step, Ensemble):
-        branches = [_compile(graph, numbers, branch, JOIN) for branch in step.branches]
-        node = ForkNode(tuple(branches), step.join, following)
+        node = Node(step, following, stage=numbers[step.name])
     else:
-        entry = _compile(graph, numbers, step.branch, JOIN)
-        node = EachNode(entry, step.join, step.max_items, step.expected_items, following)
+        end = following if isinstance(step, Switch) else JOIN
+        branches = (
+            step.branches
+            if isinstance(step, Switch)
+            else dict(enumerate(step.branches if isinstance(step, Ensemble) else [step.branch]))
+        )
+        entries = {key: _compile(graph, numbers, part, end) for key, part in branches.items()}
+        node = Node(step, following, entries)
     graph.nodes.append(node)
     return len(graph.nodes) - 1

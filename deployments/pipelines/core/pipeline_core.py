@@ -14,17 +14,10 @@ from typing import Any
 from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.pipelines.core.backlog import Backlog
 from deployments.pipelines.core.errors import ResultError, StageError
-from deployments.pipelines.core.graph import (
-    END,
-    JOIN,
-    EachNode,
-    ForkNode,
-    Graph,
-    StageNode,
-    SwitchNode,
-)
+from deployments.pipelines.core.graph import END, JOIN, Graph, Node
 from deployments.pipelines.core.items import Flow, Frame, Item, ItemFailure, Outcome, StageBatch
 from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.core.steps import Each, Ensemble, Switch
 
 # A request is admitted if its expected time is within this share of its limit.
 _ADMISSION_SHARE = 0.97
@@ -32,7 +25,6 @@ _ADMISSION_SHARE = 0.97
 _REFRESH_BATCHES = 32
 # Number of response times kept, for percentiles over some seconds.
 _RESPONSE_TIMES = 4096
-_KINDS: dict[type, str] = {SwitchNode: "switch", ForkNode: "ensemble", EachNode: "each"}
 
 
 class PipelineCore:
@@ -41,13 +33,7 @@ class PipelineCore:
     After every event the caller asks `next_batches`, runs them, and answers the requests in
     `ended`.
 
-    Parameters
-    ----------
-    graph : Graph
-    stages : sequence of StageCore
-        One for each stage of the graph.
-    max_pending : int
-        The most requests in the pipeline.
+    There is one stage core for each stage of the graph, and room for `max_pending` requests.
 
     Attributes
     ----------
@@ -75,7 +61,7 @@ class PipelineCore:
         self._ids = itertools.count()
         self._nodes = graph.nodes
         self._backlog = Backlog(graph, stages)
-        self._node_of = {node.stage: node for node in graph.nodes if isinstance(node, StageNode)}
+        self._node_of = {node.stage: node for node in graph.nodes}
         self._touched: set[int] = set()
         self._batches = 0
         self.refresh(-math.inf)
@@ -266,16 +252,16 @@ class PipelineCore:
                     return
                 item = frame.item
                 fan_out = nodes[frame.node]
-                assert isinstance(fan_out, ForkNode | EachNode)
+                assert isinstance(fan_out.step, Ensemble | Each)
                 try:
-                    value = fan_out.join(frame.results)
+                    value = fan_out.step.join(frame.results)
                 except Exception as error:
                     self._fail(flow, StageError("join", error))
                     return
                 at = fan_out.next
                 continue
             node = nodes[at]
-            if isinstance(node, StageNode):
+            if node.stage >= 0:
                 stage = self.stages[node.stage]
                 if stage.lost is not None:
                     self._fail(flow, DeviceError(stage.lost))
@@ -284,23 +270,24 @@ class PipelineCore:
                 stage.arrive(now_s, item)
                 self._touched.add(node.stage)
                 return
+            step = node.step
             try:
-                if isinstance(node, SwitchNode):
-                    key = _branch(node, value)
+                if isinstance(step, Switch):
+                    key = _branch(step, value)
                     self._backlog.count_chosen(at, key)
                     at = node.entries[key]
                     continue
-                values, entries = _fan_out(node, value)
-                if isinstance(node, EachNode):
-                    self._backlog.count_divided(at, len(values))
-                if not values:
-                    value, at = node.join([]), node.next
-                    continue
+                parts = _fan_out(node, value)
+                if isinstance(step, Each):
+                    self._backlog.count_divided(at, len(parts))
+                    if not parts:
+                        value, at = step.join([]), node.next
+                        continue
             except Exception as error:
-                self._fail(flow, StageError(_KINDS[type(node)], error))
+                self._fail(flow, StageError(type(step).__name__.lower(), error))
                 return
-            frame = Frame(item, at, [None] * len(values), len(values))
-            for place, (part, entry) in enumerate(zip(values, entries, strict=True)):
+            frame = Frame(item, at, [None] * len(parts), len(parts))
+            for place, (part, entry) in enumerate(parts):
                 if flow.id not in self.open:
                     return  # an earlier branch has failed the request
                 branch = Item(flow, frame, place)
@@ -309,21 +296,23 @@ class PipelineCore:
             return
 
 
-def _branch(node: SwitchNode, value: Any) -> Any:
+def _branch(step: Switch, value: Any) -> Any:
     """Return the key of the branch that a value takes."""
-    key = node.choose(value)
-    if key not in node.entries:
-        known = ", ".join(repr(known) for known in node.entries)
+    key = step.choose(value)
+    if key not in step.branches:
+        known = ", ".join(repr(known) for known in step.branches)
         raise ResultError(f"there is no branch {key!r}; the branches are {known}")
     return key
 
 
-def _fan_out(node: ForkNode | EachNode, value: Any) -> tuple[list[Any], Sequence[int]]:
-    """Return the values of the branches, and the entry node of each."""
-    if isinstance(node, ForkNode):
-        return [value] * len(node.entries), node.entries
+def _fan_out(node: Node, value: Any) -> list[tuple[Any, int]]:
+    """Return the values that continue from an ensemble or an each, and the entry node of each."""
+    if isinstance(node.step, Ensemble):
+        return [(value, entry) for entry in node.entries.values()]
+    assert isinstance(node.step, Each)
+    most = node.step.max_items
     # One more than allowed suffices, even of an endless iterable.
-    values = list(itertools.islice(value, node.max_items + 1))
-    if len(values) > node.max_items:
-        raise ResultError(f"an item has more than max_items = {node.max_items} elements")
-    return values, [node.entry] * len(values)
+    values = list(itertools.islice(value, most + 1))
+    if len(values) > most:
+        raise ResultError(f"an item has more than max_items = {most} elements")
+    return [(part, node.entries[0]) for part in values]

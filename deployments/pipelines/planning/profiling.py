@@ -45,20 +45,8 @@ async def measure_profiles(
     input of the next stage; a branch that a switch does not choose is measured with the input of
     the switch.
 
-    Parameters
-    ----------
-    steps : sequence of steps
-    example : Any
-        An item as a client sends it.
-    seconds : float
-        For each batch size.
-    report : callable
-        Called with the name of each stage before it is measured.
-
-    Returns
-    -------
-    dict of str to Profile
-        By the name of the stage.
+    Each batch size takes `seconds`; `report` is called with the name of each stage before it is
+    measured. The profiles are returned by the name of the stage.
 
     Raises
     ------
@@ -130,10 +118,14 @@ class _SingleWorker:
     def __init__(self, stage: Stage) -> None:
         cpus = None if stage.cpus is None else stage.cpus[:1]
         self._stage = replace(stage, workers=1, cpus=cpus)
-        self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
-        self._workers = make_workers(self._stage, self, None)
+        self._workers = make_workers(
+            self._stage,
+            lambda _, outcome: self._outcomes.put_nowait(outcome),
+            lambda *_: None,  # if the worker dies, its batch is lost
+        )
         await self._workers.start()
         return self
 
@@ -143,11 +135,10 @@ class _SingleWorker:
     async def run(self, item: Any, size: int) -> tuple[Any, float]:
         """Run a batch of equal items; return the result of one, and the time in ms."""
         name, started_s = self._stage.name, time.monotonic()
-        self._ended = asyncio.get_running_loop().create_future()
         items = [Item(Flow(number, started_s), value=item) for number in range(size)]
         self._workers.run(StageBatch(items, started_s, Batch((), size, StartReason.FULL)))
         try:
-            outcome = await asyncio.wait_for(self._ended, self._stage.hang_after_s)
+            outcome = await asyncio.wait_for(self._outcomes.get(), self._stage.hang_after_s)
         except TimeoutError as error:
             raise StageError(name, error) from None
         if isinstance(outcome, WorkerLoss):
@@ -158,11 +149,3 @@ class _SingleWorker:
             if isinstance(result, ItemFailure):
                 raise StageError(name, result.error)
         return outcome[0], 1e3 * (time.monotonic() - started_s)
-
-    def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
-        """Store the outcome of the batch."""
-        if not self._ended.done():
-            self._ended.set_result(outcome)
-
-    def workers_changed(self, workers: int, problem: str | None) -> None:
-        """Do nothing: if the worker dies, its batch is lost."""

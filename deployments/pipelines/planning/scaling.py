@@ -85,20 +85,8 @@ def solve_divisions(
 ) -> DivisionTable:
     """Solve the divisions of least cost for all rates that a number of workers can carry.
 
-    Parameters
-    ----------
-    steps : sequence of steps
-        Every stage needs a profile.
-    sla : ServiceLevelObjective
-        Of the whole pipeline.
-    max_workers : int
-        Of all stages together, but those in `max_replicas`.
-    worker_costs : mapping of str to float, optional
-        Cost of one worker of each stage; 1 if not given.
-    max_replicas : mapping of str to int, optional
-        The stages whose workers are replicas of their own, and how many each may have.
-    requests : int
-        Simulated for each division that is tried.
+    Arguments are those of `plan_pipeline`. `max_workers` is of all stages together, but those in
+    `max_replicas`, whose workers are replicas of their own.
 
     Raises
     ------
@@ -152,21 +140,8 @@ class StageScaler:
     More workers are ordered at once; fewer only when they would have been enough for some time.
     `PipelineAutoscaler` applies the decisions.
 
-    Parameters
-    ----------
-    table : DivisionTable
-        Another one of the same stages may be put in its place.
-    core : PipelineCore
-        Counts the requests offered, and the items of each stage.
-    scale_down_delay_s : float
-        How long fewer workers must have been enough.
-
-    Attributes
-    ----------
-    workers : dict of str to int
-        The last decision.
-    items_per_request : dict of str to float
-        As measured so far.
+    `core` counts the requests offered, and the items of each stage. `workers` is the last decision;
+    `table` may be replaced by another one of the same stages.
     """
 
     def __init__(

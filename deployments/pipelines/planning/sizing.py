@@ -173,20 +173,9 @@ def cheap_division(
     From the least workers that keep up, the worker with the largest gain per cost is added until
     the SLA is kept; then what is not needed is removed, the dearest first.
 
-    Parameters
-    ----------
-    percentile_ms : callable
-        Returns the SLA's percentile of a division, in ms.
-    sla : ServiceLevelObjective
-    least, most : sequence of float
-        What each stage needs to keep up, and what it may have.
-    costs : sequence of float
-        Of one worker of each stage, above 0.
-
-    Raises
-    ------
-    InfeasibleError
-        No division keeps the SLA.
+    `percentile_ms` returns the SLA's percentile of a division; `least` and `most` are what each
+    stage needs to keep up, and what it may have. Raises `InfeasibleError` if no division keeps the
+    SLA.
     """
     ms = functools.cache(percentile_ms)
     limit_ms, workers = sla.response_time_ms, tuple(least)

@@ -90,16 +90,6 @@ def simulate(
 
     The same seed gives the same arrivals, whatever the settings, so that plans can be compared.
 
-    Parameters
-    ----------
-    steps : sequence of steps
-    settings : mapping of str to Setting
-    arrival_rate_per_s : float
-        Requests per second.
-    requests : int
-        How many are simulated.
-    seed : int
-
     Raises
     ------
     InvalidInputError

@@ -13,14 +13,7 @@ _PATH, _METRICS = "/sojourn/pipeline", "/metrics"
 
 
 class PipelineApp(InferenceApp):
-    """ASGI app for a `PipelineService`.
-
-    Parameters
-    ----------
-    service : PipelineService
-    server_version : str
-        The version that ``GET /v2`` reports.
-    """
+    """ASGI app for a `PipelineService`."""
 
     def __init__(self, service: PipelineService, server_version: str) -> None:
         self._pipeline_service = service

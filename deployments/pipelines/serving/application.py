@@ -150,15 +150,7 @@ class PipelineReplica:
 def build(args: dict[str, Any]) -> serve.Application:
     """Build the Serve application.
 
-    Parameters
-    ----------
-    args : dict
-        The ``args`` of the application in the config file.
-
-    Raises
-    ------
-    InvalidInputError
-        `args` are invalid. The message names the first problem and what is allowed.
+    `args` are those of the application in the config file; errors as of `parse_args`.
     """
     config = parse_args(args)
     config.build()

@@ -42,32 +42,8 @@ class PipelineService(Service):
     An item is a mapping from the names of the inputs to their values in one row. The result of the
     last step is a mapping from the names of the outputs, or, of a single output, its value.
 
-    Parameters
-    ----------
-    config : PipelineConfig
-    user_config : PipelineUserConfig or None
-        None: `configure` brings it after the start; until then the defaults hold, and nothing is
-        scaled.
-    replicas : mapping of str to ReplicaAccess, optional
-        How to reach the stages with Ray replicas of their own.
-
-    Attributes
-    ----------
-    config : PipelineConfig
-    pipeline : Pipeline
-        `start` starts it. The batches of its stages are at `/sojourn/pipeline`, and not in
-        `batch_totals`.
-    planning : PipelinePlanning
-        Answers the console's what-if questions.
-    autoscaler : PipelineAutoscaler or None
-        What scales the stages, if anything does.
-    configured : bool
-        Whether `configure` has applied a configuration.
-
-    Raises
-    ------
-    InvalidInputError
-        The config does not describe a pipeline.
+    Without a `user_config` the defaults hold, and nothing is scaled, until `configure` brings one.
+    The batches of the stages are at `/sojourn/pipeline`, and not in `batch_totals`.
     """
 
     platform = "pipeline"
@@ -241,21 +217,7 @@ class PipelineService(Service):
     async def infer(
         self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
-        """Answer a checked request.
-
-        Parameters
-        ----------
-        request : InferenceRequest
-        arrival_s : float
-            When it reached this process, by `time.monotonic`.
-        info : RequestInfo, optional
-            Not used: only the request as a whole has a span.
-
-        Raises
-        ------
-        RequestError
-            A row failed, or was refused; the other rows are cancelled.
-        """
+        """Answer a checked request; if a row fails or is refused, the other rows are cancelled."""
         flows: list[Flow] = []
         try:
             for row in range(request.rows):

@@ -20,16 +20,8 @@ _FIRST_BYTES = 1 << 16
 class Arena:
     """A growing piece of shared memory that holds one object.
 
-    Parameters
-    ----------
-    descriptor : int, optional
-        Of the other process's arena, inherited from it; `close` closes it. By default, a new arena
-        is made.
-
-    Raises
-    ------
-    OSError
-        There are no descriptors left, or no memory.
+    `descriptor` is that of the other process's arena, inherited from it; by default a new arena is
+    made. Raises OSError without descriptors or memory.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -19,19 +19,9 @@ from deployments.pipelines.workers.child import BATCH, MESSAGE, START, not_sent
 class WorkerLink:
     """Our end of the connection to one worker.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        Of type SOCK_SEQPACKET; the link owns it, and closes it if it cannot be made.
-    on_message : callable
-        Called with the kind of each message, and its content if it has one.
-    on_end : callable
-        Called when the other end has closed, or its process has died.
-
-    Raises
-    ------
-    OSError
-        There are no descriptors left, or no memory.
+    It owns the `connection`, of type SOCK_SEQPACKET, and closes it if it cannot be made for lack of
+    descriptors or memory (OSError). `on_message` is called with the kind and the content of each
+    message, `on_end` when the other end has closed, or its process has died.
     """
 
     def __init__(

@@ -14,8 +14,13 @@ from deployments.pipelines.workers.in_process import LoopWorker, ThreadWorker
 from deployments.pipelines.workers.predictor import recipe_of
 from deployments.pipelines.workers.processes import ProcessWorker
 from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
-from deployments.pipelines.workers.worker import Listener, PooledWorker, Workers, logger
-from policy.errors import InvalidInputError
+from deployments.pipelines.workers.worker import (
+    OnChange,
+    OnEnded,
+    PooledWorker,
+    Workers,
+    logger,
+)
 
 #: Time limit of a worker's start.
 _START_S = 300.0
@@ -25,23 +30,19 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
 
 
 class WorkerPool(Workers[PooledWorker]):
-    """The requested number of workers, each with the CPUs that it is pinned to or None.
-
-    `fixed` is why the number of workers cannot be changed, or None.
-    """
+    """The requested number of workers, each with the CPUs that it is pinned to or None."""
 
     def __init__(
         self,
-        name: str,
-        hang_after_s: float,
-        listener: Listener,
+        stage: Stage,
+        on_ended: OnEnded,
+        on_change: OnChange,
         make: Callable[["WorkerPool", list[int] | None], PooledWorker],
         cpus: Sequence[list[int] | None],
-        fixed: str | None = None,
     ) -> None:
-        super().__init__(name, hang_after_s, listener)
+        super().__init__(stage, on_ended, on_change)
         self.loop = asyncio.get_running_loop()
-        self._make, self._cpus, self._fixed = make, [*cpus], fixed
+        self._make, self._cpus = make, [*cpus]
         #: Time of each order.
         self._starting: dict[PooledWorker, float] = {}
         self._free: list[PooledWorker] = []
@@ -69,8 +70,6 @@ class WorkerPool(Workers[PooledWorker]):
     def resize(self, count: int) -> None:
         """Start more workers, or end some after their batches."""
         more = count - len(self._cpus)
-        if more and self._fixed is not None:
-            raise InvalidInputError(f"stage {self.name}: {self._fixed}")
         self._cpus += [None] * more
         del self._cpus[count:]
         for _ in range(more):
@@ -146,7 +145,7 @@ class WorkerPool(Workers[PooledWorker]):
         """End surplus free workers, and report the number."""
         while self._free and len(self._free) + len(self._busy) > len(self._cpus):
             self._free.pop().end()
-        self.listener.workers_changed(self._running, None)
+        self._on_change(self._running, None)
 
     @property
     def _running(self) -> int:
@@ -173,7 +172,7 @@ class WorkerPool(Workers[PooledWorker]):
         self._failed_starts += 1
         logger.error("%s", reason)
         if self._failed_starts >= _FAILED_STARTS and not self._running:
-            self.listener.workers_changed(0, reason)
+            self._on_change(0, reason)
 
         def start() -> None:
             self._timers.discard(timer)
@@ -184,36 +183,31 @@ class WorkerPool(Workers[PooledWorker]):
         self._timers.add(timer)
 
 
-def make_workers(stage: Stage, listener: Listener, replicas: ReplicaAccess | None) -> Workers[Any]:
+def make_workers(
+    stage: Stage, on_ended: OnEnded, on_change: OnChange, replicas: ReplicaAccess | None = None
+) -> Workers[Any]:
     """Return the workers of a stage, not yet started.
 
     Without Ray replicas, stages that should have them run in processes. Raises `StartError` if a
     stage's code cannot be sent to a process.
     """
-    name, hang_after_s = stage.name, stage.hang_after_s
     if replicas is not None:
-        return ReplicaWorkers(name, hang_after_s, listener, replicas, stage.workers)
-    recipe = recipe_of(stage)
-    anywhere: list[list[int] | None] = [None] * stage.workers
-    if stage.place == "loop":
-        fixed = "place loop has one worker"
-        return WorkerPool(
-            name, hang_after_s, listener, lambda pool, cpus: LoopWorker(pool, recipe), [None], fixed
-        )
-    if stage.place == "thread":
-        return WorkerPool(
-            name, hang_after_s, listener, lambda pool, cpus: ThreadWorker(pool, recipe), anywhere
-        )
-    try:
-        # By value if necessary: a class of a notebook, or of the running script.
-        pickled = cloudpickle.dumps(recipe)
-    except Exception as error:
-        raise StartError(f"stage {name!r}: cannot be sent to a process: {error}") from error
-    return WorkerPool(
-        name,
-        hang_after_s,
-        listener,
-        lambda pool, cpus: ProcessWorker(pool, pickled, cpus),
-        anywhere if stage.cpus is None else [[cpu] for cpu in stage.cpus],
-        None if stage.cpus is None else "its workers are pinned to CPUs",
-    )
+        return ReplicaWorkers(stage, on_ended, on_change, replicas)
+    recipe, pickled = recipe_of(stage), b""
+    if stage.place not in ("loop", "thread"):
+        try:
+            # By value if necessary: a class of a notebook, or of the running script.
+            pickled = cloudpickle.dumps(recipe)
+        except Exception as error:
+            reason = f"stage {stage.name!r}: cannot be sent to a process: {error}"
+            raise StartError(reason) from error
+
+    def make(pool: WorkerPool, cpus: list[int] | None) -> PooledWorker:
+        if stage.place == "loop":
+            return LoopWorker(pool, recipe)
+        if stage.place == "thread":
+            return ThreadWorker(pool, recipe)
+        return ProcessWorker(pool, pickled, cpus)
+
+    cpus = [None] * stage.workers if stage.cpus is None else [[cpu] for cpu in stage.cpus]
+    return WorkerPool(stage, on_ended, on_change, make, cpus)

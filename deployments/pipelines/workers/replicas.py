@@ -17,10 +17,11 @@ from typing import Any
 from deployments.errors import StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.workers.batch_server import RETIRED, SUFFIX, private
 from deployments.pipelines.workers.child import BATCH, START
 from deployments.pipelines.workers.link import WorkerLink
-from deployments.pipelines.workers.worker import Listener, Workers, logger
+from deployments.pipelines.workers.worker import OnChange, OnEnded, Workers, logger
 from policy.errors import InvalidInputError
 
 #: Time limit for the first replica of a stage, and interval of the search.
@@ -90,18 +91,17 @@ class _Replica:
 
 
 class ReplicaWorkers(Workers[_Replica]):
-    """The replicas of one stage; `calls` is the maximum number of batches on other machines."""
+    """The replicas of one stage; `workers` of it is the most batches on other machines."""
 
     def __init__(
         self,
-        name: str,
-        hang_after_s: float,
-        listener: Listener,
+        stage: Stage,
+        on_ended: OnEnded,
+        on_change: OnChange,
         access: ReplicaAccess,
-        calls: int,
     ) -> None:
-        super().__init__(name, hang_after_s, listener)
-        self._access, self._most_calls = access, calls
+        super().__init__(stage, on_ended, on_change)
+        self._access, self._most_calls = access, stage.workers
         self._replicas: dict[Path, _Replica] = {}
         self._given_up: set[Path] = set()
         self._called: set[asyncio.Task[None]] = set()
@@ -144,7 +144,7 @@ class ReplicaWorkers(Workers[_Replica]):
             return
         self._search_elsewhere()
         if now_s - self._missing_since_s > _LOST_S:
-            self.listener.workers_changed(0, _NO_REPLICA.format(self.name))
+            self._on_change(0, _NO_REPLICA.format(self.name))
 
     async def close(self) -> None:
         """Disconnect from all replicas."""
@@ -239,7 +239,7 @@ class ReplicaWorkers(Workers[_Replica]):
         return len(self._usable()) or (self._most_calls if self._remote else 0)
 
     def _changed(self) -> None:
-        self.listener.workers_changed(self._count, None)
+        self._on_change(self._count, None)
 
     async def _call_with(self, batch: StageBatch) -> None:
         """Run a batch on another machine."""
@@ -255,4 +255,4 @@ class ReplicaWorkers(Workers[_Replica]):
             outcome = WorkerLoss(f"a replica of stage {self.name!r} died: {error}")
         except Exception as error:
             outcome = BatchFailure(error)
-        self.listener.batch_ended(batch, outcome)
+        self._on_ended(batch, outcome)

@@ -1,26 +1,15 @@
-"""Interfaces of workers, of a stage's workers, and of their listeners."""
+"""Interfaces of workers, and of a stage's workers."""
 
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.core.steps import Stage
 
 logger = logging.getLogger("sojourn.pipelines")
-
-
-class Listener(Protocol):
-    """Receives the events of a stage's workers, always on the event loop."""
-
-    def batch_ended(self, batch: StageBatch, outcome: Outcome) -> None:
-        """Handle the outcome of a batch."""
-
-    def workers_changed(self, workers: int, problem: str | None) -> None:
-        """Handle a new number of usable workers.
-
-        With no worker left, `problem` is why none can be started, or None while one starts.
-        """
 
 
 class Worker(Protocol):
@@ -29,6 +18,15 @@ class Worker(Protocol):
     def run(self, batch: StageBatch) -> Outcome | None:
         """Start a batch; return its outcome if it is known at once."""
 
+
+OnEnded = Callable[[StageBatch, Outcome], None]
+"""Handles the outcome of a batch, on the event loop."""
+
+OnChange = Callable[[int, str | None], None]
+"""Handles a new number of usable workers, on the event loop.
+
+With no worker left, the second argument is why none can be started, or None while one starts.
+"""
 
 SomeWorker = TypeVar("SomeWorker", bound=Worker)
 
@@ -54,10 +52,10 @@ class PooledWorker(Worker, Protocol):
 class Workers(ABC, Generic[SomeWorker]):
     """The workers of one stage: they run batches, and are abandoned if they hang."""
 
-    def __init__(self, name: str, hang_after_s: float, listener: Listener) -> None:
-        self.name = name
-        self.listener = listener
-        self._hang_after_s = hang_after_s
+    def __init__(self, stage: Stage, on_ended: OnEnded, on_change: OnChange) -> None:
+        self.name = stage.name
+        self._on_ended, self._on_change = on_ended, on_change
+        self._hang_after_s = stage.hang_after_s
         #: The batch of each busy worker, and its start time.
         self._busy: dict[SomeWorker, tuple[StageBatch, float]] = {}
 
@@ -96,7 +94,7 @@ class Workers(ABC, Generic[SomeWorker]):
         if worker in self._busy:
             batch, _ = self._busy.pop(worker)
             self._worker_free(worker)
-            self.listener.batch_ended(batch, outcome)
+            self._on_ended(batch, outcome)
 
     def _begin(self, worker: SomeWorker, batch: StageBatch) -> None:
         self._busy[worker] = batch, time.monotonic()
@@ -115,7 +113,7 @@ class Workers(ABC, Generic[SomeWorker]):
         job = self._busy.pop(worker, None)
         self._changed()
         if job is not None:
-            self.listener.batch_ended(job[0], WorkerLoss(reason))
+            self._on_ended(job[0], WorkerLoss(reason))
 
     @abstractmethod
     def _changed(self) -> None:

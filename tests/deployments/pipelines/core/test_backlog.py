@@ -2,11 +2,7 @@
 
 import pytest
 
-from deployments.pipelines.core.graph import EachNode, ForkNode, compile_steps
-from deployments.pipelines.core.pipeline_core import PipelineCore
-from deployments.pipelines.core.stage_core import StageCore
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
-from policy.batching_policy import BatchingPolicy
 from tests.support.pipelines.machine import Machine
 
 
@@ -81,29 +77,3 @@ def test_elements_are_one_request_together():
         machine.submit(range(10))
     # 40 elements of 1 ms, or 4 requests of 5 ms; then the stages themselves.
     assert machine.core.expected_ms() == pytest.approx(40 + 5, rel=0.05)
-
-
-def test_a_branch_that_is_passed_ten_times_is_one_request():
-    """So a simulation has the elements of an item."""
-    part, last = named("part", "last")
-    graph = compile_steps([Each(part), last])
-    at = graph.entry
-    each = graph.nodes[at]
-    assert isinstance(each, EachNode)
-    graph.nodes[at] = ForkNode((each.entry,) * 10, list, each.next)
-    one = BatchingPolicy.from_control_limit(1, 1)
-    stages = [StageCore("part", one, 1, [1.0]), StageCore("last", one, 1, [5.0])]
-    core = PipelineCore(graph, stages, max_pending=100)
-    for number in range(4):
-        core.submit(0.0, number)
-    assert core.expected_ms() == pytest.approx(40 + 1 + 5)
-
-
-def test_an_element_is_a_request_where_most_items_have_none():
-    steps = [Each(Stage(same, "part")), Stage(same, "last")]
-    machine = Machine(steps, {"part": 5.0, "last": 1.0})
-    for number in range(20_000):
-        machine.submit([0] if number % 1000 == 0 else [])
-    machine.run()
-    machine.submit([0])
-    assert machine.core.expected_ms() == pytest.approx(2.0, rel=0.05)
