@@ -3,12 +3,17 @@
 import re
 import shlex
 import shutil
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
-from sojourn.cli import COMMANDS, cli
+from deployments.http.app import InferenceApp
+from sojourn.cli import COMMANDS, cli, main
+from tests.support.models.doubles_service import hosting, listening, make_service
 from tests.support.processes.pages import run_block
 from tests.support.readme import ROOT, blocks
 
@@ -42,6 +47,32 @@ def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
     )
     run_block(check, tmp_path, {})
     assert (tmp_path / "first.yaml").exists()
+
+
+async def test_what_a_service_of_serve_batch_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both blocks of code run: the model is checked, and FastAPI in front of it asks it."""
+    source, front = blocks("python", "docs/migrating.md")
+    (tmp_path / "iris.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["serve", "iris:Iris", "--sla", "50ms@95", "--check"]) == 0
+    assert "iris:Iris is fine" in capsys.readouterr().err
+    model = import_module("iris").Iris()
+    model.load("cpu")
+    async with make_service(model, "iris") as service:
+        app = InferenceApp(service, "1")
+        with hosting(app):
+            async with listening(app) as (_, port):
+                monkeypatch.setenv("MODEL_URL", f"http://127.0.0.1:{port}")
+                names: dict[str, Any] = {}
+                exec(front, names)
+                transport = httpx.ASGITransport(names["api"])
+                async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                    answer = await client.post("/species", json=[5.1, 3.5, 1.4, 0.2])
+                await names["model"].aclose()
+    assert (answer.status_code, answer.json()) == (200, 0)
 
 
 def _numbers(table: str) -> dict[str, float]:

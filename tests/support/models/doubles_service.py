@@ -68,16 +68,19 @@ USER_CONFIG: dict[str, Any] = {
 
 
 @contextlib.asynccontextmanager
-async def make_service(model: Doubles | None = None) -> AsyncIterator[InferenceService]:
+async def make_service(
+    model: Model | None = None, name: str = "doubles"
+) -> AsyncIterator[InferenceService]:
     """Serve `model` over the real batcher until the context ends."""
     model = model or Doubles()
-    config = ModelConfig(name="doubles", import_path="unused:Unused", max_batch_size=4)
+    config = ModelConfig(name=name, import_path="unused:Unused", max_batch_size=4)
     made = InferenceService(config, model, PROFILE)
     await made.configure(parse_user_config(USER_CONFIG))
     try:
         yield made
     finally:
-        model.gate.set()
+        if isinstance(model, Doubles):
+            model.gate.set()
         await made.close()
 
 
