@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autoscaler.metrics import Instrument
@@ -34,66 +35,25 @@ class ReplicaInstrument(Instrument):
     read: Callable[[InferenceService, Observations], Reading] = lambda service, seen: ()
 
 
-def _rows(
-    what: str, description: str, total: Callable[[InferenceService], int]
-) -> ReplicaInstrument:
-    return ReplicaInstrument(
-        f"sojourn_{what}_rows_total",
-        "counter",
-        description,
-        read=lambda service, seen: [((), total(service))],
-    )
-
-
-def _counter(
-    name: str, description: str, total: Callable[[InferenceService], float]
-) -> ReplicaInstrument:
-    return ReplicaInstrument(
-        f"sojourn_{name}_total",
-        "counter",
-        description,
-        read=lambda service, seen: [((), total(service))],
-    )
-
-
-def _counters(
+def _metric(
+    kind: str,
     name: str,
     description: str,
-    label: str,
-    totals: Callable[[InferenceService], Mapping[Any, int]],
+    value: Callable[[InferenceService], Mapping[Any, float] | float | None],
+    label: str = "",
 ) -> ReplicaInstrument:
-    return ReplicaInstrument(
-        f"sojourn_{name}_total",
-        "counter",
-        description,
-        (label,),
-        read=lambda service, seen: [((str(key),), total) for key, total in totals(service).items()],
-    )
+    """Return a counter or gauge; `value` returns a number, or one for each value of `label`."""
 
-
-def _gauge(
-    name: str, description: str, value: Callable[[InferenceService], float | None]
-) -> ReplicaInstrument:
     def read(service: InferenceService, seen: Observations) -> Reading:
         now = value(service)
+        if isinstance(now, Mapping):
+            return [((str(key),), number) for key, number in now.items()]
         return [] if now is None else [((), now)]
 
-    return ReplicaInstrument(f"sojourn_{name}", "gauge", description, read=read)
+    return ReplicaInstrument(name, kind, description, (label,) if label else (), read=read)
 
 
-def _gauges(
-    name: str,
-    description: str,
-    label: str,
-    values: Callable[[InferenceService], Mapping[str, float]],
-) -> ReplicaInstrument:
-    return ReplicaInstrument(
-        f"sojourn_{name}",
-        "gauge",
-        description,
-        (label,),
-        read=lambda service, seen: [((key,), value) for key, value in values(service).items()],
-    )
+_counter, _gauge = partial(_metric, "counter"), partial(_metric, "gauge")
 
 
 def _histogram(
@@ -103,7 +63,7 @@ def _histogram(
     values: Callable[[Observations], Iterable[float]],
 ) -> ReplicaInstrument:
     return ReplicaInstrument(
-        f"sojourn_{name}",
+        name,
         "histogram",
         description,
         buckets=buckets,
@@ -116,185 +76,197 @@ def _in_seconds(by_percentile: Mapping[str, float]) -> dict[str, float]:
 
 
 REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
-    _rows("offered", "Rows that reached this replica.", lambda s: s.batcher.rows.offered),
-    _rows("refused", "Rows that this replica refused.", lambda s: s.batcher.rows.refused),
-    _rows(
-        "completed",
+    _counter(
+        "sojourn_offered_rows_total",
+        "Rows that reached this replica.",
+        lambda s: s.batcher.rows.offered,
+    ),
+    _counter(
+        "sojourn_refused_rows_total",
+        "Rows that this replica refused.",
+        lambda s: s.batcher.rows.refused,
+    ),
+    _counter(
+        "sojourn_completed_rows_total",
         "Rows for which the model returned outputs.",
         lambda s: s.batcher.rows.completed,
     ),
-    _rows(
-        "answered",
+    _counter(
+        "sojourn_answered_rows_total",
         "Rows that count for the SLA: answered, or cancelled because they were too late.",
         lambda s: s.observer.answered_rows,
     ),
-    _rows("late", "Those among them that were too late.", lambda s: s.observer.late_rows),
-    _rows(
-        "pruned",
+    _counter(
+        "sojourn_late_rows_total",
+        "Those among them that were too late.",
+        lambda s: s.observer.late_rows,
+    ),
+    _counter(
+        "sojourn_pruned_rows_total",
         "Rows that were dropped from the queue because they would have been too late.",
         lambda s: s.batcher.rows.pruned,
     ),
-    _rows(
-        "refused_too_late",
+    _counter(
+        "sojourn_refused_too_late_rows_total",
         "Rows that no replica could have answered in time when they were read.",
         lambda s: s.batcher.rows.refused_too_late,
     ),
-    _rows(
-        "cancelled",
+    _counter(
+        "sojourn_cancelled_rows_total",
         "Rows of requests whose clients left.",
         lambda s: s.batcher.rows.cancelled,
     ),
-    _counters("answers", "Answers by HTTP status.", "status", lambda s: s.answers),
+    _counter("sojourn_answers_total", "Answers by HTTP status.", lambda s: s.answers, "status"),
     _counter(
-        "model_errors",
+        "sojourn_model_errors_total",
         "Requests that the model failed on: an exception, or outputs other than declared.",
         lambda s: s.batcher.model_errors.count,
     ),
-    _counters(
-        "admitted_requests",
+    _counter(
+        "sojourn_admitted_requests_total",
         "Requests admitted by a token, by its name.",
-        "token",
         lambda s: s.access.admitted,
+        "token",
     ),
-    _counters(
-        "denied_requests",
+    _counter(
+        "sojourn_denied_requests_total",
         "Requests without access: 401 no valid token, 403 scope, 429 rate.",
-        "status",
         lambda s: s.access.denied,
+        "status",
     ),
     _histogram(
-        "response_time_seconds",
+        "sojourn_response_time_seconds",
         "From the arrival of a request at the replica to its answer.",
         _RESPONSE_TIMES_S,
         lambda seen: seen.response_times_s,
     ),
-    _gauges(
-        "measured_response_time_seconds",
+    _gauge(
+        "sojourn_measured_response_time_seconds",
         "Response time of the last second with answers, by percentile.",
-        "percentile",
         lambda s: _in_seconds(s.controller.percentiles.measured_ms),
-    ),
-    _gauges(
-        "predicted_response_time_seconds",
-        "The same as the model of the replica predicts it at the present load.",
         "percentile",
-        lambda s: _in_seconds(s.controller.percentiles.predicted_ms),
     ),
     _gauge(
-        "sla_response_time_seconds",
+        "sojourn_predicted_response_time_seconds",
+        "The same as the model of the replica predicts it at the present load.",
+        lambda s: _in_seconds(s.controller.percentiles.predicted_ms),
+        "percentile",
+    ),
+    _gauge(
+        "sojourn_sla_response_time_seconds",
         "Response time of the SLA in force.",
         lambda s: 1e-3 * s.controller.user_config.sla.response_time_ms,
     ),
     _gauge(
-        "sla_percentile_ratio",
+        "sojourn_sla_percentile_ratio",
         "Share of requests that the SLA covers.",
         lambda s: 1e-2 * s.controller.user_config.sla.percentile,
     ),
     _gauge(
-        "config_rejected",
+        "sojourn_config_rejected",
         "1 while the newest user_config is rejected and an older one is in force, with its tokens.",
         lambda s: float(s.config_error is not None),
     ),
     _gauge(
-        "queue_length_rows",
+        "sojourn_queue_length_rows",
         "Rows waiting for the device.",
         lambda s: s.batcher.core.queue_length,
     ),
     _gauge(
-        "body_bytes",
+        "sojourn_body_bytes",
         "Bytes of the bodies of unanswered requests.",
         lambda s: s.bodies.used_bytes,
     ),
     _gauge(
-        "arrival_rate_rows_per_second",
+        "sojourn_arrival_rate_rows_per_second",
         "The batcher's estimate of its arrival rate.",
         lambda s: s.batcher.core.arrival_rate.per_s(time.monotonic()),
     ),
     _gauge(
-        "control_limit_rows",
+        "sojourn_control_limit_rows",
         "Queue length at which a batch starts.",
         lambda s: s.batcher.core.policy(time.monotonic()).control_limit,
     ),
     _gauge(
-        "longest_wait_seconds",
+        "sojourn_longest_wait_seconds",
         "The longest that a free device lets the oldest request wait.",
         lambda s: 1e-3 * s.batcher.core.longest_wait_ms(s.batcher.core.policy(time.monotonic())),
     ),
-    _counters(
-        "batches",
+    _counter(
+        "sojourn_batches_total",
         "Batches by the reason for which they started.",
-        "reason",
         lambda s: {reason.value: count for reason, count in s.batcher.starts.items()},
+        "reason",
     ),
     _histogram(
-        "batch_size_rows",
+        "sojourn_batch_size_rows",
         "Rows of a batch.",
         _BATCH_SIZES,
         lambda seen: [record.size for record in seen.batches],
     ),
     _histogram(
-        "batch_duration_seconds",
+        "sojourn_batch_duration_seconds",
         "Time of a batch on the device.",
         _RESPONSE_TIMES_S,
         lambda seen: [record.duration_s for record in seen.batches],
     ),
     _histogram(
-        "oldest_wait_seconds",
+        "sojourn_oldest_wait_seconds",
         "How long the oldest request of a batch had waited when it started.",
         _RESPONSE_TIMES_S,
         lambda seen: [record.oldest_wait_s for record in seen.batches],
     ),
     _counter(
-        "device_busy_seconds",
+        "sojourn_device_busy_seconds_total",
         "Time for which batches were on the device.",
         lambda s: s.observer.device_busy_s,
     ),
     _counter(
-        "energy_joules",
+        "sojourn_energy_joules_total",
         "Energy of the batches, if known.",
         lambda s: s.observer.energy_j,
     ),
-    _gauge("standby", "1 if this replica stands by, else 0.", lambda s: float(s.standby)),
+    _gauge("sojourn_standby", "1 if this replica stands by, else 0.", lambda s: float(s.standby)),
     _gauge(
-        "full_batch_seconds",
+        "sojourn_full_batch_seconds",
         "Time of the largest batch, by the profile now believed.",
         lambda s: 1e-3 * float(s.controller.profile.latency_ms[-1]),
     ),
     _gauge(
-        "profiled_full_batch_seconds",
+        "sojourn_profiled_full_batch_seconds",
         "The same by the profile that the replica started with.",
         lambda s: 1e-3 * s.controller.profiled_full_batch_ms,
     ),
     _counter(
-        "profile_refits",
+        "sojourn_profile_refits_total",
         "How often the profile was fitted again to what batches and requests take.",
         lambda s: s.controller.profile_revisions,
     ),
     _counter(
-        "solver_failures",
+        "sojourn_solver_failures_total",
         "Solvers of the policy that died, hung or found no solution.",
         lambda s: s.controller.solver_failures,
     ),
     _gauge(
-        "event_loop_utilization_ratio",
+        "sojourn_event_loop_utilization_ratio",
         "Share of the time for which the event loop had work.",
         lambda s: s.controller.event_loop.utilization,
     ),
     _gauge(
-        "event_loop_lag_seconds",
+        "sojourn_event_loop_lag_seconds",
         "The longest that the event loop kept anything waiting in the last second.",
         lambda s: s.controller.event_loop.lag_s,
     ),
-    _gauges(
-        "bottleneck",
+    _gauge(
+        "sojourn_bottleneck",
         "1 for what limits the replica: event loop, device or neither; else 0.",
-        "stage",
         lambda s: {stage: float(stage == s.controller.bottleneck) for stage in BOTTLENECKS},
+        "stage",
     ),
-    _gauges(
-        "start_seconds",
+    _gauge(
+        "sojourn_start_seconds",
         "What the replica's start was spent on, by phase.",
-        "phase",
         lambda s: s.start.timings.seconds(),
+        "phase",
     ),
 )
