@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from autoscaler.metrics import Instrument
 from autoscaler.reports import BOTTLENECKS
@@ -36,7 +36,7 @@ class ReplicaInstrument(Instrument):
 
 
 def _metric(
-    kind: str,
+    kind: Literal["counter", "gauge"],
     name: str,
     description: str,
     value: Callable[[InferenceService], Mapping[Any, float] | float | None],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.control.observations import ReplicaObserver
-from deployments.errors import DeadlineError, RequestError
+from deployments.errors import DeadlineError, ModelError, RequestError
 from policy.batcher.requests import Refusal
 
 
@@ -27,12 +27,15 @@ class RequestCounts:
     ----------
     rows_refused_by_balancer : int
         Rows of the requests that the balancer refused; they never came here.
+    rows_failed : int
+        Rows of the requests that the model failed on. More replicas would not help them, so they
+        are not late.
     """
 
     def __init__(
         self, batcher: Batcher, observer: ReplicaObserver, event_loop_meter: EventLoopMeter
     ) -> None:
-        self.rows_refused_by_balancer = 0
+        self.rows_refused_by_balancer = self.rows_failed = 0
         #: Rows that came, and requests of all kinds, at the last call of `refused_by_balancer`.
         self._came_before = self._read_before = 0
         self._rows_per_request = 1.0
@@ -74,6 +77,8 @@ class RequestCounts:
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:
         """Count a request that is answered with an error."""
+        if isinstance(error, ModelError):
+            self.rows_failed += rows
         if isinstance(error, DeadlineError):
             self._observer.deadline_missed(rows, time.monotonic() - arrival_s, deadline_ms)
 

@@ -327,6 +327,7 @@ class InferenceService(BatchedService):
                 "completed": batcher.rows.completed,
                 "answered": observer.answered_rows,
                 "late": observer.late_rows,
+                "failed": self.counts.rows_failed,
                 "deadline_missed": batcher.rows.deadline_missed,
                 "expired": batcher.rows.expired,
             },

@@ -174,11 +174,15 @@ class ServiceView:
 def _counters(document: Document) -> dict[str, float]:
     if "requests" in document:
         counted = document["requests"]
-        answered, failed = counted["completed"] + counted["late"], counted["failed"]
+        answered = counted["completed"] + counted["late"]
     else:
         counted = document["rows"]
-        answered, failed = counted["answered"], 0
-    return {"answered": answered, "failed": failed, **{key: counted[key] for key in _RATES}}
+        answered = counted["answered"]
+    return {
+        "answered": answered,
+        "failed": counted["failed"],
+        **{key: counted[key] for key in _RATES},
+    }
 
 
 def _replica(name: str, samples: deque[tuple[float, Document]]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tests.support.waiting import LIMIT_S
 SLA = {"response_time_ms": 100, "percentile": 99}
 
 
-def policy(replica="a", answered=0, late=0, refused=0, **more):
+def policy(replica="a", answered=0, late=0, failed=0, refused=0, **more):
     return {
         "model": "digits",
         "replica": replica,
@@ -41,7 +41,13 @@ def policy(replica="a", answered=0, late=0, refused=0, **more):
         "bottleneck": "device",
         "measured_ms": {"50": 20.0, "95": 50.0, "99": 80.0},
         "predicted_ms": {"50": 22.0, "95": 55.0, "99": 90.0},
-        "rows": {"refused": refused, "completed": answered, "answered": answered, "late": late},
+        "rows": {
+            "refused": refused,
+            "completed": answered,
+            "answered": answered,
+            "late": late,
+            "failed": failed,
+        },
         **more,
     }
 
@@ -118,16 +124,23 @@ def test_a_replica_that_is_gone_is_forgotten():
     assert [each["replica"] for each in snapshot["replicas"]] == ["b"]
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50), st.floats(0, 1)), min_size=1))
-def test_the_share_in_time_is_that_of_what_was_answered_between_the_polls(steps):
-    now_s, answered, late = 0.0, 0, 0
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 5), st.integers(0, 50), st.floats(0, 1), st.integers(0, 9)),
+        min_size=1,
+    )
+)
+def test_the_share_in_time_is_that_of_what_was_answered_or_failed_between_the_polls(steps):
+    now_s, answered, late, failed = 0.0, 0, 0, 0
     polls = [(now_s, policy())]
-    for wait_s, more, share in steps:
+    for wait_s, more, share, failures in steps:
         now_s, answered, late = now_s + wait_s, answered + more, late + int(share * more)
-        polls.append((now_s, policy(answered=answered, late=late)))
+        failed += failures
+        polls.append((now_s, policy(answered=answered, late=late, failed=failed)))
     snapshot = watched(*polls)
     if now_s <= 60.0:
-        assert snapshot["in_time"] == (1 - late / answered if answered else None)
+        all_rows = answered + failed
+        assert snapshot["in_time"] == (1 - (late + failed) / all_rows if all_rows else None)
     assert snapshot["in_time"] is None or 0 <= snapshot["in_time"] <= 1
 
 

@@ -126,31 +126,23 @@ export class TimeChart extends Chart {
   }
 
   line({ points, color, dash, step, area }, x, y) {
-    let path = "";
-    let pen = false;
-    let first = null;
-    let last = null;
-    let before = null;
+    // A value that is missing ends a piece of the line.
+    const pieces = [[]];
     for (const [timeS, value] of points) {
-      if (!Number.isFinite(value)) {
-        pen = false;
-        continue;
-      }
-      const px = x(timeS).toFixed(1);
-      const py = y(value).toFixed(1);
-      if (!pen) path += `M${px} ${py}`;
-      else path += step ? `H${px}V${py}` : `L${px} ${py}`;
-      first ??= px;
-      last = px;
-      before = [px, py];
-      pen = true;
+      if (Number.isFinite(value)) pieces.at(-1).push([x(timeS).toFixed(1), y(value).toFixed(1)]);
+      else if (pieces.at(-1).length) pieces.push([]);
     }
-    if (!path) return;
+    const paths = pieces.filter((piece) => piece.length).map((piece) => ({
+      piece, d: piece.map(([px, py], index) => (index === 0 ? `M${px} ${py}` : step ? `H${px}V${py}` : `L${px} ${py}`)).join(""),
+    }));
+    if (!paths.length) return;
     if (area) {
-      this.svg.append(draw("path", { class: "area", fill: color, d: `${path}L${last} ${this.bottom}L${first} ${this.bottom}Z` }));
+      const filled = paths.map(({ piece, d }) => `${d}L${piece.at(-1)[0]} ${this.bottom}L${piece[0][0]} ${this.bottom}Z`).join("");
+      this.svg.append(draw("path", { class: "area", fill: color, d: filled }));
     }
-    this.svg.append(draw("path", { class: "path", stroke: color, "stroke-dasharray": dash, d: path }));
-    if (before) this.svg.append(draw("circle", { cx: before[0], cy: before[1], r: 3, fill: color }));
+    this.svg.append(draw("path", { class: "path", stroke: color, "stroke-dasharray": dash, d: paths.map(({ d }) => d).join("") }));
+    const [cx, cy] = paths.at(-1).piece.at(-1);
+    this.svg.append(draw("circle", { cx, cy, r: 3, fill: color }));
   }
 
   words(series, timeS, isCursor) {
@@ -226,9 +218,9 @@ export class BarChart extends Chart {
 }
 
 const MARKS = {
-  limit: ["control limit", "var(--ink)", (x, y) => draw("circle", { cx: x, cy: y, r: 4 })],
-  max_wait: ["longest wait", "var(--orange)", (x, y) => draw("path", { d: `M${x} ${y - 5.5}L${x + 5.5} ${y}L${x} ${y + 5.5}L${x - 5.5} ${y}Z` })],
-  other: ["other", "var(--faint)", (x, y) => draw("path", { d: `M${x} ${y - 5}L${x + 5} ${y + 4}H${x - 5}Z` })],
+  limit: ["at the control limit", "var(--ink)", (x, y) => draw("circle", { cx: x, cy: y, r: 4 })],
+  max_wait: ["after the longest wait", "var(--orange)", (x, y) => draw("path", { d: `M${x} ${y - 5.5}L${x + 5.5} ${y}L${x} ${y + 5.5}L${x - 5.5} ${y}Z` })],
+  other: ["for other reasons", "var(--faint)", (x, y) => draw("path", { d: `M${x} ${y - 5}L${x + 5} ${y + 4}H${x - 5}Z` })],
 };
 const ROWS = 14;
 
@@ -294,7 +286,7 @@ export class PolicyChart extends Chart {
       const key = draw("svg", { viewBox: "0 0 20 12", "aria-hidden": "true" });
       key.append(MARKS[kind][2](10, 6));
       key.firstChild.setAttribute("fill", MARKS[kind][1]);
-      return make("span", {}, key, `${MARKS[kind][0]} `, make("b", {}, String(count)));
+      return make("span", {}, key, make("b", {}, String(count)), ` started ${MARKS[kind][0]}`);
     }));
     const rule = waits
       ? `wait for ${controlLimit} requests, at most ${number(waits)} ms`

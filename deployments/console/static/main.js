@@ -10,6 +10,7 @@ import { WhatIf } from "./whatif.js";
 
 const WINDOW_S = 300;
 const MINUTE_S = 60;
+const QUIET_PER_S = 0.01;
 
 const charts = {
   response: new TimeChart(byId("chart-response"), "Response time", { unit: " ms", windowS: WINDOW_S }),
@@ -82,12 +83,15 @@ function render() {
 }
 
 function attainment(kept) {
-  const answered = since(kept, MINUTE_S, ({ rows }) => rows.answered).value;
-  const late = since(kept, MINUTE_S, ({ rows }) => rows.late).value;
-  const fallback = kept.at(-1).report.rows;
-  if (answered > 0) return { share: Math.max(0, 1 - late / answered), answered, seconds: since(kept, MINUTE_S, () => 0).seconds };
-  if (fallback.answered > 0 && kept.length < 3) return { share: 1 - fallback.late / fallback.answered, answered: fallback.answered, seconds: null };
-  return { share: null, answered: 0, seconds: 0 };
+  // A failed request is not in time.
+  const all = ({ rows }) => rows.answered + rows.failed;
+  const missed = ({ rows }) => rows.late + rows.failed;
+  const share = (missedRows, rows) => Math.max(0, 1 - missedRows / rows);
+  const rows = since(kept, MINUTE_S, all).value;
+  if (rows > 0) return { share: share(since(kept, MINUTE_S, missed).value, rows), seconds: since(kept, MINUTE_S, () => 0).seconds };
+  const last = kept.at(-1).report;
+  if (all(last) > 0 && kept.length < 3) return { share: share(missed(last), all(last)), seconds: null };
+  return { share: null, seconds: 0 };
 }
 
 function renderModel(report, kept, isFirst) {
@@ -101,7 +105,9 @@ function renderModel(report, kept, isFirst) {
   const key = closest({ ...report.measured_ms, ...report.predicted_ms }, sla.percentile) ?? "99";
   const measuredMs = report.measured_ms[key];
   const predicted = report.predicted_ms;
-  const load = fleet?.arrival_rate_per_s ?? report.arrival_rate_per_s;
+  // The estimate of the load never falls to 0 by itself.
+  const estimate = fleet?.arrival_rate_per_s ?? report.arrival_rate_per_s;
+  const load = estimate < QUIET_PER_S ? 0 : estimate;
   const power = since(kept, 10, ({ device }) => device.energy_j);
   const done = since(kept, 10, ({ rows }) => rows.completed).value;
   const powerW = report.has_energy && power.seconds > 0 ? power.value / power.seconds : null;
@@ -112,7 +118,7 @@ function renderModel(report, kept, isFirst) {
     [fleet ? "Load of the fleet" : "Load of this replica", `${number(load)}|/s`, fleet?.demand_per_s ? `sized for ${number(fleet.demand_per_s)}/s` : `${report.queue_length} waiting`, ""],
     ["Replicas", fleet ? number(fleet.replicas) : "–", fleet ? replicaWords(fleet) : "no autoscaler decides", ""],
     ...(report.has_energy ? [["Power of this replica", `${number(powerW)}|W`, done > 0 ? `${number((1000 * power.value) / done)} mJ per request` : "idle", ""]] : []),
-    ["Bottleneck", limits[report.bottleneck] ?? "–", `${percent(deviceShare(kept), 0)} device, ${percent(report.event_loop.utilization, 0)} event loop`, ""],
+    ["Bottleneck", isIdle(report, kept) ? "none" : limits[report.bottleneck] ?? "–", `${percent(deviceShare(kept), 0)} device, ${percent(report.event_loop.utilization, 0)} event loop`, ""],
   ]);
 
   const nowS = shown.time_s;
@@ -168,16 +174,27 @@ function renderModel(report, kept, isFirst) {
   });
   renderLimits(report, kept);
   whatIf.present(report.model, {
-    response_time_ms: sla.response_time_ms, percentile: sla.percentile, arrival_rate_per_s: load,
+    response_time_ms: sla.response_time_ms, percentile: sla.percentile,
+    arrival_rate_per_s: load > 0 ? load : lastLoad(log, kept) ?? report.sla_rate_per_s ?? 1,
     burst_factor: report.autoscaler.burst_factor, hasEnergy: report.has_energy,
     energy_weight: energyWeight(report), energy_price: 0, replica_price: 0,
   });
+}
+
+// The last load that there was, without one now.
+function lastLoad(log, kept) {
+  return [...log, ...kept.map(({ report }) => report)].findLast((one) => one.arrival_rate_per_s >= QUIET_PER_S)?.arrival_rate_per_s;
 }
 
 // As `policy_objective` of the config: without energy, `auto` minimizes the mean response time.
 function energyWeight({ objective, has_energy: hasEnergy }) {
   if (objective.objective === "weights") return objective.energy_weight / objective.latency_weight;
   return objective.objective === "auto" && !hasEnergy ? 0 : null;
+}
+
+// At so little load nothing is a bottleneck.
+function isIdle(report, kept) {
+  return Math.max(deviceShare(kept) ?? 0, report.event_loop.utilization ?? 0) < 0.05;
 }
 
 function deviceShare(kept) {
@@ -228,11 +245,12 @@ function renderLimits(report, kept) {
     device: "The device is the busier stage: another replica helps, and so does a faster device.",
     neither: "Neither the device nor the event loop: other processes take the cores.",
   };
-  say(byId("bottleneck-words"), words[report.bottleneck] ?? "");
+  const limiting = isIdle(report, kept) ? null : report.bottleneck;
+  say(byId("bottleneck-words"), words[limiting] ?? "");
   const { event_loop: loop } = report;
   meters(byId("meters"), [
-    ["Device", deviceShare(kept), null, report.bottleneck === "device"],
-    ["Event loop", loop.utilization, loop.request_ms === null ? null : `${number(1000 * loop.request_ms)} µs per request, ${number(loop.lag_ms)} ms late`, report.bottleneck === "event_loop"],
+    ["Device", deviceShare(kept), null, limiting === "device"],
+    ["Event loop", loop.utilization, loop.request_ms === null ? null : `${number(1000 * loop.request_ms)} µs per request, ${number(loop.lag_ms)} ms late`, limiting === "event_loop"],
   ]);
 }
 
@@ -256,9 +274,9 @@ function renderPipeline(report, kept) {
   say(byId("response-words"), "Measured over ten seconds, with the expected time of a new request.");
   say(byId("load-words"), "Requests to this replica.");
   const answered = since(kept, MINUTE_S, (one) => one.pipeline.requests.completed);
-  const late = since(kept, MINUTE_S, (one) => one.pipeline.requests.late).value;
+  const late = since(kept, MINUTE_S, ({ pipeline: { requests } }) => requests.late + requests.failed).value;
   const target = report.sla.percentile / 100;
-  // Late requests are cancelled, not completed.
+  // Late and failed requests are not completed.
   const share = answered.value + late > 0 ? answered.value / (answered.value + late) : null;
   hero({ ...report, wait_factor: 1 }, { share, seconds: answered.seconds }, share === null ? null : share >= target);
   const offered = rates(kept, (one) => one.pipeline.requests.offered);
@@ -285,7 +303,7 @@ function renderPipeline(report, kept) {
   byId("what-if-source").textContent = "the profiles of the stages as they are believed now";
   whatIf.present(report.model, {
     pipeline: true, hasEnergy: false, response_time_ms: report.sla.response_time_ms, percentile: report.sla.percentile,
-    arrival_rate_per_s: since(kept, 10, (one) => one.pipeline.requests.offered).value / Math.max(1, since(kept, 10, () => 0).seconds),
+    arrival_rate_per_s: offered.findLast(([, rate]) => rate > 0)?.[1] ?? 1,
     margin: pipeline.scaling?.margin ?? 1,
   });
   const head = ["stage", "place", "workers", "busy", "waiting", "mean batch", "budget ms"];

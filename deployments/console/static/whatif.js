@@ -63,7 +63,7 @@ export class WhatIf {
       this.touched = this.asked = false;
       this.now = null;
     }
-    if (this.touched || this.busy || !(now.arrival_rate_per_s > 0)) return;
+    if (this.touched || this.busy) return;
     const moved = !this.now || Math.abs(now.arrival_rate_per_s / this.now.arrival_rate_per_s - 1) > 0.1
       || FIELDS.some(({ key }) => key !== "arrival_rate_per_s" && now[key] !== this.now[key]);
     if (!moved) return;

@@ -11,7 +11,7 @@ import pytest
 from autoscaler.reports import ReplicaReport
 from deployments.batcher.queued_request import Outcome
 from deployments.control.model_corrections import WaitCorrection
-from deployments.errors import BusyError, DeadlineError
+from deployments.errors import BusyError, DeadlineError, ModelError
 from deployments.haproxy.stats import ProxyReport
 from deployments.http.app import InferenceApp
 from policy.profile import Profile
@@ -89,6 +89,14 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
                 app._admit(body, time.monotonic(), 0)
         report = ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
     assert (report.offered_total, report.refused_total) == (640, 640)
+
+
+async def test_what_the_model_fails_on_is_counted_but_no_sign_of_too_few_replicas() -> None:
+    async with emulated_service(PROFILE) as service:
+        service.counts.failed(ModelError("the model failed on this request"), 3, time.monotonic())
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+    assert (rows["failed"], rows["answered"]) == (3, 0)
+    assert stats["answered_total"] == stats["late_total"] == 0
 
 
 async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
