@@ -342,7 +342,7 @@ def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(n
     """Three refusals by each of the dead ones would use up all retries."""
     node.environment = {HELD_MS: f"http-app={1e3 * HELD_S:.0f}"}
     node.start()
-    with closing(http.client.HTTPConnection("127.0.0.1", node.ports[1], timeout=10)) as client:
+    with closing(http.client.HTTPConnection("127.0.0.1", node.ports[1], timeout=LIMIT_S)) as client:
 
         def ask_again() -> int:
             client.request("GET", "/x")

@@ -23,6 +23,7 @@ from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.observability.tracing import BatchTimes, RequestTrace, Tracing
 from policy.errors import InvalidInputError
 from tests.support.models.doubles_service import USER_CONFIG, body, listening, make_service
+from tests.support.waiting import LIMIT_S
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = (f"00-{TRACE}-{SPAN}-{flags}".encode() for flags in ("01", "00"))
@@ -223,7 +224,7 @@ def test_the_exporter_reaches_a_collector() -> None:
         assert trace is not None
         tracing.end(trace, 503, 1)
         tracing.close()  # sends what is left
-        path, content = received.get(timeout=10)
+        path, content = received.get(timeout=LIMIT_S)
         server.shutdown()
         thread.join()
     assert path == "/v1/traces"

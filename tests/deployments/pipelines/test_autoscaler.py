@@ -21,6 +21,7 @@ async def test_it_resizes_the_stages_that_need_it():
         scaler = StageScaler(table, pipeline.core, scale_down_delay_s=10.0)
         autoscaler = PipelineAutoscaler(pipeline, scaler)
         now_s = time.monotonic()
+        autoscaler.step(now_s)
         await asyncio.gather(*(pipeline.predict(v) for v in range(50)))
         autoscaler.step(now_s + 1)  # 50 per second
         assert autoscaler.scaler.workers == {"scale": 1, "shift": 1}
@@ -44,6 +45,7 @@ async def test_stages_with_ray_replicas_are_left_to_ray(tmp_path):
         async with Pipeline(steps, replicas={"a": ReplicaAccess(tmp_path)}) as pipeline:
             autoscaler = PipelineAutoscaler(pipeline, StageScaler(table, pipeline.core))
             now_s = time.monotonic()
+            autoscaler.step(now_s)
             await asyncio.gather(*(pipeline.predict(v) for v in range(200)))
             autoscaler.step(now_s + 1)
             assert autoscaler.scaler.workers == {"a": 3, "b": 2}

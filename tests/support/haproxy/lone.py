@@ -14,6 +14,7 @@ from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.refusals import rules
 from deployments.haproxy.request_environment import MIN_BUFFER_BYTES
 from deployments.haproxy.routing import serve_environment
+from tests.support.waiting import LIMIT_S
 
 _START_S, _LOOK_EVERY_S = 10.0, 0.01
 _CONFIG = """
@@ -112,4 +113,4 @@ def haproxy(
         yield process.pid
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(LIMIT_S)

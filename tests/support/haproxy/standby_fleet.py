@@ -19,7 +19,7 @@ from tests.support.autoscaling.stores import Store
 from tests.support.haproxy.configs import ray_config
 from tests.support.ports import free_port
 from tests.support.readme import ROOT
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT_S, wait_for
 
 _HEALTH_PATH = "/-/healthz"
 
@@ -151,7 +151,7 @@ class StandbyFleet:
 
     def get(self) -> tuple[int, str]:
         """Send a request; return its status, and who answered."""
-        client = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        client = http.client.HTTPConnection("127.0.0.1", self._port, timeout=LIMIT_S)
         try:
             client.request("GET", "/")
             answer = client.getresponse()

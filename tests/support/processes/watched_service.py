@@ -14,7 +14,7 @@ from deployments.http.app import InferenceApp
 from tests.support.models.emulated_service import emulated_service
 from tests.support.ports import free_port
 from tests.support.profiles import GOOGLENET_P4
-from tests.support.waiting import wait_for
+from tests.support.waiting import LIMIT_S, wait_for
 
 SLA = {"response_time_ms": 100, "percentile": 99}
 
@@ -56,5 +56,5 @@ def watched_service(decisions: Mapping[str, Any], port: int = 0) -> Iterator[str
         yield url
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(LIMIT_S)
         loop.close()
