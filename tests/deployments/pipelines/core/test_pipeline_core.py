@@ -1,9 +1,11 @@
 """The core of a pipeline, in virtual time."""
 
 import math
+from collections import defaultdict
 
-import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.pipelines.core.errors import StageError
@@ -21,42 +23,103 @@ def shift(x):
     return x + 3
 
 
-def test_each_result_returns_to_its_own_request_in_any_order():
-    machine = Machine(
-        [Stage(double, batch_size=4, workers=3), Stage(shift)], {"double": 5, "shift": 1}
-    )
-    flows = [machine.submit(value) for value in range(50)]
-    machine.run()
-    assert [flow.result for flow in flows] == [2 * value + 3 for value in range(50)]
-    assert len({flow.id for flow in flows}) == 50
+def repeat(x):
+    return [x] * (x % 4)
 
 
-def test_nested_fan_outs_join_in_the_order_of_their_elements():
-    steps = [
-        Each(
-            [Stage(double), Ensemble([Stage(shift), [Stage(shift, "a"), Stage(shift, "b")]], sum)]
+def fail_at_seven(x):
+    return x // (x % 7)
+
+
+#: Steps as nested tuples: a function, or a kind and its branches.
+TREES = st.recursive(
+    st.sampled_from([double, shift, fail_at_seven]),
+    lambda inner: st.one_of(
+        st.tuples(st.just("sequence"), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just("ensemble"), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just("switch"), st.lists(inner, min_size=2, max_size=2)),
+        st.tuples(st.just("each"), inner),
+    ),
+    max_leaves=6,
+)
+
+
+def steps_of(tree, names):
+    """Return a step, or a list of steps; `names` numbers the stages."""
+    if callable(tree):
+        options = {"workers": 1 + len(names) % 2, "batch_size": 3, "max_wait_ms": len(names) % 3}
+        names.append(f"s{len(names)}")
+        return Stage(tree, names[-1], **options)
+    kind, inner = tree
+    if kind == "each":
+        return [steps_of(repeat, names), Each(steps_of(inner, names), sum)]
+    branches = [steps_of(branch, names) for branch in inner]
+    if kind == "ensemble":
+        return Ensemble(branches, sum)
+    if kind == "switch":
+        return Switch(lambda x: x % 2, dict(enumerate(branches)))
+    return branches
+
+
+def value_of(tree, x):
+    """Return what the steps make of a value, or raise what they raise."""
+    if callable(tree):
+        return tree(x)
+    kind, inner = tree
+    if kind == "each":
+        return sum([value_of(inner, part) for part in repeat(x)])
+    if kind == "ensemble":
+        return sum([value_of(branch, x) for branch in inner])
+    if kind == "switch":
+        return value_of(inner[x % 2], x)
+    for part in inner:
+        x = value_of(part, x)
+    return x
+
+
+@settings(max_examples=60)
+@given(
+    tree=TREES,
+    requests=st.lists(
+        st.tuples(
+            st.integers(0, 50),
+            st.sampled_from([0.0, 0.0, 1.0, 7.0]),
+            st.sampled_from([5.0, 40.0, math.inf, math.inf]),
+            st.sampled_from([False, False, False, True]),
         ),
-        Switch(len, {0: [], 1: Stage(max), 3: Stage(sum, "total")}),
-    ]
-    machine = Machine(steps, {"double": 1, "shift": 1, "a": 1, "b": 2, "max": 1, "total": 1})
-    flows = [machine.submit(value) for value in ([1, 2, 3], [5], [])]
+        min_size=1,
+        max_size=30,
+    ),
+)
+def test_each_request_has_its_own_result_or_one_error_and_no_stage_keeps_anything(tree, requests):
+    """Whatever the steps, gaps, deadlines and cancellations."""
+    machine = Machine([steps_of(tree, [])], defaultdict(lambda: 1.5))
+    flows, now_s = [], 0.0
+    for value, gap_ms, within_ms, leaves in requests:
+        now_s += 1e-3 * gap_ms
+        machine.run(until_s=now_s)
+        try:
+            flow = machine.submit(value, now_s + 1e-3 * within_ms)
+        except (BusyError, DeadlineError):
+            continue
+        flows.append((value, flow))
+        if leaves:
+            machine.core.cancel(flow)
+            machine.advance()
     machine.run()
-
-    def expected(x):
-        return 2 * (2 * x) + 9
-
-    assert flows[0].result == sum(map(expected, [1, 2, 3]))
-    assert flows[1].result == expected(5)
-    assert flows[2].result == []
-
-
-@pytest.mark.parametrize("elements", [1, 10, 1000])
-def test_one_item_may_become_many(elements):
-    machine = Machine([Each(Stage(double, batch_size=32), sum)], {"double": 1})
-    flow = machine.submit(range(elements))
-    machine.run()
-    assert flow.result == elements * (elements - 1)
-    assert machine.core.stages[0].batches == math.ceil(elements / 32)
+    core = machine.core
+    assert len(machine.ended) == len(flows) - core.cancelled
+    assert core.completed + core.failed + core.late + core.cancelled + core.refused == len(requests)
+    assert not core.open
+    assert all((stage.waiting, stage.in_service, stage.busy) == (0, 0, 0) for stage in core.stages)
+    for value, flow in flows:
+        if flow.id not in machine.ended or isinstance(flow.error, DeadlineError):
+            continue
+        if flow.error is None:
+            assert flow.result == value_of(tree, value)
+        else:
+            with pytest.raises(ZeroDivisionError):
+                value_of(tree, value)
 
 
 def test_an_item_with_too_many_elements_fails():
@@ -208,36 +271,6 @@ def test_the_bottleneck_is_the_stage_with_the_most_work():
     machine.submit(10)
     machine.run()
     assert machine.core.bottleneck().name == "shift"  # ten items of 1 ms for each request
-
-
-def test_items_are_conserved():
-    """Whatever comes, each request has exactly one end, and no stage keeps anything."""
-    random = np.random.default_rng(1)
-    steps = [
-        Stage(double, workers=2, batch_size=3, max_wait_ms=2),
-        Each([Stage(shift, batch_size=8), Stage(lambda x: 6 // (x % 7), "fails")]),
-    ]
-    steps.insert(1, Stage(lambda x: [x] * (x % 5), "repeat"))
-    machine = Machine(steps, {"double": 3, "repeat": 0.1, "shift": 2, "fails": 0.3})
-    flows, cancelled = [], 0
-    for step in range(2000):
-        machine.run(until_s=step * 3e-3)
-        deadline_s = machine.now_s + random.choice([0.002, 0.02, 0.2, math.inf])
-        try:
-            flows.append(machine.submit(step, deadline_s))
-        except (BusyError, DeadlineError):
-            continue
-        if random.random() < 0.05:
-            machine.core.cancel(flows[-1])
-            machine.advance()
-            cancelled += 1
-    machine.run()
-    core = machine.core
-    assert not core.open
-    assert len(machine.ended) == len(flows) - core.cancelled
-    assert core.completed + core.failed + core.late + core.refused + core.cancelled == 2000
-    assert min(core.completed, core.failed, core.late, core.cancelled) > 0
-    assert all((s.waiting, s.in_service, s.busy) == (0, 0, 0) for s in core.stages)
 
 
 @pytest.mark.parametrize(
