@@ -13,6 +13,7 @@ from deployments.modelstore.client import ask, list_models, open_model
 from deployments.modelstore.core.eviction import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
 from deployments.modelstore.errors import StoreError
+from deployments.modelstore.files import publishing
 from deployments.modelstore.manager.endpoint import allow_many_clients
 from deployments.modelstore.manager.manager import Manager
 from deployments.modelstore.manager.prometheus import exposition
@@ -140,26 +141,20 @@ def serve(
 )
 @json_option
 def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Write models to a remote's folder; tensors that several of them share are stored once.
-
-    PATH is a safetensors file, or a folder of them.
-    """
-    from deployments.modelstore.files.publishing import publish  # loads torch
-
-    published = publish(dict(_model_files(text) for text in models), root)
+    """Write models to a remote's folder. PATH is a safetensors file, or a folder of them."""
+    published = publishing.publish(dict(_model_files(text) for text in models), root)
     rows = [
         {
             "name": str(model.name),
             "files": model.files,
             "bytes": model.size_bytes,
-            "shared_bytes": model.shared_bytes,
         }
         for model in published
     ]
     if as_json:
         print_json({"models": rows})
         return
-    columns = ("name", "files", "bytes", "shared_bytes")
+    columns = ("name", "files", "bytes")
     print_table(columns, [[row[column] for column in columns] for row in rows])
 
 
