@@ -20,9 +20,8 @@ from deployments.modelstore.core.actions import (
     Resolve,
     Tier,
 )
-from deployments.modelstore.core.eviction import EvictionRule, least_recently_used
+from deployments.modelstore.core.eviction import EVICTION_RULES, EvictionRule
 from deployments.modelstore.core.transfers import Failure, Transfers
-from deployments.modelstore.core.views import describe_model, describe_tiers
 from deployments.modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from deployments.modelstore.names import Blob, Manifest, ModelName, Origin
 from policy.errors import InvalidInputError
@@ -73,7 +72,7 @@ class StoreCore:
     def __init__(
         self,
         budgets_bytes: Mapping[Tier, int],
-        rule: EvictionRule = least_recently_used,
+        rule: EvictionRule = EVICTION_RULES["lru"],
         copies_at_once: int = 2,
         page_bytes: Mapping[Tier, int] | None = None,
     ) -> None:
@@ -253,8 +252,17 @@ class StoreCore:
             lease.name for holder, lease in self._leases.items() if not isinstance(holder, Pin)
         )
         return [
-            describe_model(name, manifest, self._spaces)
-            | {"leases": held[name], "pinned": Pin(name) in self._leases}
+            {
+                "name": str(name),
+                "files": len(manifest.files),
+                "bytes": manifest.size_bytes,
+                **{
+                    f"{tier.name.lower()}_bytes": space.resident_bytes(manifest)
+                    for tier, space in self._spaces.items()
+                },
+                "leases": held[name],
+                "pinned": Pin(name) in self._leases,
+            }
             for name, manifest in sorted(self._manifests.items())
         ]
 
@@ -263,7 +271,7 @@ class StoreCore:
         pins = sum(isinstance(holder, Pin) for holder in self._leases)
         counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
         now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
-        return counts | now | describe_tiers(self._transfers)
+        return counts | now | self._transfers.describe()
 
     # Steps.
 

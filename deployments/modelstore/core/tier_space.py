@@ -63,6 +63,11 @@ class TierSpace:
         entries = map(self.get, manifest.blobs)
         return all(entry is not None and entry.resident for entry in entries)
 
+    def resident_bytes(self, manifest: Manifest) -> int:
+        """Return how much of a model is here."""
+        entries = map(self.get, manifest.blobs)
+        return sum(entry.blob.size_bytes for entry in entries if entry and entry.resident)
+
     def room_bytes(self, blobs: Iterable[Blob]) -> int:
         """Return the room that blobs use here."""
         return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)

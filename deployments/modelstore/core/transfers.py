@@ -7,6 +7,7 @@ room, and skips those that are full or fail.
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Fault, Tier
 from deployments.modelstore.core.eviction import EvictionRule
@@ -191,6 +192,31 @@ class Transfers:
         entry.references -= 1
         if not entry.resident:
             self._abandon(blob, tier)
+
+    def describe(self) -> dict[str, Any]:
+        """Return each tier's size and counters, and the copies between tiers since the start."""
+        return {
+            "tiers": {
+                tier.name.lower(): {
+                    "budget_bytes": space.budget_bytes,
+                    "used_bytes": space.used_bytes,
+                    "blobs": len(space.entries),
+                    "hits": self.hits[tier],
+                    "misses": self.misses[tier],
+                    "evictions": self.evictions[tier],
+                }
+                for tier, space in self.spaces.items()
+            },
+            "copies": [
+                {
+                    "source": source.name.lower(),
+                    "target": target.name.lower(),
+                    "bytes": size_bytes,
+                    "seconds": self.copied_s[source, target],
+                }
+                for (source, target), size_bytes in sorted(self.copied_bytes.items())
+            ],
+        }
 
     def _reload_s_per_byte(self, blob: Blob, tier: Tier) -> float:
         for below, space in self.spaces.items():

@@ -25,7 +25,7 @@ from deployments.modelstore.core.actions import (
     Resolve,
     Tier,
 )
-from deployments.modelstore.core.eviction import eviction_rule
+from deployments.modelstore.core.eviction import EVICTION_RULES
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.device.tier import PAGE_BYTES, DeviceTier
 from deployments.modelstore.errors import StoreError
@@ -73,7 +73,7 @@ class Manager:
                 self._device = DeviceTier(settings.device, settings.device_driver)
             self._core = StoreCore(
                 budgets_bytes,
-                eviction_rule(settings.eviction),
+                EVICTION_RULES[settings.eviction],
                 settings.copies_at_once,
                 {Tier.DEVICE: PAGE_BYTES},
             )

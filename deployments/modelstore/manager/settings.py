@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.modelstore import wire
-from deployments.modelstore.core.eviction import eviction_rule
+from deployments.modelstore.core.eviction import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
 from deployments.modelstore.manager.readers import Reader
 from policy.errors import InvalidInputError
@@ -56,7 +56,10 @@ class ManagerSettings:
     device_driver: str = CUDA
 
     def __post_init__(self) -> None:
-        eviction_rule(self.eviction)
+        if self.eviction not in EVICTION_RULES:
+            raise InvalidInputError(
+                f"eviction: must be {', '.join(EVICTION_RULES)}, not {self.eviction!r}"
+            )
         for name, least in (
             ("host_bytes", 1),
             ("disk_bytes", 0),

@@ -6,6 +6,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.config.replica_args import ExpertModelConfig
 from deployments.errors import BusyError, DeadlineError, DeviceError, NotFoundError
@@ -116,60 +118,40 @@ async def test_a_client_that_leaves_does_not_stop_a_load():
         await until(lambda: models.repository.first.model_version == "2")
 
 
-async def test_the_later_of_two_loads_serves_whichever_ends_first():
-    async with hosted("a") as models:
-        models.load_gates["a", "2"] = threading.Event()
-        earlier = asyncio.create_task(models.repository.load(config_of("a", "2")))
-        await until(lambda: ("a", "2") in models.loads)
-        await models.repository.load(config_of("a", "3"))
-        models.load_gates["a", "2"].set()
-        await earlier
-        assert await ask(models, "a") == 3
-        await until(lambda: states(models, "a") == {"3": "READY"})
+@settings(max_examples=15)
+@given(
+    st.lists(st.sampled_from(["1", "2", "3", "4"]), min_size=1, max_size=6),
+    st.permutations(["2", "3", "4"]),
+)
+def test_the_version_wanted_last_serves_in_whatever_order_loads_end(wanted, order):
+    """Version 1 serves already, and 4 cannot be loaded."""
 
+    async def check():
+        async with hosted("a") as models:
+            models.errors["a", "4"] = [MemoryError("no room")]
+            for version in order:
+                models.load_gates["a", version] = threading.Event()
+            loads = []
+            for version in wanted:
+                loads.append(asyncio.create_task(models.repository.load(config_of("a", version))))
+                await asyncio.sleep(0)
+            for version in order:
+                models.load_gates["a", version].set()
+                mine = [load for load, one in zip(loads, wanted, strict=True) if one == version]
+                await asyncio.gather(*mine, return_exceptions=True)
+            ends = await asyncio.gather(*loads, return_exceptions=True)
+            for version, end in zip(wanted, ends, strict=True):
+                if version == "4":
+                    assert isinstance(end, MemoryError)
+                else:
+                    assert end == (version in ("1", wanted[-1]))
+            serves = "1" if wanted[-1] == "4" else wanted[-1]
+            assert await ask(models, "a") == float(serves)
+            await until(lambda: list(states(models, "a").values()).count("UNLOADING") == 0)
+            assert states(models, "a")[serves] == "READY"
+            assert sorted(models.loads) == [("a", one) for one in sorted({"1", *wanted})]
 
-async def test_going_back_while_a_version_loads_keeps_what_serves():
-    async with hosted("a") as models:
-        models.load_gates["a", "2"] = threading.Event()
-        loading = asyncio.create_task(models.repository.load(config_of("a", "2")))
-        await until(lambda: ("a", "2") in models.loads)
-        assert await models.repository.load(config_of("a", "1"))
-        models.load_gates["a", "2"].set()
-        assert not await loading
-        assert await ask(models, "a") == 1
-        assert states(models, "a") == {"1": "READY"}
-
-
-async def test_a_load_that_was_given_up_is_shared_if_it_is_wanted_again():
-    async with hosted("a") as models:
-        models.load_gates["a", "2"] = threading.Event()
-        first = asyncio.create_task(models.repository.load(config_of("a", "2")))
-        await until(lambda: ("a", "2") in models.loads)
-        await models.repository.load(config_of("a", "1"))
-        again = asyncio.create_task(models.repository.load(config_of("a", "2")))
-        await asyncio.sleep(0)
-        models.load_gates["a", "2"].set()
-        assert await first
-        assert await again
-        assert await ask(models, "a") == 2
-        assert models.loads == [("a", "1"), ("a", "2")]
-
-
-async def test_a_load_that_fails_does_not_give_up_a_later_one():
-    async with hosted("a") as models:
-        models.load_gates["a", "2"] = threading.Event()
-        models.errors["a", "2"] = [MemoryError("no room")]
-        earlier = asyncio.create_task(models.repository.load(config_of("a", "2")))
-        await until(lambda: ("a", "2") in models.loads)
-        models.load_gates["a", "3"] = threading.Event()
-        later = asyncio.create_task(models.repository.load(config_of("a", "3")))
-        await until(lambda: ("a", "3") in models.loads)
-        models.load_gates["a", "2"].set()
-        with pytest.raises(MemoryError):
-            await earlier
-        models.load_gates["a", "3"].set()
-        assert await later
-        assert await ask(models, "a") == 3
+    asyncio.run(check())
 
 
 @contextlib.asynccontextmanager
@@ -291,25 +273,6 @@ async def test_a_full_store_costs_no_model_that_is_in_use():
         with models.repository.using("b"), pytest.raises(StoreFullError):
             await models.repository.load(config_of("c"))
         assert await ask(models, "b") == 1
-
-
-async def test_a_full_store_costs_no_model_that_would_not_come_back():
-    async with hosted("a", "b") as models:
-        models.errors["a", "2"] = [StoreFullError("a: needs 5 bytes")]
-        with pytest.raises(StoreFullError):
-            await models.repository.load(config_of("a", "2"))
-        assert await ask(models, "b") == 1
-
-
-async def test_each_model_has_its_own_sla_and_limits():
-    async with hosted("a", "b") as models:
-        sla = {"response_time_ms": 200, "percentile": 99}
-        await models.reconciler.configure(user_config(b={"sla": sla, "limits": {"late": "serve"}}))
-        a, b = models.repository.services
-        assert a.controller.user_config.sla.response_time_ms == 50
-        assert b.controller.user_config.sla.response_time_ms == 200
-        assert a.batcher is not b.batcher
-        assert a.access is b.access
 
 
 #: A batch of one takes 0.6 ms.

@@ -51,13 +51,6 @@ def test_an_error_while_filling_leaves_nothing():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_ordinary_file_is_not_sealed(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(CONTENT)
-    with open(path, "rb") as file:
-        assert not is_sealed(file.fileno())
-
-
 @pytest.mark.parametrize(
     ("content", "seals", "taken"),
     [

@@ -198,15 +198,6 @@ def test_other_users_share_no_memory_of_the_device(tmp_path, monkeypatch):
         assert right(load_state_dict("m", socket_path=store))
 
 
-def test_a_store_without_a_device_says_so(tmp_path):
-    publish_models(tmp_path)
-    with (
-        manager_thread(settings_for(tmp_path)) as store,
-        pytest.raises(StoreError, match="--device-bytes"),
-    ):
-        attach(store)
-
-
 def test_a_device_that_cannot_be_used_leaves_the_other_tiers(tmp_path, monkeypatch):
     publish_models(tmp_path)
     monkeypatch.setenv(emulated_device.BROKEN_VARIABLE, "1")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -284,20 +284,6 @@ def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
         assert names == ["pytorch/m@1", "pytorch/n@1"]
 
 
-def test_the_next_manager_takes_memory_over_from_one_that_was_stopped(tmp_path, remote):
-    with ExitStack() as processes:
-        with manager_thread(settings_for(tmp_path)) as store:
-            process = processes.enter_context(holder_process(store))
-            assert process.stdout.readline() == "open\n"
-            memory = memory_of(store)
-        with manager_thread(settings_for(tmp_path)) as store:
-            assert right(load(store))
-            assert memory_of(store) == memory
-            assert stats(store)["taken_over"] == 1
-            assert right(load(store, "n"), seed=1)
-            assert stats(store)["taken_over"] == 1
-
-
 def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
     settings = settings_for(tmp_path)
     settings.socket.parent.mkdir(mode=0o700)
@@ -352,17 +338,6 @@ def test_a_fault_of_the_core_ends_nobody_elses_service(tmp_path, remote, monkeyp
             wait_until(lambda: failures)
         assert right(load(store))
         assert right(load(store, "n"), seed=1)
-
-
-def test_a_full_disk_is_passed_by(tmp_path, remote, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Disk, "fetch", full)
-    with manager_thread(settings_for(tmp_path)) as store:
-        assert right(load(store))
-        assert stats(store)["tiers"]["disk"]["used_bytes"] == 0
-        assert stats(store)["copies"][0]["target"] == "host"
 
 
 def test_a_disk_without_room_for_a_list_of_files_is_passed_by(
