@@ -252,7 +252,7 @@ class InferenceService(BatchedService):
                 "answered": self.observer.answered_rows,
                 "late": self.observer.late_rows,
                 "refused": self._refused_rows,
-                "failed": self.answers[500],
+                "failed": self.counts.rows_failed,
             },
         )
         if seen.response_times_s.size:

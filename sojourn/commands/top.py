@@ -4,7 +4,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from sojourn.output import json_option, print_json, token_file_option, url_optio
 Document = Mapping[str, Any]
 
 ASK_TIMEOUT_S = 2.0
-#: Window of rates and of the share in time.
-WINDOW_S = 60.0
 #: A replica that no poll has reached for this long is gone.
 FORGET_AFTER_S = 15.0
 #: Each poll reaches any replica behind the balancer, so a round polls once per replica, up to this.
@@ -66,8 +63,6 @@ def command(url: str, token_file: Path | None, interval_s: float, once: bool, as
     view = ServiceView(url.rstrip("/"), _asker(url.rstrip("/"), read_token(token_file)))
     view.poll()
     if once or as_json:
-        time.sleep(interval_s)
-        view.poll()
         snapshot = view.snapshot()
         if as_json:
             print_json(snapshot)
@@ -108,8 +103,8 @@ class ServiceView:
         self.url, self._ask, self._clock = url, ask, clock
         self.failure: str | None = None
         self._autoscaler: Document = {}
-        #: Answers of each replica within the window, with the times of the polls.
-        self._replicas: dict[str, deque[tuple[float, Document]]] = {}
+        #: The newest answer of each replica, and when it came.
+        self._replicas: dict[str, tuple[float, Document]] = {}
 
     def poll(self) -> None:
         """Poll the autoscaler and the replicas; raise `InvalidInputError` if none answers."""
@@ -121,28 +116,20 @@ class ServiceView:
             document = self._ask("/sojourn/policy")
             if "stages" in document:
                 document = {**document, **self._ask("/sojourn/pipeline")}
-            self._add(document.get("replica") or "-", document)
+            self._replicas[document.get("replica") or "-"] = self._clock(), document
         self.failure = None
-
-    def _add(self, name: str, document: Document) -> None:
-        now_s = self._clock()
-        samples = self._replicas.setdefault(name, deque())
-        if samples and _counters(document)["answered"] < _counters(samples[-1][1])["answered"]:
-            samples.clear()  # a new process counts from zero
-        samples.append((now_s, document))
-        while samples[0][0] < now_s - WINDOW_S:
-            samples.popleft()
-        for other in [*self._replicas]:
-            if self._replicas[other][-1][0] < now_s - FORGET_AFTER_S:
-                del self._replicas[other]
+        for name, (at_s, _) in [*self._replicas.items()]:
+            if at_s < self._clock() - FORGET_AFTER_S:
+                del self._replicas[name]
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the service, ready for JSON."""
-        newest = [samples[-1][1] for _, samples in sorted(self._replicas.items())]
+        newest = [document for _, (_, document) in sorted(self._replicas.items())]
         first = newest[0] if newest else {}
-        replicas = [_replica(name, samples) for name, samples in sorted(self._replicas.items())]
+        replicas = [*map(_replica, newest)]
         answered, late, failed = (
-            sum(each["grown"][key] for each in replicas) for key in ("answered", "late", "failed")
+            sum(each["last_minute"].get(key, 0) for each in newest)
+            for key in ("answered", "late", "failed")
         )
         known = [each["rates"] for each in replicas if each["rates"]]
         percentile = (first.get("sla") or {}).get("percentile")
@@ -171,35 +158,15 @@ class ServiceView:
         }
 
 
-def _counters(document: Document) -> dict[str, float]:
-    if "requests" in document:
-        counted = document["requests"]
-        answered = counted["completed"] + counted["late"]
-    else:
-        counted = document["rows"]
-        answered = counted["answered"]
+def _replica(document: Document) -> dict[str, Any]:
+    minute = document["last_minute"]
+    seconds = minute["seconds"]
     return {
-        "answered": answered,
-        "failed": counted["failed"],
-        **{key: counted[key] for key in _RATES},
-    }
-
-
-def _replica(name: str, samples: deque[tuple[float, Document]]) -> dict[str, Any]:
-    (first_s, first), (last_s, last) = samples[0], samples[-1]
-    before, after = _counters(first), _counters(last)
-    grown = {key: after[key] - before[key] for key in after}
-    passed_s = last_s - first_s
-    if "last_minute" in last:
-        grown = {key: last["last_minute"].get(key, 0) for key in after}
-        passed_s = last["last_minute"]["seconds"]
-    return {
-        "replica": name,
-        "grown": grown,
-        "rates": {key: count / passed_s for key, count in grown.items()} if passed_s else {},
-        **{key: last.get(key) for key in ("bottleneck", "queue_length", "control_limit")},
-        "measured_ms": last.get("measured_ms") or {},
-        "predicted_ms": last.get("predicted_ms") or {},
+        "replica": document.get("replica") or "-",
+        "rates": {key: minute.get(key, 0) / seconds for key in _RATES} if seconds else {},
+        **{key: document.get(key) for key in ("bottleneck", "queue_length", "control_limit")},
+        "measured_ms": document.get("measured_ms") or {},
+        "predicted_ms": document.get("predicted_ms") or {},
     }
 
 

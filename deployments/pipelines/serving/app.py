@@ -76,6 +76,7 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
             "failed": core.failed,
             "cancelled": core.cancelled,
         },
+        "last_minute": service.last_minute.growth(),
         "expected_ms": core.expected_ms(),
         "measured_ms": measured_ms(core),
         "bottleneck": core.bottleneck().name,

@@ -18,6 +18,7 @@ from deployments.http.service import Service
 from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
 from deployments.models.outputs import fit_output
+from deployments.observability.last_minute import LastMinute
 from deployments.observability.request_info import RequestInfo
 from deployments.pipelines.autoscaler import PipelineAutoscaler
 from deployments.pipelines.core.errors import StageError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from deployments.pipelines.planning.scaling import DivisionTable
 
 logger = logging.getLogger("sojourn.pipelines")
+
+COUNT_EVERY_S = 1.0
 
 
 class PipelineService(Service):
@@ -65,6 +68,8 @@ class PipelineService(Service):
         self._started = False
         self.autoscaler: PipelineAutoscaler | None = None
         self._scaling: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
+        self.last_minute = LastMinute(time.monotonic())
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
         self.configured = False
@@ -121,6 +126,7 @@ class PipelineService(Service):
         await self.pipeline.start()
         await self._check_example()
         self._started = True
+        self._counting = asyncio.create_task(self._count_forever())
         self._scale_with(table)
 
     async def _check_example(self) -> None:
@@ -154,9 +160,23 @@ class PipelineService(Service):
     async def close(self) -> None:
         """End all workers."""
         self.tracing.close()
-        if self._scaling is not None:
-            self._scaling.cancel()
+        for task in (self._scaling, self._counting):
+            if task is not None:
+                task.cancel()
         await self.pipeline.close()
+
+    async def _count_forever(self) -> None:
+        core = self.pipeline.core
+        while True:
+            await asyncio.sleep(COUNT_EVERY_S)
+            counts = {
+                "completed": core.completed,
+                "answered": core.completed + core.late,
+                "late": core.late,
+                "refused": core.refused,
+                "failed": core.failed,
+            }
+            self.last_minute.add(time.monotonic(), counts)
 
     @property
     def ready(self) -> bool:

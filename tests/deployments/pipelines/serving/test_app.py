@@ -19,6 +19,7 @@ from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
 from policy.errors import InfeasibleError, InvalidInputError
 from tests.support.pipelines.configs import config
+from tests.support.waiting import until
 
 
 def make_service(user_config=None, **changes):
@@ -95,6 +96,13 @@ async def test_the_pipeline_describes_itself(client):
     assert content["scaling"] is None
     assert sum(stage["budget_ms"] for stage in content["stages"]) == pytest.approx(5000)
     assert (await client.head("/sojourn/pipeline")).content == b""
+
+
+async def test_it_counts_the_last_minute(client, service):
+    await client.post(INFER, json=body([1, 2, 3], [4, 5, 6]))
+    await until(lambda: service.last_minute.growth().get("completed") == 2)
+    minute = (await client.get("/sojourn/pipeline")).json()["last_minute"]
+    assert (minute["answered"], minute["late"], minute["failed"]) == (2, 0, 0)
 
 
 async def test_metrics_count_what_the_stages_do(client):
