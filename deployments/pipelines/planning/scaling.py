@@ -36,16 +36,10 @@ _RATIO_REQUESTS = 200.0
 class DivisionTable:
     """The workers of each stage by the rate of the requests.
 
-    Attributes
-    ----------
-    rates_per_s : tuple of float
-        Increasing. Entry ``i`` of `divisions` carries every rate up to ``rates_per_s[i]``.
-    divisions : tuple of mapping from str to int
-        Workers by stage. The last holds for higher rates, too, and cannot keep the SLA there.
-    items_per_request : mapping of str to float
-        The items that each stage is expected to have of one request; 1 if not given.
-    ends_with_pipeline : bool
-        Whether it is one replica of the pipeline that cannot carry more than the last rate.
+    Entry ``i`` of `divisions` carries every rate up to ``rates_per_s[i]``, which increase; the last
+    holds for higher rates, too, and cannot keep the SLA there. `items_per_request` are those that
+    each stage is expected to have of one request, 1 if not given. `ends_with_pipeline` is whether
+    one replica of the pipeline cannot carry more than the last rate.
     """
 
     rates_per_s: tuple[float, ...]

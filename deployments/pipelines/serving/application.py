@@ -107,12 +107,7 @@ class PipelineReplica:
 
         If it is invalid, a running replica keeps its present one, and a starting one takes the
         last good one of the deployment. Both report the error in their log and at
-        ``/sojourn/policy``.
-
-        Raises
-        ------
-        SojournError
-            The config is invalid and the deployment never had a valid one.
+        ``/sojourn/policy``. Raises `SojournError` if the deployment never had a valid one.
         """
         await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
 
@@ -123,13 +118,7 @@ class PipelineReplica:
         return {NEED + name: replicas for name, replicas in needs.items()}
 
     def check_health(self) -> None:
-        """Raise if Ray must replace this replica.
-
-        Raises
-        ------
-        RuntimeError
-            A stage has no worker, and cannot start one.
-        """
+        """Raise if Ray must replace this replica: a stage cannot start a worker."""
         for stage in self._service.pipeline.core.stages:
             if stage.lost is not None:
                 raise RuntimeError(stage.lost)

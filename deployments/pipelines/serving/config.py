@@ -75,13 +75,7 @@ class PipelineConfig(StrictModel):
         return self
 
     def build(self) -> list[Step]:
-        """Return the steps, checked as a whole.
-
-        Raises
-        ------
-        InvalidInputError
-            A step is wrong, or two stages have the same name.
-        """
+        """Return the steps, checked as a whole, or raise `InvalidInputError`."""
         steps = build_steps(self.steps)
         compile_steps(steps)
         for tensor in (*self.inputs, *self.outputs):
@@ -122,12 +116,7 @@ class PipelineConfig(StrictModel):
     def solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
         """Return the workers of the stages by rate, or None without autoscaling.
 
-        It takes seconds.
-
-        Raises
-        ------
-        InvalidInputError, InfeasibleError
-            A stage has no profile, or its workers cannot keep the SLA.
+        It takes seconds. Errors are those of `planning.scaling.solve_divisions`.
         """
         config = self.autoscaling
         if config is None:
@@ -181,26 +170,14 @@ class PipelineFile(StrictModel):
 
 
 def parse_args(args: Any, *place: str | int) -> PipelineConfig:
-    """Return the checked ``args`` of the application.
-
-    Raises
-    ------
-    ConfigError
-        The first error, in one line: its place and the allowed values.
-    """
+    """Return the checked ``args`` of the application, or raise `ConfigError`."""
     if not isinstance(args, Mapping) or set(args) != {"pipeline"}:
         raise fault((*place, "args"), "must have the key pipeline, and no other")
     return validate(PipelineConfig, args["pipeline"], *place, "args", "pipeline")
 
 
 def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> PipelineUserConfig:
-    """Return the checked content of `user_config`.
-
-    Raises
-    ------
-    ConfigError
-        The first error, in one line: its place and the allowed values.
-    """
+    """Return the checked content of `user_config`, or raise `ConfigError`."""
     return validate(PipelineUserConfig, content or {}, *place, "user_config")
 
 

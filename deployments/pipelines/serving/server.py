@@ -20,10 +20,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
     """Serve a pipeline until SIGINT or SIGTERM; `on_ready` is called with the URL.
 
-    Raises
-    ------
-    InvalidInputError, StartError
-        The pipeline is wrong, or a worker did not start.
+    Errors are those of `PipelineService` and its start.
     """
     service = PipelineService(config.pipeline, config.user_config)
     await service.start()

@@ -79,14 +79,8 @@ class PipelineService(Service):
     async def configure(self, user_config: PipelineUserConfig) -> None:
         """Apply a configuration to all later requests.
 
-        With autoscaling and another SLA, the workers are solved again first; that takes seconds.
-
-        Raises
-        ------
-        InvalidInputError
-            Tracing is configured, but its packages are not installed.
-        InfeasibleError
-            With autoscaling: the workers cannot keep the SLA.
+        With autoscaling and another SLA, the workers are solved again first, which takes seconds;
+        `InfeasibleError` if they cannot keep it. Tracing needs its packages (InvalidInputError).
         """
         table = None
         objective = user_config.sla.objective

@@ -99,13 +99,7 @@ class StageConfig(StrictModel):
         return self.name or default_name(self.code)
 
     def build(self) -> Stage:
-        """Return the stage.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is out of its range, or the profile is invalid.
-        """
+        """Return the stage, or raise `InvalidInputError`."""
         values = self.model_dump(exclude={"profile", "expert", "max_workers", "ray_actor_options"})
         values |= self.expert.model_dump(exclude={"cost", "example"})
         if self.expert.example is not None:
@@ -183,13 +177,7 @@ class StepConfig(StrictModel):
         return self
 
     def build(self) -> Step:
-        """Return the step.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is out of its range, or a function cannot be imported.
-        """
+        """Return the step, or raise `InvalidInputError`."""
         if self.stage is not None:
             return self.stage.build()
 
@@ -216,13 +204,7 @@ def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
 
 
 def import_function(path: str) -> Callable[..., Any]:
-    """Import a function by its path ``package.module:name``.
-
-    Raises
-    ------
-    InvalidInputError
-        It cannot be imported, or is not callable.
-    """
+    """Return the function at a path ``package.module:name``, or raise `InvalidInputError`."""
     found = import_object(path)
     if not callable(found):
         raise InvalidInputError(f"{path!r}: is not callable")

@@ -45,10 +45,7 @@ def socket_folder(*words: str) -> Path:
 def private(folder: Path) -> Path:
     """Return a folder where only this user can put a socket, because batches from it are run.
 
-    Raises
-    ------
-    StartError
-        It is open to other users, or cannot be made.
+    Raises `StartError` if it is open to others, or cannot be made.
     """
     try:
         return make_private(folder)

@@ -52,12 +52,8 @@ def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
 def make_predictor(recipe: Recipe) -> Predictor:
     """Construct a stage's code.
 
-    Raises
-    ------
-    InvalidInputError
-        The code cannot be imported or has nothing to call, or the options do not fit.
-    StartError
-        Its constructor failed.
+    Raises `InvalidInputError` if it cannot be imported or has nothing to call, and `StartError` if
+    its constructor failed.
     """
     code = recipe.code
     try:

@@ -41,14 +41,8 @@ Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
 class ReplicaAccess:
     """A pipeline's access to the replicas of a stage.
 
-    Attributes
-    ----------
-    folder : Path
-        Where the replicas on this machine have their sockets.
-    call : callable, optional
-        Reaches the replicas on other machines, while there is none on this one.
-    any_runs : async callable, optional
-        Returns when there is a replica somewhere; goes with `call`.
+    Those on this machine have their sockets in `folder`. `call` reaches those on other machines,
+    while there is none on this one; `any_runs` returns when there is a replica somewhere.
     """
 
     folder: Path
