@@ -1,13 +1,17 @@
-"""An example request for a model, in readable form."""
+"""An example request, in readable form."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deployments.models.base import Model
+from numpy.typing import NDArray
+
+from deployments.models.base import TensorSpec
 
 
-def example_request(model: Model) -> dict[str, Any]:
-    """Return a valid inference request of one row, ready for JSON."""
-    example = model.example(1)
+def example_request(
+    specs: Sequence[TensorSpec], example: Mapping[str, NDArray[Any]]
+) -> dict[str, Any]:
+    """Return an inference request of one row, ready for JSON; `example` has the inputs."""
     inputs = [
         {
             "name": spec.name,
@@ -15,7 +19,7 @@ def example_request(model: Model) -> dict[str, Any]:
             "shape": list(example[spec.name].shape),
             "data": [_readable(value) for value in example[spec.name].ravel().tolist()],
         }
-        for spec in model.inputs
+        for spec in specs
     ]
     return {"inputs": inputs}
 

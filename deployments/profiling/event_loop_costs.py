@@ -133,7 +133,7 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
             }
         )
     )
-    request = _post_request(orjson.dumps(example_request(instant)))
+    request = _post_request(orjson.dumps(example_request(instant.inputs, instant.example(1))))
     before = FastPath.hosted  # set in a replica's process
     rounds: list[EventLoopCounts] = []
     try:

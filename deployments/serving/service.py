@@ -338,7 +338,7 @@ class InferenceService(BatchedService):
 
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for `GET /sojourn/example`."""
-        return example_request(self._model)
+        return example_request(self._model.inputs, self._model.example(1))
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new requests, and wait until the accepted ones are answered.

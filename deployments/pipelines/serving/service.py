@@ -17,6 +17,7 @@ from deployments.http.protocol import RECEIVE_TIMEOUT_S
 from deployments.http.service import Service
 from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
+from deployments.models.example_request import example_request
 from deployments.models.outputs import fit_output
 from deployments.observability.last_minute import LastMinute
 from deployments.observability.request_info import RequestInfo
@@ -291,20 +292,12 @@ class PipelineService(Service):
     def example_request(self) -> Mapping[str, Any]:
         """Return a valid request of one row, for ``GET /sojourn/example``."""
         item = self._example() if self._example is not None else {}
-        inputs = []
+        example = {}
         for spec in self._inputs:
             zero = b"" if spec.datatype == "BYTES" else 0
             value = item.get(spec.name, np.full(spec.shape, zero, spec.numpy_dtype))
-            data = np.asarray(value, spec.numpy_dtype).ravel().tolist()
-            inputs.append(
-                {
-                    "name": spec.name,
-                    "datatype": spec.datatype,
-                    "shape": [1, *spec.shape],
-                    "data": [v.decode() if isinstance(v, bytes) else v for v in data],
-                }
-            )
-        return {"inputs": inputs}
+            example[spec.name] = np.asarray(value, spec.numpy_dtype)[np.newaxis]
+        return example_request(self._inputs, example)
 
 
 def _fit_row(spec: TensorSpec, value: Any) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,13 @@ def make_predictor(recipe: Recipe) -> Predictor:
     except Exception as error:
         raise StartError(f"{type(error).__name__}: {error}") from error
     if isinstance(code, Model):
-        return _ModelPredictor(code, recipe.lists)
+        return _list_predictor(partial(_forward, code))
     predict = getattr(code, "predict", code)
     if not callable(predict):
         raise InvalidInputError(f"{recipe.code!r} has no method predict, and cannot be called")
     if recipe.lists:
-        return _ListPredictor(lambda items: predict(own(items)))
-    return _ItemPredictor(predict)
+        return _list_predictor(lambda items: predict(own(items)))
+    return _item_predictor(predict)
 
 
 def import_object(path: str) -> Any:
@@ -91,28 +92,24 @@ def import_object(path: str) -> Any:
         raise InvalidInputError(f"{path!r}: {error}") from error
 
 
-class _ItemPredictor:
-    def __init__(self, predict: Callable[[Any], Any]) -> None:
-        self._predict = predict
-
-    def __call__(self, items: list[Any]) -> list[Any]:
+def _item_predictor(predict: Callable[[Any], Any]) -> Predictor:
+    def run(items: list[Any]) -> list[Any]:
         outcomes: list[Any] = []
         for item in items:
             try:
-                result = self._predict(own(item))
+                result = predict(own(item))
             except Exception as error:
                 result = error
             outcomes.append(ItemFailure(result) if isinstance(result, Exception) else result)
         return outcomes
 
+    return run
 
-class _ListPredictor:
-    def __init__(self, predict: Callable[[list[Any]], Sequence[Any]]) -> None:
-        self._predict = predict
 
-    def __call__(self, items: list[Any]) -> "list[Any] | BatchFailure":
+def _list_predictor(predict: Callable[[list[Any]], Sequence[Any]]) -> Predictor:
+    def run(items: list[Any]) -> "list[Any] | BatchFailure":
         try:
-            results = _check_results(self._predict(items), len(items))
+            results = _check_results(predict(items), len(items))
         except RowsError as error:
             return _rows_failed(error, len(items))
         except Exception as error:
@@ -120,6 +117,8 @@ class _ListPredictor:
         return [
             ItemFailure(result) if isinstance(result, Exception) else result for result in results
         ]
+
+    return run
 
 
 def _check_results(results: Any, wanted: int) -> list[Any]:
@@ -140,45 +139,33 @@ def _rows_failed(error: RowsError, items: int) -> "list[Any] | BatchFailure":
     return [ItemFailure(blamed[row]) if row in blamed else RETRY for row in range(items)]
 
 
-class _ModelPredictor:
-    """Stacks items, mappings from input names to one row each, for a `Model`, and splits the rows.
+def _forward(model: Model, items: list[Any]) -> list[Any]:
+    """Stack items, mappings from input names to one row each, for a model, and split the rows."""
+    batch = {
+        spec.name: np.stack([np.asarray(item[spec.name], spec.numpy_dtype) for item in items])
+        for spec in model.inputs
+    }
+    outputs = model.forward(batch)
+    wrong = wrong_shape(outputs, len(items), model.outputs)
+    if wrong is not None:
+        raise ModelError(f"the model returned wrong outputs: {wrong}")
+    rows = range(len(items))
+    try:
+        fitted = {spec.name: fit_output(spec, outputs[spec.name]) for spec in model.outputs}
+        return [{name: array[row] for name, array in fitted.items()} for row in rows]
+    except ModelError:
+        return [_fit_row(model, outputs, row) for row in rows]
 
-    Without lists the batch has one row.
-    """
 
-    def __init__(self, model: Model, lists: bool) -> None:
-        self._model = model
-        self._lists = _ListPredictor(self._predict)
-
-    def __call__(self, items: list[Any]) -> "list[Any] | BatchFailure":
-        return self._lists(items)
-
-    def _predict(self, items: list[Any]) -> list[Any]:
-        model = self._model
-        batch = {
-            spec.name: np.stack([np.asarray(item[spec.name], spec.numpy_dtype) for item in items])
-            for spec in model.inputs
+def _fit_row(model: Model, outputs: Mapping[str, Any], row: int) -> Any:
+    """Return the outputs of one row, or which of its values does not fit its datatype."""
+    try:
+        return {
+            spec.name: fit_output(spec, np.asarray(outputs[spec.name])[row])[()]
+            for spec in model.outputs
         }
-        outputs = model.forward(batch)
-        wrong = wrong_shape(outputs, len(items), model.outputs)
-        if wrong is not None:
-            raise ModelError(f"the model returned wrong outputs: {wrong}")
-        rows = range(len(items))
-        try:
-            fitted = {spec.name: fit_output(spec, outputs[spec.name]) for spec in model.outputs}
-            return [{name: array[row] for name, array in fitted.items()} for row in rows]
-        except ModelError:
-            return [self._row(outputs, row) for row in rows]
-
-    def _row(self, outputs: Mapping[str, Any], row: int) -> Any:
-        """Return the outputs of one row, or which of its values does not fit its datatype."""
-        try:
-            return {
-                spec.name: fit_output(spec, np.asarray(outputs[spec.name])[row])[()]
-                for spec in self._model.outputs
-            }
-        except ModelError as error:
-            return error
+    except ModelError as error:
+        return error
 
 
 def own(value: Any) -> Any:

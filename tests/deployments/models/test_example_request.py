@@ -29,7 +29,8 @@ class TextAndNumbers(Model):
 
 
 def test_the_example_is_one_row_as_a_person_would_write_it() -> None:
-    text, numbers = example_request(TextAndNumbers())["inputs"]
+    model = TextAndNumbers()
+    text, numbers = example_request(model.inputs, model.example(1))["inputs"]
     assert text == {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["café"]}
     assert numbers == {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [7, 0.5]}
     assert isinstance(numbers["data"][0], int)
