@@ -31,9 +31,8 @@ logger = logging.getLogger("sojourn.policy")
 
 #: Pause before the first retry of a solver that died; each failure in a row doubles it, up to this.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
-#: How long a solver may take; each failure in a row doubles it, too: on a busy machine, a process
-#: of the lowest priority takes many times what it takes alone.
-FIRST_LIMIT_S, LONGEST_LIMIT_S = 120.0, 1800.0
+#: How long a solver may take: on a busy machine, at a low priority, many times what it takes alone.
+LIMIT_S = 1200.0
 
 
 # The loads whose arrival rates the first table has, and the event loop's utilization by it.
@@ -146,7 +145,7 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
 
 
 async def solve_in_worker(
-    worker: WorkerProcess, request: SolveRequest, time_limit_s: float
+    worker: WorkerProcess, request: SolveRequest
 ) -> tuple[PolicyTable, LoadLatenessCurve | None]:
     """Return the table and the curve of `request`, from the cache or newly solved.
 
@@ -166,7 +165,7 @@ async def solve_in_worker(
         table = await worker.ask(
             "policy.table_solving:solve_table",
             *(request.profile, request.objective),
-            time_limit_s=time_limit_s,
+            time_limit_s=LIMIT_S,
         )
         await _store(cache, request.table_name, table.to_dict())
     try:
@@ -178,7 +177,7 @@ async def solve_in_worker(
                 *(request.profile, request.sla, request.max_queue_rows),
                 admit_within_ms=request.admit_within_ms,
                 search_sizes=request.search_sizes,
-                time_limit_s=time_limit_s,
+                time_limit_s=LIMIT_S,
             )
         except InfeasibleError:
             curve = None
@@ -306,10 +305,10 @@ class PolicySolver:
         self, request: SolveRequest
     ) -> tuple[PolicyTable, LoadLatenessCurve | None]:
         """Return the solution of `request`; start as many workers as it takes."""
-        pause_s, limit_s = FIRST_PAUSE_S, FIRST_LIMIT_S
+        pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return await solve_in_worker(self._worker, request, limit_s)
+                return await solve_in_worker(self._worker, request)
             except (InfeasibleError, InvalidInputError):
                 raise
             except Exception as error:
@@ -320,7 +319,6 @@ class PolicySolver:
             await self._sleep(pause_s)
             self._next_try_s = None
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            limit_s = min(2 * limit_s, LONGEST_LIMIT_S)
 
     async def close(self) -> None:
         """Cancel an unfinished request, and end the solver."""

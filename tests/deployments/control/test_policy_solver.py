@@ -28,7 +28,6 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.table import PolicyTable
 from policy.table_solving import solve_table
-from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 SLA = SLAConfig(response_time_ms=10)
@@ -45,15 +44,11 @@ class Solves:
 
     def __init__(self) -> None:
         self.requests: list[SolveRequest] = []
-        self.limits_s: list[float] = []
         self.cancelled: list[SolveRequest] = []
         self._results: list[asyncio.Future[Solution]] = []
 
-    async def __call__(
-        self, worker: WorkerProcess, request: SolveRequest, time_limit_s: float
-    ) -> Solution:
+    async def __call__(self, worker: WorkerProcess, request: SolveRequest) -> Solution:
         self.requests.append(request)
-        self.limits_s.append(time_limit_s)
         self._results.append(asyncio.get_running_loop().create_future())
         try:
             return await self._results[-1]
@@ -177,7 +172,6 @@ async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pause
         await pauses.end()
         assert solver.report()["next_try_s"] is None
     assert pauses.seconds == [min(2.0**n, 300) for n in range(failures)]
-    assert solves.limits_s == [min(120 * 2.0**n, 1800) for n in range(failures + 1)]
     await solves.finish(curve=CURVE)
     assert solver.report() == {"failures": failures, "last_error": None, "next_try_s": None}
     assert solver.table is not None
@@ -233,7 +227,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def solve(*requests: SolveRequest) -> list[Solution]:
     with closing(WorkerProcess()) as worker:
-        return [await solve_in_worker(worker, request, LIMIT_S) for request in requests]
+        return [await solve_in_worker(worker, request) for request in requests]
 
 
 @pytest.mark.slow

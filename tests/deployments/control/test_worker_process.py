@@ -118,21 +118,14 @@ async def test_an_idle_process_ends(
     assert await ask(worker) != first.pid
 
 
-class CountedQuota(CpuQuota):
-    """Counts how often it is asked; used up from the second time on, if at all."""
+class UsedUp(CpuQuota):
+    """A quota that is used up from the second time on that it is asked."""
 
     asked = 0
-    used_up = True
 
     def throttled(self) -> int:
         type(self).asked += 1
-        return int(self.used_up and self.asked > 1)
-
-
-def worker_with_quota(*, used_up: bool) -> tuple[WorkerProcess, type[CountedQuota]]:
-    """Return a worker with half a core, and the class of its quota, which counts."""
-    quota = type("Quota", (CountedQuota,), {"asked": 0, "used_up": used_up})
-    return WorkerProcess(quota=quota(0.5, Path("none"))), quota
+        return int(self.asked > 1)
 
 
 #: Computes for 0.2 s of CPU time, and tells how long that took.
@@ -147,10 +140,9 @@ COMPUTE = f"""{BEGIN}
 @pytest.mark.slow
 async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) -> None:
     module.write_text(COMPUTE)
-    worker, quota = worker_with_quota(used_up=True)
-    with closing(worker):
+    with closing(WorkerProcess(quota=UsedUp(0.5, Path("none")))) as worker:
         for _ in range(2):
-            quota.asked = 0
+            UsedUp.asked = 0
             took_s = await ask(worker)
             # The first 0.1 s are its own, and the rest takes a second: it has a tenth of a core.
             assert took_s >= 0.6
