@@ -80,6 +80,11 @@ class ScaleDownStabilizer:
         """Return for how long demands have been observed without a break, in s."""
         return 0.0 if self._since_s is None else now_s - self._since_s
 
+    @property
+    def highest_per_s(self) -> float:
+        """The highest demand of the delay."""
+        return self._demands[0][1]
+
     def stable_demand_per_s(
         self, demand_per_s: float, offered_per_s: float, window_s: float
     ) -> float:
@@ -99,7 +104,7 @@ class ScaleDownStabilizer:
         noise = 0.0
         if offered_per_s > 0:
             noise = _NOISE_DEVIATIONS / math.sqrt(offered_per_s * window_s)
-        return max(self._demands[0][1], (1 + noise) * demand_per_s)
+        return max(self.highest_per_s, (1 + noise) * demand_per_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain numbers and lists."""

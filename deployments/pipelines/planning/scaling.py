@@ -6,10 +6,10 @@ in one stage causes no surplus in the others.
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autoscaler.scale_down import ScaleDownStabilizer
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.steps import Step
@@ -147,9 +147,9 @@ class StageScaler:
         self._core, self._scale_down_delay_s = core, scale_down_delay_s
         self._offered, self._admitted = core.offered, core.admitted
         self._items = [stage.items for stage in core.stages]
-        # For each second: the time, and the rate to size for, by stage; "" is the pipeline.
-        self._rates: deque[tuple[float, Mapping[str, float]]] = deque()
-        self._held: Mapping[str, float] = {}
+        # By stage; "" is the pipeline.
+        self._stabilizers = {name: ScaleDownStabilizer() for name in ("", *self.workers)}
+        self._held: dict[str, float] = {}
 
     def decide(self, now_s: float, elapsed_s: float = PERIOD_S) -> dict[str, int]:
         """Return the workers of each stage for the load since the last call."""
@@ -160,10 +160,9 @@ class StageScaler:
         for stage in self.workers:
             expected = self.table.items_per_request.get(stage, 1.0)
             rates[stage] = rate_per_s * self.items_per_request.get(stage, expected) / expected
-        self._rates.append((now_s, rates))
-        while self._rates[0][0] < now_s - self._scale_down_delay_s:
-            self._rates.popleft()
-        self._held = {name: max([past[name] for _, past in self._rates]) for name in rates}
+        for name, rate in rates.items():
+            self._stabilizers[name].observe(now_s, rate, self._scale_down_delay_s)
+            self._held[name] = self._stabilizers[name].highest_per_s
         self.workers = {
             stage: self.table.lookup(self._held[stage])[stage] for stage in self.workers
         }
