@@ -13,6 +13,7 @@ from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.shapes import BatchShapes, Tensors
 from deployments.errors import ModelError, RequestError, RowsError
 from deployments.models.base import Model
+from deployments.models.example_request import example_batch
 from deployments.models.outputs import fit_output, wrong_shape
 from policy.batcher.requests import Batch, StartReason
 
@@ -206,7 +207,7 @@ class ModelRunner:
         if self._failures_in_a_row < PROBE_AFTER or isinstance(error, RowsError | RequestError):
             return
         try:
-            self._model.forward(self._model.example(1))
+            self._model.forward(example_batch(self._model, 1))
         except BaseException as again:
             logger.exception("the model fails on its own example, too")
             raise DeviceLostError("the device of this replica is lost") from again

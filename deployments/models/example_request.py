@@ -1,11 +1,17 @@
-"""An example request, in readable form."""
+"""A model's example as a batch, and one row of it as a readable request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from deployments.models.base import TensorSpec
+from deployments.models.base import Model, TensorSpec
+
+
+def example_batch(model: Model, batch_size: int) -> dict[str, NDArray[Any]]:
+    """Return `Model.example` in new arrays, which `forward` may change."""
+    return {name: np.array(array) for name, array in model.example(batch_size).items()}
 
 
 def example_request(

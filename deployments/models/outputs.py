@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from deployments.errors import ModelError, StartError
 from deployments.models.base import Model, TensorSpec
+from deployments.models.example_request import example_batch
 
 #: The smallest float that is rounded to infinity in BF16.
 _BF16_OVERFLOW = (2 - 2**-8) * 2.0**127
@@ -84,7 +85,8 @@ def fit_output(spec: TensorSpec, values: Any) -> NDArray[Any]:
 def _fit_bytes(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
     for kind in set(map(type, given.ravel().tolist())):
         if not issubclass(kind, bytes):
-            raise _misfit(spec, kind.__name__)
+            hint = "; return text.encode()" if issubclass(kind, str) else ""
+            raise _misfit(spec, f"{kind.__name__}{hint}")
     return given.astype(object, order="C")
 
 
@@ -106,10 +108,8 @@ def check_forward(model: Model, batch_sizes: Sequence[int]) -> None:
         `forward` failed, or returned outputs other than those declared.
     """
     for size in batch_sizes:
-        # Copies: the model may write into its inputs.
-        batch = {name: np.array(array) for name, array in model.example(size).items()}
         try:
-            outputs = model.forward(batch)
+            outputs = model.forward(example_batch(model, size))
         except Exception as error:
             raise StartError(
                 f"the model failed on its example of {size}: {type(error).__name__}: {error}"

@@ -29,7 +29,7 @@ from deployments.errors import StartError
 from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
 from deployments.models.base import Model
-from deployments.models.example_request import example_request
+from deployments.models.example_request import example_batch, example_request
 from deployments.profiling import closed_loop
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import FixedPolicy
@@ -89,10 +89,10 @@ def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> E
 
 def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
     """Return whether a batch keeps this machine's processor busy for most of its time."""
-    batch = model.example(batch_size)
-    model.forward(batch)
+    model.forward(example_batch(model, batch_size))
     shares = []
     for _ in range(_TRIED_BATCHES):
+        batch = example_batch(model, batch_size)
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         model.forward(batch)
         shares.append((time.process_time() - cpu_s) / (time.perf_counter() - wall_s))
@@ -106,7 +106,7 @@ class _InstantModel(Model):
     def __init__(self, model: Model, max_batch_size: int) -> None:
         self.inputs, self.outputs = model.inputs, model.outputs
         self._model = model
-        outputs = model.forward(model.example(max_batch_size))
+        outputs = model.forward(example_batch(model, max_batch_size))
         self._outputs = {name: np.array(tensor) for name, tensor in outputs.items()}
 
     def load(self, device: str) -> None: ...

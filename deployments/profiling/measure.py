@@ -19,6 +19,7 @@ from scipy.optimize import isotonic_regression, nnls
 
 from deployments.errors import StartError
 from deployments.models.base import Model
+from deployments.models.example_request import example_batch
 from deployments.profiling.energy import EnergyMeter
 from policy.errors import InvalidInputError, SojournError
 from policy.latency_quantiles import LatencyQuantiles
@@ -113,7 +114,7 @@ def measure_profile(
     latency_share = 1.0 if meter is None else 0.5
     idle_power_w = None
     if meter is not None and device == "cuda":
-        model.forward(model.example(1))  # its context uses power, too
+        model.forward(example_batch(model, 1))  # its context uses power, too
         idle_power_w = _measure_idle_power_w(meter)
     times_ms, undisturbed_ms = _measure_latency(
         model, sizes, warm_up, repeats, budget_s, lambda done: progress(done * latency_share)

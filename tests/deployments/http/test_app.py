@@ -75,6 +75,7 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
         "completed": 1,
         "answered": 1,
         "late": 0,
+        "failed": 0,
         "deadline_missed": 0,
         "expired": 0,
     }
