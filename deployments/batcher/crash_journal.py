@@ -85,6 +85,7 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> int:
 class _Peer:
     """The open journal of another process."""
 
+    process: int
     descriptor: int
     words: memoryview
     #: `_RAN_NS` when it was last read.
@@ -94,6 +95,14 @@ class _Peer:
         """Return whether it has been silent for too long, with a batch."""
         silent_ns = time.monotonic_ns() - self.words[_RAN_NS]
         return bool(self.words[_COUNT]) and silent_ns > 1e9 * SILENT_S
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal keeps it from running, which its batch has no part in."""
+        try:
+            status = Path(f"/proc/{self.process}/stat").read_bytes()
+        except OSError:
+            return False  # it has a namespace of its own
+        return status.rpartition(b") ")[2][:1] in b"Tt"
 
     def close(self) -> None:
         """Close the file."""
@@ -176,7 +185,7 @@ class CrashJournal:
         except OSError:
             return  # it has just been removed
         try:
-            peer = _Peer(descriptor, _map(descriptor))
+            peer = _Peer(int(name.partition("-")[0]), descriptor, _map(descriptor))
         except (OSError, ValueError):
             os.close(descriptor)  # it is none of ours
             return
@@ -205,7 +214,7 @@ class CrashJournal:
                 (self._directory / name).unlink(missing_ok=True)
             peer.close()
         for peer in self._peers.values():
-            if peer.hangs():
+            if peer.hangs() and not peer.is_stopped():
                 self.hung.update(self._read(peer, "hangs"))
 
     @property

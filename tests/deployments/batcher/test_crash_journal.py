@@ -81,6 +81,19 @@ def test_silence_during_a_batch_counts_once_as_a_death_and_its_end_changes_nothi
         assert (journal.deaths, journal.hung, journal.is_last) == ({1: 1}, {1}, True)
 
 
+def test_a_batch_has_no_part_in_a_stopped_process(directory: Path) -> None:
+    """What SIGSTOP kept from its answer was refused by the only other replica."""
+    with opened(directory) as journal:
+        peer = Peer(directory)
+        journal.refresh()
+        peer.tell("hang 1 2")
+        peer.stop()
+        journal.look()
+        assert journal.deaths == {}
+        assert journal.is_last
+        peer.die()
+
+
 def test_a_replica_that_started_later_is_noticed_when_it_dies(directory: Path) -> None:
     """Even before the next refresh."""
     with opened(directory) as journal:

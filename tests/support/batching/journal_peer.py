@@ -1,5 +1,7 @@
 """Another replica of this machine, as its peers know it: a process with a death journal."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +52,11 @@ class Peer:
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
         self._wait_for("done\n")
+
+    def stop(self) -> None:
+        """Stop it by a signal."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def die(self) -> None:
         self._process.kill()
