@@ -102,7 +102,7 @@ export class TimeChart extends Chart {
     const x = (timeS) => this.right - ((nowS - timeS) / this.windowS) * (this.right - this.left);
     const shown = series.map((one) => ({ ...one, points: visible(one.points, nowS - this.windowS, one.step, nowS) }));
     const values = [...limits.map(({ value }) => value), ...shown.flatMap(({ points }) => points.map(([, v]) => v))];
-    const highest = Math.max(...values.filter(Number.isFinite), 1e-6);
+    const highest = Math.max(...values.filter(Number.isFinite), 0) || 1;
     const top = this.whole ? Math.max(2, highest + 0.5) : 1.12 * highest;
     const y = (value) => this.bottom - (value / top) * (this.bottom - this.top);
     const marks = ticks(0, top).filter((tick) => !this.whole || Number.isInteger(tick));

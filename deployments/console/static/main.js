@@ -176,7 +176,7 @@ function renderModel(report, kept, isFirst) {
   whatIf.present(report.model, {
     response_time_ms: sla.response_time_ms, percentile: sla.percentile,
     arrival_rate_per_s: load > 0 ? load : lastLoad(log, kept) ?? report.sla_rate_per_s ?? 1,
-    burst_factor: report.autoscaler.burst_factor, hasEnergy: report.has_energy,
+    hasLoad: load > 0, burst_factor: report.autoscaler.burst_factor, hasEnergy: report.has_energy,
     energy_weight: energyWeight(report), energy_price: 0, replica_price: 0,
   });
 }
@@ -302,7 +302,7 @@ function renderPipeline(report, kept) {
   byId("what-if-planner").textContent = "sojourn pipeline plan";
   byId("what-if-source").textContent = "the profiles of the stages as they are believed now";
   whatIf.present(report.model, {
-    pipeline: true, hasEnergy: false, response_time_ms: report.sla.response_time_ms, percentile: report.sla.percentile,
+    pipeline: true, hasLoad: offered.at(-1)[1] > 0, hasEnergy: false, response_time_ms: report.sla.response_time_ms, percentile: report.sla.percentile,
     arrival_rate_per_s: offered.findLast(([, rate]) => rate > 0)?.[1] ?? 1,
     margin: pipeline.scaling?.margin ?? 1,
   });

@@ -65,7 +65,7 @@ export class WhatIf {
     }
     if (this.touched || this.busy) return;
     const moved = !this.now || Math.abs(now.arrival_rate_per_s / this.now.arrival_rate_per_s - 1) > 0.1
-      || FIELDS.some(({ key }) => key !== "arrival_rate_per_s" && now[key] !== this.now[key]);
+      || this.now.hasLoad !== now.hasLoad || FIELDS.some(({ key }) => key !== "arrival_rate_per_s" && now[key] !== this.now[key]);
     if (!moved) return;
     const first = !this.now || this.now.hasEnergy !== now.hasEnergy || this.now.pipeline !== now.pipeline;
     this.now = { ...now, arrival_rate_per_s: Number(now.arrival_rate_per_s.toPrecision(3)) };
@@ -197,7 +197,7 @@ export class WhatIf {
       const is = Number.isFinite(get(then)) ? format(get(then)) : "–";
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "was" }, was), make("td", {}, is, delta(get(now), get(then))));
     });
-    const head = make("tr", {}, make("td"), make("th", { scope: "col" }, `now, ${number(this.now.arrival_rate_per_s)}/s`), make("th", { scope: "col" }, `what if, ${number(this.then.arrival_rate_per_s)}/s`));
+    const head = make("tr", {}, make("td"), make("th", { scope: "col" }, `${this.now.hasLoad ? "now" : "without load now"}, ${number(this.now.arrival_rate_per_s)}/s`), make("th", { scope: "col" }, `what if, ${number(this.then.arrival_rate_per_s)}/s`));
     byId("answers").replaceChildren(
       boxes(now[counted], then[counted]), make("table", {}, make("thead", {}, head), make("tbody", {}, ...cells)),
       ...(then.stages ? [stages(now, then)] : []),
@@ -251,6 +251,7 @@ function boxes(now, then) {
   const row = make("div", { class: "boxes", "aria-hidden": "true" });
   if (!Number.isFinite(now) || !Number.isFinite(then)) return row;
   const most = Math.max(now, then);
+  if (most <= 1) return row;
   for (let index = 0; index < Math.min(most, MOST_BOXES); index += 1) {
     row.append(make("span", { class: index >= then ? "box gone" : index >= now ? "box new" : "box" }));
   }

@@ -24,11 +24,6 @@ DATATYPES = {
 }
 
 
-@pytest.mark.parametrize(("datatype", "numpy_type"), DATATYPES.items())
-def test_each_datatype_has_its_numpy_dtype(datatype, numpy_type):
-    assert TensorSpec("x", datatype).numpy_dtype == np.dtype(numpy_type)
-
-
 @pytest.mark.parametrize("datatype", ["FLOAT", "fp32", "STRING", "", None])
 def test_an_unknown_datatype_is_rejected_with_the_allowed_ones(datatype):
     with pytest.raises(InvalidInputError, match=r"datatype .* is not one of BOOL, .*BYTES"):

@@ -36,6 +36,13 @@ def test_an_answer_does_not_depend_on_the_rest_of_the_batch(model):
         )
 
 
+def test_the_example_is_an_image_that_was_held_out(model):
+    images, labels = digits.held_out()
+    example = model.example(2)
+    np.testing.assert_array_equal(example["image"], np.stack([images[0]] * 2))
+    assert model.forward(example)["label"].tolist() == [labels[0]] * 2
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "1", True, None])
 def test_wrong_threads_are_rejected(threads):
     with pytest.raises(InvalidInputError, match="threads must be a whole number of at least 1"):

