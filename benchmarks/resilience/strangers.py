@@ -34,12 +34,12 @@ def exchange(target: Target, request: bytes, timeout_s: float = 5.0) -> bytes:
 
 def slow_headers(run: Run) -> None:
     """Have 300 clients send a byte of their headers each second."""
-    _trickle(run, 300, b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"a")
+    _trickle(run, 300, b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"a")
 
 
 def slow_bodies(run: Run) -> None:
     """Have 100 clients send a byte of their bodies each second."""
-    head = f"POST /v2/models/{run.service.target.model}/infer HTTP/1.1\r\nHost: x\r\n"
+    head = f"POST /v2/models/{run.service.target.model}/infer HTTP/1.1\r\nHost: localhost\r\n"
     _trickle(run, 100, head.encode() + b"Content-Length: 3000000\r\n\r\n", b" ")
 
 
@@ -50,7 +50,7 @@ def idle_connections(run: Run) -> None:
 
 def churn(run: Run) -> None:
     """Open 200 connections a second, each for one request."""
-    request = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    request = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     _statuses(run, lambda: request, every_s=0.005)
 
 

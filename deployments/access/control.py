@@ -55,6 +55,8 @@ class AccessControl:
 
     Attributes
     ----------
+    local_only : bool
+        Whether the service is for this machine: what needs no token is then closed to web pages.
     admitted : Counter of str
         Requests admitted, by the name of their token.
     denied : Counter of int
@@ -64,6 +66,7 @@ class AccessControl:
     def __init__(self, config: AccessConfig | None = None) -> None:
         self.admitted: Counter[str] = Counter()
         self.denied: Counter[int] = Counter()
+        self.local_only = False
         self._replicas = 1
         self._tokens: dict[bytes, _Token] = {}
         self._closed: frozenset[Scope] = frozenset()
@@ -74,6 +77,7 @@ class AccessControl:
         before = self._tokens
         self._closed = frozenset(scope for scope in (INFERENCE, OPERATIONS) if config.closed(scope))
         self._tokens = {}
+        self._highest = {token.name: token.highest_priority for token in config.tokens or ()}
         for token in config.tokens or ():
             old = before.get(token.digest[:_INDEX_BYTES])
             if old is not None and _limit(old.config) == _limit(token):
@@ -97,7 +101,14 @@ class AccessControl:
             if token.bucket is not None:
                 token.bucket.resize(*self._share(token.config), now_s)
 
-    def admit(self, authorization: bytes | None, scope: Scope | None, now_s: float) -> str | None:
+    def admit(
+        self,
+        authorization: bytes | None,
+        scope: Scope | None,
+        now_s: float,
+        *,
+        is_foreign: bool = False,
+    ) -> str | None:
         """Admit a request, and count it.
 
         Parameters
@@ -108,6 +119,8 @@ class AccessControl:
             Scope of its path (`scope_of`).
         now_s : float
             The time, on any steady clock.
+        is_foreign : bool
+            Whether it may come from a web page (`deployments.access.web_pages`).
 
         Returns
         -------
@@ -119,11 +132,18 @@ class AccessControl:
         UnauthorizedError
             It has no token, or an unknown one.
         ForbiddenError
-            Its token does not allow this.
+            Its token does not allow this, or it needs none and is a page's of another site.
         RateLimitedError
             Its token has used its rate.
         """
         if scope not in self._closed:
+            if is_foreign and self.local_only and scope is not None:
+                self.denied[ForbiddenError.status] += 1
+                raise ForbiddenError(
+                    "without tokens, this service answers http://localhost and http://127.0.0.1 "
+                    "only, and no pages of other sites",
+                    scope,
+                )
             return None
         try:
             token = self._allowed(authorization, scope)
@@ -136,6 +156,15 @@ class AccessControl:
         name = token.config.name
         self.admitted[name] += 1
         return name
+
+    def check_priority(self, name: str | None, level: int, scope: Scope = INFERENCE) -> None:
+        """Raise a `ForbiddenError` if a token may not claim a level of priority; 0 claims none."""
+        highest = self._highest.get(name, 1) if name is not None else 1
+        if 0 < level < highest:
+            self.denied[ForbiddenError.status] += 1
+            raise ForbiddenError(
+                f"the token {name!r} may claim priorities from {highest} on, not {level}", scope
+            )
 
     def allows(self, authorization: bytes | None, scope: Scope) -> bool:
         """Return whether a request has a token for `scope`, whatever its rate, without counting it.

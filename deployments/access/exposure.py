@@ -1,20 +1,9 @@
 """Refuse to open a service to a network by accident."""
 
-import ipaddress
-
 from deployments.access.control import INFERENCE
+from deployments.access.web_pages import is_loopback
 from deployments.config.user_config import AccessConfig
 from policy.errors import InvalidInputError
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches `host`; no name but ``localhost`` qualifies."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_exposure(host: str, access: AccessConfig, insecure: bool) -> None:

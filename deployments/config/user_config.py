@@ -195,6 +195,8 @@ class TokenConfig(StrictModel):
     requests_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     #: Requests at once after a pause. None: those of one second, and at least 1.
     burst: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    #: The highest priority that its requests may claim; 1 is the highest of all.
+    highest_priority: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _burst_needs_a_rate(self) -> Self:

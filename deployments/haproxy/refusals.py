@@ -36,7 +36,7 @@ ONLY_REPLICA_HEADER = b"x-sojourn-only-replica"
 FINAL_STATUS = 529
 #: Marks of a request: it is limited, a server has room for it, a server is full.
 _MARKS = "limited", "room", "full"
-#: Requests with this header may matter more than others, so the replicas decide about them.
+#: Requests with this header may matter more than others, so replicas get twice as many of them.
 _PRIORITY = "x-request-priority"
 #: A larger body does not fit into HAProxy's buffer. An answer before all of it has come could be
 #: lost, as HAProxy would close the connection, so the replicas decide about those as well.
@@ -60,11 +60,12 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
     limit, max_body = f"proc.sojourn_limit_{name}", f"proc.sojourn_body_{name}"
+    own_limit = "txn.sojourn_own_limit"
     limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
     looks = []
     for one in servers:
         is_up = f"{{ srv_is_up({backend}/{one}) }}"
-        spare = f"srv_conn({backend}/{one}),sub({limit})"
+        spare = f"srv_conn({backend}/{one}),sub({own_limit})"
         looks += [
             f"http-request set-var(txn.sojourn_room) str({one}) "
             f"if {limited} !{room} {is_up} {{ {spare} lt 0 }}",
@@ -92,9 +93,12 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         f"http-response set-status 503 if {{ status {FINAL_STATUS} }}",
         # The servers are looked at one by one only if they have half of what they may have, and not
         # before a replica has said its limit: until then this is not set.
-        f"http-request set-var(txn.sojourn_half) nbsrv,mul({limit}),div(2) if METH_POST",
+        f"http-request set-var({own_limit}) var({limit}) if METH_POST",
+        f"http-request set-var({own_limit}) var({limit}),mul(2) "
+        f"if METH_POST {{ req.hdr({_PRIORITY}) -m found }}",
+        f"http-request set-var(txn.sojourn_half) nbsrv,mul({own_limit}),div(2) if METH_POST",
         f"http-request set-var(txn.sojourn_limited) int(1) if METH_POST {{ nbsrv gt 0 }} "
-        f"{{ be_conn,sub(txn.sojourn_half) ge 0 }} !{{ req.hdr({_PRIORITY}) -m found }} "
+        f"{{ be_conn,sub(txn.sojourn_half) ge 0 }} "
         f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
         *looks,
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "

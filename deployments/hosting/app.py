@@ -99,9 +99,7 @@ class HostingApp(InferenceApp):
         if asked is not None:
             name, verb = asked.groups()
             # Permission to load models includes permission to use them.
-            info.token = self.service.access.admit(
-                fields.get(AUTHORIZATION), OPERATIONS, time.monotonic()
-            )
+            info.token = self.admit_client(fields, OPERATIONS)
             if scope["method"] != "POST":
                 raise MethodNotAllowedError("the method must be POST", ("POST",))
             body = await read_body(receive, fields, _MAX_BODY_BYTES)
@@ -110,10 +108,8 @@ class HostingApp(InferenceApp):
         if path == "/sojourn/policy":
             status, body, headers = await super()._route(scope, fields, receive, arrival_s, info)
             return status, self._with_models(body), headers
-        if path == "/v2/models" and scope["method"] == "GET":
-            info.token = self.service.access.admit(
-                fields.get(AUTHORIZATION), INFERENCE, time.monotonic()
-            )
+        if path == "/v2/models" and scope["method"] in ("GET", "HEAD"):
+            info.token = self.admit_client(fields, INFERENCE)
             return 200, orjson.dumps({"models": self._repository.names}), [_JSON]
         if model is None or model[1] not in self._repository.names:
             return await super()._route(scope, fields, receive, arrival_s, info)
@@ -151,7 +147,7 @@ class HostingApp(InferenceApp):
         # Without access to a model, nobody can load it; the app below counts rates.
         access = self.service.access
         if not access.allows(fields.get(AUTHORIZATION), INFERENCE):
-            access.admit(fields.get(AUTHORIZATION), INFERENCE, time.monotonic())
+            self.admit_client(fields, INFERENCE)
         try:
             await self._reconciler.load_on_demand(name)
         except StoreFullError as error:

@@ -8,12 +8,15 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from deployments.access.control import OPERATIONS, scope_of
+from deployments.access.web_pages import is_foreign
 from deployments.batcher.rejections import TOO_LATE
+from deployments.config.user_config import Scope
 from deployments.console.planner import ModelPlanning, Planning
 from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
 from deployments.haproxy.refusals import (
@@ -54,7 +57,7 @@ from deployments.observability.request_info import TRACEPARENT, RequestIds, Requ
 from policy.batcher.requests import Refusal
 
 
-def path_of(scope: Scope) -> str:
+def path_of(scope: AsgiScope) -> str:
     """Return the path of a request, without the application's prefix and slashes at its end."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "")).rstrip("/")
@@ -107,8 +110,6 @@ class InferenceApp:
         The page that shows the service live.
     infer_path : str
         The path of inference requests, without the application's prefix.
-    unusual_fields : frozenset of bytes
-        Header fields with which a request has to come to the app itself, in lower case.
     haproxies : HaproxyPeers
         The HAProxies that send requests, and divide `concurrency`.
     unread_answers : UnreadAnswers
@@ -118,8 +119,6 @@ class InferenceApp:
     request_ids : RequestIds
         Makes ids for requests that have none.
     """
-
-    unusual_fields: ClassVar[frozenset[bytes]] = frozenset()
 
     def __init__(
         self,
@@ -181,7 +180,7 @@ class InferenceApp:
         """Return what answers the console's what-if questions."""
         return ModelPlanning(self.reports)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
             await lifespan(receive, send)
@@ -222,16 +221,14 @@ class InferenceApp:
 
     async def _route(
         self,
-        scope: Scope,
+        scope: AsgiScope,
         fields: Mapping[bytes, bytes],
         receive: Receive,
         arrival_s: float,
         info: RequestInfo,
     ) -> Answer:
         path, method = path_of(scope), scope["method"]
-        info.token = self.service.access.admit(
-            fields.get(AUTHORIZATION), scope_of(path), time.monotonic()
-        )
+        info.token = self.admit_client(fields, scope_of(path))
         if self.console.has(path):
             slash = scope["path"].endswith("/")
             return await self.console.answer(method, path, fields, receive, slash=slash)
@@ -248,9 +245,15 @@ class InferenceApp:
             return await asyncio.to_thread(compressed, answer, coding)
         return answer
 
+    def admit_client(self, fields: Mapping[bytes, bytes], scope: Scope | None) -> str | None:
+        """Admit a request, as `AccessControl.admit` does."""
+        access = self.service.access
+        is_page = access.local_only and is_foreign(fields)
+        return access.admit(fields.get(AUTHORIZATION), scope, time.monotonic(), is_foreign=is_page)
+
     async def _stream(
         self,
-        scope: Scope,
+        scope: AsgiScope,
         fields: Mapping[bytes, bytes],
         receive: Receive,
         send: Send,
@@ -258,7 +261,7 @@ class InferenceApp:
     ) -> None:
         """Send the console's events."""
         authorization = fields.get(AUTHORIZATION)
-        info.token = self.service.access.admit(authorization, OPERATIONS, time.monotonic())
+        info.token = self.admit_client(fields, OPERATIONS)
         check_method(scope["method"], "GET")
 
         def may_go_on() -> bool:
@@ -270,7 +273,7 @@ class InferenceApp:
 
     async def _infer(
         self,
-        scope: Scope,
+        scope: AsgiScope,
         fields: Mapping[bytes, bytes],
         receive: Receive,
         arrival_s: float,
@@ -281,6 +284,7 @@ class InferenceApp:
             check_single_valued(scope["headers"])
         header_length = read_header_length(fields)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
+        service.access.check_priority(info.token, priority)
         length = read_content_length(fields) or 0
         if header_length is None and MAX_JSON_BYTES < length <= service.max_body_bytes:
             raise too_much_json()
@@ -296,6 +300,9 @@ class InferenceApp:
             if length <= SMALL_BODY_BYTES:
                 self._admit(body, arrival_s, priority)
             request = parse_request(body, header_length, service.signature, timeout_ms, priority)
+            service.access.check_priority(
+                info.token, service.signature.priorities.level(request.priority)
+            )
             if service.tracing.on:
                 info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
             task = asyncio.current_task()

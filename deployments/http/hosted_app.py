@@ -129,7 +129,7 @@ class HostedApp:
 
     def __post_init__(self) -> None:
         path = (self.root_path + self.app.infer_path).encode()
-        self.heads = HeaderCache(path, self.app.unusual_fields)
+        self.heads = HeaderCache(path)
         self.outcomes = self.app.outcomes
         self.rejections = RejectionCounter(self.app, self.loop)
 

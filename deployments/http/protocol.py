@@ -301,7 +301,9 @@ class InferenceProtocol(HttpToolsProtocol):
         service, now_s = hosted.app.service, self._last_read_s
         token = None
         try:
-            token = service.access.admit(head.authorization, INFERENCE, now_s)
+            access = service.access
+            token = access.admit(head.authorization, INFERENCE, now_s, is_foreign=head.is_foreign)
+            access.check_priority(token, head.priority)
             refusal = service.admit(self._arrival_s, now_s, head.priority)
         except Exception as error:
             self._info = RequestInfo(self._request_id, traceparent, token)
@@ -352,6 +354,9 @@ class InferenceProtocol(HttpToolsProtocol):
         try:
             request = parse_request(
                 body, head.header_length, service.signature, head.timeout_ms, head.priority
+            )
+            service.access.check_priority(
+                info.token, service.signature.priorities.level(request.priority)
             )
             self._request, self._service = request, service
             if service.tracing.on:

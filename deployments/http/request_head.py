@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import httptools
 
+from deployments.access.web_pages import is_foreign
 from deployments.errors import BadRequestError
 from deployments.haproxy.refusals import ONLY_REPLICA_HEADER
 from deployments.http.signature import MAX_PRIORITY_LEVELS, PRIORITY_HEADER, check_timeout_ms
@@ -83,6 +84,8 @@ class RequestHead(NamedTuple):
         How a large answer may be compressed.
     only_replica : bool
         Whether HAProxy has no other replica to ask.
+    is_foreign : bool
+        Whether it may come from a web page, as `deployments.access.web_pages` defines it.
     """
 
     body_length: int
@@ -94,6 +97,7 @@ class RequestHead(NamedTuple):
     authorization: bytes | None = None
     coding: bytes | None = None
     only_replica: bool = False
+    is_foreign: bool = False
 
 
 class HeaderCache:
@@ -107,13 +111,10 @@ class HeaderCache:
     ----------
     path : bytes
         The path of inference requests, with the application's prefix.
-    unusual_fields : frozenset of bytes
-        Further header fields, in lower case, with which a request is not ordinary.
     """
 
-    def __init__(self, path: bytes, unusual_fields: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, path: bytes) -> None:
         self._path = path
-        self._unusual = _UNUSUAL | unusual_fields
         self._heads: dict[bytes, RequestHead | None] = {}
 
     def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None, bytes | None]:
@@ -157,7 +158,7 @@ class HeaderCache:
         try:
             return self._heads[key]
         except KeyError:
-            head = parse_head(key + END_OF_HEAD, self._path, self._unusual)
+            head = parse_head(key + END_OF_HEAD, self._path)
             if len(key) <= _LONGEST_HEAD and _TRACEPARENT_LINE not in key:
                 if len(self._heads) >= _HEADS:
                     self._heads.clear()
@@ -195,9 +196,7 @@ class _Collector:
         self.complete = True
 
 
-def parse_head(
-    head: bytes, path: bytes, unusual_fields: frozenset[bytes] = _UNUSUAL
-) -> RequestHead | None:
+def parse_head(head: bytes, path: bytes) -> RequestHead | None:
     """Parse a head with its final empty line; return None if it is not of an ordinary request."""
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
@@ -214,7 +213,7 @@ def parse_head(
         or parser.get_http_version() != "1.1"
         or not parser.should_keep_alive()
         or len(headers) > MAX_FIELDS
-        or not unusual_fields.isdisjoint(fields)
+        or not _UNUSUAL.isdisjoint(fields)
         or sum(name == REQUEST_ID for name, _ in headers) > 1
     ):
         return None
@@ -233,6 +232,7 @@ def parse_head(
             fields.get(AUTHORIZATION),
             accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
             ONLY_REPLICA_HEADER in fields,
+            is_foreign(fields),
         )
     except BadRequestError:
         return None  # the app explains what is wrong

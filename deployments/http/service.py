@@ -1,13 +1,16 @@
 """A service, as the HTTP interface needs it: one model or pipeline behind its batcher."""
 
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deployments.access.control import AccessControl
+from deployments.access.web_pages import is_loopback
 from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.queued_request import Cancellable, Outcome
+from deployments.haproxy.command import HTTP_HOST
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.request_body import BodyBudget
 from deployments.http.signature import Signature, Tensors
@@ -74,6 +77,7 @@ class Service(ABC):
         self.draining = False
         self.bodies = BodyBudget()
         self.access = AccessControl()
+        self.access.local_only = is_loopback(os.environ.get(HTTP_HOST, ""))
         self.tracing = Tracing(name, version)
 
     def begin_drain(self) -> None:

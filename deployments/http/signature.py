@@ -138,6 +138,10 @@ class PriorityLevels:
         """
         return self.levels - (min(first, second) or first or second or self.levels)
 
+    def level(self, steps: int) -> int:
+        """Return the level that is so many steps above the lowest; 0 for the lowest itself."""
+        return self.levels - steps if steps else 0
+
     def check(self, value: object, where: str) -> int:
         """Return `value` if it is a valid priority.
 

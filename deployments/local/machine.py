@@ -69,7 +69,8 @@ def check_machine(host: str, port: int) -> None:
 
 def _port_owner(host: str, port: int) -> str | None:
     """Return None if `port` is free. Otherwise describe its owner, or return "" if unknown."""
-    with closing(socket.socket()) as probe:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -144,3 +145,9 @@ class ReservedPorts:
 def address_to_ask(host: str) -> str:
     """Return where this machine reaches what listens on `host`."""
     return LOOPBACK if host in ("", "*", "0.0.0.0", "::", "localhost") else host
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL at which this machine reaches what listens on `host`."""
+    address = address_to_ask(host)
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

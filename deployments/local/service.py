@@ -23,7 +23,13 @@ import psutil
 from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.environment import environment_of
-from deployments.local.machine import ReservedPorts, address_to_ask, check_machine, check_room
+from deployments.local.machine import (
+    ReservedPorts,
+    address_to_ask,
+    check_machine,
+    check_room,
+    url_of,
+)
 from deployments.local.run import LocalRun
 
 #: How long Ray may take to finish requests and to stop, before its processes are killed.
@@ -170,7 +176,7 @@ class _Cluster:
                 self._report(event["step"])
             else:
                 self._ready = True
-                url = f"http://{address_to_ask(run.http_host)}:{run.http_port}"
+                url = url_of(run.http_host, run.http_port)
                 return LocalService(
                     tuple(url + application.route_prefix for application in run.applications),
                     event["dashboard"],

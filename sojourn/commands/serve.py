@@ -17,7 +17,8 @@ import click
 
 from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
-from deployments.access.exposure import check_exposure, is_loopback
+from deployments.access.exposure import check_exposure
+from deployments.access.web_pages import is_loopback
 from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.routing import (
     BALANCES,
@@ -144,8 +145,9 @@ def command(
 def _serve(run: LocalRun, applications: Sequence[Served], balance: str, as_json: bool) -> int:
     started_s = time.monotonic()
     interrupt = Interrupt()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, interrupt)
     try:
         with local_service(run, say, balance) as running:
             start_s = time.monotonic() - started_s

@@ -9,6 +9,7 @@ from types import FrameType
 
 import uvicorn
 
+from deployments.access.web_pages import is_loopback
 from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import PipelineFile
@@ -23,6 +24,7 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
     Errors are those of `PipelineService` and its start.
     """
     service = PipelineService(config.pipeline, config.user_config)
+    service.access.local_only = is_loopback(config.http_host)
     await service.start()
     app = PipelineApp(service, importlib.metadata.version("sojourn"))
     InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())

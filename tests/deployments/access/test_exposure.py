@@ -2,7 +2,8 @@
 
 import pytest
 
-from deployments.access.exposure import check_exposure, is_loopback
+from deployments.access.exposure import check_exposure
+from deployments.access.web_pages import is_loopback
 from deployments.config.user_config import AccessConfig
 from policy.errors import InvalidInputError
 

@@ -24,8 +24,8 @@ from tests.support.waiting import LIMIT_S
 
 
 def test_each_backend_has_variables_of_its_own() -> None:
-    shared = {*rules("http-a-b", ["r"])} & {*rules("http-a_b", ["r"])}
-    assert shared == {rule for rule in rules("any", ["r"]) if "proc." not in rule}
+    both = [{*rules(name, [])} for name in ("http-a-b", "http-a_b")]
+    assert both[0] & both[1] == {rule for rule in rules("any", []) if "proc." not in rule}
 
 
 class Replica:
@@ -136,24 +136,26 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
         let_in, refusal = await let_in_until_full(replicas, client)
         assert [one.holds for one in replicas] == [3, 3]
         beyond = [refusal, *[await client.post("/infer", content=b"{}") for _ in range(5)]]
-        # What is no inference request, and what may matter more, is let in all the same.
-        others = [
-            asyncio.create_task(client.get("/sojourn/policy")),
-            asyncio.create_task(client.post("/infer", headers={"X-Request-Priority": "1"})),
-        ]
-        await held(replicas, len(let_in) + 2)
+        # What is no inference request is let in all the same, and of what may matter more twice
+        # as many: a client could claim it for all of its requests.
+        high = {"X-Request-Priority": "1"}
+        others = [asyncio.create_task(client.get("/sojourn/policy"))]
+        others += [asyncio.create_task(client.post("/infer", headers=high)) for _ in range(5)]
+        await held(replicas, len(let_in) + 6)
+        assert (await client.post("/infer", headers=high)).status_code == 503
         for one in replicas:
             one.gate.set()
         answers = [*await asyncio.gather(*let_in, *others), *beyond]
-        assert [one.status_code for one in answers] == [200] * (len(let_in) + 2) + [503] * 6
+        assert [one.status_code for one in answers] == [200] * (len(let_in) + 6) + [503] * 6
         for refusal in beyond:
             assert refusal.text == FULL
             assert refusal.headers["retry-after"] == "1"
             assert refusal.headers["content-type"] == "application/json"
         # The limit is for HAProxy alone.
         assert all(LIMIT_HEADER.decode() not in one.headers for one in answers)
-        assert await denied.look() == [3, 3]
-        assert await denied.look() == [3, 3]
+        first = await denied.look()
+        assert sum(first) in (6, 7), "the seventh may be a half for each"
+        assert await denied.look() == first
 
 
 async def test_nothing_is_refused_before_a_replica_has_said_its_limit_or_without_one(

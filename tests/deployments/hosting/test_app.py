@@ -39,7 +39,10 @@ async def test_each_model_answers_under_its_name_and_version():
         assert await infer(client, "b/versions/2") == 404
         assert await infer(client, "c") == 404
         assert (await client.get("/v2/models/b")).json()["name"] == "b"
-        assert (await client.get("/v2/models")).json() == {"models": ["a", "b"]}
+        models_answer = await client.get("/v2/models")
+        assert models_answer.json() == {"models": ["a", "b"]}
+        head = await client.head("/v2/models")
+        assert head.headers["content-length"] == models_answer.headers["content-length"]
         assert (await client.get("/v2/models/b/ready")).json() == {"name": "b", "ready": True}
         assert (await client.get("/v2/health/ready")).status_code == 200
         policy = (await client.get("/sojourn/policy")).json()

@@ -146,3 +146,44 @@ async def test_a_stranger_whose_chunks_never_end_is_answered_and_left(
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
         await reader.read()  # until the end of the connection
         writer.close()
+
+
+@WAYS
+async def test_without_tokens_pages_of_other_sites_are_denied_on_loopback(
+    http: type[asyncio.Protocol],
+) -> None:
+    async with closed_service(http) as (service, client):
+        service.access.local_only = True
+        await service.configure(parse_user_config(USER_CONFIG))
+        pages = (
+            {"Origin": "https://evil.example"},
+            {"Host": "rebound.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+        )
+        for headers in pages:
+            for path in (INFER, "/v2/repository/index", "/sojourn/plan"):
+                answer = await client.post(path, json=body((1, 2)), headers=headers)
+                assert answer.status_code == 403
+                assert "no pages of other sites" in answer.json()["error"]
+            assert (await client.get("/sojourn/events", headers=headers)).status_code == 403
+        assert service.batcher.rows.offered == 0
+        own = {"Origin": str(client.base_url)}
+        assert (await client.post(INFER, json=body((1, 2)), headers=own)).status_code == 200
+        service.access.local_only = False
+        assert (await client.post(INFER, json=body((1, 2)), headers=pages[0])).status_code == 200
+
+
+@WAYS
+async def test_a_token_claims_no_higher_priority_than_it_may(http: type[asyncio.Protocol]) -> None:
+    async with closed_service(http, tokens=[token("low", highest_priority=2)]) as (service, client):
+        for headers, more, status in (
+            ({"X-Request-Priority": "1"}, {}, 403),
+            ({}, {"parameters": {"priority": 1}}, 403),
+            ({"X-Request-Priority": "2"}, {"parameters": {"priority": 2}}, 200),
+            ({}, {}, 200),
+        ):
+            content = body((1, 2), **more)
+            answer = await client.post(INFER, json=content, headers={**bearer("low"), **headers})
+            assert answer.status_code == status
+        assert service.batcher.rows.offered == 2
+        assert service.access.denied == {403: 2}

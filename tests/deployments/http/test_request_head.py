@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from deployments.http.request_head import END_OF_HEAD, MAX_FIELDS, HeaderCache, RequestHead
 
 PATH = b"/v2/models/m/infer"
-LINES = ["Host: x", "Content-Length: 7", "Content-Type: application/json"]
+LINES = ["Host: localhost", "Content-Length: 7", "Content-Type: application/json"]
 
 
 def head_of(*lines: str, start: str = "POST /v2/models/m/infer HTTP/1.1") -> bytes:

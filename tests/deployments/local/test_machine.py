@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments.access.exposure import is_loopback
+from deployments.access.web_pages import is_loopback
 from deployments.errors import StartError
 from deployments.local import machine
-from deployments.local.machine import ReservedPorts, address_to_ask
+from deployments.local.machine import ReservedPorts, address_to_ask, check_machine, url_of
 from sojourn.cli import main
 from tests.support.ports import free_port
 from tests.support.readme import ROOT
@@ -30,6 +30,14 @@ from tests.support.readme import ROOT
 )
 def test_who_reaches_an_address(host: str, public: bool, asked: str) -> None:
     assert (not is_loopback(host), address_to_ask(host)) == (public, asked)
+
+
+def test_an_address_of_ipv6_is_free_and_in_brackets() -> None:
+    """It was always in use."""
+    port = free_port()
+    assert url_of("::1", port) == f"http://[::1]:{port}"
+    assert url_of("", port) == f"http://127.0.0.1:{port}"
+    check_machine("::1", port)
 
 
 @pytest.mark.parametrize(
