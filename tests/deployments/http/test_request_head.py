@@ -145,7 +145,7 @@ def check_agreement(lines: list[str], heads: HeaderCache) -> bool:
     assert parsed.complete
     assert {int(value) for value in parsed.values(b"content-length")} == {head.body_length}
     assert parsed.values(b"x-request-id") == ([] if request_id is None else [request_id])
-    assert {traceparent} == ({*parsed.values(b"traceparent")} or {None})
+    assert traceparent == (parsed.values(b"traceparent") or [None])[-1]
     assert {head.authorization} == ({*parsed.values(b"authorization")} or {None})
     priorities = {int(value) for value in parsed.values(b"x-request-priority")}
     assert {head.priority} == (priorities or {0})
