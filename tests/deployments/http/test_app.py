@@ -78,7 +78,6 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
         "failed": 0,
         "deadline_missed": 0,
         "expired": 0,
-            "failed": 0,
     }
     assert sum(content["batches_started"].values()) == 1
 
