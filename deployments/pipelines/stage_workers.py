@@ -1,6 +1,7 @@
 """The workers of a pipeline's stages, and corrections of their profiles."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,8 +23,8 @@ from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.pipelines")
 
-#: Intervals of the checks for hanging workers and of profiles against batches.
-_CHECK_S, _REFIT_S = 0.2, 2.0
+#: Interval of the checks for hanging workers, and how many there are for one of the profiles.
+_CHECK_S, _CHECKS_PER_REFIT = 0.2, 10
 #: Measuring time per batch size of a stage without a profile.
 _MEASURE_S = 0.1
 #: Time limit of solving a policy table.
@@ -82,7 +83,6 @@ class StageWorkers:
                 start.cancel()
             await asyncio.wait(starts)
         self._spawn(self._check_forever())
-        self._spawn(self._refit_forever())
         for number in range(len(self.stages)):
             self._solve_soon(number)
 
@@ -155,7 +155,7 @@ class StageWorkers:
         self._core.stages[number].state_latency(profile.latency_ms.tolist())
 
     async def _check_forever(self) -> None:
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(_CHECK_S)
             now_s = time.monotonic()
             for stage, workers in zip(self.stages, self._workers, strict=True):
@@ -165,14 +165,11 @@ class StageWorkers:
                     # A failure must affect neither the other stages nor the next check.
                     logger.exception("stage %r: its workers could not be checked", stage.name)
             self._core.refresh(now_s)
-
-    async def _refit_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_REFIT_S)
-            try:
-                self.refit()
-            except Exception:
-                logger.exception("the profiles could not be compared with the latest batches")
+            if number % _CHECKS_PER_REFIT == 0:
+                try:
+                    self.refit()
+                except Exception:
+                    logger.exception("the profiles could not be compared with the latest batches")
 
     def _solve_soon(self, number: int) -> None:
         if self.stages[number].policy == "smdp":

@@ -53,22 +53,6 @@ def private(folder: Path) -> Path:
         raise StartError(f"sockets of a stage: {error}") from error
 
 
-def _sweep(folder: Path) -> None:
-    """Remove the sockets of killed replicas.
-
-    Pipelines do so when a connection fails, but not after they abandoned a hanging replica.
-    """
-    for path in folder.glob(f"*{SUFFIX}"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            probe.setblocking(False)
-            try:
-                probe.connect(str(path))
-            except ConnectionRefusedError:
-                path.unlink(missing_ok=True)
-            except OSError:
-                pass  # it has gone, or has too many connections to accept
-
-
 def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
     """Return the arenas of a pipeline's descriptors; raise OSError if there is no room."""
     with contextlib.ExitStack() as undo:
@@ -102,7 +86,6 @@ class BatchServer:
         self._listener.bind(str(unfinished))
         self._listener.listen()
         unfinished.rename(self._path)
-        _sweep(folder)
         #: The arenas of each connected pipeline, once it has sent their descriptors.
         self._clients: dict[socket.socket, tuple[Arena, Arena] | None] = {}
         self._wake, self._woken = socket.socketpair()

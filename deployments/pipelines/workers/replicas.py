@@ -97,7 +97,6 @@ class ReplicaWorkers(Workers[_Replica]):
         super().__init__(stage, on_ended, on_change)
         self._access, self._most_calls = access, stage.workers
         self._replicas: dict[Path, _Replica] = {}
-        self._given_up: set[Path] = set()
         self._called: set[asyncio.Task[None]] = set()
         self._remote = False
         self._search: asyncio.Task[None] | None = None
@@ -171,7 +170,8 @@ class ReplicaWorkers(Workers[_Replica]):
         self._lose(replica, reason)
 
     def _abandon(self, worker: _Replica, how: str) -> None:
-        self._given_up.add(worker.path)
+        # Nobody connects to it again: it fails its health check, too, and Ray replaces it.
+        worker.path.unlink(missing_ok=True)
         self.replica_lost(worker, how)
 
     def _worker_free(self, worker: _Replica) -> None:
@@ -204,8 +204,7 @@ class ReplicaWorkers(Workers[_Replica]):
     def _find(self) -> None:
         """Connect to new sockets, and remove those of dead replicas."""
         found = {*self._access.folder.glob(f"*{SUFFIX}")}
-        self._given_up &= found
-        for path in found - self._replicas.keys() - self._given_up:
+        for path in found - self._replicas.keys():
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             connection.setblocking(False)
             try:

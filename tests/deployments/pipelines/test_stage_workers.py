@@ -73,7 +73,7 @@ async def test_a_corrected_profile_has_its_policy_solved_again(monkeypatch):
 async def test_what_fails_once_is_checked_again(monkeypatch):
     """In one stage; the other's workers are checked all the same."""
     monkeypatch.setattr(stage_workers, "_CHECK_S", 0.001)
-    monkeypatch.setattr(stage_workers, "_REFIT_S", 0.001)
+    monkeypatch.setattr(stage_workers, "_CHECKS_PER_REFIT", 1)
     checked = Counter[str]()
     async with Pipeline([Stage(shift, "a", place="loop"), Stage(shift, "b", place="loop")]) as p:
 

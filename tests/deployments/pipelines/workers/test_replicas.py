@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import threading
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
-from deployments.pipelines.workers.batch_server import SUFFIX
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from sojourn import Pipeline, Stage, StageError
@@ -128,19 +126,6 @@ async def test_a_hanging_replica_is_given_up(tmp_path):
             await until(lambda: gate.batches == [[1], [1]])
             assert pipeline.core.stages[0].workers == 0
             gate.open.set()
-
-
-async def test_a_new_replica_removes_the_socket_of_a_killed_one_and_no_other(tmp_path):
-    killed = tmp_path / f"7-7{SUFFIX}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
-        left.bind(str(killed))  # the file stays
-    gate = Gate()
-    async with served(gate, tmp_path, count=2):
-        assert len([*tmp_path.iterdir()]) == 2
-        assert not killed.exists()
-        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-            gate.open.set()
-            assert await pipeline.predict(1) == 1
 
 
 async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):
