@@ -41,15 +41,6 @@ async def test_a_result_for_a_cancelled_request_does_not_stop_the_gathering():
             assert [task.result()[0] for task in tasks[1::2]] == [1, 3, 5, 7]
 
 
-@pytest.mark.parametrize("max_wait_ms", [0.0, 5.0])
-async def test_every_result_of_a_batch_returns_to_its_own_request(max_wait_ms):
-    """With and without a wait, the items after the first had the input in place of their number."""
-    async with in_threads(max_wait_ms=max_wait_ms) as pipeline:
-        results = await asyncio.gather(*(pipeline.predict(f"v{i % 3}") for i in range(40)))
-        assert pipeline.core.stages[0].batches < 40
-    assert [value for value, _ in results] == [f"v{i % 3}" for i in range(40)]
-
-
 async def test_a_request_takes_much_less_than_a_poll():
     """A request and its result were each up to 8 ms late.
 

@@ -197,20 +197,6 @@ async def test_another_sla_holds_for_the_requests_to_come():
         assert gate.begun == [1, 3]
 
 
-async def test_a_hanging_thread_is_replaced():
-    gate = Gate()
-
-    def hang(x):
-        return gate.predict(x) if x < 0 else x
-
-    async with Pipeline([Stage(hang, place="thread", hang_after_s=0.3)]) as pipeline:
-        task = asyncio.create_task(pipeline.predict(-1))
-        assert await pipeline.predict(1) == 1
-        with pytest.raises(StageError, match=r"took more than 0\.3 s"):
-            await task
-        gate.open.set()
-
-
 @pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
 async def test_a_thread_that_does_not_start_is_started_again(monkeypatch, failures, lost):
     """What waits is answered after three tries; more follow."""
