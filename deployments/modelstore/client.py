@@ -12,9 +12,6 @@ from deployments.modelstore.errors import ERRORS, StoreError, UnavailableError, 
 from deployments.modelstore.host_memory import is_sealed
 from policy.errors import InvalidInputError
 
-OnProgress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all while the store fetches a model."""
-
 
 class Hold:
     """A connection that keeps a model in memory. It closes when this object is garbage collected.
@@ -58,7 +55,6 @@ class SharedFile:
 
 def open_model(
     name: str,
-    on_progress: OnProgress | None = None,
     socket_path: Path | None = None,
     timeout_s: float | None = None,
 ) -> tuple[Hold, tuple[SharedFile, ...]]:
@@ -68,11 +64,10 @@ def open_model(
     ----------
     name : str
         ``[framework/]name[@version]``.
-    on_progress : callable, optional
     socket_path : Path, optional
         The manager's socket; by default `deployments.modelstore.wire.default_socket`.
     timeout_s : float, optional
-        Limit on the time without news from the manager. By default there is none, because another
+        Limit on the wait for the manager. By default there is none, because another
         process's fetch may be ahead.
 
     Returns
@@ -85,9 +80,7 @@ def open_model(
     StoreError
         The store refused it, or there is no store.
     """
-    connection, message, descriptors = open_in_tier(
-        "host", name, on_progress, socket_path, timeout_s
-    )
+    connection, message, descriptors = open_in_tier("host", name, socket_path, timeout_s)
     with connection:
         files = _files_of(message, descriptors)
         return Hold(connection.detach(), str(message["source"])), files
@@ -96,7 +89,6 @@ def open_model(
 def open_in_tier(
     tier: str,
     name: str,
-    on_progress: OnProgress | None,
     socket_path: Path | None,
     timeout_s: float | None = None,
 ) -> tuple[socket.socket, dict[str, Any], list[int]]:
@@ -107,18 +99,13 @@ def open_in_tier(
     connection = wire.connect(socket_path or wire.default_socket())
     connection.settimeout(timeout_s)
     try:
-        progress = on_progress is not None
-        _send(connection, {"do": "open", "name": name, "tier": tier, "progress": progress})
-        while True:
-            message, descriptors = _receive(connection)
-            if "progress" not in message:
-                connection.settimeout(None)
-                return connection, message, descriptors
-            if on_progress is not None:
-                on_progress(*message["progress"])
+        _send(connection, {"do": "open", "name": name, "tier": tier})
+        message, descriptors = _receive(connection)
+        connection.settimeout(None)
     except BaseException:
         connection.close()
         raise
+    return connection, message, descriptors
 
 
 def ask(

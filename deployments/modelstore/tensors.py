@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from deployments.modelstore.client import Hold, OnProgress, SharedFile, open_model
+from deployments.modelstore.client import Hold, SharedFile, open_model
 from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 def load_state_dict(
     name: str,
     device: str | torch.device = "cpu",
-    on_progress: OnProgress | None = None,
     socket_path: Path | None = None,
     *,
     share: bool = True,
@@ -56,8 +55,6 @@ def load_state_dict(
     device : str or torch.device
         On a GPU, too, processes share one copy of the weights, if the store has that GPU's memory
         as a tier. Elsewhere each process has its own copy, and the log says why.
-    on_progress : callable, optional
-        Called with the bytes done and the bytes in all while the store fetches the model.
     socket_path : Path, optional
         The manager's socket; by default that of this user.
     share : bool
@@ -75,12 +72,11 @@ def load_state_dict(
     StoreError
         The store refused the model, or there is no store.
     """
-    return attach(name, on_progress, socket_path, device, share=share)[0]
+    return attach(name, socket_path, device, share=share)[0]
 
 
 def attach(
     name: str,
-    on_progress: OnProgress | None = None,
     socket_path: Path | None = None,
     device: str | torch.device = "cpu",
     *,
@@ -93,23 +89,21 @@ def attach(
     """
     target = torch.device(device)
     if target.type == "cpu":
-        return _attach_on_host(name, on_progress, socket_path)
+        return _attach_on_host(name, socket_path)
     if target.type == "cuda" and share and torch.cuda.is_available():
         try:
             ordinal = torch.cuda.current_device() if target.index is None else target.index
-            return attach_to_device(name, CudaClient(ordinal), on_progress, socket_path)
+            return attach_to_device(name, CudaClient(ordinal), socket_path)
         except UnavailableError:
             raise
         except StoreError as error:
             logger.warning("%s: copied to %s, not shared: %s", name, target, error)
-    tensors, source = _attach_on_host(name, on_progress, socket_path)
+    tensors, source = _attach_on_host(name, socket_path)
     return {key: tensor.to(target) for key, tensor in tensors.items()}, source
 
 
-def _attach_on_host(
-    name: str, on_progress: OnProgress | None, socket_path: Path | None
-) -> tuple[dict[str, torch.Tensor], str]:
-    hold, files = open_model(name, on_progress, socket_path)
+def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torch.Tensor], str]:
+    hold, files = open_model(name, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     collecting = gc.isenabled()
     # Thousands of new objects would trigger several collections of all of torch's objects.

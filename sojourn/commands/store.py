@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from deployments.modelstore.client import ask, list_models, open_model
 from deployments.modelstore.core.eviction import EVICTION_RULES
@@ -188,16 +187,12 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
 @json_option
 def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
     """Load a model into memory, so that the next process to open it need not wait."""
-    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
-    shown = console.is_terminal and not as_json
-    with Progress(*columns, console=console, disable=not shown, transient=True) as bar:
-        task = bar.add_task("fetch", total=None)
-        hold, files = open_model(
-            name,
-            lambda done, total: bar.update(task, completed=done, total=total),
-            socket_path,
-        )
+    if console.is_terminal and not as_json:
+        with console.status(f"{name} is on its way …"):
+            hold, files = open_model(name, socket_path)
+    else:
+        hold, files = open_model(name, socket_path)
     for file in files:
         os.close(file.descriptor)
     hold.close()

@@ -43,7 +43,7 @@ class Resolve:
 
 @dataclass(frozen=True)
 class Copy:
-    """Copy a blob up. The driver answers with `copy_progress`, then `copied` or `copy_failed`."""
+    """Copy a blob up. The driver answers with `copied` or `copy_failed`."""
 
     blob: Blob
     source: Tier
@@ -83,13 +83,4 @@ class Refused:
     error: StoreError
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Bytes done of a waiting holder's model, for the current step of each blob."""
-
-    holder: Hashable
-    done_bytes: int
-    total_bytes: int
-
-
-Action = Resolve | Copy | Drop | Granted | Refused | Progress
+Action = Resolve | Copy | Drop | Granted | Refused

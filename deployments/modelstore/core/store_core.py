@@ -15,7 +15,6 @@ from deployments.modelstore.core.actions import (
     Drop,
     Fault,
     Granted,
-    Progress,
     Refused,
     Resolve,
     Tier,
@@ -169,19 +168,6 @@ class StoreCore:
         for holder in [held for held, waiting in self._opens.items() if waiting.name == name]:
             self._refuse(holder, error)
         return self._advance()
-
-    def copy_progress(self, blob: Blob, tier: Tier, done_bytes: int) -> list[Action]:
-        """Record a copy's progress and report it to all holders that wait for the blob."""
-        self._transfers.progress(blob, tier, done_bytes)
-        for holder, waiting in self._opens.items():
-            if holder in self._unplaced:
-                continue
-            if blob in self._manifests[waiting.name].blobs:
-                blobs = self._manifests[waiting.name].blobs
-                done = sum(self._transfers.done_bytes(other, waiting.tier) for other in blobs)
-                total = self._manifests[waiting.name].size_bytes
-                self._actions.append(Progress(holder, done, total))
-        return self._taken()
 
     def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
         """Record a finished copy and its duration."""

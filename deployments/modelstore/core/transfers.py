@@ -28,7 +28,6 @@ class _Fill:
     source: Tier
     waiting: bool
     running: bool = False
-    done_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,17 +147,6 @@ class Transfers:
                 self._running[link] = self._running.get(link, 0) + 1
                 self._fills[blob, link[1]].running = True
                 self._actions.append(Copy(blob, *link))
-
-    def progress(self, blob: Blob, tier: Tier, done_bytes: int) -> None:
-        """Record the progress of a running copy."""
-        self._fills[blob, tier].done_bytes = done_bytes
-
-    def done_bytes(self, blob: Blob, tier: Tier) -> int:
-        """Return the bytes done of the blob's current step to the tier."""
-        fill = self._fills.get((blob, tier))
-        while fill is not None and fill.waiting:
-            fill = self._fills.get((blob, fill.source))
-        return blob.size_bytes if fill is None else fill.done_bytes
 
     def copied(self, blob: Blob, tier: Tier, seconds: float) -> None:
         """Record a finished copy and start the fills that waited for it."""

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -42,9 +42,7 @@ class Holder:
         self._pool = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="device-copy")
         self._local = threading.local()
 
-    def fill(
-        self, sha256: str, descriptor: int, size_bytes: int, progress: Callable[[int], None]
-    ) -> Export:
+    def fill(self, sha256: str, descriptor: int, size_bytes: int) -> Export:
         """Copy a blob from sealed host memory to the device; return its export.
 
         Raises
@@ -56,7 +54,7 @@ class Holder:
         entries = read_header(os.pread(descriptor, data_begin, 0), size_bytes)
         handle = self._driver.allocate(offsets(data_begin, entries)[-1])
         try:
-            self._copy(descriptor, handle, pieces(data_begin, entries), progress)
+            self._copy(descriptor, handle, pieces(data_begin, entries))
             export = self._driver.export(handle)
         except BaseException:
             self._driver.free(handle)
@@ -69,20 +67,12 @@ class Holder:
         if sha256 in self._handles:
             self._driver.free(self._handles.pop(sha256))
 
-    def _copy(
-        self,
-        descriptor: int,
-        handle: int,
-        all_pieces: Iterable[Piece],
-        progress: Callable[[int], None],
-    ) -> None:
+    def _copy(self, descriptor: int, handle: int, all_pieces: Iterable[Piece]) -> None:
         parts = windows(list(all_pieces), STAGING_BYTES)
         futures = [self._pool.submit(self._copy_part, descriptor, handle, *part) for part in parts]
-        done_bytes = 0
         try:
             for future in futures:
-                done_bytes += future.result()
-                progress(done_bytes)
+                future.result()
         finally:
             for future in futures:
                 future.cancel()
@@ -92,17 +82,14 @@ class Holder:
 
     def _copy_part(
         self, descriptor: int, handle: int, begin: int, size_bytes: int, inside: list[Piece]
-    ) -> int:
+    ) -> None:
         if not hasattr(self._local, "staging"):
             self._local.staging = self._driver.staging(STAGING_BYTES)
         staging: Staging = self._local.staging
-        copied = 0
         for piece in inside:
             with staging.buffer[piece.device_offset :][: piece.size_bytes] as target:
                 _read_all(descriptor, target, piece.file_offset)
-            copied += piece.size_bytes
         self._driver.write(handle, begin, staging, size_bytes)
-        return copied
 
 
 def _read_all(descriptor: int, target: memoryview, offset: int) -> None:
@@ -137,11 +124,8 @@ def serve(connection: socket.socket, driver_module: str) -> None:
 def _fill(
     connection: socket.socket, holder: Holder, message: dict[str, Any], descriptor: int
 ) -> None:
-    def progress(done_bytes: int) -> None:
-        wire.send(connection, {"progress": done_bytes}, [])
-
     try:
-        export = holder.fill(message["blob"], descriptor, message["bytes"], progress)
+        export = holder.fill(message["blob"], descriptor, message["bytes"])
     except (StoreError, OSError) as error:
         wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from deployments.modelstore.client import Hold, OnProgress, open_in_tier
+from deployments.modelstore.client import Hold, open_in_tier
 from deployments.modelstore.device.driver import ClientDriver, Export, Region
 from deployments.modelstore.device.layout import offsets
 from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
@@ -17,7 +17,6 @@ from deployments.modelstore.files.safetensors_header import TensorEntry, header_
 def attach_to_device(
     name: str,
     driver: ClientDriver,
-    on_progress: OnProgress | None = None,
     socket_path: Path | None = None,
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Attach to a model in the store's device tier; the store loads it there if necessary.
@@ -30,7 +29,7 @@ def attach_to_device(
         ``[framework/]name[@version]``.
     driver : ClientDriver
         This process's side of the device.
-    on_progress, socket_path
+    socket_path
         As for `modelstore.load_state_dict`.
 
     Returns
@@ -44,7 +43,7 @@ def attach_to_device(
         The store refused the model, there is no store, or it is one of another device.
     """
     torch.empty(0, device=driver.torch_device)  # makes torch initialize the device
-    connection, grant, descriptors = open_in_tier("device", name, on_progress, socket_path)
+    connection, grant, descriptors = open_in_tier("device", name, socket_path)
     try:
         with connection:
             if grant["device"] != driver.device:

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -69,7 +68,7 @@ class DeviceTier:
             "holder_starts": self.holder_starts,
         }
 
-    def fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> None:
+    def fill(self, blob: Blob, descriptor: int) -> None:
         """Copy a blob from sealed host memory to the device.
 
         A holder that dies meanwhile is restarted once.
@@ -83,9 +82,9 @@ class DeviceTier:
             if self.fault is not None:
                 raise StoreError(self.fault)
             try:
-                export = self._ask_fill(blob, descriptor, progress)
+                export = self._ask_fill(blob, descriptor)
             except _HolderDiedError:
-                export = self._ask_fill(blob, descriptor, progress)
+                export = self._ask_fill(blob, descriptor)
             self._exports[blob.sha256] = export
 
     def grant(self, manifest: Manifest) -> tuple[dict[str, Any], list[int]]:
@@ -145,7 +144,7 @@ class DeviceTier:
             raise
         self.holder_starts += 1
 
-    def _ask_fill(self, blob: Blob, descriptor: int, progress: Callable[[int], None]) -> Export:
+    def _ask_fill(self, blob: Blob, descriptor: int) -> Export:
         if self._process is None or self._process.poll() is not None:
             self._start_holder()
         assert self._connection is not None
@@ -154,12 +153,8 @@ class DeviceTier:
             wire.send(self._connection, order, [descriptor])
         except OSError as error:
             raise self._died() from error
-        while True:
-            message, descriptors = self._receive()
-            if "progress" in message:
-                progress(message["progress"])
-                continue
-            return Export(message["export"], *descriptors)
+        message, descriptors = self._receive()
+        return Export(message["export"], *descriptors)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         assert self._connection is not None

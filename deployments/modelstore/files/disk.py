@@ -27,9 +27,6 @@ from policy.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[int], None]
-"""Called with the number of bytes done so far."""
-
 #: Concurrent reads of one blob; more do not help on a disk that queues them.
 _READERS = 4
 #: No disk has larger sectors.
@@ -90,7 +87,7 @@ class Disk:
         """Forget the files of a model."""
         (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
 
-    def fetch(self, blob: Blob, parts: Iterable[bytes], progress: Progress) -> None:
+    def fetch(self, blob: Blob, parts: Iterable[bytes]) -> None:
         """Write a blob whose bytes come in parts; if that fails, nothing of it is kept.
 
         Raises
@@ -105,7 +102,7 @@ class Disk:
         # Other blobs may claim the same digest.
         path = self._partial / f"{blob.sha256}.{blob.size_bytes}"
         try:
-            tags = self._receive(blob, path, parts, progress)
+            tags = self._receive(blob, path, parts)
             try:
                 saved = tags.to_dict() | {"bytes": blob.size_bytes}
                 _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
@@ -117,8 +114,10 @@ class Disk:
         finally:
             path.unlink(missing_ok=True)
 
-    def read(self, blob: Blob, target: int, progress: Progress) -> None:
+    def read(self, blob: Blob, target: int, on_block: Callable[[], None] = lambda: None) -> None:
         """Copy a blob into a memory file, and check every block.
+
+        `on_block` is called after each of them; an error that it raises ends the copy.
 
         Raises
         ------
@@ -134,10 +133,9 @@ class Disk:
             for index in range(len(tags.tags))
         ]
         try:
-            done_bytes = 0
             for block in blocks:
-                done_bytes += block.result()
-                progress(done_bytes)
+                block.result()
+                on_block()
         finally:
             # No thread may continue with descriptors that no longer belong to this blob.
             for block in blocks:
@@ -153,15 +151,12 @@ class Disk:
             except OSError as error:
                 logger.warning("cannot delete a cached file: %s", error)
 
-    def _receive(
-        self, blob: Blob, path: Path, parts: Iterable[bytes], progress: Progress
-    ) -> BlockTags:
+    def _receive(self, blob: Blob, path: Path, parts: Iterable[bytes]) -> BlockTags:
         check = StreamCheck(blob)
         with open(path, "w+b") as file:
             for part in parts:
                 check.update(part)
                 file.write(part)
-                progress(check.done_bytes)
             tags = check.finish()
             file.flush()
             file.seek(0)
@@ -199,7 +194,7 @@ class Disk:
 
     def _read_block(
         self, descriptor: int, blob: Blob, tags: BlockTags, index: int, target: int
-    ) -> int:
+    ) -> None:
         begin = index * BLOCK_BYTES
         length = min(BLOCK_BYTES, blob.size_bytes - begin)
         # O_DIRECT reads whole sectors and stops at the end of the file.
@@ -215,7 +210,6 @@ class Disk:
             with buffer[:length] as block:
                 tags.check(blob, index, block)
                 write_at(target, block, begin)
-        return length
 
     def _buffer(self) -> mmap.mmap:
         """Return this thread's buffer: a mapping, because O_DIRECT needs whole pages."""

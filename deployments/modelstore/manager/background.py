@@ -104,11 +104,7 @@ class Background:
     def _copy(self, order: Copy, origins: Sequence[Origin]) -> Event:
         blob, target = order.blob, order.target
         begin_s = time.monotonic()
-
-        def progress(done_bytes: int) -> None:
-            self._report(lambda: self._core.copy_progress(blob, target, done_bytes))
-
-        self._copier.copy(order, origins, progress)
+        self._copier.copy(order, origins)
         seconds = time.monotonic() - begin_s
         return lambda: self._core.copied(blob, target, seconds)
 

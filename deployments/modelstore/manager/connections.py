@@ -26,16 +26,11 @@ PAUSE_S = 0.5
 
 
 class Client:
-    """A connection; the core's holder.
-
-    `uid` is the user of its process. `wants_progress` is whether it subscribed to the progress of
-    fetches.
-    """
+    """A connection; the core's holder. `uid` is the user of its process."""
 
     def __init__(self, connection: socket.socket, uid: int) -> None:
         self.connection, self.uid = connection, uid
         self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
-        self.wants_progress = False
 
 
 class Connections:

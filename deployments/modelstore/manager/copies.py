@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from deployments.modelstore.core.actions import Copy, Fault, Tier
@@ -23,8 +22,6 @@ from deployments.modelstore.files.safetensors_header import header_end, read_hea
 from deployments.modelstore.host_memory import HostMemory, write_at
 from deployments.modelstore.names import Blob, ModelName, Origin
 
-#: Progress is reported at this interval, so that its cost is negligible.
-_REPORT_EVERY_S = 0.1
 _NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 
 
@@ -63,7 +60,7 @@ class Copier:
         self._stopped = stopped or threading.Event()
         self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
 
-    def copy(self, order: Copy, origins: Sequence[Origin], progress: Callable[[int], None]) -> None:
+    def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
         """Carry out a copy.
 
         Parameters
@@ -72,27 +69,25 @@ class Copier:
         origins : sequence of Origin
             Where the remote may have the blob. Locations without it, because a model was
             retired or replaced, are skipped.
-        progress : callable
-            Called every tenth of a second with the bytes done so far.
 
         Raises
         ------
         CopyError
             It failed, and why.
         """
-        blob, report = order.blob, self._pieces(progress)
+        blob = order.blob
         try:
             if order.target is Tier.DISK:
-                self._fetch(origins, lambda parts: self._disk.fetch(blob, parts, report))
+                self._fetch(origins, lambda parts: self._disk.fetch(blob, parts))
             elif order.target is Tier.DEVICE:
-                self._copy_to_device(order, report)
+                self._copy_to_device(order)
             elif self._memory.take_over(blob):
                 pass
             elif order.source is Tier.DISK:
                 with self._memory.fill(blob) as descriptor:
-                    self._disk.read(blob, descriptor, report)
+                    self._disk.read(blob, descriptor, self._check_stopped)
             else:
-                self._fetch(origins, lambda parts: self._to_memory(blob, parts, report))
+                self._fetch(origins, lambda parts: self._to_memory(blob, parts))
         except OutOfDeviceMemoryError as error:
             raise CopyError(Fault.TARGET, error) from error
         except StoreError as error:
@@ -109,14 +104,14 @@ class Copier:
             fault = Fault.SOURCE if read_failed else Fault.TARGET
             raise CopyError(fault, failed) from error
 
-    def _copy_to_device(self, order: Copy, progress: Callable[[int], None]) -> None:
+    def _copy_to_device(self, order: Copy) -> None:
         assert self._device is not None
         if order.source is not Tier.HOST:
             raise StoreFullError(
                 f"the device is filled from host memory, whose budget has no room for the "
                 f"{order.blob.size_bytes} bytes of a file"
             )
-        self._device.fill(order.blob, self._memory.descriptor(order.blob), progress)
+        self._device.fill(order.blob, self._memory.descriptor(order.blob))
 
     def _fetch(self, origins: Sequence[Origin], take: Callable[[Iterator[bytes]], None]) -> None:
         """Apply `take` to the first origin that still has the blob."""
@@ -129,9 +124,7 @@ class Copier:
                 first_error = first_error or error
         raise first_error or FetchError("no model contains the file any more")
 
-    def _to_memory(
-        self, blob: Blob, parts: Iterator[bytes], progress: Callable[[int], None]
-    ) -> None:
+    def _to_memory(self, blob: Blob, parts: Iterator[bytes]) -> None:
         """Copy a blob from the remote straight into memory, bypassing a full disk."""
         check = StreamCheck(blob)
         with self._memory.fill(blob) as descriptor:
@@ -139,7 +132,6 @@ class Copier:
                 begin = check.done_bytes
                 check.update(part)
                 write_at(descriptor, part, begin)
-                progress(check.done_bytes)
             check.finish()
             end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
             read_header(os.pread(descriptor, end, 0), blob.size_bytes)
@@ -158,20 +150,6 @@ class Copier:
             except FetchError:
                 if offset == begin:
                     raise
-
-    def _pieces(self, progress: Callable[[int], None]) -> Callable[[int], None]:
-        """Return the callback for each piece."""
-        last_s = time.monotonic()
-
-        def report(done_bytes: int) -> None:
-            nonlocal last_s
-            self._check_stopped()
-            now_s = time.monotonic()
-            if now_s - last_s >= _REPORT_EVERY_S:
-                last_s = now_s
-                progress(done_bytes)
-
-        return report
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():

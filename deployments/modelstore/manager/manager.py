@@ -20,7 +20,6 @@ from deployments.modelstore.core.actions import (
     Copy,
     Drop,
     Granted,
-    Progress,
     Refused,
     Resolve,
     Tier,
@@ -160,7 +159,6 @@ class Manager:
         if not self._readers.may_open(client.uid, model):
             raise StoreError(f"{model}: this user may not read it")
         if do == "open":
-            client.wants_progress = message.get("progress") is True
             tier = str(message.get("tier", "host")).upper()
             if tier not in Tier.__members__:
                 raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
@@ -225,9 +223,6 @@ class Manager:
                 self._grant(client, action)
             case Refused(Client() as client, error):
                 self._connections.send_error(client, error)
-            case Progress(Client() as client, done_bytes, total_bytes):
-                if client.wants_progress:
-                    self._connections.send(client, {"progress": [done_bytes, total_bytes]})
 
     def _holder_of(self, tier: Tier) -> HostMemory | DeviceTier | Disk:
         if tier is Tier.DEVICE:

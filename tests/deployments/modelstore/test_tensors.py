@@ -18,7 +18,6 @@ from deployments.modelstore.errors import (
     UnknownModelError,
     UntrustedFileError,
 )
-from deployments.modelstore.manager import copies
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.models.model_stores import (
@@ -128,15 +127,6 @@ def test_every_dtype_empty_tensors_and_unaligned_ones(tmp_path):
         assert state[name].dtype == tensor.dtype
         assert state[name].shape == tensor.shape
         assert torch.equal(state[name].to(torch.float64), tensor.to(torch.float64))
-
-
-def test_progress_is_shown(store, monkeypatch):
-    monkeypatch.setattr(copies, "_REPORT_EVERY_S", 0.0)
-    steps = []
-    load_state_dict("m", on_progress=lambda *step: steps.append(step), socket_path=store)
-    assert steps
-    assert all(0 < done <= total for done, total in steps)
-    assert max(steps)[0] == ask("stats", socket_path=store)["tiers"]["host"]["used_bytes"]
 
 
 def test_errors_reach_the_client(store, tmp_path):

@@ -20,7 +20,6 @@ from deployments.modelstore.core.actions import (
     Drop,
     Fault,
     Granted,
-    Progress,
     Refused,
     Resolve,
     Tier,
@@ -113,9 +112,6 @@ class Machine(RuleBasedStateMachine):
                 case Refused(holder, error):
                     assert isinstance(error, StoreError)
                     del self.waiting[holder]
-                case Progress(holder, done, total):
-                    assert holder in self.waiting
-                    assert 0 <= done <= total
 
     @precondition(lambda self: self.core is None)
     @rule(rule_name=st.sampled_from(sorted(EVICTION_RULES)), device=st.booleans())
@@ -167,13 +163,6 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.content[Tier.DISK].remove(copy.blob)
         self.carry_out(self.core.copy_failed(copy.blob, copy.target, fault, FetchError("broken")))
-
-    @precondition(lambda self: self.core and self.copies)
-    @rule(data=st.data())
-    def progress(self, data):
-        copy = data.draw(st.sampled_from(self.copies))
-        done = data.draw(st.integers(0, copy.blob.size_bytes))
-        self.carry_out(self.core.copy_progress(copy.blob, copy.target, done))
 
     @precondition(lambda self: self.core)
     @rule(name=st.sampled_from(NAMES))

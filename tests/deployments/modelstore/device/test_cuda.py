@@ -66,7 +66,7 @@ def fake_store(tmp_path, fake_cuda, words="", **environment):
 @contextmanager
 def region_of(store):
     """Attach to the model without torch, which takes no host memory for a GPU's."""
-    connection, grant, descriptors = open_in_tier("device", "m", None, store)
+    connection, grant, descriptors = open_in_tier("device", "m", store)
     hold = Hold(connection.detach(), grant["source"])
     [(_, _, size_bytes)] = grant["files"]
     region = CudaClient(0).attach(Export(size_bytes, *descriptors))
@@ -143,7 +143,7 @@ def test_a_full_gpu_is_told_from_other_faults(tmp_path, fake_cuda):
         fake_store(tmp_path, fake_cuda, FAKE_CUDA_BYTES="1000000") as store,
         pytest.raises(OutOfDeviceMemoryError, match="cuMemCreate: out of memory"),
     ):
-        open_in_tier("device", "m", None, store)
+        open_in_tier("device", "m", store)
 
 
 def test_a_library_that_is_not_cudas_is_refused(monkeypatch):

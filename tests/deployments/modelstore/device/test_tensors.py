@@ -43,7 +43,7 @@ CLIENT = """
 import pathlib, sys
 from deployments.modelstore.device.tensors import attach_to_device
 from tests.support.models.emulated_device import EmulatedClient
-state, _ = attach_to_device(sys.argv[1], EmulatedClient(), None, pathlib.Path(sys.argv[2]))
+state, _ = attach_to_device(sys.argv[1], EmulatedClient(), pathlib.Path(sys.argv[2]))
 print(float(state["weight"].sum()), flush=True)
 sys.stdin.read()
 """
@@ -55,7 +55,7 @@ def device_settings(folder, **options):
 
 
 def attach(store, name="m", client=None):
-    return attach_to_device(name, client or EmulatedClient(), None, store)
+    return attach_to_device(name, client or EmulatedClient(), store)
 
 
 def right(state, seed=0):

@@ -52,7 +52,7 @@ class Remote:
 def intact(disk):
     memory = HostMemory()
     with memory.fill(BLOB) as target:
-        disk.read(BLOB, target, lambda done: None)
+        disk.read(BLOB, target)
     memory.close()
     return True
 
@@ -67,11 +67,10 @@ def disk(tmp_path):
 @pytest.mark.parametrize("target", [Tier.DISK, Tier.HOST])
 def test_a_download_ends_with_its_piece_when_the_store_stops(tmp_path, disk, target):
     stopped, memory, remote = threading.Event(), HostMemory(), Remote()
-    done: list[int] = []
     remote.between = stopped.set
     copier = Copier(remote, disk, memory, stopped=stopped)
     with pytest.raises(CopyError, match="stopped") as caught:
-        copier.copy(Copy(BLOB, Tier.REMOTE, target), [(NAME, FILE)], done.append)
+        copier.copy(Copy(BLOB, Tier.REMOTE, target), [(NAME, FILE)])
     assert caught.value.fault is Fault.OTHER
     assert not list((tmp_path / "partial").iterdir())
     with pytest.raises(KeyError):
@@ -81,10 +80,10 @@ def test_a_download_ends_with_its_piece_when_the_store_stops(tmp_path, disk, tar
 def test_a_read_of_the_disk_ends_with_its_piece_when_the_store_stops(disk):
     stopped, memory = threading.Event(), HostMemory()
     copier = Copier(Remote(), disk, memory, stopped=stopped)
-    copier.copy(Copy(BLOB, Tier.REMOTE, Tier.DISK), [(NAME, FILE)], lambda done: None)
+    copier.copy(Copy(BLOB, Tier.REMOTE, Tier.DISK), [(NAME, FILE)])
     stopped.set()
     with pytest.raises(CopyError, match="stopped"):
-        copier.copy(Copy(BLOB, Tier.DISK, Tier.HOST), [(NAME, FILE)], lambda done: None)
+        copier.copy(Copy(BLOB, Tier.DISK, Tier.HOST), [(NAME, FILE)])
     assert intact(disk)
 
 
@@ -97,7 +96,7 @@ def test_a_broken_download_is_resumed_as_long_as_more_of_it_comes(disk, target):
 
     remote.between = break_off
     copier = Copier(remote, disk, memory)
-    copier.copy(Copy(BLOB, Tier.REMOTE, target), [(NAME, FILE)], lambda done: None)
+    copier.copy(Copy(BLOB, Tier.REMOTE, target), [(NAME, FILE)])
     assert remote.read_names == [NAME.name] * 2
     if target is Tier.DISK:
         assert intact(disk)
@@ -117,7 +116,7 @@ def test_models_that_no_longer_have_a_file_are_passed_by(disk, target, passed_by
     remote, memory = Remote(retired=RETIRED, replaced=REPLACED), HostMemory()
     copier = Copier(remote, disk, memory)
     order = Copy(BLOB, Tier.REMOTE, target)
-    copier.copy(order, [*passed_by, (NAME, FILE), *OTHERS], lambda done: None)
+    copier.copy(order, [*passed_by, (NAME, FILE), *OTHERS])
     if target is Tier.DISK:
         assert intact(disk)
     else:
@@ -139,8 +138,6 @@ def test_models_that_no_longer_have_a_file_are_passed_by(disk, target, passed_by
 def test_a_file_that_no_model_has_is_the_error_of_the_first(disk, origins, error, read):
     remote = Remote(retired=RETIRED, replaced=REPLACED, silent=FetchError("timed out"))
     with pytest.raises(CopyError, match=error) as caught:
-        Copier(remote, disk, HostMemory()).copy(
-            Copy(BLOB, Tier.REMOTE, Tier.DISK), origins, lambda done: None
-        )
+        Copier(remote, disk, HostMemory()).copy(Copy(BLOB, Tier.REMOTE, Tier.DISK), origins)
     assert caught.value.fault is Fault.OTHER
     assert remote.read_names == read
