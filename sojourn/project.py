@@ -1,8 +1,10 @@
 """The project that `sojourn init` writes, and the config file of a single model."""
 
+import json
 import os
 import re
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 from deployments.config.user_config import parse_user_config
@@ -13,6 +15,13 @@ from policy.objective import ServiceLevelObjective
 FILES = ("README.md", "model.py", "serve.yaml", "test_model.py")
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:(?P<name>[A-Za-z_]\w*)")
+#: The classes that serve a file, by its suffix.
+_FILE_CLASSES = {
+    ".onnx": "sojourn.models:OnnxModel",
+    ".joblib": "sojourn.models:SklearnModel",
+    ".pkl": "sojourn.models:SklearnModel",
+}
+_FOLDER_CLASS = "sojourn.models:TransformersModel"
 
 
 def starter_file(name: str) -> str:
@@ -22,37 +31,67 @@ def starter_file(name: str) -> str:
     return _read(name)
 
 
+def is_model(text: str) -> bool:
+    """Return whether a text names a model, and not a config file."""
+    path = Path(text)
+    if path.is_dir() or path.suffix in _FILE_CLASSES:
+        return True
+    return ":" in text and not path.exists()
+
+
 def one_model_config(
-    import_path: str, sla: ServiceLevelObjective, max_replicas: int | None = None
+    model: str,
+    sla: ServiceLevelObjective,
+    max_replicas: int | None = None,
+    *,
+    trust: bool = False,
 ) -> str:
     """Return a config file in Ray Serve's schema that serves one model.
 
     Parameters
     ----------
-    import_path : str
-        The model's class, as ``module:Class``.
+    model : str
+        A class, as ``module:Class``, or what a class of `sojourn.models` reads: a file of ONNX or
+        joblib, or a folder of ``save_pretrained``.
     sla : ServiceLevelObjective
     max_replicas : int, optional
         By default one for each CPU of this machine.
+    trust : bool
+        Whether a file may run code when it is read.
 
     Raises
     ------
     InvalidInputError
-        The import path has another form, or the SLA allows less than a request's way takes.
+        There is no such model, or the SLA allows less than a request's way takes.
     """
-    match = _IMPORT_PATH.fullmatch(import_path)
-    if match is None:
-        raise InvalidInputError(f"a model's class is named module:Class, not {import_path!r:.100}")
+    name, import_path, options = _class_of(model, trust)
     parse_user_config(
         {"sla": {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}}
     )
     return Template(_read("serve.yaml")).substitute(
-        name=match["name"].lower(),
+        name=name,
         import_path=import_path,
+        options=json.dumps(options),
         max_replicas=max_replicas or os.cpu_count() or 1,
         response_time_ms=f"{sla.response_time_ms:.15g}",
         percentile=f"{sla.percentile:.15g}",
     )
+
+
+def _class_of(model: str, trust: bool) -> tuple[str, str, dict[str, object]]:
+    """Return the name, the class and the options of a model."""
+    path = Path(model)
+    import_path = _FOLDER_CLASS if path.is_dir() else _FILE_CLASSES.get(path.suffix)
+    if import_path is not None:
+        if path.is_dir() and not (path / "config.json").exists():
+            raise InvalidInputError(f"{model}: no config.json, which save_pretrained writes")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.resolve().stem).lstrip("._-") or "model"
+        trusted = {"trust": True} if trust else {}
+        return name, import_path, {"path": str(path.resolve()), **trusted}
+    match = _IMPORT_PATH.fullmatch(model)
+    if match is None:
+        raise InvalidInputError(f"a model's class is named module:Class, not {model!r:.100}")
+    return match["name"].lower(), model, {}
 
 
 def _read(name: str) -> str:

@@ -33,7 +33,7 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
 from sojourn.output import json_option, print_json, program, say
-from sojourn.project import one_model_config
+from sojourn.project import is_model, one_model_config
 from sojourn.served import Served, load_served_file
 
 #: The default config.
@@ -45,13 +45,10 @@ TABLE_TIMEOUT_S = 10.0
 
 
 @click.command()
-@click.argument("config", metavar="[CONFIG|MODULE:CLASS]", default=DEFAULT_CONFIG)
-@click.option(
-    "--sla", type=option_types.sla, help="SLA of MODULE:CLASS, as in 50ms@95 or p95=50ms."
-)
-@click.option(
-    "--print-config", is_flag=True, help="Print the config file of MODULE:CLASS, and exit."
-)
+@click.argument("config", metavar="[CONFIG|MODEL]", default=DEFAULT_CONFIG)
+@click.option("--sla", type=option_types.sla, help="SLA of MODEL, as in 50ms@95 or p95=50ms.")
+@click.option("--trust", is_flag=True, help="Let a joblib file run the code in it.")
+@click.option("--print-config", is_flag=True, help="Print the config file of MODEL, and exit.")
 @click.option(
     "--host",
     help="Address to listen on; overrides the config. Any but 127.0.0.1 opens the service "
@@ -81,6 +78,7 @@ TABLE_TIMEOUT_S = 10.0
 def command(
     config: str,
     sla: ServiceLevelObjective | None,
+    trust: bool,
     print_config: bool,
     host: str | None,
     port: int | None,
@@ -90,15 +88,15 @@ def command(
     environment: bool,
     as_json: bool,
 ) -> int:
-    """Serve a config file (configs/digits.yaml) or a model's class on this machine, until Ctrl-C.
+    """Serve a config file (configs/digits.yaml) or a model on this machine, until Ctrl-C.
 
-    CONFIG has Ray Serve's schema. MODULE:CLASS is a class of the current folder, or of an installed
-    package; it is served under --sla.
+    CONFIG has Ray Serve's schema. MODEL is served under --sla: module:Class, an ONNX file, a joblib
+    file of scikit-learn, or a folder that save_pretrained of Hugging Face's transformers wrote.
     """
-    if ":" in config and not Path(config).exists():
+    if is_model(config):
         if sla is None:
             raise InvalidInputError(f"{config} needs an SLA: add --sla 50ms@95")
-        text = one_model_config(config, sla)
+        text = one_model_config(config, sla, trust=trust)
         if print_config:
             click.echo(text, nl=False)
             return 0
@@ -107,11 +105,13 @@ def command(
             path.write_text(text)
             file = load_served_file(path, check=not environment)
     else:
-        if sla is not None or print_config:
-            raise InvalidInputError(f"--sla and --print-config are for MODULE:CLASS; edit {config}")
+        if sla is not None or trust or print_config:
+            raise InvalidInputError(
+                f"--sla, --trust and --print-config need a model; edit {config}"
+            )
         if config == DEFAULT_CONFIG and not Path(config).exists():
             raise InvalidInputError(
-                f"there is no {config} here; name a config or MODULE:CLASS, or write a project "
+                f"there is no {config} here; name a config or a model, or write a project "
                 "with `sojourn init`"
             )
         file = load_served_file(Path(config), check=not environment)
