@@ -90,16 +90,6 @@ def test_ids_that_the_scripts_look_for_are_in_the_page(page: Tags) -> None:
     assert wanted <= set(ids)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [(PAGE, b"text/html"), ("main.js", b"text/javascript"), ("console.css", b"text/css")],
-)
-def test_each_file_has_its_type(name: str, kind: bytes) -> None:
-    headers = dict(static_file(name)[1])
-    assert headers[b"content-type"].startswith(kind)
-    assert headers[b"x-content-type-options"] == b"nosniff"
-
-
 @pytest.mark.parametrize("name", ["", "nothing.js", "../feed.py", "../static/main.js", "feed.py"])
 def test_there_is_nothing_else(name: str) -> None:
     with pytest.raises(NotFoundError, match="the console has no file"):

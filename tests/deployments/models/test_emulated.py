@@ -1,5 +1,4 @@
 import ctypes
-import json
 import sys
 import time
 
@@ -78,13 +77,6 @@ def test_scale_multiplies_the_latency_but_not_the_energy(monkeypatch):
     np.testing.assert_allclose(slower.profile().latency_ms, 10 * model.profile().latency_ms)
     np.testing.assert_array_equal(slower.profile().energy_mj, model.profile().energy_mj)
     assert batch_ms(slower, 1, clock) == pytest.approx(10 * model.profile().latency_ms[0])
-
-
-def test_a_profile_file_and_its_content_mean_the_same(tmp_path):
-    path = tmp_path / "p4.json"
-    path.write_text(json.dumps(P4))
-    from_file, inline = Emulated(str(path)).profile(), Emulated(P4).profile()
-    assert from_file.to_dict() == inline.to_dict()
 
 
 @pytest.mark.parametrize("batch_size", [0, 3])

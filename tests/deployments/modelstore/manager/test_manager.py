@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from safetensors.numpy import save_file
 
 from deployments.modelstore import wire
 from deployments.modelstore.client import ask, list_models, open_model
-from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.errors import (
     FetchError,
     InUseError,
@@ -105,13 +103,6 @@ def test_two_managers_on_one_socket_or_one_disk(tmp_path, remote):
             Manager(settings_for(tmp_path, socket=tmp_path / "other" / "store.sock"))
     with manager_thread(settings_for(tmp_path)) as store:
         assert right(load(store))
-
-
-def test_stop_may_come_when_the_manager_has_ended(tmp_path, remote):
-    manager = Manager(settings_for(tmp_path))
-    manager.stop()
-    manager.run()
-    manager.stop()
 
 
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
@@ -324,22 +315,6 @@ def test_a_grant_that_fails_unforeseen_is_answered(tmp_path, remote, monkeypatch
         assert right(load(store))
 
 
-def test_a_fault_of_the_core_ends_nobody_elses_service(tmp_path, remote, monkeypatch):
-    failures = []
-
-    def fail(*arguments):
-        failures.append(arguments)
-        raise AssertionError
-
-    with manager_thread(settings_for(tmp_path)) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(StoreCore, "disconnect", fail)
-            load(store)
-            wait_until(lambda: failures)
-        assert right(load(store))
-        assert right(load(store, "n"), seed=1)
-
-
 def test_a_disk_without_room_for_a_list_of_files_is_passed_by(
     tmp_path, remote, monkeypatch, caplog
 ):
@@ -418,25 +393,6 @@ def test_a_version_replaced_while_it_is_open_stays_for_its_holder(tmp_path, remo
         ask("evict", "m", store, disk=True)
         assert right(before)
         assert right(load(store), seed=9)
-
-
-def test_a_retired_model_takes_the_files_that_another_one_has_too_along_with_nobody(
-    tmp_path, remote
-):
-    publish(remote, "twin", {FILE: weights(0, floats=20_000)})
-    settings = settings_for(tmp_path, host_bytes=100_000, disk_bytes=100_000)
-    with manager_thread(settings) as store:
-        for name in ("m", "twin"):
-            assert right(load(store, name))
-        shutil.rmtree(remote / "pytorch/twin")
-        wait_until(lambda: stats(store)["leases"] == 0)
-        assert right(load(store, "n"), seed=1)  # in the room of what both have
-        wait_until(lambda: stats(store)["leases"] == 0)
-        assert right(load(store, "m"))
-        wait_until(lambda: stats(store)["leases"] == 0)
-        assert right(load(store, "n"), seed=1)
-        wait_until(lambda: stats(store)["leases"] == 0)
-        assert right(load(store, "twin"))  # its list is known, and m has the file
 
 
 @pytest.mark.slow
