@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.arguments import json_option, plot_option, print_result, quick_option
 from deployments.pipelines.core.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
-from deployments.pipelines.planning.tandem import own_settings, response_ms_of
+from deployments.pipelines.planning.tandem import response_ms_of
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
@@ -181,7 +181,7 @@ def compare_percentiles(counts: Sequence[int], loads: Sequence[float], seconds: 
         known, sent_ms, measured_ms = uvloop.run(
             measure_responses(stages, load * capacity, seconds)
         )
-        predicted_ms = response_ms_of(known, own_settings(known), sent_ms)
+        predicted_ms = response_ms_of(known, sent_ms)
         warm = measured_ms.size // 20
         predicted = np.percentile(predicted_ms[warm:], PERCENTILES)
         measured = np.percentile(measured_ms[warm:], PERCENTILES)

@@ -114,7 +114,7 @@ def solve_divisions(
             if not divisions:
                 raise
             break
-        workers = {name: setting.workers for name, setting in plan.settings.items()}
+        workers = plan.workers
         if sum([workers[stage.name] for stage in inside]) > max_workers:
             break
         rates.append(rate_per_s)

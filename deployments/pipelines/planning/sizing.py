@@ -15,8 +15,6 @@ from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from deployments.pipelines.planning.tandem import (
     REQUESTS,
-    Setting,
-    Settings,
     SimulatedPipeline,
     StageLoad,
     profile_of,
@@ -38,8 +36,8 @@ class PipelinePlan:
 
     Attributes
     ----------
-    settings : mapping of str to Setting
-        Workers and policy of each stage.
+    workers : mapping of str to int
+        Of each stage.
     cost : float
         Of all workers together.
     percentile_ms : float
@@ -55,7 +53,7 @@ class PipelinePlan:
         Batches, utilization and times of each stage.
     """
 
-    settings: Settings
+    workers: Mapping[str, int]
     cost: float
     percentile_ms: float
     service_level: float
@@ -131,28 +129,26 @@ def plan_pipeline(
                 f"{rates[stage.name]:.6g}"
             )
 
-    def settings_of(workers: Division) -> dict[str, Setting]:
-        return {
-            stage.name: Setting(count, stage.first_policy())
-            for stage, count in zip(stages, workers, strict=True)
-        }
+    names = [stage.name for stage in stages]
 
-    def percentile_ms(workers: Division) -> float:
+    def run(division: Division) -> SimulatedPipeline:
+        workers = dict(zip(names, division, strict=True))
+        return simulate(steps, arrival_rate_per_s, workers, requests=requests)
+
+    def percentile_ms(division: Division) -> float:
         try:
-            run = simulate(steps, settings_of(workers), arrival_rate_per_s, requests=requests)
+            return float(np.percentile(run(division).response_ms, sla.percentile))
         except InfeasibleError:
             return math.inf
-        return float(np.percentile(run.response_ms, sla.percentile))
 
-    workers = cheap_division(percentile_ms, sla, least, most, costs)
-    settings = settings_of(workers)
-    simulated = simulate(steps, settings, arrival_rate_per_s, requests=requests)
+    division = cheap_division(percentile_ms, sla, least, most, costs)
+    simulated = run(division)
     response_ms = simulated.response_ms
     powers_w = [load.mean_power_w for load in simulated.stages.values()]
     known_w = [power_w for power_w in powers_w if power_w is not None]
     return PipelinePlan(
-        settings=settings,
-        cost=float(np.dot(workers, costs)),
+        workers=dict(zip(names, division, strict=True)),
+        cost=float(np.dot(division, costs)),
         percentile_ms=float(np.percentile(response_ms, sla.percentile)),
         service_level=float(np.mean(response_ms <= sla.response_time_ms)),
         budgets_ms=_budgets_ms(simulated, stages, sla),

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from deployments.pipelines.core.stage_core import longest_wait_ms
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
-from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 
@@ -30,18 +29,6 @@ FloatArray = NDArray[np.float64]
 REQUESTS = 200_000
 _WARM_UP_SHARE = 0.1
 _SEED = 15
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """A plan's choices for a stage."""
-
-    workers: int
-    policy: BatchingPolicy
-
-
-Settings = Mapping[str, Setting]
-"""By the name of the stage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,22 +60,18 @@ def profile_of(stage: Stage) -> Profile:
     return stage.batch_profile
 
 
-def own_settings(stages: Sequence[Stage]) -> dict[str, Setting]:
-    """Return the stages' own settings."""
-    return {stage.name: Setting(stage.workers, stage.first_policy()) for stage in stages}
-
-
 def simulate(
     steps: Sequence[Step],
-    settings: Settings,
     arrival_rate_per_s: float,
+    workers: Mapping[str, int] | None = None,
     *,
     requests: int = REQUESTS,
     seed: int = _SEED,
 ) -> SimulatedPipeline:
     """Simulate a pipeline under Poisson arrivals.
 
-    The same seed gives the same arrivals, whatever the settings, so that plans can be compared.
+    `workers` are those of the stages, by default their own. The same seed gives the same arrivals,
+    whatever the workers, so that plans can be compared.
 
     Raises
     ------
@@ -102,20 +85,20 @@ def simulate(
     random = np.random.default_rng(seed)
     gaps_ms = random.exponential(1e3 / arrival_rate_per_s, requests)
     arrivals_ms = np.cumsum(gaps_ms)
-    passage = _Passage(settings, random)
+    passage = _Passage(workers or {}, random)
     ends_ms = passage.through(list(steps), arrivals_ms, arrival_rate_per_s)
     return SimulatedPipeline(_without_warm_up(ends_ms - arrivals_ms), passage.stages)
 
 
 def response_ms_of(
-    steps: Sequence[Step], settings: Settings, arrivals_ms: FloatArray, *, seed: int = _SEED
+    steps: Sequence[Step], arrivals_ms: FloatArray, *, seed: int = _SEED
 ) -> FloatArray:
     """Return the response times of requests that arrive at given ascending times.
 
     `seed` is of the choices of switches; errors as of `simulate`.
     """
     rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
-    passage = _Passage(settings, np.random.default_rng(seed))
+    passage = _Passage({}, np.random.default_rng(seed))
     return passage.through(list(steps), arrivals_ms, rate_per_s) - arrivals_ms
 
 
@@ -127,7 +110,7 @@ def _without_warm_up(times_ms: FloatArray) -> FloatArray:
 class _Passage:
     """The passage of items through the steps of a pipeline, and each stage's load."""
 
-    settings: Settings
+    workers: Mapping[str, int]
     random: np.random.Generator
     stages: dict[str, StageLoad] = field(default_factory=dict)
 
@@ -160,8 +143,8 @@ class _Passage:
         return arrivals_ms
 
     def _stage(self, stage: Stage, arrivals_ms: FloatArray, rate_per_s: float) -> FloatArray:
-        setting = self.settings[stage.name]
-        profile, policy = profile_of(stage), setting.policy
+        workers = self.workers.get(stage.name, stage.workers)
+        profile, policy = profile_of(stage), stage.first_policy()
         ratios, ranks = np.ones((profile.max_batch_size, 1)), np.zeros(1)
         means_ms = profile.latency_ms
         quantiles = profile.latency_quantiles
@@ -170,10 +153,10 @@ class _Passage:
             ranks = quantiles.ranks(self.random.standard_normal(arrivals_ms.size))
             means_ms = quantiles.means_ms(profile.latency_ms)
         repeated = policy.actions[-1]
-        capacity_per_s = 1e3 * setting.workers * repeated / means_ms[repeated - 1]
+        capacity_per_s = 1e3 * workers * repeated / means_ms[repeated - 1]
         if rate_per_s >= capacity_per_s:
             raise InfeasibleError(
-                f"stage {stage.name}: {setting.workers} workers serve at most {capacity_per_s:.6g} "
+                f"stage {stage.name}: {workers} workers serve at most {capacity_per_s:.6g} "
                 f"items/s, and {rate_per_s:.6g} arrive"
             )
         order = np.argsort(arrivals_ms, kind="stable")
@@ -186,14 +169,14 @@ class _Passage:
             np.ascontiguousarray(profile.latency_ms),
             ratios,
             ranks,
-            setting.workers,
+            workers,
         )
         if arrivals_ms.size:
             elapsed_ms = float(ends_ms.max()) - float(arrivals_ms.min())
             energy_mj = profile.energy_mj
             self.stages[stage.name] = StageLoad(
                 arrivals_ms.size / batches.sum(),
-                busy_ms / (setting.workers * elapsed_ms),
+                busy_ms / (workers * elapsed_ms),
                 _without_warm_up(ends_ms - arrivals_ms),
                 None if energy_mj is None else float(batches[1:] @ energy_mj) / elapsed_ms,
             )

@@ -28,8 +28,7 @@ def plan(
     """
     sla = ServiceLevelObjective(response_time_ms, percentile)
     found = plan_pipeline(steps, margin * arrival_rate_per_s, sla, costs, requests=REQUESTS)
-    workers = sum(setting.workers for setting in found.settings.values())
-    return {"workers": workers, **described(found, sla)}
+    return {"workers": sum(found.workers.values()), **described(found, sla)}
 
 
 def described(found: PipelinePlan, sla: ServiceLevelObjective) -> dict[str, Any]:
@@ -43,15 +42,12 @@ def described(found: PipelinePlan, sla: ServiceLevelObjective) -> dict[str, Any]
         "stages": [
             {
                 "name": name,
-                "workers": setting.workers,
-                "control_limit": setting.policy.control_limit,
-                "max_batch_size": setting.policy.max_batch_size,
-                "max_wait_ms": setting.policy.max_wait_ms,
+                "workers": workers,
                 "mean_batch_size": found.loads[name].mean_batch_size,
                 "utilization": found.loads[name].utilization,
                 "percentile_ms": float(np.percentile(found.loads[name].times_ms, sla.percentile)),
                 "budget_ms": found.budgets_ms[name],
             }
-            for name, setting in found.settings.items()
+            for name, workers in found.workers.items()
         ],
     }

@@ -7,7 +7,7 @@ import pytest
 
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
-from deployments.pipelines.planning.tandem import Setting, simulate
+from deployments.pipelines.planning.tandem import simulate
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -24,12 +24,9 @@ def stage(name, fixed_ms, per_item_ms=0.5, size=8, energy=False):
 
 
 def percentile_ms(steps, stages, workers, rate_per_s, sla):
-    settings = {
-        part.name: Setting(count, part.first_policy())
-        for part, count in zip(stages, workers, strict=True)
-    }
+    named = {part.name: count for part, count in zip(stages, workers, strict=True)}
     try:
-        times_ms = simulate(steps, settings, rate_per_s, requests=REQUESTS).response_ms
+        times_ms = simulate(steps, rate_per_s, named, requests=REQUESTS).response_ms
     except InfeasibleError:
         return np.inf
     return np.percentile(times_ms, sla.percentile)
@@ -81,7 +78,7 @@ def test_a_stage_on_the_event_loop_has_one_worker():
     stages = [stage("heavy", 10.0), light]
     sla = ServiceLevelObjective(100.0, 99.0)
     plan = plan_pipeline(stages, 400.0, sla, requests=REQUESTS)
-    assert plan.settings["light"].workers == 1
+    assert plan.workers["light"] == 1
     assert plan.loads["light"].utilization == pytest.approx(0.8, abs=0.03)
     with pytest.raises(InfeasibleError, match="limited to 1 serve 500 items/s, not 501"):
         plan_pipeline(stages, 501.0, sla, requests=REQUESTS)

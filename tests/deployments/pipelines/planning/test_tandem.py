@@ -5,7 +5,6 @@ import pytest
 
 from deployments.pipelines.core.steps import Each, Ensemble, Stage
 from deployments.pipelines.planning.tandem import (
-    own_settings,
     response_ms_of,
     simulate,
 )
@@ -44,9 +43,7 @@ PIPELINES = {
 @pytest.mark.parametrize("name", PIPELINES)
 def test_it_does_what_the_live_core_does_item_by_item(name):
     steps, rate_per_s, count = PIPELINES[name], 220.0, 1500
-    response_ms = simulate_response_ms(
-        steps, own_settings(Machine(steps, AnyLatency()).stages), rate_per_s, requests=count
-    )
+    response_ms = simulate_response_ms(steps, rate_per_s, requests=count)
     arrivals_s = np.cumsum(np.random.default_rng(15).exponential(1 / rate_per_s, count))
     machine = Machine(steps, AnyLatency.of(steps))
     flows = []
@@ -75,7 +72,7 @@ class AnyLatency(dict):
 def test_one_stage_agrees_with_the_exact_distribution(load):
     part = stage("a", 5.0, 0.5, 16)
     rate_per_s = load * part.profile.capacity_per_s
-    response_ms = simulate_response_ms([part], own_settings([part]), rate_per_s)
+    response_ms = simulate_response_ms([part], rate_per_s)
     exact = evaluate(part.profile, part.first_policy(), rate_per_s)
     for percentile in (50, 90, 99):
         simulated_ms = np.percentile(response_ms, percentile)
@@ -85,12 +82,12 @@ def test_one_stage_agrees_with_the_exact_distribution(load):
 def test_what_cannot_be_simulated():
     part = stage("a", 5.0)
     with pytest.raises(InfeasibleError, match="stage a: 1 workers serve at most 200"):
-        simulate_response_ms([part], own_settings([part]), 200.0)
+        simulate_response_ms([part], 200.0)
     with pytest.raises(InvalidInputError, match="arrival rate"):
-        simulate_response_ms([part], own_settings([part]), 0.0)
+        simulate_response_ms([part], 0.0)
     bare = Stage(same, "bare")
     with pytest.raises(InvalidInputError, match="stage bare: planning needs its profile"):
-        simulate_response_ms([bare], own_settings([bare]), 1.0)
+        simulate_response_ms([bare], 1.0)
 
 
 def varying(name, latency_ms, quantiles, size=1, **options):
@@ -105,10 +102,7 @@ class TestVaryingBatches:
     def test_a_constant_factor_is_another_latency(self):
         twice = [varying("a", [2.0, 3.0], {"10": 2.0, "90": 2.0}, 2, workers=2), stage("b", 1.0)]
         plain = [varying("a", [4.0, 6.0], {"10": 1.0, "90": 1.0}, 2, workers=2), stage("b", 1.0)]
-        one, other = (
-            simulate_response_ms(steps, own_settings(steps), 300.0, requests=5000)
-            for steps in (twice, plain)
-        )
+        one, other = (simulate_response_ms(steps, 300.0, requests=5000) for steps in (twice, plain))
         np.testing.assert_allclose(one, other)
 
     @pytest.mark.slow
@@ -121,29 +115,27 @@ class TestVaryingBatches:
         for load in (0.3, 0.7):
             per_ms = load / mean_ms
             wait_ms = per_ms * second / (2 * (1 - load))
-            response_ms = simulate_response_ms(
-                steps, own_settings(steps), 1e3 * per_ms, requests=400_000
-            )
+            response_ms = simulate_response_ms(steps, 1e3 * per_ms, requests=400_000)
             assert response_ms.mean() == pytest.approx(mean_ms + wait_ms, rel=0.02)
 
     def test_a_stage_that_keeps_up_only_with_its_median_does_not_keep_up(self):
         steps = [varying("a", [5.0], {"50": 1.0, "60": 2.0})]
         with pytest.raises(InfeasibleError, match="serve at most"):
-            simulate_response_ms(steps, own_settings(steps), 190.0, requests=100)
+            simulate_response_ms(steps, 190.0, requests=100)
 
 
 def test_given_arrivals_have_their_own_response_times():
     steps = [stage("a", 2.0, 1.0, 4, workers=2), stage("b", 3.0)]
     arrivals_ms = np.cumsum(np.random.default_rng(15).exponential(1e3 / 150.0, 2000))
-    given = response_ms_of(steps, own_settings(steps), arrivals_ms)
-    drawn = simulate_response_ms(steps, own_settings(steps), 150.0, requests=2000)
+    given = response_ms_of(steps, arrivals_ms)
+    drawn = simulate_response_ms(steps, 150.0, requests=2000)
     np.testing.assert_allclose(given[200:], drawn)
 
 
 def test_times_of_stages_add_up_and_their_batches_take_their_utilization():
     steps = [stage("a", 2.0, 1.0, 4, workers=2), stage("b", 1.0, 0.5, 2)]
     rate_per_s = 500.0
-    run = simulate(steps, own_settings(steps), rate_per_s, requests=40_000)
+    run = simulate(steps, rate_per_s, requests=40_000)
     # Sequential stages: what a request spends is what it spends in each.
     spent_ms = run.stages["a"].times_ms + run.stages["b"].times_ms
     assert spent_ms == pytest.approx(run.response_ms)

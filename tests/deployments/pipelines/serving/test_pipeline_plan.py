@@ -47,9 +47,7 @@ def test_a_plan_is_that_of_the_planner_and_needs_none_of_the_code() -> None:
     found = planned(STEPS, [DECODE, ENCODE, LEFT])
     sla = ServiceLevelObjective(150, 99)
     direct = plan_pipeline(STEPS, 250, sla, {"encode": 3.0}, requests=REQUESTS)
-    assert {stage["name"]: stage["workers"] for stage in found["stages"]} == {
-        name: setting.workers for name, setting in direct.settings.items()
-    }
+    assert {stage["name"]: stage["workers"] for stage in found["stages"]} == direct.workers
     assert found["predicted_percentile_ms"] == direct.percentile_ms <= 150
     assert found["cost"] == direct.cost
     assert found["meets_sla"]
