@@ -48,11 +48,11 @@ class BatchShapes:
         Its arrays are new: the model may write into them.
         """
         parts = [_inputs_of(part) for part in slices]
-        batch = {
-            name: np.concatenate([part[name] for part in parts])
-            for name in parts[0]
-            if name not in self._padded
-        }
+        names = [name for name in parts[0] if name not in self._padded]
+        if len(parts) == 1:
+            batch = {name: parts[0][name].copy() for name in names}
+        else:
+            batch = {name: np.concatenate([part[name] for part in parts]) for name in names}
         for name, spec in self._padded.items():
             _pad(spec, [part[name] for part in parts], batch)
         return batch
