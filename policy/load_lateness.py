@@ -30,7 +30,6 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
-from policy.response_time.sample import refused_share
 from policy.solvers.batch_sizes import BatchSizing, batch_sizings, least_control_limit
 
 #: A replica that meets the SLA only below this share of its capacity is no solution: it would take
@@ -288,20 +287,17 @@ class _PolicyCurve:
     def _refused_by_time(self, arrival_rate_per_s: float, admit_within_ms: float) -> float:
         """Return the share refused by a replica that admits only what it can answer in time.
 
-        It counts full batches of the times that it believes, the means of those that vary. Those
-        that smaller batches would answer too late are dropped: they count as refused.
+        It counts full batches. Requests that smaller batches would answer too late are dropped:
+        they count as refused.
         """
-        believed_ms, profile = self._profile.latency_ms, replace(self._profile, event_loop=None)
-        if profile.latency_quantiles is not None:
-            means_ms = np.maximum.accumulate(profile.latency_quantiles.means_ms(believed_ms))
-            profile = Profile(profile.model, profile.device, means_ms)
-        rules = [(admit_within_ms, believed_ms.size, believed_ms[-1])]
-        largest = self.sizing.max_batch_size
-        if largest < believed_ms.size:
-            rules.append((self._response_time_ms, largest, believed_ms[largest - 1]))
-        return refused_share(
-            profile, self.sizing.policy(1), arrival_rate_per_s, self._room, np.array(rules)
-        )
+        return evaluate(
+            replace(self._profile, event_loop=None),
+            self.sizing.policy(1),
+            arrival_rate_per_s,
+            max_queue_rows=self._room,
+            admit_within_ms=admit_within_ms,
+            answer_within_ms=self._response_time_ms,
+        ).full_probability
 
     def _pass_on_capacity_per_s(self) -> float:
         """Return what the event loop can pass on at most; infinity if it takes no time."""

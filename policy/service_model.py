@@ -1,15 +1,20 @@
-"""How a service batches under an SLA: the one way from profile, SLA and settings to its limits.
+"""How a service batches under an SLA: the one way from profile, SLA and settings to its policy.
 
-The live service, `sojourn plan` and the simulator all ask `service_model`, so that they agree on
-the largest batch, on what is admitted, and on what the policy table is solved for.
+The live service, `sojourn plan`, the console and the simulator all ask `service_model`, so that
+they agree on the largest batch, on what is admitted, on the policy table, and on what is in reach.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from policy.batcher.limits import Limits, limits_for
+from policy.errors import InfeasibleError
+from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
+from policy.table import PolicyTable
+from policy.table_solving import TableSolver
 from policy.try_delays import TryDelays
 
 #: Share of the SLA's response time that batching may use; the rest is for the network.
@@ -60,19 +65,86 @@ class ServiceModel:
         What bounds the batcher.
     objective : Objective
         What the policy table is solved for.
-    sla : ServiceLevelObjective
-        What the way to the replica and back leaves of the client's SLA.
+    client_sla, sla : ServiceLevelObjective
+        The SLA that the client sees, and what the way to the replica and back leaves of it.
+    delays : TryDelays
+        What the way to a replica and back takes, and each try elsewhere.
     """
 
     profile: Profile
     limits: Limits
     objective: Objective
+    client_sla: ServiceLevelObjective
     sla: ServiceLevelObjective
+    delays: TryDelays
 
     @property
     def search_sizes(self) -> bool:
         """Whether the policy table has batch sizes of its own: one for weights has not."""
         return isinstance(self.objective, ServiceLevelObjective)
+
+    @cached_property
+    def policies(self) -> TableSolver:
+        """The policy of each arrival rate of a replica, solved when it is looked up."""
+        return TableSolver(self.profile, self.objective)
+
+    @cached_property
+    def table(self) -> PolicyTable:
+        """The policy table of a replica."""
+        return self.policies.solve()
+
+    @cached_property
+    def curve(self) -> LoadLatenessCurve:
+        """The load–lateness curve of a replica.
+
+        Raises
+        ------
+        InfeasibleError
+            The SLA is out of reach; the message says what is in reach.
+        """
+        return self._solve_curve(self.search_sizes)
+
+    @cached_property
+    def greedy_curve(self) -> LoadLatenessCurve:
+        """The curve of a replica that takes all that wait, up to the best batch size.
+
+        Raises
+        ------
+        InfeasibleError
+            As for `curve`.
+        """
+        return self._solve_curve(search_sizes=False)
+
+    def _solve_curve(self, search_sizes: bool) -> LoadLatenessCurve:
+        try:
+            return solve_load_lateness_curve(
+                self.profile,
+                self.sla,
+                self.limits.max_queue_rows,
+                admit_within_ms=self.limits.admit_within_ms,
+                search_sizes=search_sizes,
+            )
+        except InfeasibleError as error:
+            raise InfeasibleError(
+                f"{error} (the delays to the replica and back take {self.delays.round_trip_ms:g} "
+                f"of the SLA's {self.client_sla.response_time_ms:g} ms)"
+            ) from None
+
+    def check_feasible(self) -> None:
+        """Raise `InfeasibleError` if even a batch of one, on an idle replica, is too late."""
+        profile, round_trip_ms = self.profile.serial(), self.delays.round_trip_ms
+        batch_ms = float(profile.latency_ms[0])
+        if profile.event_loop is not None:
+            batch_ms += profile.event_loop.ms_per_request(1)
+        least_ms = batch_ms + round_trip_ms
+        if self.search_sizes:
+            least_ms = max(least_ms, batch_ms / _BATCHING_SHARE)
+        if self.client_sla.response_time_ms <= least_ms:
+            raise InfeasibleError(
+                f"{self.client_sla.in_words()} is out of reach: a batch of one takes "
+                f"{batch_ms:.4g} ms, and the way to a replica and back {round_trip_ms:.4g} ms; "
+                f"allow more than {least_ms:.4g} ms, or use a faster device"
+            )
 
 
 def service_model(
@@ -107,5 +179,7 @@ def service_model(
         profile.up_to(limits.max_batch_size),
         limits,
         settings.policy_objective(profile, sla),
+        sla,
         sla.after(delays.round_trip_ms),
+        delays,
     )

@@ -1,9 +1,9 @@
 """Solve a policy table: the policy of each cell of arrival rates."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -31,7 +31,18 @@ _SHORTER_WAITS = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
 def solve_table(
     profile: Profile, objective: Objective, rates: Sequence[float] | None = None
 ) -> PolicyTable:
-    """Solve the policies of a profile for all arrival rates.
+    """Solve the policies of a profile for all arrival rates; see `TableSolver`.
+
+    Raises
+    ------
+    InvalidInputError, InfeasibleError
+        As of `TableSolver`.
+    """
+    return TableSolver(profile, objective, rates).solve()
+
+
+class TableSolver:
+    """Solves the policies of a profile by arrival rate: a whole table, or the cells asked for.
 
     Each cell has the policy of its upper end, which keeps up with every rate of the cell. Under a
     service level objective the policy is also checked at the lower end and in the middle, where a
@@ -52,32 +63,52 @@ def solve_table(
         `default_rates`, and for weights others between them wherever a cell's policy would cost
         more than 1% above the best at its lower end.
 
-    Returns
-    -------
-    PolicyTable
-
     Raises
     ------
     InvalidInputError, InfeasibleError
         The rates are not increasing, or not below the capacity; the objective weighs energy but the
         profile has none, or its response time is below the shortest batch.
     """
-    profile = profile.serial()
-    grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
-    check_rates(grid)
-    if isinstance(objective, Weights):
-        max_excess = _MAX_EXCESS if rates is None else math.inf
-        grid, policies = _least_cost_policies(profile, objective, grid, max_excess)
-        greedy = _work_conserving(profile, objective.max_wait_ms)
-        if math.isfinite(average_cost(profile, grid[0], objective, greedy)):
+
+    def __init__(
+        self, profile: Profile, objective: Objective, rates: Sequence[float] | None = None
+    ) -> None:
+        self._profile = profile = profile.serial()
+        self._grid = (
+            default_rates(profile, objective) if rates is None else tuple(map(float, rates))
+        )
+        check_rates(self._grid)
+        self._by_weights: PolicyTable | None = None
+        if isinstance(objective, Weights):
+            self._by_weights = self._solve_weights(
+                objective, _MAX_EXCESS if rates is None else math.inf
+            )
+        else:
+            self._cells = _LeastPowerCells(profile, objective, self._grid)
+
+    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
+        """Return the policy that the table has for an arrival rate."""
+        if self._by_weights is not None:
+            return self._by_weights.lookup(arrival_rate_per_s)
+        cell = bisect_right(self._grid, arrival_rate_per_s)
+        if cell < len(self._grid):
+            return self._cells.policy(cell)
+        return _when_overloaded(self._profile, _work_conserving(self._profile))
+
+    def solve(self) -> PolicyTable:
+        """Return the table."""
+        if self._by_weights is not None:
+            return self._by_weights
+        rates = (0.0, *self._grid)
+        return PolicyTable(self._grid, tuple(map(self.lookup, rates)))
+
+    def _solve_weights(self, weights: Weights, max_excess: float) -> PolicyTable:
+        profile = self._profile
+        grid, policies = _least_cost_policies(profile, weights, self._grid, max_excess)
+        greedy = _work_conserving(profile, weights.max_wait_ms)
+        if math.isfinite(average_cost(profile, grid[0], weights, greedy)):
             policies[0] = greedy
-    else:
-        policies = _least_power_policies(profile, objective, grid)
-        greedy = _work_conserving(profile)
-    return PolicyTable(
-        rates_per_s=grid,
-        policies=(*policies, _when_overloaded(profile, greedy)),
-    )
+        return PolicyTable(grid, (*policies, _when_overloaded(profile, greedy)))
 
 
 def _when_overloaded(profile: Profile, greedy: BatchingPolicy) -> BatchingPolicy:
@@ -127,41 +158,39 @@ def _least_cost_policy(
     return solution.policy, solution.average_cost
 
 
-def _least_power_policies(
-    profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
-) -> list[BatchingPolicy]:
-    """Return the policies of the cells that end at each rate of the grid."""
-    solutions: list[Solution] = []
-    for i, rate in enumerate(grid):
-        start = solutions[-1].policy if i % _THOROUGH_EVERY else None
-        solutions.append(solve(profile, rate, objective, start=start))
-    levels = _ServiceLevels(profile, objective, dict(zip(grid, solutions, strict=True)))
-    # Where there is almost no traffic, nothing is worth waiting for.
-    greedy = _work_conserving(profile)
-    policies = [levels.best((greedy, solutions[0].policy), (grid[0] / 10, grid[0] / 2, grid[0]))]
-    for (low, below), (high, above) in pairwise(zip(grid, solutions, strict=True)):
-        candidates: Iterable[BatchingPolicy] = (above.policy, below.policy)
-        if above.meets_sla:
-            candidates = (*_with_shorter_waits(above.policy, below.policy), greedy)
-        policies.append(levels.best(candidates, (low, (low + high) / 2, high)))
-    return policies
-
-
-class _ServiceLevels:
-    """The fraction of requests in time by policy and rate, up to the one of the objective."""
+class _LeastPowerCells:
+    """The cells of a table under a service level objective, each solved when it is asked for."""
 
     def __init__(
-        self,
-        profile: Profile,
-        objective: ServiceLevelObjective,
-        solutions: Mapping[float, Solution],
+        self, profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
     ) -> None:
         self._profile = profile
         self._objective = objective
-        self._solutions = solutions
+        self._grid = grid
+        self._solutions: dict[float, Solution] = {}
         self._known: dict[tuple[BatchingPolicy, float], float] = {}
 
-    def best(self, candidates: Iterable[BatchingPolicy], rates: Sequence[float]) -> BatchingPolicy:
+    def policy(self, cell: int) -> BatchingPolicy:
+        """Return the policy of the cell that ends at a rate of the grid."""
+        high, above = self._grid[cell], self._solution(cell)
+        greedy = _work_conserving(self._profile)
+        if not cell:
+            # Where there is almost no traffic, nothing is worth waiting for.
+            return self._best((greedy, above.policy), (high / 10, high / 2, high))
+        low, below = self._grid[cell - 1], self._solution(cell - 1)
+        candidates: Iterable[BatchingPolicy] = (above.policy, below.policy)
+        if above.meets_sla:
+            candidates = (*_with_shorter_waits(above.policy, below.policy), greedy)
+        return self._best(candidates, (low, (low + high) / 2, high))
+
+    def _solution(self, cell: int) -> Solution:
+        rate = self._grid[cell]
+        if rate not in self._solutions:
+            start = self._solution(cell - 1).policy if cell % _THOROUGH_EVERY else None
+            self._solutions[rate] = solve(self._profile, rate, self._objective, start=start)
+        return self._solutions[rate]
+
+    def _best(self, candidates: Iterable[BatchingPolicy], rates: Sequence[float]) -> BatchingPolicy:
         """Return the first that keeps the objective at all rates, or the one with most in time."""
         candidates = list(dict.fromkeys(candidates))
         if len(candidates) == 1:

@@ -28,7 +28,7 @@ from autoscaler.simulator.autoscalers.registry import (
     Choice,
     ScalingProblem,
 )
-from autoscaler.simulator.experiments import load_lateness_curve, two_tier_starts
+from autoscaler.simulator.experiments import two_tier_starts
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
@@ -65,7 +65,7 @@ class Load:
         if scenario.scale != 1 or np.any(scenario.counts % 1):
             raise InvalidInputError(f"load {name}: the counts must be whole numbers, not scaled")
         self.name = name
-        self._sla_rate_per_s = load_lateness_curve(scenario).sla_rate_per_s
+        self._sla_rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
         self._required = required_replicas_by_second(scenario.counts, self._sla_rate_per_s)
         start_time_s = scenario.start_time.median_s
         first = Clairvoyant(self._required, start_time_s).initial_replicas

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from autoscaler.history.traces import MAX_TRACE_S, Trace, counts_by_second
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.simulator import prediction
 from autoscaler.simulator.arrivals import (
     WithinSecond,
     poisson_counts,
@@ -18,17 +17,13 @@ from autoscaler.simulator.arrivals import (
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
-from autoscaler.simulator.reporting.comparison import PERCENTILES, Comparison
+from autoscaler.simulator.reporting.comparison import Comparison
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
-from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import least_replicas
 from autoscaler.standbys import TwoTierStarts
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
-from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 
 #: Called with the label of the current run and the share of the experiment that is done.
 Progress = Callable[[str, float], None]
@@ -58,7 +53,7 @@ def compare(
     """
     scenario = with_trace(scenario, scenario.counts, scenario.scale)
     counts = scenario.counts
-    curve = load_lateness_curve(scenario)
+    curve = scenario.load_lateness_curve
     problem = ScalingProblem(
         scenario.replica_profile,
         scenario.objective,
@@ -181,75 +176,13 @@ def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = Non
     return Comparison((done,), labels={FIXED: label})
 
 
-def predict_fixed(
-    scenario: Scenario, arrival_rate_per_s: float, replicas: int
-) -> prediction.Predicted | None:
-    """Predict the response times of a fixed fleet; None if the model does not cover its load."""
-    model = scenario.replica_model()
-    curve = scenario.load_lateness_curve()
-    if curve is not None:
-        overload = prediction.predict_overload(
-            scenario.profile, curve, model.delays, arrival_rate_per_s, replicas
-        )
-        if overload is not None:
-            return overload
-    return prediction.predict(
-        scenario.profile,
-        model.table.lookup(arrival_rate_per_s / replicas),
-        scenario.objective,
-        model.delays,
-        model.limits,
-        arrival_rate_per_s,
-        replicas,
-        PERCENTILES,
-    )
-
-
 def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:
     """Return the fewest replicas that meet the SLA by the model; None if no allowed number does."""
-    estimator = BatchQueueEstimator(scenario.service.profile, scenario.delays)
+    estimator, sla = scenario.estimator, scenario.objective
     try:
-        found = least_replicas(
-            estimator, arrival_rate_per_s, scenario.objective, 1, scenario.max_replicas
-        )
+        return least_replicas(estimator, arrival_rate_per_s, sla, 1, scenario.max_replicas).replicas
     except InfeasibleError:
         return None
-    return found.replicas
-
-
-def check_feasible(profile: Profile, objective: ServiceLevelObjective) -> None:
-    """Raise `InfeasibleError` if even a batch of one is too slow for the SLA."""
-    BatchQueueEstimator(profile.serial()).check_feasible(objective)
-
-
-def load_lateness_curve(scenario: Scenario) -> LoadLatenessCurve:
-    """Return the load–lateness curve of one replica of the scenario.
-
-    Raises
-    ------
-    InfeasibleError
-        A replica meets the SLA at no arrival rate; the message says why.
-    """
-    check_feasible(scenario.profile, scenario.objective)
-    curve = scenario.load_lateness_curve()
-    if curve is not None:
-        return curve
-    model = scenario.replica_model()
-    round_trip_ms = model.delays.round_trip_ms
-    if scenario.objective.response_time_ms <= round_trip_ms:
-        raise InfeasibleError(
-            f"the delays to a replica and back take {round_trip_ms:g} ms; the SLA must allow more, "
-            f"not {scenario.objective.response_time_ms:g} ms"
-        )
-    try:
-        return solve_load_lateness_curve(
-            scenario.replica_profile, model.objective_at_replica, model.limits.max_queue_rows
-        )
-    except InfeasibleError as error:
-        raise InfeasibleError(
-            f"{error} (the delays to the replica and back take {round_trip_ms:g} of the SLA's "
-            f"{scenario.objective.response_time_ms:g} ms)"
-        ) from error
 
 
 def _overall(

@@ -13,14 +13,14 @@ from autoscaler.simulator.arrivals import WithinSecond
 from autoscaler.simulator.engines.interface import BatchTimes, ReplicaModel, Routing
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.start_time import StartTime
+from autoscaler.sizing.service_estimator import ServiceEstimator
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError, InvalidInputError
-from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.errors import InvalidInputError
+from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, ServiceModel, service_model
 from policy.table import PolicyTable
-from policy.table_solving import solve_table
 from policy.try_delays import RETRIES, TryDelays
 
 FloatArray = NDArray[np.float64]
@@ -174,7 +174,7 @@ class Scenario:
     def table(self) -> PolicyTable:
         """The policy table of each replica."""
         if self.batching is None:
-            return _solved_table(self.service)
+            return self.service.table
         policies = tuple(one.up_to(self.service.limits.max_batch_size) for one in self._given)
         if isinstance(self.batching, PolicyTable):
             return replace(self.batching, policies=policies)
@@ -196,10 +196,21 @@ class Scenario:
             event_loop=profile.event_loop,
         )
 
-    def load_lateness_curve(self) -> LoadLatenessCurve | None:
-        """Return the curve that replicas report; None if no arrival rate meets the SLA."""
-        service = self.service
-        return _solved_curve(service, self.batching is None and service.search_sizes)
+    @property
+    def estimator(self) -> ServiceEstimator:
+        """The model that predicts its fleets."""
+        return ServiceEstimator(self.service, None if self.batching is None else self.table)
+
+    @property
+    def load_lateness_curve(self) -> LoadLatenessCurve:
+        """The curve that replicas report.
+
+        Raises
+        ------
+        InfeasibleError
+            No arrival rate meets the SLA; the message says what is in reach.
+        """
+        return self.service.curve if self.batching is None else self.service.greedy_curve
 
 
 # Profiles and service models are hashed by identity, so runs on the same profile share solved
@@ -217,25 +228,6 @@ def _service(
     settings: BatchingSettings,
 ) -> ServiceModel:
     return service_model(profile, objective, delays, settings)
-
-
-@lru_cache(maxsize=32)
-def _solved_table(service: ServiceModel) -> PolicyTable:
-    return solve_table(service.profile, service.objective)
-
-
-@lru_cache(maxsize=32)
-def _solved_curve(service: ServiceModel, search_sizes: bool) -> LoadLatenessCurve | None:
-    try:
-        return solve_load_lateness_curve(
-            service.profile,
-            service.sla,
-            service.limits.max_queue_rows,
-            admit_within_ms=service.limits.admit_within_ms,
-            search_sizes=search_sizes,
-        )
-    except InfeasibleError:
-        return None
 
 
 def _check_whole(name: str, value: object, low: int, high: int) -> None:

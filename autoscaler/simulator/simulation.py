@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from autoscaler.simulator.fleet import Fleet, Replica
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scaling import FleetView, ScalingPolicy
 from autoscaler.simulator.scenario import Scenario
-from policy.errors import InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
 #: Calls of `progress` in a run.
@@ -172,16 +173,21 @@ class Simulation:
             f"autoscaler {self._autoscaler.name}: must return a whole number, not {answer!r}"
         )
 
-    def _reports(self) -> list[ReplicaReport]:
-        curve = self._scenario.load_lateness_curve()
-        now_s = self._fleet.now_s
-        return [self._report(replica, now_s, curve) for replica in self._fleet.ready]
+    @cached_property
+    def _curve(self) -> LoadLatenessCurve | None:
+        """The curve that replicas report; None if no arrival rate meets the SLA."""
+        try:
+            return self._scenario.load_lateness_curve
+        except InfeasibleError:
+            return None
 
-    def _report(
-        self, replica: Replica, now_s: float, curve: LoadLatenessCurve | None
-    ) -> ReplicaReport:
+    def _reports(self) -> list[ReplicaReport]:
+        now_s = self._fleet.now_s
+        return [self._report(replica, now_s) for replica in self._fleet.ready]
+
+    def _report(self, replica: Replica, now_s: float) -> ReplicaReport:
         """Build the report that a live replica would send in this state."""
-        scenario, limits = self._scenario, self._limits
+        scenario, limits, curve = self._scenario, self._limits, self._curve
         counted = self._engine.counters(replica.slot)
         infeasible = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
         return ReplicaReport(

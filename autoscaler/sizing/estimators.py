@@ -2,7 +2,7 @@
 
 `least_replicas` finds the least number of replicas with any `Estimator`.
 `FullBatchEstimator`, in this module, has a closed form and takes microseconds.
-`autoscaler.sizing.batch_queue_estimator` models the batching policy and takes milliseconds.
+`autoscaler.sizing.service_estimator` models the batching policy and takes seconds.
 """
 
 import math

@@ -1,9 +1,9 @@
 """The predicted response time and power of a fixed fleet under random routing with retries.
 
-Each of n replicas queues up to `max_queue_rows` requests and starts batches as its policy says. It
-refuses a try only when the waiting room is full, and the load balancer then tries another replica
-at random. With λ the arrival rate of the fleet, k the number of retries and P_full(a) the
-probability that a replica with a tries per second is full, the rate of tries solves
+Each of n replicas queues requests and starts batches as its policy says. It refuses a try if the
+waiting room is full, or if it could not answer in time, and the load balancer then tries another
+replica at random. With λ the arrival rate of the fleet, k the number of retries and P_full(a) the
+probability that a replica with a tries per second refuses one, the rate of tries solves
 
     a = (λ/n) Σ_{j≤k} P_full(a)^j        (`rand_equilibrium`),
 
@@ -11,10 +11,8 @@ and P_busy = P_full(a). The response time of the fleet is then Theorem 2 of RAND
 (`retried_response_time_cdf`), with F_exe the distribution of the response time of the requests that
 a replica accepts at rate a (`policy.response_time.evaluation.evaluate`).
 
-Like the theorem, this takes tries to be independent. That is accurate for eight replicas and more,
-and optimistic for two or three that refuse often: simulated at 98% of the capacity and a predicted
-refusal probability of 0.05, eight replicas stay within 0.001 of the predicted service level, and
-two fall 0.03 below it.
+Like the theorem, this takes tries at different replicas to be independent. A try takes less time
+than a batch, so no replica counts twice: k is at most n - 1.
 """
 
 from collections.abc import Callable
@@ -27,9 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
 from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
-from policy.batching_policy import BatchingPolicy
-from policy.profile import Profile
-from policy.response_time.evaluation import Evaluation, evaluate
+from policy.response_time.evaluation import Evaluation
 from policy.try_delays import TryDelays
 
 FloatArray = NDArray[np.float64]
@@ -40,13 +36,9 @@ class FleetResponse:
 
     Parameters
     ----------
-    profile : Profile
-        Of each replica.
-    policy : BatchingPolicy
-        Of each replica.
+    evaluate_at : callable
+        Evaluates a replica at a rate of tries per second; what finds no room is refused.
     delays : TryDelays
-    max_queue_rows : int
-        Requests that may wait in a replica, besides those in service.
     arrival_rate_per_s : float
         Requests per second to all replicas together, Poisson.
     replicas : int
@@ -67,25 +59,20 @@ class FleetResponse:
 
     def __init__(
         self,
-        profile: Profile,
-        policy: BatchingPolicy,
+        evaluate_at: Callable[[float], Evaluation],
         delays: TryDelays,
-        max_queue_rows: int,
         arrival_rate_per_s: float,
         replicas: int,
         *,
         counts_reply: bool = False,
     ) -> None:
-        if replicas == 1:  # HAProxy does not ask the only replica again
-            delays = replace(delays, retries=0)
+        if delays.retries is not None:
+            # A replica that refused is still full a try later, and the only one is not asked again.
+            delays = replace(delays, retries=min(delays.retries, replicas - 1))
         self._delays = delays
         self._replicas = replicas
         self._reply_ms = delays.reply_delay_ms if counts_reply else 0.0
-
-        @cache
-        def evaluated_at(rate_per_s: float) -> Evaluation:
-            return evaluate(profile, policy, rate_per_s, max_queue_rows=max_queue_rows)
-
+        evaluated_at = cache(evaluate_at)
         equilibrium = rand_equilibrium(
             arrival_rate_per_s,
             replicas,

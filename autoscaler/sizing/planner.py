@@ -4,15 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator, BatchQueuePrediction
 from autoscaler.sizing.estimators import FullBatchEstimator, Prediction, least_replicas
 from autoscaler.sizing.rand import theorem_error_bound
+from autoscaler.sizing.service_estimator import ServiceEstimator, ServicePrediction
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
 
 #: Replicas beyond the minimum that the search for the lowest cost considers.
 MAX_EXTRA_REPLICAS = 8
@@ -78,7 +76,7 @@ class Planner:
         Of each replica.
     objective : ServiceLevelObjective
         The SLA.
-    estimator : FullBatchEstimator or BatchQueueEstimator
+    estimator : FullBatchEstimator or ServiceEstimator
         Predicts the service level.
     """
 
@@ -86,7 +84,7 @@ class Planner:
         self,
         profile: Profile,
         objective: ServiceLevelObjective,
-        estimator: FullBatchEstimator | BatchQueueEstimator,
+        estimator: FullBatchEstimator | ServiceEstimator,
     ) -> None:
         self._profile, self._objective = profile, objective
         self._estimator, self._delays = estimator, estimator.delays
@@ -137,17 +135,6 @@ class Planner:
                 best = plan
         return best
 
-    def bottleneck(self, plan: Plan, arrival_rate_per_s: float) -> str | None:
-        """Return the busier stage of each replica; None if the profile has no event loop."""
-        if self._profile.event_loop is None or plan.policy is None:
-            return None
-        share_per_s = arrival_rate_per_s / plan.prediction.replicas
-        try:
-            mean_size = evaluate(self._profile, plan.policy, share_per_s).mean_batch_size
-        except InfeasibleError:
-            mean_size = float(plan.policy.max_batch_size)
-        return self._profile.bottleneck(share_per_s, mean_size)
-
     def theorem_error(self, arrival_rate_per_s: float, replicas: int) -> float | None:
         """Bound the error of Theorem 2; None for the estimator that does not use it."""
         estimator = self._estimator
@@ -164,7 +151,7 @@ class Planner:
         return self._plan(found, arrival_rate_per_s)
 
     def _plan(self, prediction: Prediction, arrival_rate_per_s: float) -> Plan:
-        if isinstance(prediction, BatchQueuePrediction):
+        if isinstance(prediction, ServicePrediction):
             return Plan(prediction, prediction.policy, prediction.mean_power_w)
         share_per_s = arrival_rate_per_s / prediction.replicas
         if share_per_s >= self._estimator.capacity_per_s:

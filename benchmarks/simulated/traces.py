@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from autoscaler.history.traces import load_trace
 from autoscaler.simulator.arena import Load
 from autoscaler.simulator.arrivals import WithinSecond, smoothed_rate
-from autoscaler.simulator.experiments import load_lateness_curve, with_trace
+from autoscaler.simulator.experiments import with_trace
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.start_time import StartTime
@@ -90,7 +90,7 @@ class Trace:
             within_second=WithinSecond.UNIFORM,
         )
         busiest = float(smoothed_rate(self.tune_on.counts(folder, hours)).max())
-        scale = self.peak * load_lateness_curve(empty).sla_rate_per_s / busiest
+        scale = self.peak * empty.load_lateness_curve.sla_rate_per_s / busiest
         tune_on, judge_on = (
             Load(
                 f"{self.name}, {start_time_s} s to start, {part.name}",

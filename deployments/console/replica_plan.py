@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.planner import Planner, Prices
+from autoscaler.sizing.service_estimator import ServiceEstimator, ServicePrediction
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.service_model import service_model
+from policy.service_model import BatchingSettings, service_model
 from policy.try_delays import RETRIES, TryDelays
 
 MAX_REPLICAS = 10_000
@@ -36,13 +36,15 @@ def plan(
         No number of replicas keeps the SLA, or the scenario does not fit the profile.
     """
     objective = ServiceLevelObjective(response_time_ms, percentile)
-    weights = None if energy_weight is None else Weights(1.0, energy_weight)
-    delays = TryDelays(retries=RETRIES)
-    profile = service_model(profile, objective, delays).profile
-    planner = Planner(profile, objective, BatchQueueEstimator(profile, delays, weights=weights))
+    settings = BatchingSettings(objective="sla")
+    if energy_weight is not None:
+        settings = BatchingSettings(objective="weights", weights=Weights(1.0, energy_weight))
+    service = service_model(profile, objective, TryDelays(retries=RETRIES), settings)
+    estimator, profile = ServiceEstimator(service), service.profile
+    planner = Planner(profile, objective, estimator)
     demand_per_s = burst_factor * arrival_rate_per_s
     most = MAX_REPLICAS
-    if weights is not None:
+    if not estimator.monotone:
         most = min(most, int(demand_per_s / profile.capacity_per_s) + _MAX_TRIED)
     chosen = planner.least(demand_per_s, most)
     if demand_per_s > arrival_rate_per_s:
@@ -51,8 +53,10 @@ def plan(
     if energy_price is not None and profile.energy_mj is not None:
         prices = Prices(replica_price, energy_price)
         chosen = planner.cheapest(arrival_rate_per_s, most, prices, least=chosen)
+    prediction = chosen.prediction
+    assert isinstance(prediction, ServicePrediction)
     return {
         **chosen.describe(objective, prices),
-        "max_batch_size": None if chosen.policy is None else chosen.policy.max_batch_size,
-        "bottleneck": planner.bottleneck(chosen, arrival_rate_per_s),
+        "max_batch_size": prediction.policy.max_batch_size,
+        "bottleneck": None if profile.event_loop is None else prediction.bottleneck,
     }

@@ -24,6 +24,7 @@ from deployments.control.response_times import ResponseTimePercentiles
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import ServiceModel
@@ -81,6 +82,7 @@ class PolicyController:
         self.percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(_first_table(service), service.limits)
         self._solver = PolicySolver(user_config.sla, self._use_solved_table)
+        self._warn_if_out_of_reach(service)
         self._solve()
 
     @property
@@ -138,7 +140,16 @@ class PolicyController:
         self.user_config = user_config
         self.sla_at_replica = service.sla
         self._use(self.core.table)
+        self._warn_if_out_of_reach(service)
         self._solve()
+
+    def _warn_if_out_of_reach(self, service: ServiceModel) -> None:
+        """Say at once if no load is light enough for the SLA; solving the curve takes longer."""
+        try:
+            service.check_feasible()
+        except InfeasibleError as error:
+            logger.warning("sla: %s; until then, all requests are answered late", error)
+            self._solver.sla_capacity = SlaCapacity(self.user_config.sla, out_of_reach=True)
 
     def _service_model(self) -> ServiceModel:
         return self.user_config.service_model(self.profile)

@@ -19,7 +19,6 @@ from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
 from deployments.models.loading import check_weights, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
-from policy.load_lateness import solve_load_lateness_curve
 
 #: Importing a model takes a few seconds with a large library; a module may hang.
 TIMEOUT_S = 120.0
@@ -124,10 +123,4 @@ def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
     profile = model_config.load_profile() or model.profile()
     if profile is None or user_config.limits.late == "serve":
         return
-    try:
-        service = user_config.service_model(profile)
-        solve_load_lateness_curve(service.profile, service.sla, service.limits.max_queue_rows)
-    except InfeasibleError as error:
-        delay_ms = user_config.autoscaler.settings().delays.round_trip_ms
-        wanted = user_config.sla.objective.in_words()
-        raise InfeasibleError(f"{wanted}, less {delay_ms:g} ms for the way: {error}") from None
+    _ = user_config.service_model(profile).curve

@@ -21,7 +21,10 @@ class Admission:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._refused_share = 0.0
+        # Shares of the recent rows: refused, and refused whatever they may have lost elsewhere.
+        self._refused_share = self._refused_anyway_share = 0.0
+        #: Whether the latest request was refused only for what it may have lost elsewhere.
+        self._refused_for_lost_time = False
 
     def admits(
         self,
@@ -54,6 +57,7 @@ class Admission:
             Time, and when the request reached the replica, from which its time counts.
         """
         limits = self.limits
+        self._refused_for_lost_time = False
         if queued and queued + rows > limits.max_queue_rows:
             return False
         if limits.admit_within_ms == math.inf:
@@ -71,8 +75,12 @@ class Admission:
         done = -(-(ahead + rows) // size) * size if fills_up else ahead + rows
         if not ahead and self.processing_ms(done) > limits.admit_within_ms:
             return not self.is_expired(rows, now_s, arrival_s)
+        done_s = self.completion_s(done, now_s, device_free_s)
+        if done_s > arrival_s + 1e-3 * limits.admit_within_ms:
+            return False
         within_ms = limits.admit_within_ms - self._time_lost_in_attempts_ms()
-        return self.completion_s(done, now_s, device_free_s) <= arrival_s + 1e-3 * within_ms
+        self._refused_for_lost_time = done_s > arrival_s + 1e-3 * within_ms
+        return not self._refused_for_lost_time
 
     def is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
         """Return whether a request waited so long to be read that a free device is too late."""
@@ -99,23 +107,39 @@ class Admission:
 
     def count_refused(self, rows: int, weight: float) -> None:
         """Record that `rows` rows were refused, of `weight` rows that count."""
-        self._refused_share += (1.0 - self._refused_share) * rows / weight
+        self._count(rows, weight, 1.0, 0.0 if self._refused_for_lost_time else 1.0)
+        self._refused_for_lost_time = False
 
     def count_admitted(self, rows: int, weight: float) -> None:
         """Record that `rows` rows were admitted, of `weight` rows that count."""
-        self._refused_share -= self._refused_share * rows / weight
+        self._count(rows, weight, 0.0, 0.0)
+
+    def _count(self, rows: int, weight: float, refused: float, refused_anyway: float) -> None:
+        self._refused_share += (refused - self._refused_share) * rows / weight
+        self._refused_anyway_share += (refused_anyway - self._refused_anyway_share) * rows / weight
 
     def _time_lost_in_attempts_ms(self) -> float:
-        """Return what nearly all requests have lost at most, being refused elsewhere before.
+        """Return the time to set aside for what requests have lost in attempts elsewhere.
 
-        A replica cannot see for how long a request has been tried. If all replicas refuse the share
-        p that this one does, a request comes after j refusals or more with probability p^j: j is
-        such that no more come later than may be late. At most half of the time between a full
-        batch's latency and the limit is set aside.
+        None is, unless more requests are refused than may be late even without it: otherwise a
+        replica that once set time aside might go on refusing for it at any load.
         """
-        limits, share = self.limits, self._refused_share
-        if share <= limits.late_share_allowed:
+        if self._refused_anyway_share <= self.limits.late_share_allowed:
             return 0.0
-        attempts = math.log(limits.late_share_allowed) / math.log(min(share, _MAX_REFUSED_SHARE))
-        spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
-        return min(limits.try_ms * min(attempts, limits.retries), spare_ms / 2)
+        return time_lost_in_attempts_ms(self.limits, self._refused_share)
+
+
+def time_lost_in_attempts_ms(limits: Limits, refused_share: float) -> float:
+    """Return what nearly all requests have lost at most, being refused elsewhere before.
+
+    A replica cannot see for how long a request has been tried. If all replicas refuse the share p
+    that this one does, a request comes after j refusals or more with probability p^j: j is such
+    that no more come later than may be late. At most half of the time between a full batch's
+    latency and the limit is set aside.
+    """
+    if refused_share <= limits.late_share_allowed:
+        return 0.0
+    share = min(refused_share, _MAX_REFUSED_SHARE)
+    attempts = math.log(limits.late_share_allowed) / math.log(share)
+    spare_ms = max(0.0, limits.admit_within_ms - limits.latency_ms[-1])
+    return min(limits.try_ms * min(attempts, limits.retries), spare_ms / 2)

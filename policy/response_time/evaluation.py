@@ -141,6 +141,8 @@ def evaluate(
     arrival_rate_per_s: float,
     *,
     max_queue_rows: int | None = None,
+    admit_within_ms: float = np.inf,
+    answer_within_ms: float = np.inf,
     coarse: bool = False,
 ) -> Evaluation:
     """Evaluate a batching policy under Poisson arrivals.
@@ -156,6 +158,12 @@ def evaluate(
     max_queue_rows : int, optional
         Requests that may wait besides those in service; those beyond are refused. A request that
         starts a batch by its arrival needs no room. None: all are accepted.
+    admit_within_ms : float
+        A request that arrives while a batch is in service is refused, too, unless that batch and
+        full ones of the profile's largest size, for it and those ahead of it, end within this.
+    answer_within_ms : float
+        So is one that full batches of the policy's largest size, if that is smaller, would answer
+        later than this.
     coarse : bool
         For searches: if the evaluation is sampled, take an eighth of the sample.
 
@@ -166,8 +174,9 @@ def evaluate(
     Raises
     ------
     InvalidInputError
-        The rate is not a finite number above 0, the profile has no such batch sizes, or the waiting
-        room does not hold the control limit or another queue for which the policy waits.
+        The rate is not a finite number above 0, the profile has no such batch sizes, the waiting
+        room does not hold the control limit or another queue for which the policy waits, or
+        requests are refused by time before an event loop beside the device.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate, or so hardly that
         its response times cannot be computed. Its capacity is that of its last action, which long
@@ -181,15 +190,25 @@ def evaluate(
     arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
     queue = _control_limit_queue(batching_policy, times_ms, arrivals_per_ms, max_queue_rows)
     found: ControlLimitChain | Sample
+    rules = None
+    if np.isfinite(admit_within_ms):
+        if profile.event_loop is not None:
+            raise InvalidInputError("admit_within_ms: is for a device without an event loop")
+        rules = np.array([(admit_within_ms, profile.max_batch_size, profile.latency_ms[-1])])
+        if size < profile.max_batch_size:
+            rules = np.append(rules, [(answer_within_ms, size, times_ms[-1])], axis=0)
     if (
-        profile.event_loop is None
+        rules is None
+        and profile.event_loop is None
         and profile.latency_quantiles is None
         and _takes_all(batching_policy, size)
         and queue.refuses_none_below_limit()
     ):
         found = ControlLimitChain(queue)
     else:
-        found = Sample(profile, batching_policy, arrivals_per_ms, max_queue_rows, coarse=coarse)
+        found = Sample(
+            profile, batching_policy, arrivals_per_ms, max_queue_rows, rules, coarse=coarse
+        )
         if profile.latency_quantiles is not None:
             times_ms = profile.latency_quantiles.means_ms(times_ms)
     size_probabilities = found.size_probabilities

@@ -296,18 +296,6 @@ class Sample:
         return float(np.std(quantiles, ddof=1) / np.sqrt(len(quantiles)))
 
 
-def refused_share(
-    profile: Profile,
-    policy: BatchingPolicy,
-    arrival_rate_per_s: float,
-    max_queue_rows: int,
-    rules: FloatArray,
-) -> float:
-    """Return the share of requests that a device refuses which admits by time (see `Sample`)."""
-    sample = Sample(profile, policy, 1e-3 * arrival_rate_per_s, max_queue_rows, rules)
-    return sample.refused_per_start / (sample.refused_per_start + sample.served_per_start)
-
-
 def _sorted_cdf(values: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
     order = np.argsort(values)
     cumulative = np.cumsum(weights[order])

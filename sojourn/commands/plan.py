@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
-from autoscaler.sizing.batch_queue_estimator import BatchQueueEstimator
 from autoscaler.sizing.estimators import FullBatchEstimator
 from autoscaler.sizing.planner import Plan, Planner, Prices
+from autoscaler.sizing.service_estimator import ServiceEstimator, ServicePrediction
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.service_model import service_model
-from policy.try_delays import TryDelays
+from policy.service_model import ServiceModel, service_model
+from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table
 
 _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
-    "fill its batches, as long as the SLA allows, because that saves {}."
+    "fill its batches, because that saves {}."
 )
 _STAGES = {"event_loop": "its event loop", "device": "its device"}
 
@@ -65,7 +65,9 @@ _STAGES = {"event_loop": "its event loop", "device": "its device"}
 @click.option(
     "--retries",
     type=click.IntRange(0, 10_000),
-    help="Retries before the load balancer gives up.  [default: as many as fit in the SLA]",
+    default=RETRIES,
+    show_default=True,
+    help="Retries before the load balancer gives up.",
 )
 @click.option(
     "--max-replicas",
@@ -97,7 +99,7 @@ def command(
     request_delay_ms: float,
     reply_delay_ms: float,
     retry_delay_ms: float,
-    retries: int | None,
+    retries: int,
     max_replicas: int,
     energy_price: float | None,
     replica_price: float,
@@ -106,19 +108,22 @@ def command(
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     objective = option_types.required_sla(sla, response_time_ms, percentile)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    profile = service_model(Profile.load(profile_file), objective, delays).profile
+    service = service_model(Profile.load(profile_file), objective, delays)
+    profile = service.profile
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"
         )
-    planner = Planner(profile, objective, _estimator(profile, delays, estimator))
+    planner = Planner(profile, objective, _estimator(service, estimator))
     prices = None if energy_price is None else Prices(replica_price, energy_price)
     if prices is None:
         chosen = planner.least(arrival_rate, max_replicas)
     else:
         chosen = planner.cheapest(arrival_rate, max_replicas, prices)
     replicas = chosen.prediction.replicas
-    bottleneck = planner.bottleneck(chosen, arrival_rate)
+    bottleneck = None
+    if isinstance(chosen.prediction, ServicePrediction) and profile.event_loop is not None:
+        bottleneck = chosen.prediction.bottleneck
     theorem_error = planner.theorem_error(arrival_rate, replicas)
     rows = [
         chosen if number == replicas else planner.at(number, arrival_rate)
@@ -151,7 +156,6 @@ def command(
         click.echo(_WAITS_LONGER.format(saved))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
-    click.echo("response times end at the replica: HAProxy's delay is not counted")
     if prices is not None:
         click.echo(f"* costs {prices.per_h(chosen):.4g} an hour")
     if theorem_error is not None and theorem_error > objective.late_share_allowed:
@@ -162,13 +166,13 @@ def command(
         )
 
 
-def _estimator(
-    profile: Profile, delays: TryDelays, name: str
-) -> FullBatchEstimator | BatchQueueEstimator:
+def _estimator(service: ServiceModel, name: str) -> FullBatchEstimator | ServiceEstimator:
     if name == "batch":
-        return BatchQueueEstimator(profile, delays)
+        return ServiceEstimator(service)
+    profile = service.profile
     full_batch_ms = float(profile.batch_interval_ms()[-1])
-    return FullBatchEstimator(1e3 * profile.max_batch_size / full_batch_ms, full_batch_ms, delays)
+    rate_per_s = 1e3 * profile.max_batch_size / full_batch_ms
+    return FullBatchEstimator(rate_per_s, full_batch_ms, service.delays)
 
 
 def _cells(row: Plan, chosen: Plan) -> list[object]:

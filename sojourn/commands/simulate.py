@@ -16,11 +16,9 @@ from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.batching_names import NAMES, parse_batching
 from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.experiments import (
-    check_feasible,
     compare,
     least_predicted,
     poisson_scenario,
-    predict_fixed,
     run_fixed,
     with_history,
     with_trace,
@@ -31,6 +29,8 @@ from autoscaler.simulator.start_time import StartTime
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import service_model
+from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.commands import simulate_output as output
 from sojourn.output import command_line, existing_file, json_option, print_json, say
@@ -171,7 +171,7 @@ def command(
     objective = option_types.required_sla(sla, response_time_ms, percentile)
     choices = choose(names)
     settings, policy = parse_batching(batching, profile)
-    check_feasible(profile, objective)
+    _ = service_model(profile, objective, TryDelays(retries=RETRIES), settings).curve
     scenario = Scenario(
         profile=profile,
         objective=objective,
@@ -200,7 +200,7 @@ def command(
         scenario = poisson_scenario(scenario, arrival_rate, requests)
         with _progress() as progress:
             comparison = run_fixed(scenario, replicas, progress)
-        predicted = predict_fixed(scenario, arrival_rate, replicas)
+        predicted = scenario.estimator.predict(arrival_rate, replicas, objective)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
         from autoscaler.simulator.reporting.report import (

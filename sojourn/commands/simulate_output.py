@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.simulator.experiments import FIXED
-from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.reporting.comparison import (
     Comparison,
     beside_prediction,
     in_joules,
     percent,
+    predicted_percentiles_ms,
     three_digits,
     times_oracle,
 )
+from autoscaler.sizing.service_estimator import ServicePrediction
 from sojourn.output import print_table
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def content(
-    comparison: Comparison, predicted: Predicted | None, replicas: int | None, least: int | None
+    comparison: Comparison,
+    predicted: ServicePrediction | None,
+    replicas: int | None,
+    least: int | None,
 ) -> dict[str, Any]:
     """Return the content of the JSON object."""
     rows = {row.name: row.to_dict() for row in comparison.rows}
@@ -40,7 +44,7 @@ def content(
         content["least_replicas"] = least
         content["predicted"] = predicted and {
             "service_level": predicted.service_level,
-            "response_percentiles_ms": {f"{p:g}": ms for p, ms in predicted.percentiles_ms},
+            "response_percentiles_ms": predicted_percentiles_ms(predicted),
             "mean_power_w": predicted.mean_power_w,
             "bottleneck": predicted.bottleneck,
         }
@@ -48,7 +52,10 @@ def content(
 
 
 def print_comparison(
-    comparison: Comparison, predicted: Predicted | None, replicas: int | None, least: int | None
+    comparison: Comparison,
+    predicted: ServicePrediction | None,
+    replicas: int | None,
+    least: int | None,
 ) -> None:
     """Print the runs side by side, or one run with its prediction."""
     if replicas is None:
@@ -94,7 +101,7 @@ def _print_side_by_side(comparison: Comparison) -> None:
     )
 
 
-def _print_beside_prediction(comparison: Comparison, predicted: Predicted | None) -> None:
+def _print_beside_prediction(comparison: Comparison, predicted: ServicePrediction | None) -> None:
     (row,) = comparison.rows
     print_table(
         ("", "predicted", "simulated"),

@@ -106,7 +106,7 @@ class CompiledEngine:
         times[:] = math.inf
         times[kernel.LOOP_FREE_S] = -math.inf
         times[kernel.RATE_WEIGHT] = 0.0
-        times[kernel.REFUSED_SHARE] = 0.0
+        times[[kernel.REFUSED_SHARE, kernel.REFUSED_ANYWAY_SHARE]] = 0.0
         times[kernel.RATE_FIRST_S] = math.nan
         times[kernel.COUNTED_S] = now_s
         state.counts[slot] = 0

@@ -34,10 +34,11 @@ IntArray = NDArray[np.int64]
 # of that batch by the profile; weight, first and last arrival of the rate estimate; up to when
 # ongoing requests are counted; when a draining replica became empty; the share of attempts that
 # were refused recently, which is no time; when the event loop has finished its work; when it has
-# read the next request; when the two stretches of time began that check the rate estimate.
+# read the next request; when the two stretches of time began that check the rate estimate; the
+# share of attempts refused whatever they may have lost elsewhere.
 NEXT_EVENT_S, EXPECTED_END_S, RATE_WEIGHT, RATE_FIRST_S, RATE_LAST_S, COUNTED_S = range(6)
 DRAINED_S, REFUSED_SHARE, LOOP_FREE_S, READ_S, EARLIER_S, LATEST_S = range(6, 12)
-N_TIMES = 12
+REFUSED_ANYWAY_SHARE, N_TIMES = 12, 13
 # State.counts: where the replica's ring of requests begins, how many of them are on the device,
 # how many wait, whether the replica drains, and its counters; where the ring of requests that the
 # event loop has not read begins, and how many these are; the attempts in the stretches of
@@ -244,7 +245,8 @@ def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: fl
 def time_lost_in_attempts_ms(rules: Rules, state: State, slot: int) -> float:
     """Return an upper limit of the time that nearly all requests lost to earlier refusals."""
     share = state.times[slot, REFUSED_SHARE]
-    if share <= rules.late_share_allowed:
+    refused_anyway = state.times[slot, REFUSED_ANYWAY_SHARE]
+    if min(share, refused_anyway) <= rules.late_share_allowed:
         return 0.0
     attempts = math.log(rules.late_share_allowed) / math.log(min(share, MAX_REFUSED_SHARE))
     spare_ms = max(0.0, rules.admit_within_ms - rules.latency_ms[-1])
@@ -270,9 +272,12 @@ def processing_ms(rules: Rules, rows: int) -> float:
 
 @internal
 def has_room(
-    rules: Rules, state: State, slot: int, now_s: float, reached_s: float, rows: int
+    rules: Rules, state: State, slot: int, now_s: float, reached_s: float, rows: int, lost_ms: float
 ) -> bool:
-    """Return whether `rows` more requests fit into the queue and will be in time."""
+    """Return whether `rows` more requests fit into the queue and will be in time.
+
+    They count as if they had lost `lost_ms` before.
+    """
     counts = state.counts
     waiting = counts[slot, WAITING]
     if waiting and waiting + rows > rules.max_queue_rows:
@@ -296,7 +301,7 @@ def has_room(
     start_s = max(now_s, free_s) if busy else now_s
     if busy and now_s > free_s + 1e-3 * OVERDUE_SHARE * rules.latency_ms[-1]:
         start_s += OVERDUE_FACTOR * (now_s - free_s)
-    within_ms = rules.admit_within_ms - time_lost_in_attempts_ms(rules, state, slot)
+    within_ms = rules.admit_within_ms - lost_ms
     return bool(start_s + 1e-3 * done_ms <= reached_s + 1e-3 * within_ms)
 
 
@@ -445,10 +450,17 @@ def retry(
     fleet_counts[RETRIES_PENDING] += 1
 
 
+@inlined
+def count_share(state: State, slot: int, column: int, refused: float) -> None:
+    """Count an attempt, 1 if it was refused, in a share of the recent ones."""
+    times = state.times
+    times[slot, column] += (refused - times[slot, column]) * 1 / times[slot, RATE_WEIGHT]
+
+
 @internal
 def refuse(
     rules: Rules, state: State, slot: int, now_s: float,
-    sent_s: float, reached_s: float, attempts: int, is_read: bool,
+    sent_s: float, reached_s: float, attempts: int, is_read: bool, had_room: bool,
 ) -> None:  # fmt: skip
     """Refuse a request. It is retried elsewhere, unless it was read or is too late."""
     count_arrival(rules, state, slot, now_s)
@@ -458,8 +470,8 @@ def refuse(
         counts[slot, EXPIRED] += 1
         counts[slot, LATE] += 1
         return
-    share = state.times[slot, REFUSED_SHARE]
-    state.times[slot, REFUSED_SHARE] = share + (1.0 - share) / state.times[slot, RATE_WEIGHT]
+    count_share(state, slot, REFUSED_SHARE, 1.0)
+    count_share(state, slot, REFUSED_ANYWAY_SHARE, 0.0 if had_room else 1.0)
     counts[slot, REFUSED] += 1
     only_replica = state.fleet_counts[READY] == 1 and state.ready[0] == slot
     if only_replica or is_read:  # HAProxy does not retry at the only replica
@@ -474,13 +486,16 @@ def admit(
     sent_s: float, reached_s: float, attempts: int, is_read: bool,
 ) -> None:  # fmt: skip
     """Queue a request that reached its replica at `reached_s`, or refuse it."""
-    counts, times = state.counts, state.times
+    counts = state.counts
     waiting = counts[slot, WAITING]
-    if not has_room(rules, state, slot, now_s, reached_s, 1):
-        refuse(rules, state, slot, now_s, sent_s, reached_s, attempts, is_read)
+    lost_ms = time_lost_in_attempts_ms(rules, state, slot)
+    if not has_room(rules, state, slot, now_s, reached_s, 1, lost_ms):
+        had_room = has_room(rules, state, slot, now_s, reached_s, 1, 0.0)
+        refuse(rules, state, slot, now_s, sent_s, reached_s, attempts, is_read, had_room)
         return
     count_arrival(rules, state, slot, now_s)
-    times[slot, REFUSED_SHARE] -= times[slot, REFUSED_SHARE] / times[slot, RATE_WEIGHT]
+    count_share(state, slot, REFUSED_SHARE, 0.0)
+    count_share(state, slot, REFUSED_ANYWAY_SHARE, 0.0)
     count_ongoing(state, slot, now_s)
     last = (counts[slot, HEAD] + counts[slot, ON_DEVICE] + waiting) & (state.sent_s.shape[1] - 1)
     state.sent_s[slot, last] = sent_s
@@ -501,8 +516,10 @@ def reach(
     read_s = max(now_s, times[slot, LOOP_FREE_S]) + rules.loop_request_s
     is_full = inside(state, slot) >= rules.concurrency
     since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
-    if is_full or not has_room(rules, state, slot, read_s, since_s, unread + 1):
-        refuse(rules, state, slot, now_s, sent_s, now_s, attempts, False)
+    lost_ms = time_lost_in_attempts_ms(rules, state, slot)
+    if is_full or not has_room(rules, state, slot, read_s, since_s, unread + 1, lost_ms):
+        had_room = not is_full and has_room(rules, state, slot, read_s, since_s, unread + 1, 0.0)
+        refuse(rules, state, slot, now_s, sent_s, now_s, attempts, False, had_room)
         return
     count_ongoing(state, slot, now_s)
     read_s = use_loop(state, slot, now_s, rules.loop_request_s)

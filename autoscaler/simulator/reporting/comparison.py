@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.results import WINDOW_S, Run
+from autoscaler.sizing.service_estimator import ServicePrediction
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 
@@ -197,12 +197,19 @@ class Comparison:
         return f"Among the autoscalers that kept {sla} over the whole run, {best.label} cost least."
 
 
+def predicted_percentiles_ms(predicted: ServicePrediction | None) -> dict[str, float]:
+    """Return the predicted response time by each of `PERCENTILES`; empty if it is not known."""
+    if predicted is None or predicted.answered_percentile_ms is None:
+        return {}
+    return {f"{p:g}": predicted.answered_percentile_ms(p) for p in PERCENTILES}
+
+
 def beside_prediction(
-    comparison: Comparison, predicted: Predicted | None
+    comparison: Comparison, predicted: ServicePrediction | None
 ) -> list[tuple[str, str, str]]:
     """Return the name, the prediction and the simulated value of each figure of a single run."""
     row = comparison.row(comparison.runs[0])
-    model_ms = {} if predicted is None else {f"{p:g}": ms for p, ms in predicted.percentiles_ms}
+    model_ms = predicted_percentiles_ms(predicted)
 
     def known(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)

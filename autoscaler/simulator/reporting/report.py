@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.reporting import plots
 from autoscaler.simulator.reporting.comparison import (
     Comparison,
@@ -17,6 +16,7 @@ from autoscaler.simulator.reporting.comparison import (
     times_oracle,
 )
 from autoscaler.simulator.results import WINDOW_S
+from autoscaler.sizing.service_estimator import ServicePrediction
 from policy.errors import InvalidInputError
 
 
@@ -28,7 +28,7 @@ class _Section:
 
 
 def render(
-    comparison: Comparison, title: str, command: str, predicted: Predicted | None = None
+    comparison: Comparison, title: str, command: str, predicted: ServicePrediction | None = None
 ) -> str:
     """Render the page.
 
@@ -39,7 +39,7 @@ def render(
         One line.
     command : str
         The command that produces the same page again.
-    predicted : Predicted, optional
+    predicted : ServicePrediction, optional
         The prediction to show with the first run.
 
     Returns
@@ -96,7 +96,7 @@ def save_report(
     comparison: Comparison,
     title: str,
     command: str,
-    predicted: Predicted | None = None,
+    predicted: ServicePrediction | None = None,
 ) -> None:
     """Render the page and write it to a file.
 
@@ -129,7 +129,7 @@ def _percentiles(comparison: Comparison) -> list[str]:
     return [name for name in known if name in shown]
 
 
-def _sections(comparison: Comparison, predicted: Predicted | None) -> list[_Section]:
+def _sections(comparison: Comparison, predicted: ServicePrediction | None) -> list[_Section]:
     oracle = comparison.oracle and comparison.label(comparison.oracle)
     behind = f" Gray: the replicas of {oracle}." if oracle else ""
     sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)

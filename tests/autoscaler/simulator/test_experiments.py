@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from autoscaler.history.traces import Trace
 from autoscaler.simulator.experiments import (
     poisson_scenario,
-    predict_fixed,
     run_fixed,
     with_history,
 )
@@ -76,17 +75,14 @@ def test_an_overloaded_fleet_is_predicted_with_its_refusals_by_time(
     profile = Profile("m", "d", latency_ms, energy_mj=60.0 * latency_ms, idle_power_w=20.0)
     sla = ServiceLevelObjective(response_time_ms, 99.0)
     scenario = Scenario(profile, sla, np.ones(1), max_replicas=replicas)
-    curve = scenario.load_lateness_curve()
-    assert curve is not None
+    curve = scenario.load_lateness_curve
     for factor in (1.1, 1.5, 3.0):
         rate_per_s = factor * replicas * curve.sla_rate_per_s
         poisson = poisson_scenario(scenario, rate_per_s, 30_000)
         comparison = run_fixed(poisson, replicas)
         (row,) = comparison.rows
-        predicted = predict_fixed(poisson, rate_per_s, replicas)
-        assert predicted is not None
+        predicted = poisson.estimator.predict(rate_per_s, replicas, sla)
         assert predicted.service_level == pytest.approx(row.service_level, abs=0.02)
         assert row.energy_j is not None
         power_w = row.energy_j / comparison.seconds
         assert predicted.mean_power_w == pytest.approx(power_w, rel=0.05)
-        assert predicted.percentiles_ms == ()

@@ -61,7 +61,7 @@ def run(levels, failures, faults, seed):
         failures=failures,
         seed=seed,
     )
-    rate_per_s = scenario.load_lateness_curve().sla_rate_per_s
+    rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
     counts = np.random.default_rng(seed).poisson(np.repeat(levels, LEVEL_S) * rate_per_s)
     scenario = replace_counts(scenario, counts)
     recorder = Recorder(FaultySojourn(faults))
@@ -143,7 +143,7 @@ def test_an_order_that_a_full_cluster_cannot_fill_does_not_lengthen_the_horizon(
         replicas=3,
         failures=failures,
     )
-    rate_per_s = scenario.load_lateness_curve().sla_rate_per_s
+    rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
     counts = np.random.default_rng(0).poisson(np.repeat(levels, 100) * rate_per_s)
     Simulation(replace_counts(scenario, counts), autoscaler).run()
     assert autoscaler.decision.horizon_s == START_S

@@ -114,7 +114,7 @@ def test_so_does_one_behind_an_event_loop_or_with_batch_times_that_vary(case, mu
 def check(case: Case, multiple: float) -> None:
     """Compare what is in time, as multiples of the rate within the SLA."""
     template = case.scenario()
-    curve = template.load_lateness_curve()
+    curve = template.load_lateness_curve
     rate_per_s = multiple * curve.sla_rate_per_s
     measured = multiple * in_time(template, rate_per_s)
     assert multiple * curve.service_level(rate_per_s) == pytest.approx(measured, abs=case.tolerance)
@@ -124,7 +124,7 @@ def check(case: Case, multiple: float) -> None:
 @pytest.mark.parametrize("case", [PLAIN[0], PLAIN[5]])
 def test_a_replica_that_serves_late_answers_nearly_all_late_beyond_its_rate(case):
     template = case.scenario(serve_late=True)
-    curve = template.load_lateness_curve()
+    curve = template.load_lateness_curve
     assert curve.overload_levels == ()
     rate_per_s = 1.5 * curve.sla_rate_per_s
     assert curve.service_level(rate_per_s) < 0.05

@@ -26,7 +26,7 @@ SLOW = Profile("slow", "device", 20 * PROFILE.latency_ms)
 @pytest.mark.parametrize(("response_time_ms", "percentile"), [(27.0, 99.0), (50.0, 95.0)])
 def test_a_fleet_at_its_sla_rate_keeps_the_sla(routing, response_time_ms, percentile):
     objective = ServiceLevelObjective(response_time_ms, percentile)
-    curve = Scenario(PROFILE, objective, np.ones(1)).load_lateness_curve()
+    curve = Scenario(PROFILE, objective, np.ones(1)).load_lateness_curve
     counts = poisson_counts(3 * curve.sla_rate_per_s, 20, np.random.default_rng(3))
     scenario = Scenario(
         PROFILE,
@@ -59,7 +59,7 @@ def test_a_fleet_takes_what_rand_says_and_hardly_more(
     objective = ServiceLevelObjective(response_time_ms, percentile)
     template = Scenario(profile, objective, np.ones(1), replicas=replicas, max_replicas=replicas)
     limits = template.replica_model().limits
-    curve = template.load_lateness_curve()
+    curve = template.load_lateness_curve
     capacity_per_s = 1e3 * limits.max_batch_size / limits.latency_ms[limits.max_batch_size - 1]
     fleet = RandFleet(curve, capacity_per_s, response_time_ms, RETRIES, 0.5)
     rate_per_s = fleet.rate_within_sla_per_s(1 - percentile / 100, replicas)

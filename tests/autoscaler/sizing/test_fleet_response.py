@@ -18,7 +18,11 @@ DELAYS = TryDelays(0.5, 0.25, 1.0, retries=5)
 def fleet(replicas_worth, delays=DELAYS, *, max_queue_rows=96, **kwargs):
     """Four replicas under a load that this many could just carry."""
     rate_per_s = replicas_worth * PROFILE.capacity_per_s
-    return FleetResponse(PROFILE, GREEDY, delays, max_queue_rows, rate_per_s, 4, **kwargs)
+    return FleetResponse(
+        lambda rate: evaluate(PROFILE, GREEDY, rate, max_queue_rows=max_queue_rows),
+        *(delays, rate_per_s, 4),
+        **kwargs,
+    )
 
 
 def test_without_refusals_each_replica_is_one_queue():
@@ -65,4 +69,5 @@ def test_without_a_limit_of_retries_more_than_the_capacity_is_an_overload():
 
 def test_a_profile_without_energy_has_no_power():
     profile = Profile("m", "d", PROFILE.latency_ms)
-    assert FleetResponse(profile, GREEDY, DELAYS, 96, 1000.0, 2).mean_power_w is None
+    found = FleetResponse(lambda rate: evaluate(profile, GREEDY, rate), DELAYS, 1000.0, 2)
+    assert found.mean_power_w is None

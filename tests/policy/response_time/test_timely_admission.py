@@ -6,7 +6,6 @@ import pytest
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.sample import refused_share
 from tests.support.profiles import GOOGLENET_P4 as P4
 from tests.support.profiles import PADDED
 
@@ -15,12 +14,15 @@ FLAT = Profile("flat", "d", np.full(8, 40.0))
 
 
 def refused(profile, rate_per_s, *, within_ms, room=4096, size=None):
-    times_ms = profile.latency_ms
-    rules = [(within_ms, times_ms.size, times_ms[-1])]
-    if size is not None:
-        rules.append((within_ms / 0.97, size, times_ms[size - 1]))
-    policy = BatchingPolicy.from_control_limit(1, size or times_ms.size)
-    return refused_share(profile, policy, rate_per_s, room, np.array(rules))
+    policy = BatchingPolicy.from_control_limit(1, size or profile.max_batch_size)
+    return evaluate(
+        profile,
+        policy,
+        rate_per_s,
+        max_queue_rows=room,
+        admit_within_ms=within_ms,
+        answer_within_ms=within_ms / 0.97,
+    ).full_probability
 
 
 def refused_in_a_queue(profile, rate_per_s, *, within_ms, room, requests=200_000):

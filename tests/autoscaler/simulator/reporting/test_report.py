@@ -4,9 +4,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from autoscaler.simulator.prediction import Predicted
 from autoscaler.simulator.reporting.comparison import Comparison
 from autoscaler.simulator.reporting.report import render, save_report
+from autoscaler.sizing.service_estimator import ServicePrediction
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from tests.support.autoscaling.simulated_runs import comparison, run
 
@@ -111,8 +112,15 @@ def test_parts_without_data_are_left_out(whole):
 
 def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
     alone = Comparison((run("fixed"),))
-    predicted = Predicted(
-        0.9987, ((99.0, 51.25),), 41.5, "device", lambda t_ms: np.clip(t_ms / 100, 0, 1)
+    predicted = ServicePrediction(
+        1,
+        0.9987,
+        51.25,
+        BatchingPolicy.from_control_limit(1, 1),
+        41.5,
+        "device",
+        lambda percentile: 51.25 * percentile / 99,
+        lambda t_ms: np.clip(t_ms / 100, 0, 1),
     )
     text = render(alone, *PAGE, predicted)
     assert "oracle" not in Page(text).text

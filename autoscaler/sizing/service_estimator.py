@@ -1,0 +1,197 @@
+"""The prediction of a service's fleet: what `plan`, the console and the simulator say of it.
+
+`autoscaler.sizing.fleet_response` has the response-time model, and says how accurate it is. Beyond
+the load that a replica takes within its SLA, it refuses what it cannot answer in time, and each
+refusal is retried elsewhere.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoscaler.sizing.estimators import Prediction
+from autoscaler.sizing.fleet_response import FleetResponse
+from policy.batcher.admission import time_lost_in_attempts_ms
+from policy.batcher.requests import PolicySource
+from policy.batching_policy import BatchingPolicy
+from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective, Weights
+from policy.response_time.evaluation import Evaluation, evaluate
+from policy.service_model import ServiceModel
+from policy.try_delays import TryDelays
+
+FloatArray = NDArray[np.float64]
+
+# While fewer are late without refusals by time, replicas refuse nearly none.
+_FEW_LATE = 1e-4
+# What replicas set aside for attempts elsewhere is found to within this.
+_LOST_RESOLUTION_MS = 0.02
+# An event loop that is busier than this passes requests on too late.
+_MAX_PASSED_ON = 0.9
+# A waiting room beyond this, or beyond two full batches, is taken as this large: it fills only at
+# overload, and evaluating it takes seconds.
+_MAX_ROOM = 512
+
+
+@dataclass(frozen=True)
+class ServicePrediction(Prediction):
+    """The predicted performance of a number of replicas. A response ends at the client.
+
+    Attributes
+    ----------
+    policy : BatchingPolicy
+        Of each replica.
+    mean_power_w : float or None
+        Mean power of all replicas together, in W. None if the profile has no energy, or if it is
+        not known how large the batches are.
+    bottleneck : str
+        The stage of a replica that is busy for longer, "event_loop" or "device".
+    answered_percentile_ms : callable or None
+        Returns a percentile of the response time of the answered requests; None if it cannot be
+        predicted.
+    cdf : callable or None
+        Maps response times in ms to the fraction of all requests answered within them; None if it
+        cannot be predicted.
+    """
+
+    policy: BatchingPolicy
+    mean_power_w: float | None
+    bottleneck: str
+    answered_percentile_ms: Callable[[float], float] | None = None
+    cdf: Callable[[FloatArray], FloatArray] | None = None
+
+
+class ServiceEstimator:
+    """A model of replicas that batch by their policy table and refuse what would be late.
+
+    Parameters
+    ----------
+    service : ServiceModel
+    policies : PolicySource, optional
+        Policies other than those of the service; they take all that wait.
+    """
+
+    def __init__(self, service: ServiceModel, policies: PolicySource | None = None) -> None:
+        self._service = service
+        self._given = policies
+
+    @property
+    def delays(self) -> TryDelays:
+        """The delays of each try."""
+        return self._service.delays
+
+    @property
+    def monotone(self) -> bool:
+        """Whether a fleet that meets the SLA still meets it with more replicas."""
+        # With less load, a policy that weighs energy may wait longer than any SLA allows.
+        objective = self._service.objective
+        return not isinstance(objective, Weights) or not objective.energy_weight
+
+    @property
+    def capacity_per_s(self) -> float:
+        """The arrival rate that saturates one replica."""
+        return self._service.profile.capacity_per_s
+
+    def check_feasible(self, objective: ServiceLevelObjective) -> None:
+        """Raise `InfeasibleError` if no load is light enough for the SLA."""
+        _ = self._service.curve if self._given is None else self._service.greedy_curve
+
+    def predict(
+        self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
+    ) -> ServicePrediction:
+        """Predict the performance of a fleet under Poisson arrivals.
+
+        Parameters
+        ----------
+        arrival_rate_per_s : float
+            Requests per second to all replicas together.
+        replicas : int
+        objective : ServiceLevelObjective
+            The client's SLA.
+
+        Raises
+        ------
+        InvalidInputError
+            The arrival rate is not positive and finite, or there is no replica.
+        """
+        if not 0 < arrival_rate_per_s < math.inf:
+            raise InvalidInputError(
+                f"arrival_rate_per_s: must be above 0 and finite, not {arrival_rate_per_s}"
+            )
+        if replicas < 1:
+            raise InvalidInputError(f"replicas: must be at least 1, not {replicas}")
+        share_per_s = arrival_rate_per_s / replicas
+        policies, limits = self._given or self._service.policies, self._service.limits
+        policy = policies.lookup(share_per_s)
+        if policy.control_limit > 1:
+            wait_ms = math.inf if policy.max_wait_ms is None else policy.max_wait_ms
+            policy = replace(policy, max_wait_ms=min(wait_ms, limits.max_age_ms))
+        profile = self._service.profile
+        bottleneck = profile.bottleneck(share_per_s, policy.max_batch_size)
+        hopeless = ServicePrediction(replicas, 0.0, math.inf, policy, None, bottleneck)
+        try:
+            evaluate_at = self._evaluation(policy, share_per_s)
+            fleet = FleetResponse(
+                evaluate_at, self.delays, arrival_rate_per_s, replicas, counts_reply=True
+            )
+        except InfeasibleError:
+            return hopeless  # its event loop cannot keep up
+        if fleet.is_overloaded:
+            return hopeless
+        return ServicePrediction(
+            replicas,
+            fleet.service_level(objective.response_time_ms),
+            fleet.percentile_ms(objective.percentile),
+            policy,
+            fleet.mean_power_w,
+            profile.bottleneck(share_per_s, fleet.mean_batch_size),
+            fleet.answered_percentile_ms,
+            fleet.cdf,
+        )
+
+    def _evaluation(
+        self, policy: BatchingPolicy, share_per_s: float
+    ) -> Callable[[float], Evaluation]:
+        """Return the function that evaluates a replica at a rate of tries."""
+        limits, profile = self._service.limits, self._service.profile.serial()
+        room = min(limits.max_queue_rows, max(_MAX_ROOM, 2 * policy.max_batch_size))
+
+        def by_room(rate: float) -> Evaluation:
+            return evaluate(profile, policy, rate, max_queue_rows=room)
+
+        if math.isinf(limits.admit_within_ms):
+            return by_room
+        event_loop, device = profile.event_loop, replace(profile, event_loop=None)
+        passed_on_per_s, late_share = math.inf, _FEW_LATE
+        if event_loop is not None:
+            largest = policy.max_batch_size
+            passed_on_per_s = _MAX_PASSED_ON * 1e3 / event_loop.ms_per_request(largest)
+            late_share = limits.late_share_allowed  # an evaluation by time leaves its waits out
+        with contextlib.suppress(InfeasibleError):
+            alone = by_room(share_per_s)
+            in_time = alone.service_level(limits.answer_within_ms) * (1 - alone.full_probability)
+            if in_time >= 1 - late_share:
+                return by_room
+
+        def by_time(rate: float) -> Evaluation:
+            lost_ms = 0.0
+            while True:
+                found = evaluate(
+                    device,
+                    policy,
+                    rate,
+                    max_queue_rows=room,
+                    admit_within_ms=limits.admit_within_ms - lost_ms,
+                    answer_within_ms=limits.answer_within_ms,
+                )
+                more_ms = time_lost_in_attempts_ms(limits, found.full_probability)
+                if more_ms <= lost_ms + _LOST_RESOLUTION_MS:
+                    refused = max(found.full_probability, 1 - passed_on_per_s / rate)
+                    return replace(found, full_probability=refused)
+                lost_ms = more_ms
+
+        return by_time
