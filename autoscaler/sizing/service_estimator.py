@@ -50,6 +50,8 @@ class ServicePrediction(Prediction):
         not known how large the batches are.
     bottleneck : str
         The stage of a replica that is busy for longer, "event_loop" or "device".
+    busy_probability : float
+        Fraction of the tries that are refused.
     answered_percentile_ms : callable or None
         Returns a percentile of the response time of the answered requests; None if it cannot be
         predicted.
@@ -61,6 +63,7 @@ class ServicePrediction(Prediction):
     policy: BatchingPolicy
     mean_power_w: float | None
     bottleneck: str
+    busy_probability: float = 1.0
     answered_percentile_ms: Callable[[float], float] | None = None
     cdf: Callable[[FloatArray], FloatArray] | None = None
 
@@ -149,6 +152,7 @@ class ServiceEstimator:
             policy,
             fleet.mean_power_w,
             profile.bottleneck(share_per_s, fleet.mean_batch_size),
+            fleet.busy_probability,
             fleet.answered_percentile_ms,
             fleet.cdf,
         )

@@ -21,6 +21,11 @@ _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
     "fill its batches, because that saves {}."
 )
+_INDEPENDENT = (
+    "Replicas refuse {} of the tries, and others are tried. The prediction takes their loads to be "
+    "independent; in a rush, all may be full."
+)
+_MANY_REFUSED = 0.01
 _STAGES = {"event_loop": "its event loop", "device": "its device"}
 
 
@@ -154,6 +159,9 @@ def command(
         knows_power = any(row.mean_power_w is not None for row in rows)
         saved = "energy" if knows_power else "time of its device"
         click.echo(_WAITS_LONGER.format(saved))
+    prediction = chosen.prediction
+    if isinstance(prediction, ServicePrediction) and prediction.busy_probability > _MANY_REFUSED:
+        click.echo(_INDEPENDENT.format(f"{prediction.busy_probability:.1%}"))
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
     if prices is not None:
