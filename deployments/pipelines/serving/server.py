@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import importlib.metadata
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
 
 from deployments.access.web_pages import is_loopback
+from deployments.errors import StartError
 from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.local.machine import url_of
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import PipelineFile
 from deployments.pipelines.serving.service import PipelineService
@@ -21,33 +24,42 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
     """Serve a pipeline until SIGINT or SIGTERM; `on_ready` is called with the URL.
 
-    Errors are those of `PipelineService` and its start.
+    Errors are those of `PipelineService` and its start, and `StartError` if the port is in use.
     """
-    service = PipelineService(config.pipeline, config.user_config)
-    service.access.local_only = is_loopback(config.http_host)
-    await service.start()
-    app = PipelineApp(service, importlib.metadata.version("sojourn"))
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+    with _listen(config.http_host, config.http_port) as listener:
+        service = PipelineService(config.pipeline, config.user_config)
+        service.access.local_only = is_loopback(config.http_host)
+        await service.start()
+        app = PipelineApp(service, importlib.metadata.version("sojourn"))
+        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+        try:
+            server = _Server(
+                uvicorn.Config(
+                    app,
+                    http=InferenceProtocol,
+                    ws="none",
+                    lifespan="off",
+                    log_level="error",
+                    access_log=False,
+                ),
+                lambda: on_ready(url_of(config.http_host, config.http_port)),
+                service.begin_drain,
+            )
+            await server.serve([listener])
+        finally:
+            InferenceProtocol.hosted = None
+            app.console.close()
+            await service.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        server = _Server(
-            uvicorn.Config(
-                app,
-                host=config.http_host,
-                port=config.http_port,
-                http=InferenceProtocol,
-                ws="none",
-                lifespan="off",
-                log_level="error",
-                access_log=False,
-            ),
-            lambda: on_ready(f"http://{config.http_host}:{config.http_port}"),
-            service.begin_drain,
-        )
-        await server.serve()
-    finally:
-        InferenceProtocol.hosted = None
-        app.console.close()
-        await service.close()
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise StartError(
+            f"port {port} of {host}: {error.strerror}; choose another one with --port"
+        ) from error
 
 
 class _Server(uvicorn.Server):
@@ -77,7 +89,7 @@ class _Server(uvicorn.Server):
             for number in _STOP:
                 loop.remove_signal_handler(number)
 
-    async def startup(self, sockets: object = None) -> None:
-        await super().startup()
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         if self.started:
             self._on_ready()

@@ -2,11 +2,14 @@
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
+from deployments.errors import StartError
 from deployments.http.protocol import InferenceProtocol
 from deployments.pipelines.serving.config import load_pipeline_file
 from deployments.pipelines.serving.server import serve_pipeline
@@ -32,3 +35,13 @@ async def test_a_pipeline_has_the_fast_path_and_the_limits_of_models(tmp_path: P
     signal.raise_signal(signal.SIGTERM)
     await serving
     assert InferenceProtocol.hosted is None
+
+
+async def test_a_port_that_is_in_use_is_named_before_a_worker_starts(tmp_path: Path) -> None:
+    document = pipeline_configs.config()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = document["http_options"]["port"] = taken.getsockname()[1]
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(document))
+        with pytest.raises(StartError, match=f"port {port} of 127.0.0.1: Address already in use"):
+            await serve_pipeline(load_pipeline_file(path), print)
