@@ -309,21 +309,12 @@ def _log(message: str) -> None:
 
 
 def main() -> int:
-    """Supervise HAProxy; run it alone where its arguments or configuration are not understood."""
-    binary, arguments = find_haproxy(), sys.argv[1:]
+    """Supervise HAProxy."""
     try:
-        supervisor = Supervisor(binary, arguments)
-    except UnknownConfigError as error:
-        if HTTP_HOST in os.environ:
-            # Alone, HAProxy would open Ray's pages to the network.
-            _log(f"HAProxy does not start: {error}")
-            return 1
-        _log(f"HAProxy runs unsupervised: {error}")
-        os.execv(binary, [binary, *arguments])
-    try:
-        return supervisor.run()
-    except OSError as error:
-        _log(str(error))
+        return Supervisor(find_haproxy(), sys.argv[1:]).run()
+    except (OSError, UnknownConfigError) as error:
+        # Alone, HAProxy would open Ray's pages to the network, and know none of our limits.
+        _log(f"HAProxy does not start: {error}")
         return 1
 
 

@@ -1,10 +1,8 @@
 """The replica's HTTP app over a real service: a small model behind the real batcher."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -12,8 +10,6 @@ from starlette.types import Message
 
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.signature import Tensors
 from deployments.serving.service import InferenceService
 from tests.support.models.doubles_service import POLICY, body, make_service
 
@@ -179,65 +175,3 @@ async def test_the_request_id_is_returned_with_responses_and_errors(
     assert answer.headers.get_list("x-request-id") == ["mine-7"]
     made = {(await client.get(path)).headers["x-request-id"] for _ in range(3)}
     assert len(made) == 3
-
-
-async def test_a_deadline_and_a_priority_reach_the_service(
-    client: httpx.AsyncClient, service: InferenceService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[float | None, int]] = []
-    infer = service.infer
-
-    async def spy(request: InferenceRequest, arrival_s: float, *rest: Any) -> Tensors:
-        seen.append((request.deadline_ms, request.priority))
-        return await infer(request, arrival_s, *rest)
-
-    monkeypatch.setattr(service, "infer", spy)
-    headers = {"X-Request-Timeout-Ms": "5000", "X-Request-Priority": "1"}
-    await client.post(INFER, json=body((1, 2)))
-    await client.post(INFER, json=body((1, 2)), headers=headers)
-    await client.post(INFER, json=body((1, 2), parameters={"timeout": 4_000_000}), headers=headers)
-    assert seen == [(None, 0), (5000, 1), (4000, 1)]
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ([("content-length", "x")], 400),
-        ([("content-length", "-1")], 400),
-        ([("content-length", "5"), ("content-length", "6")], 400),
-        ([("content-length", "9" * 10)], 413),
-        ([("content-length", "1")], 200),
-        ([("cookie", "a"), ("cookie", "b"), ("x-request-priority", "1")], 200),
-        ([("x-request-priority", "1"), ("x-request-priority", "1")], 200),
-        ([("x-request-priority", "0"), ("x-request-priority", "1")], 400),
-        ([("x-request-priority", "high")], 400),
-        ([("x-request-timeout-ms", "-3")], 400),
-        ([("content-encoding", "gzip")], 400),
-        ([("content-encoding", "br")], 415),
-        ([("inference-header-content-length", "-3")], 400),
-        ([("inference-header-content-length", "9" * 18)], 400),
-    ],
-)
-async def test_wrong_header_fields_are_client_errors(
-    service: InferenceService, headers: list[tuple[str, str]], status: int
-) -> None:
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        if sent or receive.read:  # type: ignore[attr-defined]
-            await asyncio.Event().wait()
-        receive.read = True  # type: ignore[attr-defined]
-        return {"type": "http.request", "body": json.dumps(body((1, 2))).encode()}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    receive.read = False  # type: ignore[attr-defined]
-    raw = [(name.encode(), value.encode()) for name, value in headers]
-    scope = {"type": "http", "method": "POST", "path": INFER, "headers": raw}
-    await InferenceApp(service, "9.9")(scope, receive, send)
-    assert sent[0]["status"] == status
-    assert dict(sent[0]["headers"]).get(b"accept-encoding") == (
-        b"gzip, deflate" if status == 415 else None
-    )
-    assert ("error" in json.loads(sent[1]["body"])) == (status != 200)

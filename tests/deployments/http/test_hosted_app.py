@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from deployments.http.answers import error_answer
 from deployments.http.app import InferenceApp
 from deployments.http.hosted_app import ERRORS
 from deployments.http.protocol import HostedApp
@@ -104,18 +103,6 @@ async def test_one_line_in_the_log_names_the_first_and_counts_the_others(
     lines = [json.loads(record.message) for record in caplog.records]
     assert [(line["request_id"], line.get("left_out")) for line in lines] == [("a", None), ("d", 2)]
     assert {line["status"] for line in lines} == {503}
-
-
-@pytest.mark.parametrize("too_late", [False, True])
-@pytest.mark.parametrize("only_replica", [False, True])
-async def test_the_prepared_answer_is_the_encoded_one(
-    *, too_late: bool, only_replica: bool
-) -> None:
-    async with emulated_service(PROFILE, sla=SLA, limits=REFUSES) as service:
-        hosted, headers = hosted_on(service, Loop()), [(b"server", b"uvicorn")]
-        prepared = hosted.rejection(headers, too_late=too_late, only_replica=only_replica)
-        answer = error_answer(ERRORS[too_late])
-        assert prepared == hosted.encode(answer, headers, only_replica=only_replica)
 
 
 async def test_a_high_priority_may_have_room_where_a_low_one_has_none() -> None:

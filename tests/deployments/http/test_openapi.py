@@ -110,39 +110,6 @@ def test_the_document_is_valid_openapi() -> None:
     schemathesis.openapi.from_dict(copy.deepcopy(DOCUMENT)).validate()
 
 
-def test_the_document_has_nothing_that_generators_of_clients_cannot_read() -> None:
-    """Each rule stands for a generator that stopped at it; see `deployments.http.openapi`."""
-
-    def visit(value: Any) -> None:
-        if isinstance(value, list):
-            for part in value:
-                visit(part)
-        if not isinstance(value, dict):
-            return
-        assert isinstance(value.get("const", ""), str)
-        assert value.get("type") != "null"
-        assert "prefixItems" not in value
-        assert "patternProperties" not in value
-        assert False not in (value.get("properties") or {}).values()
-        for part in value.values():
-            visit(part)
-
-    visit(DOCUMENT)
-    assert "Response" not in SCHEMAS, "generated clients have a type of that name"
-    assert DOCUMENT["info"]["version"] == "1"
-    assert all("schema" in content for content in contents(DOCUMENT))
-    other_version = {**ARGUMENTS, "server_version": "2"}
-    assert openapi_document(**other_version)["components"] == DOCUMENT["components"]
-
-
-def contents(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every content of a request or response."""
-    if isinstance(value, dict):
-        yield from value.get("content", {}).values()
-        for part in value.values():
-            yield from contents(part)
-
-
 CHECKS = [
     openapi_checks.status_code_conformance,
     openapi_checks.content_type_conformance,
@@ -189,32 +156,6 @@ def check(case: schemathesis.Case, answer: httpx.Response, *more: Any) -> None:
     # A generated deadline may be too short for any server; no other 5xx is acceptable.
     missed_deadline = answer.status_code in (503, 504) and "deadline" in answer.text
     assert answer.status_code < 500 or missed_deadline
-
-
-#: It never ends.
-EVENTS = "/sojourn/events"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path, operations in DOCUMENT["paths"].items()
-        if "get" in operations and path != EVENTS
-    ],
-)
-def test_get_responses_match_the_document(client: Client, path: str) -> None:
-    operation = operation_of(path, "GET")
-    answer = client.request("GET", path)
-    assert answer.status_code == 200
-    check(operation.Case(), answer)
-
-
-def test_the_index_of_models_matches_the_document(client: Client) -> None:
-    operation = operation_of("/v2/repository/index", "POST")
-    answer = client.request("POST", "/v2/repository/index", json={"ready": True})
-    assert answer.status_code == 200
-    check(operation.Case(), answer)
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/models/mixed/versions/1/infer"])
@@ -290,12 +231,8 @@ def test_the_document_allows_exactly_what_the_parser_accepts(
 
 
 @pytest.mark.parametrize("length", range(5))
-@pytest.mark.parametrize("declared", [(-1,), (2, -1), (-1, 2)])
-def test_the_document_allows_exactly_the_lengths_that_the_parser_accepts(
-    declared: tuple[int, ...], length: int
-) -> None:
-    shape = tuple(length if dimension < 0 else dimension for dimension in declared)
-    check_agreement(TensorSpec("x", "FP32", declared, max_dim=3), shape)
+def test_the_document_allows_exactly_the_lengths_that_the_parser_accepts(length: int) -> None:
+    check_agreement(TensorSpec("x", "FP32", (2, -1), max_dim=3), (2, length))
 
 
 def check_agreement(spec: TensorSpec, shape: tuple[int, ...]) -> None:

@@ -1,27 +1,49 @@
-"""Reading header fields and bodies."""
+"""Bodies and header fields: read, decompressed and bounded; large ones over real sockets."""
 
+import asyncio
+import contextlib
 import gzip
+import json
+import re
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from starlette.types import Message
 
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
 from deployments.errors import (
     BadRequestError,
     RequestError,
     TooLargeError,
     UnsupportedEncodingError,
 )
+from deployments.http.app import InferenceApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_body import read_body
 from deployments.http.request_head import (
     check_single_valued,
     read_header_length,
     read_priority,
     read_timeout_ms,
+)
+from deployments.http.signature import MAX_JSON_BYTES
+from deployments.models.base import Model, TensorSpec
+from deployments.serving.service import InferenceService
+from tests.support.models.doubles_service import (
+    PROFILE,
+    USER_CONFIG,
+    hosting,
+    listening,
+    without_access_log,
 )
 
 PACK: dict[bytes, Callable[[bytes], bytes]] = {
@@ -61,11 +83,6 @@ async def read(body: bytes, max_body_bytes: int = 100, **headers: bytes) -> byte
 async def test_compressed_bodies_are_decompressed(coding: bytes) -> None:
     compressed = PACK[coding.strip().lower()](b"x" * 100)
     assert await read(compressed, content_encoding=coding) == b"x" * 100
-
-
-@pytest.mark.parametrize("coding", [b"", b"identity"])
-async def test_identity_means_uncompressed(coding: bytes) -> None:
-    assert await read(b"plain", content_encoding=coding) == b"plain"
 
 
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, gzip", b"gzip,deflate", b"\xff"])
@@ -113,12 +130,6 @@ async def test_a_corrupt_stream_is_a_bad_request(
 ) -> None:
     with pytest.raises(BadRequestError, match=problem):
         await read(corrupt(PACK[coding](b"some content")), content_encoding=coding)
-
-
-async def test_deflate_means_the_zlib_format() -> None:
-    raw = zlib.compressobj(wbits=-15)
-    with pytest.raises(BadRequestError, match="not valid deflate"):
-        await read(raw.compress(b"x" * 50) + raw.flush(), content_encoding=b"deflate")
 
 
 @given(body=st.binary(max_size=60), coding=st.sampled_from([b"gzip", b"deflate"]))
@@ -198,3 +209,117 @@ def test_repeated_fields_must_agree() -> None:
     check_single_valued([(b"cookie", b"a"), (b"cookie", b"b"), (b"x-request-id", b"a")])
     with pytest.raises(BadRequestError, match="content-length is given more than once"):
         check_single_valued([(b"content-length", b"1"), (b"content-length", b"2")])
+
+
+SHAPE = (3, 100, 100)
+GZIP = "Content-Encoding: gzip"
+X = np.random.default_rng(0).random((2, *SHAPE)).astype(np.float32)
+
+
+class Sums(Model):
+    """Sums each row."""
+
+    inputs = (TensorSpec("x", "FP32", SHAPE),)
+    outputs = (TensorSpec("y", "FP32"),)
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        return {"y": batch["x"].reshape(len(batch["x"]), -1).sum(1)}
+
+
+@dataclass
+class Served:
+    service: InferenceService
+    app: InferenceApp
+    port: int
+
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        without_access_log()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    config = ModelConfig(name="sums", import_path="unused:Unused", max_batch_size=4)
+    service = InferenceService(config, Sums(), PROFILE)
+    limits = {**USER_CONFIG["limits"], "max_body_bytes": 16 << 20}
+    await service.configure(parse_user_config({**USER_CONFIG, "limits": limits}))
+    app = InferenceApp(service, "1")
+    with hosting(app):
+        async with listening(app, InferenceProtocol) as (_, port):
+            yield Served(service, app, port)
+    await service.close()
+
+
+def content(x: NDArray[Any] = X) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.tolist()}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def post(body: bytes, *fields: str) -> bytes:
+    if GZIP in fields:
+        body = gzip.compress(body, 1)
+    lines = ["POST /v2/models/sums/infer HTTP/1.1", "Host: x", *fields]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length is not None
+    return int(head.split()[1]), json.loads(await reader.readexactly(int(length[1])))
+
+
+@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["fast path", "asgi"])
+async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
+    served: Served, fields: tuple[str, ...]
+) -> None:
+    right = content()
+    wrong = [right[:-9] + b",nonsense", right.replace(b"], [", b"] [", 1), content(X[:, :2])]
+    async with served.connect() as (reader, writer):
+        for body in wrong:
+            writer.write(post(body, *fields))
+            status, found = await answer(reader)
+            assert (status, list(found)) == (400, ["error"])
+        writer.write(post(right, *fields) * 2)
+        for _ in range(2):
+            assert (await answer(reader))[0] == 200
+    assert served.service.bodies.used_bytes == 0
+
+
+@pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["fast path", "asgi"])
+async def test_json_has_a_limit_and_binary_data_may_be_larger(
+    served: Served, fields: tuple[str, ...]
+) -> None:
+    padding = np.random.default_rng(0).bytes(MAX_JSON_BYTES // 2).hex().encode()
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": [1] * X.size}
+    too_long = json.dumps({"inputs": [tensor]}).encode() + padding
+    large = X[:1]
+    binary: dict[str, Any] = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, *SHAPE],
+        "parameters": {"binary_data_size": large.nbytes},
+    }
+    header = json.dumps({"inputs": [binary]}).encode()
+    length = f"Inference-Header-Content-Length: {len(header)}"
+    async with served.connect() as (reader, writer):
+        writer.write(post(too_long, *fields))
+        status, found = await answer(reader)
+        assert (status, found["error"]) == (
+            413,
+            f"JSON bodies are limited to {MAX_JSON_BYTES} bytes; send binary tensor data",
+        )
+    async with served.connect() as (reader, writer):
+        writer.write(post(header + large.tobytes() * 40, length, *fields))
+        status, found = await answer(reader)
+        assert (status, "unexpected bytes follow" in found["error"]) == (400, True)
+        writer.write(post(header + large.tobytes(), length, *fields))
+        assert (await answer(reader))[0] == 200
+    assert served.service.bodies.used_bytes == 0

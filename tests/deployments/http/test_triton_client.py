@@ -82,17 +82,6 @@ class Reads(Model):
         }
 
 
-class ReadsByShape(Reads):
-    """The same, for rows of one length at a time."""
-
-    inputs = (TensorSpec("tokens", "INT64", (-1,), max_dim=64), TensorSpec("weight", "BF16"))
-    outputs = (TensorSpec("sums", "INT64", (-1,)), *Reads.outputs[1:])
-
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        rows, length = batch["tokens"].shape
-        return super().forward({**batch, "lengths": np.full(rows, length)})
-
-
 class Asker:
     """A client in its own thread, because its gevent sockets belong to one thread."""
 
@@ -208,11 +197,8 @@ async def test_the_clients_calls_for_configuration_and_statistics_work(ask: Aske
 
 
 @pytest.mark.parametrize("binary", [True, False])
-@pytest.mark.parametrize("model", [Reads, ReadsByShape])
-async def test_requests_of_different_lengths_and_bfloat16_are_answered(
-    model: type[Reads], binary: bool
-) -> None:
-    served = model()
+async def test_requests_of_different_lengths_and_bfloat16_are_answered(binary: bool) -> None:
+    served = Reads()
     async with asking(served, {"max_body_bytes": 20_000, "expert": {"max_queue_rows": 64}}) as ask:
         lengths = [1, 5, 64, 5, 2]
         for length in lengths:
@@ -237,20 +223,3 @@ async def test_requests_of_different_lengths_and_bfloat16_are_answered(
             else:
                 assert result.get_output("double")["data"] == [1.0, 6.28125, -4.0]
     assert {shape[1] for shape in served.shapes} == set(lengths)
-
-
-async def test_the_metadata_tells_dimensions_of_any_length_and_their_bound() -> None:
-    async with asking(Reads(), {"expert": {"priority_levels": 3}}) as ask:
-        metadata = await ask("get_model_metadata", "reads")
-        assert metadata["inputs"] == [
-            {
-                "name": "tokens",
-                "datatype": "INT64",
-                "shape": [-1, -1],
-                "parameters": {"max_dim": 64},
-            },
-            {"name": "weight", "datatype": "BF16", "shape": [-1]},
-        ]
-        config = await ask("get_model_config", "reads")
-        assert (config["input"][0]["dims"], config["input"][1]["data_type"]) == ([-1], "TYPE_BF16")
-        assert config["dynamic_batching"] == {"priority_levels": 3, "default_priority_level": 3}

@@ -1,0 +1,282 @@
+"""Answers: encoded, compressed, counted and logged."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import logging
+import re
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+
+from deployments.config.replica_args import ModelConfig
+from deployments.config.user_config import parse_user_config
+from deployments.errors import BadRequestError, ModelError
+from deployments.http.answers import (
+    BINARY,
+    COMPRESSED_FROM_BYTES,
+    JSON,
+    Outcomes,
+    encode_response,
+    pays,
+)
+from deployments.http.app import InferenceApp
+from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.protocol import InferenceProtocol
+from deployments.http.request_head import accepted_coding
+from deployments.http.service import Service
+from deployments.http.signature import Signature
+from deployments.models.base import Model, TensorSpec
+from deployments.observability.inference_statistics import BatchTotals
+from deployments.observability.request_info import RequestInfo
+from deployments.serving.service import InferenceService
+from tests.support.models.doubles_service import PROFILE, USER_CONFIG, hosting, listening
+
+SIGNATURE = Signature(
+    (TensorSpec("x", "INT8"),),
+    (TensorSpec("y", "FP32", (2, 2)), TensorSpec("n", "INT64")),
+    max_rows=4,
+)
+
+
+def ask(outputs: list[dict[str, Any]] | None = None, **more: Any) -> InferenceRequest:
+    """Return a request of two rows for these outputs."""
+    entry = {"name": "x", "datatype": "INT8", "shape": [2], "data": [0, 0]}
+    content = {"inputs": [entry], "outputs": outputs, **more}
+    return parse_request(orjson.dumps(content), None, SIGNATURE)
+
+
+def as_binary(name: str) -> dict[str, Any]:
+    return {"name": name, "parameters": {"binary_data": True}}
+
+
+def test_the_response_has_the_requested_outputs_in_the_requested_form() -> None:
+    request = ask([{"name": "n"}, as_binary("y")], id="mine")
+    y = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    encoded, length = encode_response("m", "1", request, {"y": y, "n": np.array([3, 4])})
+    assert length is not None
+    assert orjson.loads(encoded[:length]) == {
+        "model_name": "m",
+        "model_version": "1",
+        "id": "mine",
+        "outputs": [
+            {"name": "n", "datatype": "INT64", "shape": [2], "data": [3, 4]},
+            {
+                "name": "y",
+                "datatype": "FP32",
+                "shape": [2, 2, 2],
+                "parameters": {"binary_data_size": 32},
+            },
+        ],
+    }
+    assert encoded[length:] == y.tobytes()
+
+
+def test_outputs_that_are_not_contiguous_are_written_in_row_major_order() -> None:
+    y = np.arange(8, dtype=np.float32).reshape(2, 2, 2).transpose(0, 2, 1)
+    encoded, length = encode_response("m", "1", ask([as_binary("y")]), {"y": y})
+    assert np.frombuffer(encoded[length:], np.float32).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("allow_nan", "error"), [(False, ModelError), (True, BadRequestError)])
+def test_a_json_output_without_a_number_is_an_error_that_names_it(
+    value: float, allow_nan: bool, error: type[Exception]
+) -> None:
+    outputs = (TensorSpec("fine", "FP32"), TensorSpec("odd", "FP32", allow_nan=allow_nan))
+    signature = Signature((), outputs, max_rows=2)
+    results = {"fine": np.ones(2, np.float32), "odd": np.array([1, value], np.float32)}
+    request = parse_request(b'{"inputs": []}', None, signature)
+    with pytest.raises(error, match="output 'odd' has NaN or infinity, which JSON cannot hold"):
+        encode_response("m", "1", request, results)
+    binary = parse_request(
+        b'{"inputs": [], "parameters": {"binary_data_output": true}}', None, signature
+    )
+    encoded, length = encode_response("m", "1", binary, results)
+    assert length is not None
+    np.testing.assert_array_equal(np.frombuffer(encoded[length + 8 :], np.float32), results["odd"])
+
+
+def test_null_in_a_text_is_no_missing_number() -> None:
+    signature = Signature((), (TensorSpec("t", "BYTES"),), max_rows=1)
+    request = parse_request(b'{"inputs": [], "id": "null"}', None, signature)
+    encoded, _ = encode_response("m", "1", request, {"t": np.array([b"null"], object)})
+    assert orjson.loads(encoded)["outputs"][0]["data"] == ["null"]
+
+
+ONE_OUTPUT = Signature((TensorSpec("x", "FP32"),), (TensorSpec("y", "FP32"),), max_rows=2)
+
+
+def service() -> Service:
+    """Return a service that keeps the rows which it counts as answered."""
+    rows: list[int] = []
+    return cast(
+        Service,
+        SimpleNamespace(
+            model_name="m",
+            model_version="1",
+            rows=rows,
+            count_answered=lambda answered, _: rows.append(answered),
+        ),
+    )
+
+
+def two_rows(*, binary: bool = False) -> InferenceRequest:
+    """Return a request of two rows."""
+    outputs = [{"name": "y", "parameters": {"binary_data": binary}}]
+    entry = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+    body = orjson.dumps({"inputs": [entry], "outputs": outputs})
+    return parse_request(body, None, ONE_OUTPUT)
+
+
+def counted(outcomes: Outcomes) -> dict[str, Any]:
+    return outcomes.totals.describe("m", "1", BatchTotals())
+
+
+def test_outputs_are_answered_in_the_requested_form_and_their_rows_counted() -> None:
+    outcomes, y, asked = Outcomes("m"), {"y": np.array([3.0, 4.0], np.float32)}, service()
+    status, body, headers = outcomes.success(two_rows(), y, asked, time.monotonic())
+    assert (status, headers) == (200, [JSON])
+    assert orjson.loads(body)["outputs"][0]["data"] == [3.0, 4.0]
+    status, body, headers = outcomes.success(two_rows(binary=True), y, asked, time.monotonic())
+    assert (status, headers[0]) == (200, BINARY)
+    assert body[int(headers[1][1]) :] == y["y"].tobytes()
+    assert counted(outcomes)["inference_count"] == 4
+    assert cast(Any, asked).rows == [2, 2]
+
+
+def test_outputs_that_cannot_be_encoded_are_the_models_fault_and_not_counted() -> None:
+    outcomes, asked = Outcomes("m"), service()
+    with pytest.raises(ModelError, match="cannot be encoded"):
+        outcomes.success(two_rows(), {"y": cast(Any, object())}, asked, time.monotonic())
+    assert counted(outcomes)["inference_count"] == 0
+    assert cast(Any, asked).rows == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (BadRequestError("x is missing"), 400, "x is missing"),
+        (KeyError("a secret of the model"), 500, "internal error while answering this request"),
+    ],
+)
+def test_only_errors_made_for_clients_are_explained_to_them(
+    error: Exception, status: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "sojourn.requests"):
+        answer = Outcomes("m").failure(error, RequestInfo(b"r-7"), time.monotonic())
+    assert (answer[0], orjson.loads(answer[1])) == (status, {"error": told})
+    (line,) = [one.message for one in caplog.records if one.name == "sojourn.requests"]
+    logged = json.loads(line)
+    assert (logged["status"], logged["error"], logged["request_id"]) == (status, told, "r-7")
+
+
+UNPACK: dict[bytes, Callable[[bytes], bytes]] = {
+    b"gzip": gzip.decompress,
+    b"deflate": zlib.decompress,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "coding"),
+    [
+        (b"gzip", b"gzip"),
+        (b"gzip, deflate, br, zstd", b"gzip"),
+        (b"br;q=1.0, DEFLATE;q=0.8, *;q=0.1", b"deflate"),
+        (b"deflate", b"deflate"),
+        (b"*", b"gzip"),
+        (b"*;q=0", None),
+        (b"gzip;q=0", None),
+        (b"gzip;q=0, *", b"deflate"),
+        (b"identity, gzip;q=0.5", None),
+        (b"identity", None),
+        (b"", None),
+        (b"br", None),
+        (b"gzip;q=2", None),
+        (b"gzip;level=9", None),
+    ],
+)
+def test_the_coding_that_the_client_prefers_is_used(value: bytes, coding: bytes | None) -> None:
+    assert accepted_coding(value) == coding
+
+
+def test_only_large_json_is_compressed() -> None:
+    """Binary tensors hardly become smaller."""
+    large = b" " * COMPRESSED_FROM_BYTES
+    assert pays((200, large, [JSON]))
+    assert not pays((200, large[1:], [JSON]))
+    assert not pays((200, large, [BINARY]))
+
+
+class Repeats(Model):
+    """Returns `n` values for each row."""
+
+    inputs = (TensorSpec("x", "FP32"),)
+
+    def __init__(self, n: int) -> None:
+        self.outputs = (TensorSpec("y", "FP32", (n,)),)
+        self._n = n
+
+    def load(self, device: str) -> None: ...
+
+    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        return {"y": batch["x"][:, None] + np.arange(self._n, dtype=np.float32)}
+
+
+@contextlib.asynccontextmanager
+async def serving(n: int) -> AsyncIterator[int]:
+    config = ModelConfig(name="repeats", import_path="unused:Unused", max_batch_size=4)
+    service = InferenceService(config, Repeats(n), PROFILE)
+    await service.configure(parse_user_config(USER_CONFIG))
+    app = InferenceApp(service, "1")
+    try:
+        with hosting(app):
+            async with listening(app, InferenceProtocol) as (_, port):
+                yield port
+    finally:
+        await service.close()
+
+
+async def ask_port(port: int, *fields: str, requests: int = 1) -> list[tuple[bytes, bytes]]:
+    """Send requests on one connection, all at once; return heads and bodies of the answers."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+    content = orjson.dumps({"inputs": [entry]})
+    lines = ["POST /v2/models/repeats/infer HTTP/1.1", "Host: x", *fields]
+    head = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+    writer.write((head.encode() + content) * requests)
+    answers = []
+    for _ in range(requests):
+        start = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", start)
+        assert length is not None
+        answers.append((start, await reader.readexactly(int(length[1]))))
+    writer.close()
+    await writer.wait_closed()
+    return answers
+
+
+@pytest.mark.parametrize("coding", UNPACK)
+@pytest.mark.parametrize("asgi", [(), ("Connection: close",)], ids=["short way", "asgi"])
+async def test_a_large_answer_is_compressed_for_who_asks(coding: bytes, asgi: tuple[str]) -> None:
+    async with serving(30_000) as port:
+        ((plain_head, plain),) = await ask_port(port, *asgi)
+        ((head, packed),) = await ask_port(port, f"Accept-Encoding: br, {coding.decode()}", *asgi)
+    assert b"content-encoding" not in plain_head
+    assert b"content-encoding: %b\r\nvary: accept-encoding\r\n" % coding in head
+    assert UNPACK[coding](packed) == plain
+    assert len(packed) < 0.6 * len(plain)
+
+
+async def test_pipelined_requests_get_their_compressed_answers_in_order() -> None:
+    async with serving(30_000) as port:
+        answers = await ask_port(port, "Accept-Encoding: gzip", requests=3)
+    assert len({gzip.decompress(packed) for _, packed in answers}) == 1
