@@ -5,6 +5,7 @@ order, so that drift (clock frequency, other load) affects all sizes alike. The 
 a fit to the median of each size; the profile also records the quantiles.
 """
 
+import logging
 import platform
 import resource
 import sys
@@ -24,6 +25,8 @@ from deployments.profiling.energy import EnergyMeter
 from policy.errors import InvalidInputError, SojournError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
+
+logger = logging.getLogger("sojourn.service")
 
 FloatArray = NDArray[np.float64]
 
@@ -109,6 +112,13 @@ def measure_profile(
     for name, count in (("warm-up", warm_up), ("repeats", repeats)):
         if count < 1:
             raise InvalidInputError(f"{name}: must be at least 1, not {count}")
+    texts = [spec.name for spec in model.inputs if spec.datatype == "BYTES"]
+    if texts and type(model).example is Model.example:
+        logger.warning(
+            "input %r: the profile is measured with empty strings, because the model defines no "
+            "example(batch_size); return typical ones there",
+            texts[0],
+        )
     model_knows_energy = model.batch_energy_mj(1) is not None
     meter = None if model_knows_energy else energy_meter
     latency_share = 1.0 if meter is None else 0.5

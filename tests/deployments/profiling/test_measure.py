@@ -255,3 +255,24 @@ def test_the_idle_power_of_a_gpu_is_measured_and_below_that_of_batches(clock):
     profile = measure(Sleeper(LINE), device="cuda", energy_meter=ConstantPower(clock))
     assert profile.idle_power_w == pytest.approx(2.0)
     assert measure(Sleeper(LINE), energy_meter=ConstantPower(clock)).idle_power_w is None
+
+
+class Texts(Model):
+    inputs = (TensorSpec("text", "BYTES"),)
+    outputs = (TensorSpec("text", "BYTES"),)
+
+    def load(self, device): ...
+
+    def forward(self, batch):
+        return batch
+
+
+class TextsWithExample(Texts):
+    def example(self, batch_size):
+        return {"text": np.array([b"a text"] * batch_size, object)}
+
+
+@pytest.mark.parametrize(("model", "warned"), [(Texts(), True), (TextsWithExample(), False)])
+def test_a_profile_of_empty_strings_is_warned_of(model, warned, caplog):
+    measure(model)
+    assert ("input 'text': the profile is measured with empty" in caplog.text) == warned
