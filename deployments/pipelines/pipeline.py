@@ -11,7 +11,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -242,7 +242,7 @@ class Pipeline:
         *,
         in_flight: int | None = None,
         raise_errors: bool = False,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Stream many values through; their results come in order, with bounded memory.
 
         Values are read as room becomes free, so other requests are served meanwhile, and the SLA

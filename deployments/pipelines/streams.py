@@ -1,7 +1,7 @@
 """Streams of many values through a pipeline, in order and with bounded memory."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any
 
 from deployments.errors import DeviceError
@@ -14,7 +14,7 @@ async def stream_results(
     give_up: Callable[[Flow], None],
     in_flight: int,
     raise_errors: bool,
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """Yield the results of values in order.
 
     `submit` sends a value once there is room, and `give_up` cancels a request that has not ended.
@@ -34,6 +34,8 @@ async def stream_results(
             sent.put_nowait(None)
 
     sender = asyncio.create_task(send_all())
+    # Retrieved here, because a reader that stops early does not do so.
+    sender.add_done_callback(lambda task: task.cancelled() or task.exception())
     try:
         while (flow := await sent.get()) is not None:
             try:
@@ -52,7 +54,7 @@ async def stream_results(
                 give_up(flow)
 
 
-async def _each(values: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+async def _each(values: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
     if isinstance(values, AsyncIterable):
         async for value in values:
             yield value

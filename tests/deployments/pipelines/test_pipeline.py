@@ -86,6 +86,23 @@ async def test_a_stream_has_errors_in_their_place():
     assert isinstance(failed.cause, ZeroDivisionError)
 
 
+async def test_a_reader_may_stop_and_a_source_may_fail():
+    def values():
+        yield 1
+        yield 2
+        raise ValueError("the source ended")
+
+    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
+        stream = pipeline.stream(values())
+        assert [await anext(stream), await anext(stream)] == [4, 5]
+        with pytest.raises(ValueError, match="the source ended"):
+            await anext(stream)
+        stream = pipeline.stream(values())
+        assert await anext(stream) == 4
+        await stream.aclose()
+        await pipeline.drain()
+
+
 async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
     results: asyncio.Queue[int] = asyncio.Queue()
 
