@@ -49,6 +49,7 @@ def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
     assert (tmp_path / "first.yaml").exists()
 
 
+@pytest.mark.slow
 async def test_what_a_service_of_serve_batch_becomes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_an_sla_below_the_way_to_a_replica_is_an_error() -> None:
         one_model_config("fast:Fast", ServiceLevelObjective(0.25, 95))
 
 
+@pytest.mark.slow
 def test_a_class_is_checked_as_its_printed_config_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

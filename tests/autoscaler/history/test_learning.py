@@ -90,6 +90,7 @@ def test_what_was_watched_since_is_added_to_what_was_learned() -> None:
     np.testing.assert_allclose(history.second_rates.values, counts, rtol=1e-3, atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_history_is_learned_once_in_a_worker_and_again_if_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "past.csv"
     file.write_text("second,requests\n0,3\n9,4\n")

@@ -61,6 +61,7 @@ def test_a_replica_takes_between_its_own_rate_and_its_capacity(
         assert fleet.lost_share(replicas * rate_per_s, replicas) <= ALLOWED
 
 
+@pytest.mark.slow
 @LAWS
 @given(fleets(), st.floats(0.0, 60.0))
 def test_the_fewest_replicas_are_those_of_a_search_one_by_one(

@@ -154,6 +154,7 @@ def check_agreement(lines: list[str], heads: HeaderCache) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=2000, derandomize=True)
 @given(st.lists(st.tuples(HOSTILE, st.integers(0, 9)), max_size=6))
 def test_the_fast_path_and_the_parser_agree_on_hostile_heads(

@@ -70,6 +70,7 @@ def test_more_than_the_machine_has_is_refused_before_anything_starts(
         assert re.search(f"sojourn: {message}", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_the_check_refuses_a_host_that_everybody_reaches_without_a_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
     assert {content for content, _, _ in slices} == {request.content for request in waiting}
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3), st.integers(0, 30)),

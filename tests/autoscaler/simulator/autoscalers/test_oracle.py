@@ -110,6 +110,7 @@ def scenario(replicas: int, start_time_s: float) -> Scenario:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_time_s", [0, 7, 40])
 def test_a_simulated_fleet_follows_and_pays_for_the_schedule(start_time_s: int) -> None:
     required = required_replicas_by_second(OFFERED, RATE_PER_S)

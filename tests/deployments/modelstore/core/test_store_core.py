@@ -251,6 +251,7 @@ class Machine(RuleBasedStateMachine):
         assert self.next_holder in self.held
 
 
+@pytest.mark.slow
 def test_bytes_references_and_requests_add_up():
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=30, stateful_step_count=40, deadline=None)

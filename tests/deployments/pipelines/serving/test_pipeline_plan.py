@@ -43,6 +43,7 @@ def planned(steps: list[Step], stages: list[Stage], **change: float) -> dict[str
     return plan(*arguments, **scenario)
 
 
+@pytest.mark.slow
 def test_a_plan_is_that_of_the_planner_and_needs_none_of_the_code() -> None:
     found = planned(STEPS, [DECODE, ENCODE, LEFT])
     sla = ServiceLevelObjective(150, 99)
