@@ -1,6 +1,13 @@
 """Answers that wait for their clients to read them, bounded in memory."""
 
 import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+#: How long HAProxy may still hold what it has of an answer that was broken off: as long as it waits
+#: for its client (`deployments.haproxy.routing`).
+HELD_BY_HAPROXY_S = 30.0
 
 
 class UnreadAnswers:
@@ -10,17 +17,25 @@ class UnreadAnswers:
     ----------
     limit_bytes : int
         If more is unread, the connections are broken off that have waited longest.
+    clock : callable
+        Returns the time in s.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_bytes = limit_bytes
+        self._clock = clock
+        #: When connections were broken off.
+        self._broken_off_s: deque[float] = deque()
         #: Their unread bytes, those first that have waited longest.
         self._waiting: dict[asyncio.Transport, int] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Return how many connections wait."""
-        return len(self._waiting)
+        """Return how many wait for their clients, here or in HAProxy."""
+        broken_off_s = self._broken_off_s
+        while broken_off_s and broken_off_s[0] < self._clock() - HELD_BY_HAPROXY_S:
+            broken_off_s.popleft()
+        return len(self._waiting) + len(broken_off_s)
 
     def add(self, transport: asyncio.Transport) -> None:
         """Record a connection whose client does not keep up; `remove` ends that."""
@@ -31,6 +46,7 @@ class UnreadAnswers:
             slowest = next(iter(self._waiting))
             self.remove(slowest)
             slowest.abort()
+            self._broken_off_s.append(self._clock())
 
     def remove(self, transport: asyncio.Transport) -> None:
         """Record that a client has caught up, or has left."""

@@ -27,7 +27,7 @@ from deployments.haproxy.refusals import FINAL_STATUS, LIMIT_HEADER, ONLY_REPLIC
 from deployments.http.app import SOCKET_BYTES, InferenceApp
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.protocol import READ_TIMEOUT_S, HostedApp, InferenceProtocol
-from deployments.http.unread_answers import UnreadAnswers
+from deployments.http.unread_answers import HELD_BY_HAPROXY_S, UnreadAnswers
 from deployments.serving.service import InferenceService
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
@@ -456,7 +456,8 @@ async def test_a_client_that_never_reads_its_small_answers_is_left(
 def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(
     steps: list[tuple[int, int]],
 ) -> None:
-    unread, waiting = UnreadAnswers(100), dict[int, int]()
+    now_s = 0.0
+    unread, waiting, broken_off = UnreadAnswers(100, lambda: now_s), dict[int, int](), 0
     transports = [mock.Mock() for _ in range(5)]
     for client, size in steps:
         transports[client].get_write_buffer_size.return_value = size
@@ -470,7 +471,10 @@ def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(
             slowest = next(iter(waiting))
             del waiting[slowest]
             transports[slowest].abort.assert_called()
-        assert len(unread) == len(waiting)
+            broken_off += 1
+        assert len(unread) == len(waiting) + broken_off
+    now_s = 2 * HELD_BY_HAPROXY_S
+    assert len(unread) == len(waiting)
 
 
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
