@@ -362,7 +362,7 @@ class BatcherCore:
                 kind = self._queue.first_kind(1e-3 * self.limits.head_start_ms)
                 size = min(size, self._queue.rows_of(kind))
                 done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
-                slices = self._take(size, now_s if let_wait else done_s, kind)
+                slices = self._take(size, -math.inf if let_wait else done_s, kind)
             else:
                 self.wake_at_s = self._decide_again_s(now_s, policy) if self._queue.rows else None
                 return None
