@@ -11,6 +11,7 @@ from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation, simulate
 from autoscaler.sizing.estimators import least_replicas
 from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf, retried_response_time_cdf
+from autoscaler.sizing.rand_fleet import RandFleet
 from autoscaler.sizing.service_estimator import ServiceEstimator
 from policy.baseline_policies import work_conserving
 from policy.batching_policy import BatchingPolicy
@@ -152,3 +153,25 @@ def test_values_out_of_range_are_refused():
     for rate_per_s, replicas in ((0.0, 1), (np.inf, 1), (10.0, 0)):
         with pytest.raises(InvalidInputError):
             estimator.predict(rate_per_s, replicas, sla)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("profile", "sla_ms"),
+    [
+        (GOOGLENET_P4, 10.0),
+        (GOOGLENET_P4, 50.0),
+        (Profile("m", "d", np.full(8, 10.0)), 25.0),
+    ],
+)
+def test_a_plan_needs_as_many_replicas_as_the_live_autoscaler_orders(profile, sla_ms):
+    """The live one has a curve's few numbers, and keeps 2% back."""
+    sla = ServiceLevelObjective(sla_ms, 99.0)
+    service = service_model(profile, sla, DELAYS)
+    capacity_per_s = 1e3 * service.limits.max_batch_size / service.limits.latency_ms[-1]
+    live = RandFleet(service.curve, capacity_per_s, sla_ms, RETRIES, DELAYS.try_ms)
+    for load in (0.6, 1.6, 2.5, 5.5, 9.0, 15.3, 40.0):
+        rate_per_s = load * service.curve.sla_rate_per_s
+        planned = least_replicas(ServiceEstimator(service), rate_per_s, sla).replicas
+        ordered = live.replicas_needed(rate_per_s, sla.late_share_allowed)
+        assert planned <= ordered <= planned + 1

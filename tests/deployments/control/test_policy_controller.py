@@ -81,6 +81,13 @@ async def test_an_sla_that_no_rate_meets_is_reported() -> None:
         assert report.out_of_reach
 
 
+async def test_an_sla_below_a_batch_of_one_is_reported_at_once() -> None:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 3, "percentile": 99}, limits=REFUSES
+    ) as service:
+        assert report_of(service).out_of_reach
+
+
 @pytest.mark.slow
 async def test_the_rate_under_the_sla_falls_with_the_delay_in_haproxy() -> None:
     async with emulated_service(PROFILE, sla={"response_time_ms": 20}, limits=REFUSES) as service:
