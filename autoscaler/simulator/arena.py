@@ -18,17 +18,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.observe.start_times import DEFAULT_S
-from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.bound import bound_replica_seconds
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant, required_replicas_by_second
 from autoscaler.simulator.autoscalers.registry import (
     AUTOSCALERS,
     FAMILIES,
     Choice,
-    ScalingProblem,
 )
-from autoscaler.simulator.experiments import two_tier_starts
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
@@ -65,8 +61,8 @@ class Load:
         if scenario.scale != 1 or np.any(scenario.counts % 1):
             raise InvalidInputError(f"load {name}: the counts must be whole numbers, not scaled")
         self.name = name
-        self._sla_rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
-        self._required = required_replicas_by_second(scenario.counts, self._sla_rate_per_s)
+        sla_rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
+        self._required = required_replicas_by_second(scenario.counts, sla_rate_per_s)
         start_time_s = scenario.start_time.median_s
         first = Clairvoyant(self._required, start_time_s).initial_replicas
         limit = min(scenario.max_replicas, MAX_TIMES_PEAK * int(self._required.max()))
@@ -86,19 +82,7 @@ class Load:
 
     def measure(self, choice: Choice) -> Run:
         """Run an autoscaler."""
-        scenario = self.scenario
-        problem = ScalingProblem(
-            scenario.replica_profile,
-            scenario.objective,
-            self._sla_rate_per_s,
-            DEFAULT_S,
-            scenario.counts,
-            scenario.autoscaler_settings or AutoscalerSettings(),
-            scenario.min_replicas,
-            scenario.max_replicas,
-            two_tier_starts(scenario),
-        )
-        return simulate(scenario, choice.make(problem))
+        return simulate(self.scenario, choice.make(self.scenario))
 
     def bound_replica_seconds(self) -> float:
         """Return the bound of `autoscaler.simulator.autoscalers.bound`, in replica-seconds."""

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from autoscaler.history.traces import MAX_TRACE_S, Trace, counts_by_second
-from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.arrivals import (
     WithinSecond,
     poisson_counts,
@@ -16,13 +15,12 @@ from autoscaler.simulator.arrivals import (
 )
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant
-from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice, ScalingProblem
+from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice
 from autoscaler.simulator.reporting.comparison import Comparison
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.estimators import least_replicas
-from autoscaler.standbys import TwoTierStarts
 from policy.errors import InfeasibleError, InvalidInputError
 
 #: Called with the label of the current run and the share of the experiment that is done.
@@ -52,30 +50,16 @@ def compare(
         No number of replicas can meet the SLA; the message says which SLA could be met.
     """
     scenario = with_trace(scenario, scenario.counts, scenario.scale)
-    counts = scenario.counts
-    curve = scenario.load_lateness_curve
-    problem = ScalingProblem(
-        scenario.replica_profile,
-        scenario.objective,
-        curve.sla_rate_per_s,
-        scenario.start_time.median_s,
-        counts,
-        scenario.autoscaler_settings or AutoscalerSettings(),
-        scenario.min_replicas,
-        scenario.max_replicas,
-        two_tier_starts(scenario),
-        scenario.history,
-    )
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
     everything = {choice.name: choice for choice in (*choices, oracle)}
-    known = oracle.make(problem)
+    known = oracle.make(scenario)
     assert isinstance(known, Clairvoyant)
     first = min(max(known.initial_replicas, scenario.min_replicas), scenario.max_replicas)
     for number, choice in enumerate(everything.values()):
         done = simulate(
             replace(scenario, replicas=first),
-            choice.make(problem),
+            choice.make(scenario),
             progress=_overall(progress, choice.label, number, len(everything), scenario.seconds),
         )
         runs[choice.name] = replace(done, name=choice.name)
@@ -84,15 +68,6 @@ def compare(
         oracle=runs[ORACLE],
         labels={choice.name: choice.label for choice in everything.values()},
     )
-
-
-def two_tier_starts(scenario: Scenario) -> TwoTierStarts | None:
-    """Return the data on standbys for an autoscaler; None without standbys."""
-    start_time = scenario.standby_start_time
-    if start_time is None:
-        return None
-    near_s, cold_s = start_time.percentile_s(90), scenario.start_time.percentile_s(90)
-    return TwoTierStarts(min(near_s, cold_s), cold_s)
 
 
 def with_trace(

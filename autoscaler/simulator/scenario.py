@@ -14,6 +14,7 @@ from autoscaler.simulator.engines.interface import BatchTimes, ReplicaModel, Rou
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.start_time import StartTime
 from autoscaler.sizing.service_estimator import ServiceEstimator
+from autoscaler.standbys import TwoTierStarts
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
@@ -180,6 +181,15 @@ class Scenario:
             return replace(self.batching, policies=policies)
         rates = (self.replica_profile.capacity_per_s,)
         return PolicyTable(rates, 2 * policies)
+
+    @property
+    def two_tier_starts(self) -> TwoTierStarts | None:
+        """The data on standbys for an autoscaler; None without standbys."""
+        if self.standby_start_time is None:
+            return None
+        near_s = self.standby_start_time.percentile_s(90)
+        cold_s = self.start_time.percentile_s(90)
+        return TwoTierStarts(min(near_s, cold_s), cold_s)
 
     def replica_model(self) -> ReplicaModel:
         """Return the properties of a live replica, unless set otherwise."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from autoscaler.history.traces import Trace
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.hpa import HpaSettings, KubernetesHpa
 from autoscaler.simulator.autoscalers.knative import Knative, KnativeSettings
@@ -19,12 +18,9 @@ from autoscaler.simulator.autoscalers.oracle import Clairvoyant, required_replic
 from autoscaler.simulator.autoscalers.peak import Peak
 from autoscaler.simulator.autoscalers.ray_default import RayDefault, RaySettings
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-from autoscaler.simulator.results import FloatArray
 from autoscaler.simulator.scaling import ScalingPolicy
-from autoscaler.standbys import TwoTierStarts
+from autoscaler.simulator.scenario import Scenario
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 
 #: The autoscalers compared by default.
 DEFAULT = ("sojourn", "ray", "peak", "oracle")
@@ -32,44 +28,6 @@ DEFAULT = ("sojourn", "ray", "peak", "oracle")
 ORACLE = "oracle"
 
 Settings = tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class ScalingProblem:
-    """Inputs for the construction of an autoscaler.
-
-    Attributes
-    ----------
-    profile : Profile
-        Profile of each replica.
-    objective : ServiceLevelObjective
-        The client's SLA.
-    sla_rate_per_s : float
-        Highest arrival rate of one replica within the SLA.
-    start_time_s : float
-        Expected time from a replica's order until it serves.
-    offered : FloatArray, shape (seconds,)
-        Requests in each second; only the oracle uses them.
-    settings : AutoscalerSettings
-        Settings of Sojourn's autoscaler.
-    min_replicas, max_replicas : int
-        Bounds of the fleet.
-    starts : TwoTierStarts or None
-        How long standbys take to serve; None: the fleet has none.
-    history : Trace or None
-        Load before the run, at negative times, that Sojourn's autoscaler learns from.
-    """
-
-    profile: Profile
-    objective: ServiceLevelObjective
-    sla_rate_per_s: float
-    start_time_s: float
-    offered: FloatArray
-    settings: AutoscalerSettings
-    min_replicas: int = 1
-    max_replicas: int = 1000
-    starts: TwoTierStarts | None = None
-    history: Trace | None = None
 
 
 @dataclass(frozen=True)
@@ -81,13 +39,13 @@ class AutoscalerEntry:
     name, label : str
         Its name on the command line and in JSON, and in tables.
     build : callable
-        ``build(problem, value, **settings)`` builds one for a problem and a value of the knob; None
-        where the published value depends on the problem. Further settings have their published
-        names.
+        ``build(scenario, value, **settings)`` builds one for a scenario and a value of the knob;
+        None where the published value depends on the scenario. Further settings have their
+        published names.
     knob : str
         Name of the setting that trades replicas for compliance; empty if it has none.
     stock : float or None
-        The knob's value as published; None if that depends on the problem.
+        The knob's value as published; None if that depends on the scenario.
     curve : tuple of float
         Values of the knob to tune over, from the fewest replicas to the most.
     variants : tuple of Settings
@@ -139,10 +97,10 @@ class Choice:
         at = "" if self.value is None else f" at {self.value:g}"
         return ", ".join([f"{self.entry.label}{at}", *_in_words(self.settings)])
 
-    def make(self, problem: ScalingProblem) -> ScalingPolicy:
+    def make(self, scenario: Scenario) -> ScalingPolicy:
         """Return a new autoscaler for one run."""
         value = self.entry.stock if self.value is None else self.value
-        return self.entry.build(problem, value, **dict(self.settings))
+        return self.entry.build(scenario, value, **dict(self.settings))
 
 
 def choose(names: str) -> tuple[Choice, ...]:
@@ -189,8 +147,12 @@ def _each(name: str, *values: float) -> tuple[Settings, ...]:
     return tuple(((name, value),) for value in values)
 
 
-def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> ScalingPolicy:
-    settings = problem.settings
+def _sla_rate_per_s(scenario: Scenario) -> float:
+    return scenario.load_lateness_curve.sla_rate_per_s
+
+
+def _sojourn(scenario: Scenario, compliant_minutes: float | None) -> ScalingPolicy:
+    settings = scenario.autoscaler_settings or AutoscalerSettings()
     if compliant_minutes is not None:  # a fixed risk would override it
         if not 50 <= compliant_minutes <= 99.99:
             raise InvalidInputError(
@@ -199,10 +161,10 @@ def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> Scalin
         settings = replace(settings, compliant_minutes=compliant_minutes, risk=None)
     return SojournAutoscaler(
         settings,
-        min_replicas=problem.min_replicas,
-        max_replicas=problem.max_replicas,
-        starts=problem.starts,
-        history=problem.history,
+        min_replicas=scenario.min_replicas,
+        max_replicas=scenario.max_replicas,
+        starts=scenario.two_tier_starts,
+        history=scenario.history,
     )
 
 
@@ -210,33 +172,33 @@ def _sojourn(problem: ScalingProblem, compliant_minutes: float | None) -> Scalin
 _FAST_RAY = {"upscale_delay_s": 0.0, "look_back_period_s": 10.0, "metrics_interval_s": 1.0}
 
 
-def _ray(problem: ScalingProblem, target: float, **settings: float) -> ScalingPolicy:
+def _ray(scenario: Scenario, target: float, **settings: float) -> ScalingPolicy:
     given = {**_FAST_RAY, **settings} if settings else {}
     return RayDefault(RaySettings(target_ongoing_requests=target, **given))
 
 
-def _knative(problem: ScalingProblem, target: float | None, **settings: float) -> ScalingPolicy:
-    full_batch = problem.profile.best_batch_size
+def _knative(scenario: Scenario, target: float | None, **settings: float) -> ScalingPolicy:
+    full_batch = scenario.replica_profile.best_batch_size
     return Knative(KnativeSettings(full_batch if target is None else target, **settings))
 
 
-def _hpa(problem: ScalingProblem, share: float, **settings: Any) -> ScalingPolicy:
-    return KubernetesHpa(HpaSettings(share * problem.sla_rate_per_s, **settings))
+def _hpa(scenario: Scenario, share: float, **settings: Any) -> ScalingPolicy:
+    return KubernetesHpa(HpaSettings(share * _sla_rate_per_s(scenario), **settings))
 
 
-def _mdc(problem: ScalingProblem, headroom: float, look_back_s: float = 120) -> ScalingPolicy:
-    return MdcSizing(problem.profile, problem.objective, headroom, int(look_back_s))
+def _mdc(scenario: Scenario, headroom: float, look_back_s: float = 120) -> ScalingPolicy:
+    return MdcSizing(scenario.replica_profile, scenario.objective, headroom, int(look_back_s))
 
 
-def _peak(problem: ScalingProblem, headroom: float, window_s: float = 60) -> ScalingPolicy:
-    return Peak(problem.sla_rate_per_s, headroom, window_s)
+def _peak(scenario: Scenario, headroom: float, window_s: float = 60) -> ScalingPolicy:
+    return Peak(_sla_rate_per_s(scenario), headroom, window_s)
 
 
-def _oracle(problem: ScalingProblem, _: None) -> ScalingPolicy:
+def _oracle(scenario: Scenario, _: None) -> ScalingPolicy:
     required = required_replicas_by_second(
-        problem.offered, problem.sla_rate_per_s, max(1, problem.min_replicas)
+        scenario.counts, _sla_rate_per_s(scenario), max(1, scenario.min_replicas)
     )
-    return Clairvoyant(required, problem.start_time_s)
+    return Clairvoyant(required, scenario.start_time.median_s)
 
 
 _CONCURRENCIES = (96.0, 48.0, 32.0, 24.0, 16.0, 8.0)

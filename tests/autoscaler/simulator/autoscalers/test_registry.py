@@ -7,27 +7,25 @@ from autoscaler.simulator.autoscalers.registry import (
     AUTOSCALERS,
     FAMILIES,
     Choice,
-    ScalingProblem,
     choose,
 )
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
+from autoscaler.simulator.scenario import Scenario
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
-PROBLEM = ScalingProblem(
+SCENARIO = Scenario(
     Profile("model", "device", np.linspace(2.0, 10.0, 8)),
     ServiceLevelObjective(100, 99),
-    sla_rate_per_s=500.0,
-    start_time_s=60.0,
-    offered=np.array([100.0, 1700.0, 300.0]),
-    settings=AutoscalerSettings(risk=0.05),
+    np.array([100.0, 1700.0, 300.0]),
+    autoscaler_settings=AutoscalerSettings(risk=0.05),
 )
 
 
 def made(text: str):
     (choice,) = choose(text)
-    return choice.make(PROBLEM)
+    return choice.make(SCENARIO)
 
 
 def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
@@ -37,7 +35,7 @@ def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
 
 
 def test_further_settings_are_those_of_the_published_autoscaler() -> None:
-    ray = Choice("", AUTOSCALERS["ray"], 16.0, (("upscale_delay_s", 0.0),)).make(PROBLEM)
+    ray = Choice("", AUTOSCALERS["ray"], 16.0, (("upscale_delay_s", 0.0),)).make(SCENARIO)
     assert isinstance(ray, RayDefault)
     assert (ray.settings.target_ongoing_requests, ray.settings.upscale_delay_s) == (16.0, 0.0)
 
@@ -45,7 +43,7 @@ def test_further_settings_are_those_of_the_published_autoscaler() -> None:
 def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
     sojourn = made("sojourn")
     assert isinstance(sojourn, SojournAutoscaler)
-    assert sojourn.autoscaler.settings == PROBLEM.settings
+    assert sojourn.autoscaler.settings == SCENARIO.autoscaler_settings
     assert made("sojourn:95").autoscaler.settings == AutoscalerSettings(compliant_minutes=95)
 
 
@@ -79,4 +77,4 @@ def test_a_grid_begins_with_the_stock_setting_and_repeats_nothing(family: str) -
     choices = AUTOSCALERS[family].grid()
     assert (choices[0].value, choices[0].settings) == (None, ())
     assert len({choice.name for choice in choices}) == len(choices) > 3
-    assert all(callable(choice.make(PROBLEM).replicas) for choice in choices)
+    assert all(callable(choice.make(SCENARIO).replicas) for choice in choices)
