@@ -17,9 +17,6 @@ class Weights:
         Above 0: with 0 it would be best never to start a batch.
     energy_weight : float
         At least 0; it must be 0 if the profile has no energy.
-    max_wait_ms : float or None
-        A free device also starts once the oldest request has waited this long. This bound is added
-        to the optimal policy, which depends on the queue length alone. None: no bound.
 
     Raises
     ------
@@ -29,7 +26,6 @@ class Weights:
 
     latency_weight: float = 1.0
     energy_weight: float = 0.0
-    max_wait_ms: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency_weight) and self.latency_weight > 0):
@@ -38,8 +34,6 @@ class Weights:
             raise InvalidInputError(
                 f"energy weight: must be at least 0, not {self.energy_weight:g}"
             )
-        if self.max_wait_ms is not None and not self.max_wait_ms >= 0:
-            raise InvalidInputError(f"max wait: must be at least 0 ms, not {self.max_wait_ms:g}")
 
 
 def fault_of_percentile(percentile: float) -> str | None:

@@ -106,8 +106,7 @@ def average_cost(
         Poisson arrivals, requests per second, below the profile's capacity.
     weights : Weights
     policy : BatchingPolicy
-        One that `solve` found at another rate. Without an event loop beside the device its max wait
-        does not count.
+        One that `solve` found at another rate.
     """
     profile = profile.serial()
     if profile.event_loop is not None:

@@ -93,7 +93,7 @@ class TableSolver:
         cell = bisect_right(self._grid, arrival_rate_per_s)
         if cell < len(self._grid):
             return self._cells.policy(cell)
-        return _when_overloaded(self._profile, _work_conserving(self._profile))
+        return _when_overloaded(self._profile)
 
     def solve(self) -> PolicyTable:
         """Return the table."""
@@ -105,15 +105,15 @@ class TableSolver:
     def _solve_weights(self, weights: Weights, max_excess: float) -> PolicyTable:
         profile = self._profile
         grid, policies = _least_cost_policies(profile, weights, self._grid, max_excess)
-        greedy = _work_conserving(profile, weights.max_wait_ms)
+        greedy = _work_conserving(profile)
         if math.isfinite(average_cost(profile, grid[0], weights, greedy)):
             policies[0] = greedy
-        return PolicyTable(grid, (*policies, _when_overloaded(profile, greedy)))
+        return PolicyTable(grid, (*policies, _when_overloaded(profile)))
 
 
-def _when_overloaded(profile: Profile, greedy: BatchingPolicy) -> BatchingPolicy:
+def _when_overloaded(profile: Profile) -> BatchingPolicy:
     limit = least_control_limit(profile, math.inf)
-    return BatchingPolicy.from_control_limit(limit, greedy.max_batch_size, greedy.max_wait_ms)
+    return BatchingPolicy.from_control_limit(limit, profile.best_batch_size)
 
 
 def _least_cost_policies(
@@ -146,15 +146,7 @@ def _least_cost_policy(
     profile: Profile, weights: Weights, rate_per_s: float, start: BatchingPolicy | None
 ) -> tuple[BatchingPolicy, float]:
     """Return the best policy at a rate below the capacity, and its cost."""
-    profile.arrivals_per_ms(rate_per_s)
-    try:
-        solution = solve(profile, rate_per_s, weights, start=start)
-    except InfeasibleError:
-        if profile.event_loop is None:
-            raise
-        # The max wait starts batches too small for the event loop: nothing carries more than full
-        # ones.
-        return _when_overloaded(profile, _work_conserving(profile, weights.max_wait_ms)), math.inf
+    solution = solve(profile, rate_per_s, weights, start=start)
     return solution.policy, solution.average_cost
 
 
@@ -254,5 +246,5 @@ def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:
     return tuple(np.concatenate([low, even]).tolist())
 
 
-def _work_conserving(profile: Profile, max_wait_ms: float | None = None) -> BatchingPolicy:
-    return BatchingPolicy.from_control_limit(1, profile.best_batch_size, max_wait_ms)
+def _work_conserving(profile: Profile) -> BatchingPolicy:
+    return BatchingPolicy.from_control_limit(1, profile.best_batch_size)

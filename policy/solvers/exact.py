@@ -64,7 +64,6 @@ def solve(
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
     weights : Weights
-        Their max wait is laid over the policy; the optimization does not know it.
     start : BatchingPolicy, optional
         Where policy iteration begins: the policy of a similar problem saves rounds. If not given,
         a control limit of an economic batch size.
@@ -72,7 +71,6 @@ def solve(
     Returns
     -------
     Solution
-        Its `averages` are those of the policy without the max wait.
 
     Raises
     ------
@@ -107,9 +105,7 @@ def solve(
         profile=profile,
         arrival_rate_per_s=arrival_rate_per_s,
         objective=weights,
-        policy=BatchingPolicy.from_actions(
-            [*actions.tolist(), problem.best], max_wait_ms=weights.max_wait_ms
-        ),
+        policy=BatchingPolicy.from_actions([*actions.tolist(), problem.best]),
         averages=SolverAverages(
             mean_response_ms=response_ms,
             mean_power_w=None if profile.energy_mj is None else power_w + idle_power_w,
@@ -122,7 +118,7 @@ def solve(
 def average_cost(
     profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
 ) -> float:
-    """Return the average cost of a policy that `solve` found at another rate, without max wait."""
+    """Return the average cost of a policy that `solve` found at another rate."""
     problem = BatchingProblem(profile, arrival_rate_per_s, weights)
     head = min(problem.max_head, max(problem.max_batch_size + 1, len(policy.actions)))
     averages, _ = ClosedChain(problem, head).evaluate(_first_actions(problem, head, policy))

@@ -41,8 +41,7 @@ class Solution:
         What the policy is optimal for.
     policy : BatchingPolicy
     averages : SolverAverages or None
-        Of the policy by queue length alone; None under a service level objective. With a max wait
-        laid over the policy they do not hold, and the properties below use `evaluation`.
+        None under a service level objective; then the properties below use `evaluation`.
     rounds : int
         Policies tried, or sweeps of value iteration; 0 under a service level objective.
     """
@@ -71,13 +70,13 @@ class Solution:
     @property
     def mean_response_ms(self) -> float:
         """Mean response time."""
-        averages = self._valid_averages
+        averages = self.averages
         return averages.mean_response_ms if averages else self.evaluation.mean_response_ms
 
     @property
     def mean_power_w(self) -> float | None:
         """Mean power; None if the profile has no energy."""
-        averages = self._valid_averages
+        averages = self.averages
         return averages.mean_power_w if averages else self.evaluation.mean_power_w
 
     @property
@@ -91,7 +90,7 @@ class Solution:
         """
         if isinstance(self.objective, ServiceLevelObjective):
             raise InvalidInputError("solution: a service level has no weights for an average cost")
-        averages = self._valid_averages
+        averages = self.averages
         return averages.average_cost if averages else self.weigh(self.objective)
 
     def weigh(self, weights: Weights) -> float:
@@ -136,10 +135,6 @@ class Solution:
             The objective is no service level.
         """
         return meets_sla(self.search_evaluation, self._service_level_objective)
-
-    @property
-    def _valid_averages(self) -> SolverAverages | None:
-        return self.averages if self.policy.max_wait_ms is None else None
 
     @property
     def _service_level_objective(self) -> ServiceLevelObjective:

@@ -45,7 +45,7 @@ def solve(
     ------
     InvalidInputError, InfeasibleError
         The arrival rate is not above 0, or not below the capacity; energy has a weight but the
-        profile has no energy; or the max wait starts batches too small for the event loop.
+        profile has no energy.
     """
     profile.arrivals_per_ms(arrival_rate_per_s)
     profile.energy_mj_for_weight(weights.energy_weight)
@@ -59,7 +59,7 @@ def solve(
         return known[policy]
 
     def with_limit(limit: int) -> BatchingPolicy:
-        return BatchingPolicy.from_control_limit(limit, best_size, weights.max_wait_ms)
+        return BatchingPolicy.from_control_limit(limit, best_size)
 
     def cost(limit: int) -> float:
         return evaluated(with_limit(limit))[0] if 1 <= limit <= best_size else math.inf
@@ -67,9 +67,6 @@ def solve(
     limit, step = least_control_limit(profile, arrival_rate_per_s), max(1, best_size // 4)
     if start is not None:
         limit = min((limit, start.control_limit), key=cost)
-    if not math.isfinite(cost(limit)):
-        limit = best_size  # a max wait starts smaller batches than the limit
-    elif start is not None:
         step = 1
     while step:
         better = min((limit, limit - step, limit + step), key=cost)
@@ -89,7 +86,7 @@ def solve(
 def average_cost(
     profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
 ) -> float:
-    """Return the average cost of a policy, its max wait included; infinity if it cannot keep up."""
+    """Return the average cost of a policy; infinity if it cannot keep up."""
     return _cost_if_it_keeps_up(Solution(profile, arrival_rate_per_s, weights, policy))
 
 

@@ -38,9 +38,6 @@ _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 @click.option(
     "--energy-weight", type=float, default=0.0, show_default=True, help="Per W of mean power."
 )
-@click.option(
-    "--max-wait-ms", type=float, help="Start a batch when the oldest request has waited this long."
-)
 @option_types.sla_options("Minimize power under this SLA instead")
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
@@ -54,7 +51,6 @@ def command(
     arrival_rate: float,
     latency_weight: float,
     energy_weight: float,
-    max_wait_ms: float | None,
     sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
     percentile: float | None,
@@ -69,14 +65,12 @@ def command(
     those of other policies, and where batch times vary, come from a sample of arrivals.
     """
     profile = Profile.load(profile_file)
-    weights = Weights(latency_weight, energy_weight, max_wait_ms)
+    weights = Weights(latency_weight, energy_weight)
     objective = option_types.chosen_sla(sla, response_time_ms, percentile)
-    if batching is not None and (objective or max_wait_ms is not None):
+    if batching is not None and objective:
         raise InvalidInputError(
-            "--batching: fixes the whole policy; omit --sla, --response-time-ms and --max-wait-ms"
+            "--batching: fixes the whole policy; omit --sla and --response-time-ms"
         )
-    if objective and max_wait_ms is not None:
-        raise InvalidInputError("--max-wait-ms: the SLA computes it; omit one of them")
     profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
     begin = time.perf_counter()

@@ -102,7 +102,6 @@ def weighted_cost(profile, policy, rate, weights):
         (P4_BEHIND_EVENT_LOOP, Weights()),
         (P4_BEHIND_EVENT_LOOP, Weights(1, 1)),
         (FAST_BEHIND_EVENT_LOOP, Weights()),
-        (FAST_BEHIND_EVENT_LOOP, Weights(1, 0, max_wait_ms=20)),
     ],
 )
 def test_an_event_loop_keeps_up_with_each_policy_at_no_more_cost_than_alone(profile, weights):
@@ -132,14 +131,6 @@ def test_below_the_first_rate_the_event_loop_keeps_up():
     rate = 0.9 * FAST_BEHIND_EVENT_LOOP.capacity_per_s
     policy = solve_table(FAST_BEHIND_EVENT_LOOP, Weights(), [rate]).lookup(0.99 * rate)
     assert evaluate(FAST_BEHIND_EVENT_LOOP, policy, 0.99 * rate).mean_response_ms < 10
-
-
-def test_where_a_max_wait_overloads_the_event_loop_batches_are_full_otherwise():
-    weights, rate = Weights(1, 0, max_wait_ms=0), 0.8 * FAST_BEHIND_EVENT_LOOP.capacity_per_s
-    with pytest.raises(InfeasibleError, match="event loop"):
-        solve(FAST_BEHIND_EVENT_LOOP, rate, weights)
-    policy = solve_table(FAST_BEHIND_EVENT_LOOP, weights, [0.1 * rate, rate]).lookup(0.9 * rate)
-    assert (policy.control_limit, policy.max_wait_ms) == (16, 0)
 
 
 def test_an_event_loop_on_the_same_cpu_is_part_of_the_batch_time():
@@ -229,12 +220,6 @@ def test_an_objective_below_the_shortest_batch_is_infeasible():
 def test_a_rate_above_the_capacity_is_infeasible():
     with pytest.raises(InfeasibleError, match="is not below the 2958"):
         solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
-
-
-@pytest.mark.slow
-def test_the_max_wait_is_in_every_policy():
-    table = solve_table(GOOGLENET_P4, Weights(1, 1, max_wait_ms=8), [100.0, 1000.0])
-    assert {policy.max_wait_ms for policy in table.policies} == {8}
 
 
 @pytest.mark.parametrize("rates", [[], [0.0], [2.0, 1.0], [1.0, 1.0], [math.nan], [math.inf]])

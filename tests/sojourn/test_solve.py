@@ -70,14 +70,6 @@ def test_an_infeasible_sla_is_reported(capsys):
     assert "No policy keeps 99% within 10 ms" in capsys.readouterr().err
 
 
-def test_the_max_wait_is_reported(capsys):
-    without = solve(capsys, "--energy-weight", "20", rate=300)
-    limited = solve(capsys, "--energy-weight", "20", "--max-wait-ms", "4", rate=300)
-    assert limited["max_wait_ms"] == 4
-    assert limited["response_percentiles_ms"]["99"] < without["response_percentiles_ms"]["99"]
-    assert limited["average_cost"] > without["average_cost"]
-
-
 def test_prints_a_table(capsys):
     assert main(arguments("--energy-weight", "1")) == 0
     output = capsys.readouterr().out
@@ -113,18 +105,16 @@ def test_a_profile_without_energy(capsys, tmp_path):
         (["--batching=static:8"], 2700.0, "the policy serves at most 2290"),
         (["--latency-weight=0"], 900.0, "latency weight: must be above 0, not 0"),
         (["--energy-weight=-1"], 900.0, "energy weight: must be at least 0, not -1"),
-        (["--max-wait-ms=-1"], 900.0, "max wait: must be at least 0 ms, not -1"),
         (["--response-time-ms=1"], 900.0, "takes 1.3571 ms"),
         (["--response-time-ms=9", "--percentile=0.99"], 900.0, "write 99 for 99%"),
         (["--percentile=99"], 900.0, "--percentile: needs --response-time-ms"),
-        (
-            ["--response-time-ms=9", "--max-wait-ms=1"],
-            900.0,
-            "--max-wait-ms: the SLA computes it",
-        ),
         (["--batching=best"], 900.0, "must be one of work-conserving, static:B, timeout:B:T"),
         (["--batching=static:0"], 900.0, "the batch size must be 1 to 32, not 0"),
-        (["--batching=static:8", "--max-wait-ms=1"], 900.0, "--batching: fixes the whole policy"),
+        (
+            ["--batching=static:8", "--response-time-ms=9"],
+            900.0,
+            "--batching: fixes the whole policy",
+        ),
         (["--plot=/none/such/policy.png"], 900.0, "--plot /none/such/policy.png: No such file"),
         (["--plot=policy.xyz"], 900.0, "--plot policy.xyz: "),
     ],

@@ -189,9 +189,7 @@ class TruncatedSmdp:
 
     def batching_policy(self, actions: IntArray) -> BatchingPolicy:
         """Make a policy of actions by state, shape (states,), without the overflow state."""
-        return BatchingPolicy.from_actions(
-            actions[:-1].tolist(), max_wait_ms=self.weights.max_wait_ms
-        )
+        return BatchingPolicy.from_actions(actions[:-1].tolist())
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ async def test_the_worker_plans_and_a_dead_one_is_replaced(
         assert worker is not None
         # The answer says why there is no plan.
         answer = await planner.ask({"now": plan(100, response_time_ms=5)})
-        assert "a batch of one takes" in answer["now"]["error"]
+        assert "out of reach" in answer["now"]["error"]
         assert planner._worker._process is worker
         worker.kill()
         worker.wait()

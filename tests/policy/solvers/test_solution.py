@@ -34,19 +34,6 @@ def test_under_weights_the_averages_are_those_of_the_solver_not_of_quadrature():
     assert solution.mean_response_ms != pytest.approx(evaluated_ms, rel=1e-8)
 
 
-def test_a_max_wait_laid_over_the_policy_is_part_of_the_averages():
-    weights = Weights(1, 20, max_wait_ms=4.0)
-    solution = solve(GOOGLENET_P4, 300.0, weights)
-    evaluation = solution.evaluation
-    assert solution.policy.max_wait_ms == 4.0
-    assert solution.mean_response_ms == evaluation.mean_response_ms
-    assert solution.mean_response_ms < 0.9 * solution.averages.mean_response_ms
-    assert solution.average_cost == pytest.approx(
-        evaluation.mean_response_ms + 20 * evaluation.mean_power_w
-    )
-    assert solution.average_cost > solution.averages.average_cost
-
-
 def test_under_a_service_level_there_is_no_average_cost():
     solution = solve(GOOGLENET_P4, 300.0, SLA)
     with pytest.raises(InvalidInputError, match="no weights"):

@@ -79,12 +79,3 @@ def test_tables_of_other_event_loops_have_other_names():
         for event_loop in event_loops
     }
     assert len(names) == 3
-
-
-def test_a_search_that_begins_at_a_limit_that_overloads_the_event_loop_finds_the_best():
-    """With a max wait, neither single requests nor the event loop's least limit keep up here."""
-    profile = Profile("mlp", "d", FAST_MS, event_loop=EventLoopCosts(0.1, 0.15, shares_cpu=False))
-    rate, weights = 0.6 * profile.capacity_per_s, Weights(1, 0, max_wait_ms=2)
-    start = BatchingPolicy.from_control_limit(1, 16, 2)
-    warm, cold = solve(profile, rate, weights, start=start), solve(profile, rate, weights)
-    assert warm.average_cost <= 1.01 * cold.average_cost
