@@ -38,11 +38,10 @@ from deployments.http.console import EVENTS, Console
 from deployments.http.inference_protocol import parse_request, too_much_json
 from deployments.http.request_body import SMALL_BODY_BYTES, Reservation, read_body
 from deployments.http.request_head import (
-    ACCEPT_ENCODING,
     AUTHORIZATION,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
-    accepted_coding,
+    accepts_gzip,
     check_single_valued,
     read_content_length,
     read_header_length,
@@ -240,9 +239,8 @@ class InferenceApp:
         except Exception:
             self.outcomes.totals.failed(arrival_s)
             raise
-        coding = accepted_coding(fields.get(ACCEPT_ENCODING, b"identity"))
-        if coding is not None and pays(answer):
-            return await asyncio.to_thread(compressed, answer, coding)
+        if accepts_gzip(fields) and pays(answer):
+            return await asyncio.to_thread(compressed, answer)
         return answer
 
     def admit_client(self, fields: Mapping[bytes, bytes], scope: Scope | None) -> str | None:

@@ -392,9 +392,8 @@ class InferenceProtocol(HttpToolsProtocol):
             answer = outcomes.failure(error, self._info, self._arrival_s)
         self._end_trace(answer[0])
         self._request = self._call = None
-        coding = None if self._head is None else self._head.coding
-        if coding is not None and pays(answer):
-            compressing = self.loop.run_in_executor(None, compressed, answer, coding)
+        if self._head is not None and self._head.gzip and pays(answer):
+            compressing = self.loop.run_in_executor(None, compressed, answer)
             compressing.add_done_callback(self._compressed)
         else:
             self._write(*self._encoded(answer))

@@ -8,7 +8,6 @@ what they say. A head that was not seen before is parsed by llhttp, as uvicorn p
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import httptools
@@ -43,9 +42,7 @@ _NUMBER = re.compile(rb"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,4})?")
 _PRIORITY_NUMBER = re.compile(rb"0|[1-9]\d{0,2}")
 _MAX_LENGTH_DIGITS = 18
 
-#: How answers may be compressed, the preferred coding first.
-_CODINGS = (b"gzip", b"deflate")
-_PART = re.compile(rb"\s*([!#-~]+?)\s*(?:;\s*[qQ]\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?")
+_NO_WEIGHT = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -80,8 +77,8 @@ class RequestHead(NamedTuple):
         These headers, unless they are in lines that the key leaves out.
     authorization : bytes or None
         The Authorization header.
-    coding : bytes or None
-        How a large answer may be compressed.
+    gzip : bool
+        Whether a large answer may be compressed.
     only_replica : bool
         Whether HAProxy has no other replica to ask.
     is_foreign : bool
@@ -95,7 +92,7 @@ class RequestHead(NamedTuple):
     request_id: bytes | None
     traceparent: bytes | None = None
     authorization: bytes | None = None
-    coding: bytes | None = None
+    gzip: bool = False
     only_replica: bool = False
     is_foreign: bool = False
 
@@ -230,7 +227,7 @@ def parse_head(head: bytes, path: bytes) -> RequestHead | None:
             request_id and request_id[:MAX_REQUEST_ID_BYTES],
             fields.get(TRACEPARENT),
             fields.get(AUTHORIZATION),
-            accepted_coding(fields.get(ACCEPT_ENCODING, b"identity")),
+            accepts_gzip(fields),
             ONLY_REPLICA_HEADER in fields,
             is_foreign(fields),
         )
@@ -322,20 +319,12 @@ def _read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
     return int(value)
 
 
-@lru_cache(maxsize=256)
-def accepted_coding(value: bytes) -> bytes | None:
-    """Return the coding to use, by the header Accept-Encoding (RFC 9110, section 12.5.3).
-
-    None if the client accepts none of ours, or the header is malformed.
-    """
-    weights: dict[bytes, float] = {}
-    for part in value.lower().split(b","):
-        found = _PART.fullmatch(part)
-        if found is None:
-            return None
-        weights[found[1]] = float(found[2] or 1)
-    others = weights.get(b"*", 0.0)
-    weight, coding = max(
-        ((weights.get(name, others), name) for name in _CODINGS), key=lambda pair: pair[0]
-    )
-    return coding if weight > 0 and weight >= weights.get(b"identity", 0.0) else None
+def accepts_gzip(fields: Mapping[bytes, bytes]) -> bool:
+    """Return whether the header Accept-Encoding allows gzip (RFC 9110, section 12.5.3)."""
+    accepted = fields.get(ACCEPT_ENCODING, b"").lower()
+    parts = {
+        name.strip(): weight
+        for name, _, weight in (part.partition(b";") for part in accepted.split(b","))
+    }
+    weight = parts.get(b"gzip", parts.get(b"*"))
+    return weight is not None and not _NO_WEIGHT.fullmatch(weight)

@@ -221,11 +221,6 @@ def test_another_configuration_is_not_understood(tmp_path: Path, missing: str) -
         parse(other)
 
 
-def test_the_answer_without_replicas_is_whole() -> None:
-    head, _, body = UNAVAILABLE.partition(b"\r\n\r\n")
-    assert f"Content-Length: {len(body)}".encode() in head.split(b"\r\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("routes", [True, False])
 def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(

@@ -87,14 +87,6 @@ def test_the_config_and_the_users_own_setting_win() -> None:
     assert environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "16384"
 
 
-def test_larger_buffers_leave_memory_for_fewer_connections() -> None:
-    connections = [
-        int(request_environment([config_of("digits")], [traits], {})["RAY_SERVE_HAPROXY_MAXCONN"])
-        for traits in (RequestTraits(256), RequestTraits(IMAGE_BYTES), RequestTraits(8 << 20))
-    ]
-    assert connections == [16384, 1736, 256]
-
-
 def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent() -> None:
     name = "RAY_SERVE_HAPROXY_RETRY_ON"
     config = config_of("digits")

@@ -50,14 +50,6 @@ def test_ray_knows_every_setting_by_its_name() -> None:
     assert output == ["[]", "True", "random(1)", "503 conn-failure empty-response 5"]
 
 
-@pytest.mark.parametrize(
-    ("balance", "algorithm"),
-    [("random", "random(1)"), ("power-of-two", "random(2)"), ("least-connections", "leastconn")],
-)
-def test_each_balance_has_its_haproxy_algorithm(balance: str, algorithm: str) -> None:
-    assert serve_environment(balance=balance)["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == algorithm
-
-
 def test_haproxy_accepts_every_algorithm(tmp_path: Path) -> None:
     """HAProxy checks the configuration and starts nothing."""
     for algorithm in BALANCES.values():

@@ -19,7 +19,6 @@ from deployments.haproxy.stats import (
     ProxyReport,
     mean_since,
     parse_stats,
-    socket_path_on,
 )
 
 #: The columns that matter, of the hundred that HAProxy 2.8 prints.
@@ -56,11 +55,6 @@ async def haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
     finally:
         server.close()
         await server.wait_closed()
-
-
-def test_each_node_has_a_folder_for_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_SERVE_HAPROXY_SOCKET_PATH", "/run/ha/admin.sock")
-    assert socket_path_on("ab12") == Path("/run/ha/ab12/admin.sock")
 
 
 async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(tmp_path: Path) -> None:

@@ -285,14 +285,6 @@ def test_replicas_that_all_fall_silent_are_not_left_out(node: Node) -> None:
     assert node.get()[0] == 200
 
 
-def test_without_replicas_clients_are_told_to_try_again(node: Node) -> None:
-    for replica in node.replicas:
-        replica.close()
-    node.start()
-    assert wait_for(lambda: node.get()[0] == 503)
-    assert b"please retry" in node.get()[1]
-
-
 @pytest.mark.parametrize("always_served", [True, False])
 def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
     node: Node, always_served: bool
@@ -328,16 +320,6 @@ def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
             replica.close()
 
 
-def test_a_request_that_a_dying_replica_leaves_is_refused_if_there_is_no_other(node: Node) -> None:
-    """Not even if the connection to the replica had been kept is the client's closed."""
-    node.environment = {HELD_MS: f"http-app={1e3 * HELD_S:.0f}"}
-    node.replicas.pop().close()
-    node.start()
-    assert node.get()[0] == 200
-    node.replicas[0].die_at_next_request()
-    assert node.get() == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
-
-
 def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(node: Node) -> None:
     """Three refusals by each of the dead ones would use up all retries."""
     node.environment = {HELD_MS: f"http-app={1e3 * HELD_S:.0f}"}
@@ -364,12 +346,6 @@ def test_what_a_dying_replica_leaves_and_is_too_large_to_be_sent_again_is_refuse
         replica.die_at_next_request()
     body = b" " * (4 << 16)  # HAProxy's buffer has 64 KiB
     assert node.get(body=body) == (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
-
-
-def test_while_ray_starts_clients_are_told_to_try_again(node: Node) -> None:
-    node.start(routes=False)
-    assert node.get()[0] == 503
-    assert b"please retry" in node.get()[1]
 
 
 def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:

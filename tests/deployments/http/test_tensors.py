@@ -101,12 +101,6 @@ def test_raw_strings_are_read_in_full_or_rejected(raw: bytes, rows: int) -> None
     assert bytes(codec.to_binary(read)) == raw
 
 
-@pytest.mark.parametrize("entry", [1, None, True, ["a", "b"], {}])
-def test_bytes_from_json_must_be_strings(entry: Any) -> None:
-    with pytest.raises(BadRequestError, match="must contain only strings"):
-        codec_of(STRINGS).from_json(["a", entry], [1, 2])
-
-
 def test_invalid_utf8_cannot_be_requested_as_json() -> None:
     array = np.array([[b"\xff", b"a"]], object)
     with pytest.raises(BadRequestError, match="not valid UTF-8; request it with binary_data true"):
