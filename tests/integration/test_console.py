@@ -129,7 +129,7 @@ def test_an_sla_out_of_reach_is_said(page: Page) -> None:
         "(() => { const exact = document.querySelector('#sliders input[type=number]');"
         "exact.value = 1; exact.dispatchEvent(new Event('change')); })()"
     )
-    page.until("document.getElementById('summary').textContent.includes('a batch of one takes')")
+    page.until("document.getElementById('summary').textContent.includes('is out of reach')")
     page.script("document.getElementById('reset').click()")
     page.until("document.getElementById('summary').dataset.tone === ''")
 
