@@ -13,6 +13,8 @@ from deployments.access.tokens import bearer_token, digest_of
 from deployments.config.user_config import AccessConfig, Scope, TokenConfig
 from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedError
 
+#: The errors of denied requests.
+DENIALS = (UnauthorizedError, ForbiddenError, RateLimitedError)
 INFERENCE: Scope = "inference"
 OPERATIONS: Scope = "operations"
 #: Probes of load balancers and Kubernetes carry no token, and learn only whether the model runs.
@@ -145,7 +147,7 @@ class AccessControl:
             bucket = token.bucket
             if bucket is not None and not bucket.take(now_s):
                 raise _rate_limited(token.config, bucket.wait_s(now_s))
-        except (UnauthorizedError, ForbiddenError, RateLimitedError) as error:
+        except DENIALS as error:
             self.denied[error.status] += 1
             raise
         name = token.config.name

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from deployments.access.control import OPERATIONS, scope_of
+from deployments.access.control import DENIALS, OPERATIONS, scope_of
 from deployments.access.web_pages import is_foreign
 from deployments.batcher.rejections import TOO_LATE
 from deployments.config.user_config import Scope
@@ -204,6 +204,8 @@ class InferenceApp:
             return
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
+            if isinstance(error, DENIALS):
+                self.service.event_loop_meter.request_refused()
             if isinstance(error, UnauthorizedError):
                 # Nothing more of a stranger's body is read.
                 headers.append((b"connection", b"close"))

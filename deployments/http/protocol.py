@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from deployments.access.control import INFERENCE
+from deployments.access.control import DENIALS, INFERENCE
 from deployments.batcher.queued_request import Cancellable, Outcome
 from deployments.errors import (
     BadRequestError,
@@ -306,6 +306,8 @@ class InferenceProtocol(HttpToolsProtocol):
             access.check_priority(token, head.priority)
             refusal = service.admit(self._arrival_s, now_s, head.priority)
         except Exception as error:
+            if isinstance(error, DENIALS):
+                service.event_loop_meter.request_refused()  # at a refusal's cost, not an answer's
             self._info = RequestInfo(self._request_id, traceparent, token)
             self._fail(error)
             return False

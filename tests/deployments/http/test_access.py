@@ -69,8 +69,10 @@ async def test_only_tokens_for_inference_may_infer(http: type[asyncio.Protocol])
             (401, realm),
             (403, realm + ', error="insufficient_scope", scope="inference"'),
         ]
-        # Strangers are no load, for which replicas would be started.
+        # Strangers are no load, for which replicas would be started, and teach nothing about the
+        # cost of an answer.
         assert service.batcher.rows.offered == 0
+        assert service.event_loop_meter.refused == 4
         answer = await client.post(INFER, json=body((1, 2)), headers=bearer("alice"))
         assert answer.json()["outputs"][0]["data"] == [2, 4]
         assert service.access.admitted == {"alice": 1}
