@@ -20,10 +20,8 @@ class Failures:
 
     Attributes
     ----------
-    per_replica_hour : float
-        Rate at which each replica dies, independently of the others.
     times_s : tuple of float
-        Times at which a random ready replica dies as well, if any is ready.
+        Times at which a random ready replica dies, if any is ready.
     failed_start_share : float
         Probability, below 1, that a start fails at its very end. It is then tried again.
     full_cluster : tuple of (begin_s, end_s, replicas)
@@ -36,14 +34,13 @@ class Failures:
         A value is negative or not finite, or the share is not below 1.
     """
 
-    per_replica_hour: float = 0.0
     times_s: tuple[float, ...] = ()
     failed_start_share: float = 0.0
     full_cluster: tuple[tuple[float, float, int], ...] = ()
 
     def __post_init__(self) -> None:
         spans = (value for span in self.full_cluster for value in span)
-        for value in (self.per_replica_hour, *self.times_s, *spans):
+        for value in (*self.times_s, *spans):
             if not 0 <= value < math.inf:
                 raise InvalidInputError(f"failures: must be at least 0, not {value}")
         if not 0 <= self.failed_start_share < 1:
@@ -150,8 +147,8 @@ class Fleet:
         self._slots = 0
         self._names = count()
         self._sequence = count()
-        # (time, order, replica): a starting replica becomes ready, a ready one dies; with None, a
-        # random ready replica dies.
+        # (time, order, replica): a starting replica becomes ready; with None, a random ready one
+        # dies.
         self._events: list[tuple[float, int, Replica | None]] = []
         self._paid_s = 0.0
         self._now_s = 0.0
@@ -209,9 +206,6 @@ class Fleet:
             elif replica.phase is _Phase.STARTING:
                 self._advance(time_s)
                 self._end_start(time_s, replica)
-            elif replica.phase is _Phase.READY:
-                self._advance(time_s)
-                self._kill(time_s, replica)
         self._advance(until_s)
         self._release_drained()
         length_s = until_s - since_s
@@ -323,9 +317,6 @@ class Fleet:
         self.ready.append(replica)
         self._engine.add(replica.slot, now_s)
         self._route()
-        if self._failures.per_replica_hour:
-            mean_s = 3600 / self._failures.per_replica_hour
-            self._schedule(now_s + self._failure_random.exponential(mean_s), replica)
 
     def _kill(self, now_s: float, replica: Replica) -> None:
         """Kill a replica and order another in its place, as Ray Serve does."""

@@ -36,7 +36,6 @@ def content(
         "requests": int(comparison.runs[0].offered.sum()),
         "seconds": comparison.seconds,
         "autoscalers": {run.name: rows[run.name] for run in comparison.runs},
-        "verdict": comparison.verdict(),
     }
     if replicas is not None:
         # At a constant rate the oracle runs the least number of replicas that meets the SLA.
@@ -62,8 +61,6 @@ def print_comparison(
         _print_side_by_side(comparison)
     else:
         _print_beside_prediction(comparison, predicted)
-    for sentence in comparison.verdict():
-        click.echo(sentence)
     if replicas is not None:
         click.echo(
             "According to the model, no allowed number of replicas meets the SLA."

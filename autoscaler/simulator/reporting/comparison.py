@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autoscaler.simulator.results import WINDOW_S, Run
+from autoscaler.simulator.results import Run
 from autoscaler.sizing.service_estimator import ServicePrediction
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 
 #: Percentiles of the response time in a row.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
-
-# The verdict names at most this many autoscalers after the first, to stay readable.
-_MAX_OTHERS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -148,53 +145,6 @@ class Comparison:
     def rows(self) -> tuple[Row, ...]:
         """The summaries of all runs, the cheapest first."""
         return tuple(sorted(map(self.row, self.runs), key=lambda row: row.replica_seconds))
-
-    def verdict(self) -> list[str]:
-        """Return the outcome in two sentences, beginning with the autoscaler requested first."""
-        rows = {row.name: row for row in self.rows}
-        judged = [rows[run.name] for run in self.runs if not self.is_oracle(run.name)]
-        judged = judged or list(self.rows)
-        by_window = self.seconds >= 2 * WINDOW_S
-
-        def kept(row: Row) -> str:
-            return percent(row.compliant_windows if by_window else row.service_level)
-
-        def cost(row: Row) -> str:
-            return "" if row.over_oracle is None else f" at {times_oracle(row)}"
-
-        first, *others = judged
-        sentence = (
-            f"{first.label} kept {kept(first)} of the one-minute windows within the SLA"
-            if by_window
-            else f"{first.label} answered {kept(first)} of the requests in time"
-        )
-        if first.over_oracle is not None:
-            sentence += f"{cost(first)} the oracle's replica-hours"
-        if len(others) <= _MAX_OTHERS_NAMED:
-            sentence += "".join(
-                f"{', ' if number else '; '}{row.label} {kept(row)}{cost(row)}"
-                for number, row in enumerate(others)
-            )
-        return [f"{sentence}.", self._cheapest(judged) if others else self._alone(first)]
-
-    def _alone(self, row: Row) -> str:
-        kept = "was kept" if row.keeps_sla else "was not kept"
-        return (
-            f"{self.objective.in_words()} {kept}: "
-            f"{percent(row.service_level)} were in time over the whole run."
-        )
-
-    def _cheapest(self, judged: list[Row]) -> str:
-        sla = self.objective.in_words()
-        keeping = [row for row in judged if row.keeps_sla]
-        if not keeping:
-            return f"None of them kept {sla} over the whole run."
-        best = min(keeping, key=lambda row: row.replica_seconds)
-        if len(keeping) == 1:
-            oracle_kept = self.oracle is not None and self.row(self.oracle).keeps_sla
-            exception = " (except the oracle, which knows the future)" if oracle_kept else ""
-            return f"Only {best.label} kept {sla} over the whole run{exception}."
-        return f"Among the autoscalers that kept {sla} over the whole run, {best.label} cost least."
 
 
 def predicted_percentiles_ms(predicted: ServicePrediction | None) -> dict[str, float]:

@@ -93,23 +93,6 @@ def test_the_requests_of_a_dead_replica_are_retried_and_another_replica_is_order
     assert [report.replica_id for report in views[-1].reports()][-1] == "replica-2"
 
 
-def test_failures_come_at_their_rate():
-    seconds = 4000
-    run, _, views = simulated(
-        scenario(
-            [0] * seconds,
-            replicas=10,
-            start_time=StartTime(0.0),
-            failures=Failures(per_replica_hour=18.0),
-        ),
-        [(0, 10)],
-    )
-    deaths = views[-1].start_times_s.size
-    expected = 18 / 3600 * 10 * seconds
-    assert abs(deaths - expected) < 4 * np.sqrt(expected)
-    assert run.paid_replica_s == pytest.approx(10 * seconds)
-
-
 def test_requests_are_held_until_the_first_replica_is_ready():
     run, log, views = simulated(scenario([5] + [0] * 30, replicas=0), [(0, 0), (1, 1)])
     assert len(log) == 5
@@ -141,7 +124,7 @@ def test_start_times_are_lognormal():
     [
         lambda: StartTime(-1.0),
         lambda: StartTime(1.0, np.inf),
-        lambda: Failures(-1.0),
+        lambda: Failures((-1.0,)),
         lambda: Failures(times_s=(1.0, np.nan)),
     ],
 )

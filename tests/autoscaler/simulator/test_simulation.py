@@ -42,7 +42,7 @@ def scenario(**options):
             "counts": np.full(20, 1500.0),
             "batching": BatchingPolicy.from_control_limit(4, 32, 5.0),
             "start_time": StartTime(2.0, 0.3),
-            "failures": Failures(per_replica_hour=200.0),
+            "failures": Failures((5.0, 11.0)),
             "replicas": 2,
             "max_replicas": 6,
             **options,
@@ -181,7 +181,7 @@ def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for():
     profile = dataclasses.replace(
         GOOGLENET_P4, energy_mj=8.0 * GOOGLENET_P4.latency_ms, idle_power_w=8.0
     )
-    failures = Failures(200.0, failed_start_share=0.2, full_cluster=((3.0, 6.5, 3),))
+    failures = Failures((2.0, 7.0), failed_start_share=0.2, full_cluster=((3.0, 6.5, 3),))
     run = simulate(scenario(profile=profile, failures=failures), UpAndDown())
     assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
     assert run.energy_j.max() > 2 * run.energy_j.min()

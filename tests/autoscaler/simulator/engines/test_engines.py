@@ -109,10 +109,7 @@ def scenarios(draw):
         replicas=draw(st.integers(least, 4)),
         min_replicas=least,
         max_replicas=12,
-        failures=Failures(
-            draw(st.sampled_from([0.0, 1000.0])),
-            tuple(draw(st.lists(st.floats(0, 5), max_size=2))),
-        ),
+        failures=Failures(tuple(draw(st.lists(st.floats(0, 5), max_size=6)))),
     )
 
 
