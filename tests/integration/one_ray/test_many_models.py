@@ -20,7 +20,6 @@ from tests.support.processes.services import (
     get,
     load_document,
     post,
-    serving,
     serving_late,
 )
 from tests.support.waiting import LIMIT_S, wait_for
@@ -64,6 +63,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "weights": "store://layers",
         }
     )
+    application["name"] = "stored"
     application["args"] = {
         "model": models[0],
         "models": models[1:],
@@ -80,14 +80,8 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(
-    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
-) -> Iterator[Running]:
-    config = tmp_path_factory.mktemp("service") / "models.yaml"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOJOURN_STORE", str(config.with_suffix(".sock")))
-        with serving(config, document) as running:
-            yield running
+def service(one_ray: Running, document: dict[str, Any]) -> Running:
+    return one_ray.serve_instead(document)
 
 
 def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, float]]:

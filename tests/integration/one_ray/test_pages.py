@@ -1,16 +1,14 @@
 """The commands of the pages, run as written in a new project, against a real service."""
 
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from sojourn.cli import main
 from tests.support.processes.pages import run_block
-from tests.support.processes.services import Running, get, post, serving, serving_late
+from tests.support.processes.services import Running, get, post, serving_late
 from tests.support.readme import ROOT, blocks
 from tests.support.waiting import wait_for
 
@@ -23,22 +21,8 @@ Shell = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("project")
-    assert main(["init", str(folder)]) == 0
-    # So that there is a CPU for a second application, however slow this machine is.
-    config = folder / "serve.yaml"
-    config.write_text(config.read_text().replace("max_replicas: 2", "max_replicas: 1"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def service(project: Path) -> Iterator[Running]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{project}{os.pathsep}{ROOT}")
-        document = serving_late(yaml.safe_load((project / "serve.yaml").read_text()))
-        with serving(project.with_suffix(".yaml"), document) as service:
-            yield service
+def service(one_ray: Running, project: Path) -> Running:
+    return one_ray.serve_instead(serving_late(yaml.safe_load((project / "serve.yaml").read_text())))
 
 
 @pytest.fixture
