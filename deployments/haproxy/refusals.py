@@ -28,6 +28,8 @@ from collections.abc import Sequence
 LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 #: The header of answers with the largest body, which HAProxy removes as well.
 MAX_BODY_HEADER = b"x-sojourn-max-body-bytes"
+#: The header of answers with which HAProxy closes the client's connection; HAProxy removes it.
+CLOSE_HEADER = b"x-sojourn-close"
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
 #: The header of requests to an only replica; HAProxy removes it from what clients send.
@@ -61,6 +63,7 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
     name = f"{zlib.crc32(backend.encode()):08x}"
     limit, max_body = f"proc.sojourn_limit_{name}", f"proc.sojourn_body_{name}"
     own_limit = "txn.sojourn_own_limit"
+    closes = f"{{ res.hdr({CLOSE_HEADER.decode()}) -m found }}"
     limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
     looks = []
     for one in servers:
@@ -104,6 +107,8 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
         f"string '{FULL}' if {limited} !{room}",
         *told,
+        f"http-after-response set-header connection close if {closes}",
+        f"http-after-response del-header {CLOSE_HEADER.decode()}",
         f"use-server %[var(txn.sojourn_room)] if {room} {full}",
     )
 

@@ -400,3 +400,15 @@ def test_requests_are_logged_only_where_the_operator_says_to(
                 lines.append(log.recv(65536).decode())
     logged = [path for path in paths for line in lines if f" {path} " in line]
     assert logged == (paths if asked_for else [])
+
+
+@pytest.mark.slow
+def test_a_client_that_finds_no_replica_connects_anew(tmp_path: Path) -> None:
+    """Draining left kept connections to be reset."""
+    replicas = Replicas(tmp_path, 0)
+    try:
+        answer = httpx.get(replicas.url, timeout=LIMIT_S)
+    finally:
+        replicas.close()
+    assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+    assert refusals.CLOSE_HEADER.decode() not in answer.headers
