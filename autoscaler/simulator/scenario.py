@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from autoscaler.history.traces import Trace
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.arrivals import WithinSecond
-from autoscaler.simulator.engines.interface import BatchTimes, ReplicaModel, Routing
+from autoscaler.simulator.engines.interface import ReplicaModel, Routing
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.start_time import StartTime
 from autoscaler.sizing.service_estimator import ServiceEstimator
@@ -193,18 +193,7 @@ class Scenario:
 
     def replica_model(self) -> ReplicaModel:
         """Return the properties of a live replica, unless set otherwise."""
-        profile = self.replica_profile
-        return ReplicaModel(
-            table=self.table,
-            limits=self.service.limits,
-            energy_mj=profile.energy_mj,
-            idle_power_w=profile.idle_power_w or 0.0,
-            batch_times=BatchTimes.of(profile.latency_quantiles),
-            objective=self.objective,
-            delays=self.delays,
-            routing=self.routing,
-            event_loop=profile.event_loop,
-        )
+        return ReplicaModel(self.service, self.table, self.routing)
 
     @property
     def estimator(self) -> ServiceEstimator:

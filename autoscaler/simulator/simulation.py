@@ -87,7 +87,7 @@ class Simulation:
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
         self._counters = FleetCounters.zeros(scenario.seconds)
         model = scenario.replica_model()
-        self._limits = model.limits
+        self._limits = model.service.limits
         self._engine = engine(
             model,
             self._counters,

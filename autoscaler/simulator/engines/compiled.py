@@ -11,6 +11,7 @@ from autoscaler.simulator.engines import kernel
 from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
+    BatchTimes,
     FleetWork,
     ReplicaCounters,
     ReplicaModel,
@@ -60,7 +61,8 @@ class CompiledEngine:
         self._rules = rules_of(model, rate_window_s)
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
-        ring = _power_of_two(max(1, model.limits.max_queue_rows) + self._rules.latency_s.size)
+        room = max(1, model.service.limits.max_queue_rows)
+        ring = _power_of_two(room + self._rules.latency_s.size)
         unread = _power_of_two(self._rules.concurrency) if self._rules.has_loop else 1
         self._state = State(
             times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
@@ -251,11 +253,13 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
     A whole number given as an int would trigger another compilation, which takes 20 s.
     """
     policies = model.table.policies
-    limits, delays = model.limits, model.delays
-    event_loop = model.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False)
+    service, profile = model.service, model.service.profile
+    limits, delays = service.limits, service.delays
+    batch_times = BatchTimes.of(profile.latency_quantiles)
+    event_loop = profile.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False)
     lengths = max(len(policy.actions) for policy in policies)
     latency_ms = np.asarray(limits.latency_ms, dtype=np.float64)
-    energy_mj = model.energy_mj
+    energy_mj = profile.energy_mj
     waits_ms = [
         limits.max_age_ms
         if policy.max_wait_ms is None
@@ -271,15 +275,15 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
         latency_s=1e-3 * latency_ms,
         latency_ms=latency_ms,
-        time_ranks=model.batch_times.ranks,
-        time_ratios=model.batch_times.ratios,
+        time_ranks=batch_times.ranks,
+        time_ratios=batch_times.ratios,
         admit_within_ms=float(limits.admit_within_ms),
         answer_within_ms=float(limits.answer_within_ms),
         try_ms=float(limits.try_ms),
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
         idle_power_w=float(model.idle_power_w),
-        has_loop=model.event_loop is not None,
+        has_loop=profile.event_loop is not None,
         loop_request_s=1e-3 * event_loop.request_ms,
         loop_batch_s=1e-3 * event_loop.batch_ms,
         rate_window_s=float(rate_window_s),
@@ -287,8 +291,8 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         request_delay_s=1e-3 * delays.request_delay_ms,
         reply_delay_s=1e-3 * delays.reply_delay_ms,
         try_s=1e-3 * delays.try_ms,
-        response_time_ms=float(model.objective.response_time_ms),
-        replica_response_time_ms=float(model.objective_at_replica.response_time_ms),
+        response_time_ms=float(service.client_sla.response_time_ms),
+        replica_response_time_ms=float(service.sla.response_time_ms),
         max_queue_rows=limits.max_queue_rows,
         concurrency=model.concurrency,
         retries=model.retries,

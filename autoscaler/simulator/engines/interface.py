@@ -7,12 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.batcher.limits import Limits
-from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
-from policy.objective import ServiceLevelObjective
+from policy.service_model import ServiceModel
 from policy.table import PolicyTable
-from policy.try_delays import TryDelays
 
 FloatArray = NDArray[np.float64]
 
@@ -58,60 +55,44 @@ class BatchTimes:
 class ReplicaModel:
     """The properties that all replicas of a simulated fleet share.
 
+    Requests cost an event loop in parallel with the device `request_ms` each, and `batch_ms` per
+    finished batch, first come first served. Without one, they reach the device at once, and answers
+    leave at once.
+
     Attributes
     ----------
+    service : ServiceModel
+        Its delays must have a number of retries.
     table : PolicyTable
         When a replica starts a batch, by the arrival rate that it sees.
-    limits : Limits
-        Waiting room, longest wait, and batch latencies.
-    energy_mj : FloatArray or None, shape (max_batch_size,)
-        Energy of a batch of each size, in mJ; None where the profile has none.
-    idle_power_w : float
-        Power of an idle device. The engine counts the energy of a batch without what the device
-        would draw idle in its time; `autoscaler.simulator.simulation` adds that for all the time
-        that a replica exists.
-    batch_times : BatchTimes
-        How the time of a batch varies.
-    objective : ServiceLevelObjective
-        The client's SLA.
-    delays : TryDelays
-        Delays between balancer and replica. `retries` must be a number.
     routing : Routing
         How the balancer picks a replica.
-    event_loop : EventLoopCosts or None
-        Cost of requests on an event loop in parallel with the device: one server, first come
-        first served, that takes `request_ms` per request, and `batch_ms` per finished batch.
-        None: requests reach the device at once, and answers leave at once.
     """
 
+    service: ServiceModel
     table: PolicyTable
-    limits: Limits
-    energy_mj: FloatArray | None
-    idle_power_w: float
-    batch_times: BatchTimes
-    objective: ServiceLevelObjective
-    delays: TryDelays
     routing: Routing
-    event_loop: EventLoopCosts | None = None
 
     @property
-    def objective_at_replica(self) -> ServiceLevelObjective:
-        """The client's SLA minus the delays between balancer and replica.
+    def idle_power_w(self) -> float:
+        """The power of an idle device; 0 if it is not known.
 
-        A replica counts an answer as late by this objective, like a live one.
+        The engine counts the energy of a batch without what the device would draw idle in its time;
+        `autoscaler.simulator.simulation` adds that for all the time that a replica exists.
         """
-        return self.objective.after(self.delays.round_trip_ms)
+        return self.service.profile.idle_power_w or 0.0
 
     @property
     def concurrency(self) -> int:
         """Limit on the requests in a replica that has an event loop."""
-        return self.limits.concurrency or self.limits.max_queue_rows + self.limits.max_batch_size
+        limits = self.service.limits
+        return limits.concurrency or limits.max_queue_rows + limits.max_batch_size
 
     @property
     def retries(self) -> int:
         """Retries after which the balancer gives up."""
-        assert self.delays.retries is not None
-        return self.delays.retries
+        assert self.service.delays.retries is not None
+        return self.service.delays.retries
 
 
 class ReplicaCounters(NamedTuple):
@@ -122,7 +103,7 @@ class ReplicaCounters(NamedTuple):
     offered, refused, completed : int
         Attempts that reached the replica, those that it refused, and requests answered.
     late : int
-        Answers later than `ReplicaModel.objective_at_replica` allows, timed by the replica's own
+        Answers later than the SLA at the replica allows, timed by the replica's own
         clock: from the request's arrival at the replica to the end of its batch. Those in `expired`
         count as well.
     expired : int

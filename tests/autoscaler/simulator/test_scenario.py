@@ -37,8 +37,8 @@ def scenario(**options):
 def test_by_default_a_replica_has_the_limits_of_a_live_one():
     model = scenario(batching=None).replica_model()
     # Half a millisecond goes on the way; four full batches of 10.8 ms fit into 97% of the rest.
-    assert model.limits.max_queue_rows == 4 * 32
-    assert model.limits.max_age_ms == pytest.approx(
+    assert model.service.limits.max_queue_rows == 4 * 32
+    assert model.service.limits.max_age_ms == pytest.approx(
         ADMISSION_SHARE * 49.5 - GOOGLENET_P4.latency_ms[-1]
     )
     assert isinstance(model.table, PolicyTable)

@@ -58,7 +58,7 @@ def test_a_fleet_takes_what_rand_says_and_hardly_more(
 ):
     objective = ServiceLevelObjective(response_time_ms, percentile)
     template = Scenario(profile, objective, np.ones(1), replicas=replicas, max_replicas=replicas)
-    limits = template.replica_model().limits
+    limits = template.service.limits
     curve = template.load_lateness_curve
     capacity_per_s = 1e3 * limits.max_batch_size / limits.latency_ms[limits.max_batch_size - 1]
     fleet = RandFleet(curve, capacity_per_s, response_time_ms, RETRIES, 0.5)

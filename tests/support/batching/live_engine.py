@@ -19,6 +19,7 @@ from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
+    BatchTimes,
     FleetWork,
     ReplicaCounters,
     ReplicaModel,
@@ -134,9 +135,9 @@ class LiveRecords:
     def __init__(self, model: ReplicaModel, counters: FleetCounters, *, log_requests: bool) -> None:
         self.refused = 0
         self.loops_busy_s = 0.0
-        self._energy_mj, self._idle_power_w = model.energy_mj, model.idle_power_w
-        self._at_client, self._at_replica = model.objective, model.objective_at_replica
-        self._reply_delay_s = 1e-3 * model.delays.reply_delay_ms
+        self._energy_mj, self._idle_power_w = model.service.profile.energy_mj, model.idle_power_w
+        self._at_client, self._at_replica = model.service.client_sla, model.service.sla
+        self._reply_delay_s = 1e-3 * model.service.delays.reply_delay_ms
         self._counters = counters
         self._log: list[AnsweredRequest] | None = [] if log_requests else None
         self._batches = 0
@@ -194,6 +195,7 @@ class LiveEngine(CompiledEngine):
         log_requests: bool = False,
     ) -> None:
         self._model = model
+        self._batch_times = BatchTimes.of(model.service.profile.latency_quantiles)
         self._records = LiveRecords(model, counters, log_requests=log_requests)
         self._balancer = Balancer(model.routing, seed)
         self._batch_seeds = np.array([batch_seed], np.uint64)
@@ -210,7 +212,7 @@ class LiveEngine(CompiledEngine):
         self._now_s = 0.0
 
     def add(self, slot: int, now_s: float) -> None:
-        core = BatcherCore(self._model.table, self._model.limits)
+        core = BatcherCore(self._model.table, self._model.service.limits)
         batch_random = np.array([random_bits(self._batch_seeds, 0)], np.uint64)
         self._replicas[slot] = LiveReplica(slot, core, now_s, batch_random)
 
@@ -220,7 +222,7 @@ class LiveEngine(CompiledEngine):
         self._ready = [self._replicas[slot] for slot in slots]
 
     def offer(self, sent_s: FloatArray) -> None:
-        delay_s = 1e-3 * self._model.delays.request_delay_ms
+        delay_s = 1e-3 * self._model.service.delays.request_delay_ms
         for sent in sent_s.tolist():
             self._schedule(sent + delay_s, EventKind.ARRIVAL, Message(sent))
 
@@ -278,7 +280,7 @@ class LiveEngine(CompiledEngine):
 
     def finish(self, now_s: float) -> None:
         while self._in_transit or (self._held and self._ready):
-            now_s += max(1e-3, 1e-3 * self._model.delays.try_ms)
+            now_s += max(1e-3, 1e-3 * self._model.service.delays.try_ms)
             self.advance(now_s)
         for _, message in self._held:
             self._records.give_up(message)
@@ -315,15 +317,15 @@ class LiveEngine(CompiledEngine):
         message.attempts += 1
         message.reached_s = now_s
         replica = self._balancer.pick(self._ready, message.avoid)
-        if self._model.event_loop is None:
+        if self._model.service.profile.event_loop is None:
             self._admit(now_s, message, replica)
         else:
             self._reach(now_s, message, replica)
 
     def _reach(self, now_s: float, message: Message, replica: LiveReplica) -> None:
         """Let the event loop read a request, or refuse it if it would be too late."""
-        assert self._model.event_loop is not None
-        work_s = 1e-3 * self._model.event_loop.request_ms
+        assert self._model.service.profile.event_loop is not None
+        work_s = 1e-3 * self._model.service.profile.event_loop.request_ms
         read_s = max(now_s, replica.loop_free_s) + work_s
         is_full = replica.load >= self._model.concurrency
         since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
@@ -399,7 +401,7 @@ class LiveEngine(CompiledEngine):
             self._records.give_up(message)
             return
         message.avoid = avoid
-        self._schedule(now_s + 1e-3 * self._model.delays.try_ms, EventKind.RETRY, message)
+        self._schedule(now_s + 1e-3 * self._model.service.delays.try_ms, EventKind.RETRY, message)
 
     def _decide(self, now_s: float, replica: LiveReplica) -> None:
         """Start a batch on a free device if the core says so, or schedule the next decision."""
@@ -419,8 +421,8 @@ class LiveEngine(CompiledEngine):
 
     def _batch_s(self, size: int, replica: LiveReplica) -> float:
         """Return the time of a batch, drawn at random if batch times vary."""
-        batch_s = 1e-3 * self._model.limits.latency_ms[size - 1]
-        times = self._model.batch_times
+        batch_s = 1e-3 * self._model.service.limits.latency_ms[size - 1]
+        times = self._batch_times
         if not times.ranks.size:
             return batch_s
         return batch_s * draw_ratio(times.ranks, times.ratios, size, replica.batch_random, 0)
@@ -445,7 +447,7 @@ class LiveEngine(CompiledEngine):
         size = replica.batch.size
         replica.batch = None
         replica.core.device_free()
-        answered_s, event_loop = now_s, self._model.event_loop
+        answered_s, event_loop = now_s, self._model.service.profile.event_loop
         if event_loop is not None:
             answered_s = self._use_loop(now_s, replica, 1e-3 * event_loop.batch_ms)
             self._ongoing_s += size * (answered_s - now_s)

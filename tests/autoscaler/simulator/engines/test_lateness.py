@@ -76,5 +76,5 @@ async def test_the_limit_is_that_of_a_live_replica_with_the_same_delays() -> Non
     controller = PolicyController(PROFILE, user_config, lambda: None)
     await controller.close()  # before it starts to solve anything
     delays = replace(user_config.autoscaler.settings().delays, retries=5)
-    assert scenario(delays).replica_model().objective_at_replica == controller.sla_at_replica
+    assert scenario(delays).service.sla == controller.sla_at_replica
     assert controller.sla_at_replica.response_time_ms < SLA.response_time_ms
