@@ -62,6 +62,9 @@ class Estimator(Protocol[P_co]):
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
         """Raise `InfeasibleError` if no number of replicas can meet the SLA."""
 
+    def least_to_consider(self, arrival_rate_per_s: float, objective: ServiceLevelObjective) -> int:
+        """Return a number below which replicas do not meet the SLA, at least 1."""
+
 
 @dataclass(frozen=True)
 class FullBatchEstimator:
@@ -102,6 +105,10 @@ class FullBatchEstimator:
     def capacity_per_s(self) -> float:
         """The arrival rate that saturates one replica."""
         return self.service_rate_per_s
+
+    def least_to_consider(self, arrival_rate_per_s: float, objective: ServiceLevelObjective) -> int:
+        """Return the fewest replicas that carry the load."""
+        return math.floor(arrival_rate_per_s / self.service_rate_per_s) + 1
 
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
@@ -202,8 +209,7 @@ def least_replicas(
             f"{min_replicas} to {max_replicas}"
         )
     estimator.check_feasible(objective)
-    min_stable = math.floor(arrival_rate_per_s / estimator.capacity_per_s) + 1
-    low = max(min_replicas, min_stable)
+    low = max(min_replicas, estimator.least_to_consider(arrival_rate_per_s, objective))
     found = None
     if low <= max_replicas:
         search = _bisect if estimator.monotone else _scan

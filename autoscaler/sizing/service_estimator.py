@@ -9,12 +9,14 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.sizing.estimators import Prediction
 from autoscaler.sizing.fleet_response import FleetResponse
+from autoscaler.sizing.rand_fleet import RandFleet
 from policy.batcher.admission import time_lost_in_attempts_ms
 from policy.batcher.requests import PolicySource
 from policy.batching_policy import BatchingPolicy
@@ -50,8 +52,6 @@ class ServicePrediction(Prediction):
         not known how large the batches are.
     bottleneck : str
         The stage of a replica that is busy for longer, "event_loop" or "device".
-    busy_probability : float
-        Fraction of the tries that are refused.
     answered_percentile_ms : callable or None
         Returns a percentile of the response time of the answered requests; None if it cannot be
         predicted.
@@ -63,7 +63,6 @@ class ServicePrediction(Prediction):
     policy: BatchingPolicy
     mean_power_w: float | None
     bottleneck: str
-    busy_probability: float = 1.0
     answered_percentile_ms: Callable[[float], float] | None = None
     cdf: Callable[[FloatArray], FloatArray] | None = None
 
@@ -102,6 +101,36 @@ class ServiceEstimator:
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
         """Raise `InfeasibleError` if no load is light enough for the SLA."""
         _ = self._service.curve if self._given is None else self._service.greedy_curve
+
+    def least_to_consider(self, arrival_rate_per_s: float, objective: ServiceLevelObjective) -> int:
+        """Return the replicas that the live autoscaler would order, or else that carry the load."""
+        least = math.floor(arrival_rate_per_s / self.capacity_per_s) + 1
+        if self._fleet is None:
+            return least
+        allowed = objective.late_share_allowed
+        return max(least, self._fleet.replicas_needed(arrival_rate_per_s, allowed))
+
+    @cached_property
+    def _fleet(self) -> RandFleet | None:
+        """The fleet as the live autoscaler sees it; None with policies that are not the service's.
+
+        Of few replicas, it loses more than independent tries do.
+        """
+        service = self._service
+        if self._given is not None:
+            return None
+        limits, curve = service.limits, service.curve
+        capacity_per_s = curve.sla_rate_per_s
+        if service.profile.bottleneck(capacity_per_s, limits.max_batch_size) == "device":
+            full_batches_per_s = 1e3 * limits.max_batch_size / limits.latency_ms[-1]
+            capacity_per_s = max(capacity_per_s, full_batches_per_s)
+        return RandFleet(
+            curve,
+            capacity_per_s,
+            service.sla.response_time_ms,
+            service.delays.retries or 0,
+            service.delays.try_ms,
+        )
 
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
@@ -145,14 +174,16 @@ class ServiceEstimator:
             return hopeless  # its event loop cannot keep up
         if fleet.is_overloaded:
             return hopeless
+        level = fleet.service_level(objective.response_time_ms)
+        if self._fleet is not None and objective == self._service.client_sla:
+            level = min(level, 1 - self._fleet.lost_share(arrival_rate_per_s, replicas))
         return ServicePrediction(
             replicas,
-            fleet.service_level(objective.response_time_ms),
+            level,
             fleet.percentile_ms(objective.percentile),
             policy,
             fleet.mean_power_w,
             profile.bottleneck(share_per_s, fleet.mean_batch_size),
-            fleet.busy_probability,
             fleet.answered_percentile_ms,
             fleet.cdf,
         )

@@ -19,13 +19,8 @@ from sojourn.output import existing_file, json_option, print_json, print_table
 
 _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
-    "fill its batches, because that saves {}."
+    "fill its batches, because that saves energy."
 )
-_INDEPENDENT = (
-    "Replicas refuse {} of the tries, and others are tried. The prediction takes their loads to be "
-    "independent; in a rush, all may be full."
-)
-_MANY_REFUSED = 0.01
 _STAGES = {"event_loop": "its event loop", "device": "its device"}
 
 
@@ -156,12 +151,7 @@ def command(
         more.prediction.service_level < fewer.prediction.service_level
         for fewer, more in itertools.pairwise(rows)
     ):
-        knows_power = any(row.mean_power_w is not None for row in rows)
-        saved = "energy" if knows_power else "time of its device"
-        click.echo(_WAITS_LONGER.format(saved))
-    prediction = chosen.prediction
-    if isinstance(prediction, ServicePrediction) and prediction.busy_probability > _MANY_REFUSED:
-        click.echo(_INDEPENDENT.format(f"{prediction.busy_probability:.1%}"))
+        click.echo(_WAITS_LONGER)
     if bottleneck is not None:
         click.echo(f"bottleneck of a replica: {_STAGES[bottleneck]}")
     if prices is not None:

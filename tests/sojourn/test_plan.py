@@ -64,18 +64,12 @@ def test_keys_and_alternatives(capsys, default_plan, estimator):
 
 
 @pytest.mark.slow
-def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys, tmp_path):
+def test_more_replicas_with_fewer_requests_in_time_are_explained(capsys):
     """The SLA is kept with either number; the larger saves what it may."""
     assert main(arguments(rate=3000, response_time_ms=50)) == 0
     said = capsys.readouterr().out
     assert "With more replicas, answers take longer here" in said
     assert "because that saves energy." in said
-    content = json.loads(Path(PROFILE).read_text())
-    del content["energy_mj"]
-    profile = tmp_path / "profile.json"
-    profile.write_text(json.dumps(content))
-    assert main(arguments(rate=3000, response_time_ms=50, profile=profile)) == 0
-    assert "because that saves time of its device." in capsys.readouterr().out
     assert main([*arguments(), "--estimator", "rand", *DELAYS]) == 0
     assert "With more replicas" not in capsys.readouterr().out
 
@@ -107,13 +101,14 @@ def test_one_replica_has_no_alternative_with_fewer(capsys):
     assert [row["replicas"] for row in content["alternatives"]] == [1, 2]
 
 
-def test_too_few_replicas_for_the_load_have_no_policy(capsys):
+def test_too_few_replicas_answer_what_they_can(capsys):
     content = plan(capsys, rate=5000, response_time_ms=100)
     assert content["replicas"] == 2
     fewer = content["alternatives"][0]
-    assert fewer["predicted_service_level"] == 0
-    for key in ("predicted_percentile_ms", "control_limit", "actions", "mean_power_w"):
-        assert fewer[key] is None
+    assert not fewer["meets_sla"]
+    assert fewer["predicted_percentile_ms"] is None
+    # A P4 computes 2,959 requests/s in full batches.
+    assert fewer["predicted_service_level"] == pytest.approx(2959 / 5000, rel=0.01)
 
 
 @pytest.mark.slow
@@ -154,7 +149,7 @@ def test_the_error_bound_of_theorem_2_is_reported(capsys, default_plan):
         (["--percentile", "0.99"], "--percentile': is in percent; write 99 for 99%"),
         (["--retries", "1000000000"], "--retries"),
         (["--estimator", "oracle"], "--estimator"),
-        (["--response-time-ms", "1"], "allow more than 1.607 ms"),
+        (["--response-time-ms", "1"], "of the SLA's 1 ms"),
         (["--estimator", "rand", "--response-time-ms", "1.7"], "allow 11.07 ms or more"),
         (["--max-replicas", "5"], "allow more replicas"),
         (["--profile", "no-such-file"], "no-such-file"),
@@ -187,7 +182,7 @@ def with_event_loop(tmp_path, **event_loop):
 def test_an_event_loop_on_the_same_cpu_needs_more_replicas(capsys, tmp_path):
     without = plan(capsys, rate=5000)
     assert without["bottleneck"] is None
-    file = with_event_loop(tmp_path, request_ms=0.5, batch_ms=0.2, shares_cpu=True)
+    file = with_event_loop(tmp_path, request_ms=0.8, batch_ms=0.2, shares_cpu=True)
     serial = plan(capsys, profile=file, rate=5000)
     assert serial["bottleneck"] == "event_loop"
     assert serial["replicas"] > without["replicas"]

@@ -110,6 +110,9 @@ class _Counting:
     def __init__(self, least):
         self.least, self.asked = least, []
 
+    def least_to_consider(self, arrival_rate_per_s, objective):
+        return int(arrival_rate_per_s / self.capacity_per_s) + 1
+
     def predict(self, arrival_rate_per_s, replicas, objective):
         self.asked.append(replicas)
         return Prediction(replicas, float(replicas >= self.least), 1.0)
@@ -132,6 +135,9 @@ class _Peaked:
 
     capacity_per_s = 10.0
     monotone = False
+
+    def least_to_consider(self, arrival_rate_per_s, objective):
+        return int(arrival_rate_per_s / self.capacity_per_s) + 1
 
     def predict(self, arrival_rate_per_s, replicas, objective):
         return Prediction(replicas, 1.0 if 7 <= replicas <= 9 else 0.0, 1.0)

@@ -119,7 +119,6 @@ def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
         BatchingPolicy.from_control_limit(1, 1),
         41.5,
         "device",
-        0.0,
         lambda percentile: 51.25 * percentile / 99,
         lambda t_ms: np.clip(t_ms / 100, 0, 1),
     )
