@@ -232,13 +232,16 @@ class FleetMonitor:
         if self._rates is None or median is None:
             return
         self._median_replica = median
-        if median.curve is not None:
+        sizing, replicas = self.sizing(), max(1, self._live.replicas)
+        fleet_rate_per_s = sizing.fleet_rate_per_s(replicas)
+        if median.curve is not None and fleet_rate_per_s is not None:
             self.sla_correction.revise(
                 now_s,
                 median.curve,
                 median.objective.late_share_allowed,
                 median.batch_size,
                 settings.retries,
+                fleet_rate_per_s / replicas / sizing.correction,
             )
         self.history.unserved_share = self.late_share_allowed
         self.history.observe(self._rates.end_s, self._rates.rates_per_s)

@@ -5,7 +5,8 @@ its profile and Poisson arrivals. A device with a slower tail, or one shared wit
 sustains less. The correction is the factor on the rate at which the model would have predicted
 what was measured: the late share without refusals by time, because a device slower than its replica
 believes admits what it then answers late. That of a replica that refuses in time grows so slowly
-with the rate that the correction would fall too far.
+with the rate that the correction would fall too far; it counts beyond the rate that a replica
+believes to sustain by itself, where a fleet may run.
 
 Little can be learned at little load: far below the SLA rate nothing is late on any device. So the
 correction stays while there is no evidence against it, and drifts back to 1 over hours.
@@ -155,6 +156,7 @@ class SlaRateCorrection:
         late_share_allowed: float,
         batch_size: float,
         retries: int,
+        sustained_per_s: float,
     ) -> None:
         """Update the correction if a block is complete.
 
@@ -170,6 +172,8 @@ class SlaRateCorrection:
             Requests of a full batch, which are late together.
         retries : int
             Retries after which the balancer gives up.
+        sustained_per_s : float
+            What each replica of the fleet takes within the SLA by the model, uncorrected.
         """
         block = self._block
         if math.isinf(block.begin_s):
@@ -186,7 +190,7 @@ class SlaRateCorrection:
         measured = _Measured.from_block(block, retries)
         usable = (
             now_s - block.begin_s < 2 * BLOCK_S
-            and measured.rate_per_s <= self.correction * curve.sla_rate_per_s
+            and measured.rate_per_s <= self.correction * sustained_per_s
         )
         # A block counts only if the blocks before and after it are usable, too.
         if self._last is not None and self._earlier_usable and self._last_usable and usable:
@@ -200,12 +204,12 @@ class SlaRateCorrection:
         self._missed = keep * self._missed + measured.missed
         self._lost = keep * self._lost + measured.lost
         self._expected = [
-            keep * before + measured.requests * curve.late_share(measured.rate_per_s / factor)
+            keep * before + measured.requests * _missed_share(curve, measured.rate_per_s, factor)
             for before, factor in zip(self._expected, _FACTORS, strict=True)
         ]
         self._expected_uncorrected = (
             keep * self._expected_uncorrected
-            + measured.requests * curve.late_share(measured.rate_per_s)
+            + measured.requests * _missed_share(curve, measured.rate_per_s, 1.0)
         )
 
     def _update_correction(self, late_share_allowed: float, batch_size: float) -> None:
@@ -259,3 +263,18 @@ class SlaRateCorrection:
         if not MIN_CORRECTION <= correction <= MAX_CORRECTION:
             raise InvalidInputError(f"SLA rate correction state: correction is {correction}")
         self._reset(correction)
+
+
+def _missed_share(curve: LoadLatenessCurve, rate_per_s: float, factor: float) -> float:
+    """Return the share late or refused at the first try, if the SLA rate is `factor` times as high.
+
+    Beyond the rate that a replica believes to sustain, it refuses the excess, and a slower device
+    answers some of the rest late.
+    """
+    sla_rate_per_s = curve.sla_rate_per_s
+    if rate_per_s <= sla_rate_per_s:
+        return curve.late_share(rate_per_s / factor)
+    if factor >= 1:
+        return 1 - curve.service_level(rate_per_s / factor)
+    late = curve.late_share(sla_rate_per_s / factor) - curve.late_share(sla_rate_per_s)
+    return min(1.0, 1 - curve.service_level(rate_per_s) + late)
