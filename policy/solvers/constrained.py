@@ -106,7 +106,7 @@ class _Search:
         if self._meets_sla(best):
             for waits in self._waits:
                 if waits.sizing.takes_all:
-                    best = self._improve(waits, best, thorough=start is None, spread=near is None)
+                    best = self._improve(waits, best, spread=near is None)
                 else:
                     best = self._improve_in_steps(waits, best)
         return best
@@ -134,9 +134,7 @@ class _Search:
         limit, waits = start.control_limit, self._search_of(start)
         return waits.longest_wait_near(limit, start.max_wait_ms) if waits and limit > 1 else None
 
-    def _improve(
-        self, waits: WaitSearch, best: Candidate, *, thorough: bool, spread: bool
-    ) -> Candidate:
+    def _improve(self, waits: WaitSearch, best: Candidate, *, spread: bool) -> Candidate:
         """Return the policy of least power among `best` and the control limits of a sizing."""
         largest = waits.sizing.max_batch_size
         limit = min(best.policy.control_limit, largest)
@@ -152,7 +150,7 @@ class _Search:
                 return False
             seen.add(other)
             found = waits.longest_wait_cheaper_than(
-                self._cost_to_beat(best), other, best.policy.max_wait_ms, thorough=thorough
+                self._cost_to_beat(best), other, best.policy.max_wait_ms
             )
             if found is not None:
                 limit, best = other, found

@@ -5,9 +5,8 @@ where the device waits for the control limit however long that takes. So one con
 settled by the longest wait that keeps the percentile, and most are ruled out by a few looks.
 
 More requests are late the longer the wait, in most cases but not in all: at a low percentile, or
-where batches of one take almost as long as full ones, the percentile can hold at long waits, or
-without any bound, and fail at shorter ones. So the endless wait is always looked at, and a thorough
-search looks at waits of any length.
+where batches of one take almost as long as full ones, the percentile can hold at long waits and
+fail at shorter ones. Then a wait that is too short may be found.
 """
 
 import math
@@ -34,10 +33,6 @@ _SURELY = 1.25
 """Where it is only estimated, so many times what is allowed is surely late."""
 _ROUNDING = 1e-10
 """A target met exactly is met, whatever the rounding."""
-_THOROUGH_WAITS = (2.0, 1.5, 1.2, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
-"""Waits that a thorough search looks at, as fractions of the response time."""
-_MAX_JUMPS = 4
-"""A thorough search looks at the jumps of the lateness of batches up to this size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +183,7 @@ class WaitSearch:
         return None
 
     def longest_wait_cheaper_than(
-        self, cost: float, limit: int, near: float | None, *, thorough: bool
+        self, cost: float, limit: int, near: float | None
     ) -> Candidate | None:
         """Find the longest wait in time at a control limit, if it costs less than `cost`.
 
@@ -198,41 +193,17 @@ class WaitSearch:
         limit : int
         near : float or None
             A wait at which to begin.
-        thorough : bool
-            Look at long waits even if shorter ones are not in time.
         """
         if self.cost(limit, None) >= cost:
             return None
-        if thorough and self.in_time(limit, None):
-            return self.candidate(limit, None)
         shortest = self._shortest_wait_cheaper_than(
             cost, limit, self._max_wait_ms if near is None else near
         )
         if shortest is None:
             return self.candidate(limit, None) if self.in_time(limit, None) else None
-        if thorough:
-            longer = self._max_wait_ms
-            for wait in self._waits_of_interest(limit):
-                if wait <= shortest:
-                    break
-                if self.in_time(limit, wait):
-                    return self._longest_wait_between(limit, wait, longer)
-                longer = wait
         if not self.in_time(limit, shortest):
             return None
         return self._longest_wait_between(limit, shortest, self._max_wait_ms)
-
-    def _waits_of_interest(self, control_limit: int) -> list[float]:
-        """Return waits of any length that a thorough search looks at, the longest first.
-
-        A timer that runs a little longer than the response time less a batch makes all its batches
-        of that size late, and one that runs a little shorter none: the lateness can fall up to
-        there, and jumps.
-        """
-        batch_times = self._profile.latency_ms[: min(control_limit - 1, _MAX_JUMPS)]
-        jumps = self._response_time_ms - batch_times
-        waits = [share * self._response_time_ms for share in _THOROUGH_WAITS]
-        return sorted({*waits, *jumps[jumps > 0].tolist()}, reverse=True)
 
     def cost(self, control_limit: int, max_wait_ms: float | None) -> float:
         """Return what is to be least: the power, or the busy time if the energy is not known."""

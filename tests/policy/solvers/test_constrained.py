@@ -146,28 +146,6 @@ def test_batches_that_leave_requests_behind_can_take_the_least_power():
     assert solution.policy.actions == (0, 0, 0, 3, 3, 3, 6)
 
 
-@pytest.mark.parametrize(
-    ("times_ms", "load", "response_time_ms", "power_w"),
-    [
-        # With waits of up to 1.1 ms, 90% are in time at 0.83 W; with waits of 2 ms only 21%. Always
-        # to wait for a second request brings 54% in time.
-        ([2.2, 2.2], 0.1, 3.3, 0.45455),
-        ([2.2, 2.2, 3.4, 3.4, 4.6, 4.6], 0.1, 3.3, 0.65105),
-        # To start at once brings 48.9% in time, waits of 1.1 ms 54.5%, of 1.15 ms 33.8%.
-        ([2.2, 2.2, 3.4, 3.4], 0.4, 3.3, 2.92985),
-    ],
-)
-def test_the_percentile_can_hold_at_long_waits_and_fail_at_shorter_ones(
-    times_ms, load, response_time_ms, power_w
-):
-    """`power_w` is the least of all control limits and 31 waits."""
-    profile = Profile("in", "pairs", np.array(times_ms), np.full(len(times_ms), 10.0))
-    rate = load * profile.capacity_per_s
-    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, 50))
-    assert solution.meets_sla
-    assert solution.mean_power_w <= power_w * 1.003
-
-
 def test_a_control_limit_found_in_time_gets_its_longest_wait_too():
     """The first policy found in time has a control limit of 2, and so has the best, at 1.08 ms.
 
