@@ -51,16 +51,17 @@ def test_a_prediction_is_what_a_simulation_finds(service, load, replicas):
     rate_per_s = load * replicas * scenario.load_lateness_curve.sla_rate_per_s
     run = simulate(poisson_scenario(scenario, rate_per_s, 400_000), FixedFleet(replicas))
     found = scenario.estimator.predict(rate_per_s, replicas, sla)
-    # A replica estimates its rate, so its policy alternates between neighboring cells of its table.
     # Under overload, tries at different replicas are not quite independent.
     overloaded = load > 1
     assert found.service_level == pytest.approx(
         run.service_level, abs=0.015 if overloaded else 0.005
     )
     assert found.answered_percentile_ms is not None
+    # To save energy, replicas wait, for how long depends on the rate that each estimates.
+    error = 0.02 if profile.energy_mj is None else 0.06
     for percentile in () if overloaded else (50.0, 99.0):
         simulated_ms = run.response_percentile_ms(percentile)
-        assert found.answered_percentile_ms(percentile) == pytest.approx(simulated_ms, rel=0.03)
+        assert found.answered_percentile_ms(percentile) == pytest.approx(simulated_ms, rel=error)
     if found.mean_power_w is not None:
         power_w = float(run.energy_j.mean())
         assert found.mean_power_w == pytest.approx(power_w, rel=0.02)
