@@ -14,7 +14,7 @@ from deployments.errors import NotFoundError, PlannerBusyError
 from policy.errors import SojournError
 from policy.profile import Profile
 
-#: Limit on the time of a plan, with the start of the worker; most take a tenth of a second.
+#: Limit on the time of a plan, with the start of the worker; most take a second or two.
 TIME_LIMIT_S = 45.0
 #: Further questions are refused at once.
 MAX_WAITING = 8
