@@ -132,11 +132,6 @@ class LoadHistory:
         return self._end
 
     @property
-    def begin_s(self) -> int | None:
-        """The beginning of the oldest second that is kept by the second; None before the first."""
-        return None if self._end is None else self._end - self.second_rates.values.size
-
-    @property
     def required_rate_per_s(self) -> float:
         """The required rate of the last minute."""
         return float(self.second_required_rates.values[-1]) if self._end is not None else 0.0
