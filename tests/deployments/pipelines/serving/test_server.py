@@ -15,6 +15,7 @@ from deployments.pipelines.serving.config import load_pipeline_file
 from deployments.pipelines.serving.server import serve_pipeline
 from tests.support.pipelines import configs as pipeline_configs
 from tests.support.ports import free_port
+from tests.support.waiting import LIMIT_S
 
 
 async def test_a_pipeline_has_the_fast_path_and_the_limits_of_models(tmp_path: Path) -> None:
@@ -25,7 +26,10 @@ async def test_a_pipeline_has_the_fast_path_and_the_limits_of_models(tmp_path: P
     path.write_text(yaml.safe_dump(document))
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_pipeline(load_pipeline_file(path), ready.set_result))
-    async with httpx.AsyncClient(base_url=await ready, timeout=60) as client:
+    await asyncio.wait((ready, serving), return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        await serving  # it did not start, and says why
+    async with httpx.AsyncClient(base_url=await ready, timeout=LIMIT_S) as client:
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
         answer = await client.post("/v2/models/twice/infer", json={"inputs": [tensor]})
         assert answer.json()["outputs"][0]["data"] == [4, 8, 12]
