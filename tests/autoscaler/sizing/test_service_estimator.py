@@ -67,6 +67,7 @@ def test_a_prediction_is_what_a_simulation_finds(service, load, replicas):
         assert found.mean_power_w == pytest.approx(power_w, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_live_batcher_core_does_what_was_simulated():
     scenario = Scenario(GOOGLENET_P4, ServiceLevelObjective(15.0, 99.0), np.ones(1), replicas=2)
     loaded = poisson_scenario(scenario, 4000.0, 4000)

@@ -43,6 +43,7 @@ def table():
     return solve_divisions(STEPS, SLA, max_workers=6, requests=10_000)
 
 
+@pytest.mark.slow
 def test_every_division_keeps_the_sla_at_its_rate(table):
     for rate_per_s, division in zip(table.rates_per_s, table.divisions, strict=True):
         times_ms = simulate(STEPS, rate_per_s, division, requests=10_000).response_ms
