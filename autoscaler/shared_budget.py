@@ -166,7 +166,7 @@ _budget = SharedBudget()
 
 
 def decide_within_budget(now_s: float, own: Claim, budget: int, decision: Decision) -> Decision:
-    """Ask the budget of this process: all policies run in Serve's controller.
+    """Query the budget of this process: all policies run in Serve's controller.
 
     A function, because Ray pickles the policy with the objects that it refers to.
     """

@@ -69,7 +69,7 @@ class TorchModel(Model):
         self._network = network
 
     def load(self, device: str) -> None:
-        """Put the network on the device."""
+        """Move the network to the device."""
         self._device = torch.device(device)
         self._network.to(self._device).eval()
 

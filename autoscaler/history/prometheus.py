@@ -1,4 +1,4 @@
-"""Ask a Prometheus server for the requests of the past days, with one range query."""
+"""Query a Prometheus server for the requests of the past days, with one range query."""
 
 import http.client
 import json

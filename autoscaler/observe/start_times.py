@@ -106,7 +106,7 @@ class StartTimes:
             self._fill_one_of(len(self._orders_s))
 
     def _fill(self, replica_id: str, created_s: float) -> None:
-        """Take an order from before a replica's creation, and measure its wait if it is certain."""
+        """Match an order from before a replica's creation; measure its wait if it is certain."""
         orders_s = self._orders_s
         before = sum(order_s <= created_s + _EARLY_S for order_s in orders_s)
         if before and orders_s[0] == orders_s[before - 1] > -math.inf:
@@ -117,7 +117,7 @@ class StartTimes:
         self._fill_one_of(before or len(orders_s))
 
     def _fill_one_of(self, count: int) -> None:
-        """Take one of the oldest orders; if they differ, it is unknown which of them are left."""
+        """Remove one of the oldest orders; if they differ, it is unknown which of them are left."""
         taken_s = self._orders_s[:count]
         if len(set(taken_s)) > 1:
             self._orders_s[:count] = [-math.inf] * count

@@ -35,7 +35,7 @@ class Run:
         return 8.0 if self.quick else 15.0
 
     def begin(self) -> None:
-        """Note that the fault begins now."""
+        """Record that the fault begins now."""
         self.fault_s = time.monotonic()
 
 

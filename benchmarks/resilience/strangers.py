@@ -33,18 +33,18 @@ def exchange(target: Target, request: bytes, timeout_s: float = 5.0) -> bytes:
 
 
 def slow_headers(run: Run) -> None:
-    """Have 300 clients send a byte of their headers each second."""
+    """Make 300 clients send a byte of their headers each second."""
     _trickle(run, 300, b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b"a")
 
 
 def slow_bodies(run: Run) -> None:
-    """Have 100 clients send a byte of their bodies each second."""
+    """Make 100 clients send a byte of their bodies each second."""
     head = f"POST /v2/models/{run.service.target.model}/infer HTTP/1.1\r\nHost: localhost\r\n"
     _trickle(run, 100, head.encode() + b"Content-Length: 3000000\r\n\r\n", b" ")
 
 
 def idle_connections(run: Run) -> None:
-    """Have 2,000 clients connect and send nothing."""
+    """Make 2,000 clients connect and send nothing."""
     _trickle(run, 2000, b"", b"")
 
 

@@ -164,7 +164,7 @@ class Batcher:
         self.advance()
 
     def _give_up_late(self) -> None:
-        """Have others answer what waits for a batch that is overdue."""
+        """Refuse what waits for an overdue batch, so that others answer it."""
         self._overdue.set(self.core.give_up_late(time.monotonic()))
         self._answer_given_up()
         self._note_idle()

@@ -157,7 +157,7 @@ class CrashJournal:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for peers, and forget deaths of long ago; to be called every second or so."""
+        """Find peers, and forget deaths of long ago; to be called every second or so."""
         now_s = time.monotonic()
         self.beat()
         self._find_peers()
@@ -272,7 +272,7 @@ class CrashJournal:
             self.clear(digest)
 
     def device_lost(self) -> None:
-        """Let the peers see the requests of the running batch as after a death."""
+        """Show the requests of the running batch to the peers, as after a death."""
         if self._trusted:
             self._trusted = False
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)

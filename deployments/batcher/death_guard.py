@@ -23,7 +23,7 @@ _HUNG = "another replica hangs on this request, and no third one is known; try a
 
 
 class DeathGuard:
-    """Look at each batch before it starts, and write it down for the replicas that survive it.
+    """Check each batch before it starts, and record it for the replicas that survive it.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class DeathGuard:
         return self._error(deaths) if deaths >= self._max_deaths else DeviceError(reason)
 
     def refresh(self) -> None:
-        """Look for replicas that have started; to be called every second or so."""
+        """Find replicas that have started; to be called every second or so."""
         if self._journal is not None:
             self._journal.refresh()
 

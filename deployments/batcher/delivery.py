@@ -48,7 +48,7 @@ def deliver_outputs(
 
 
 def deliver_failure(batch: Batch, failure: Failure, failed: Collection[int]) -> None:
-    """Tell the senders of the slices at the places `failed` why the model failed."""
+    """Send the error to the senders of the slices at the places `failed`."""
     for place in failed:
         culprit = queued(batch.slices[place].request)
         culprit.finish(failure.blamed.get(place, failure.error))

@@ -112,7 +112,7 @@ class QueuedRequest(Request):
         return self._on_done is None
 
     def cancel(self) -> None:
-        """Give the request up: it leaves the queue, and its sender gets no outcome."""
+        """Abandon the request: it leaves the queue, and its sender gets no outcome."""
         if self._on_done is None:
             return
         self._on_done = None
@@ -180,7 +180,7 @@ class Cancellable(Protocol):
     """A request that is under way."""
 
     def cancel(self) -> object:
-        """Give the request up."""
+        """Abandon the request."""
 
 
 async def outputs_of(start: Callable[[Callable[[Outcome], None]], Cancellable]) -> Tensors:

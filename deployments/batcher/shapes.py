@@ -85,7 +85,7 @@ def _inputs_of(part: Slice) -> Tensors:
 
 
 def _pad(spec: TensorSpec, arrays: Sequence[NDArray[Any]], batch: dict[str, NDArray[Any]]) -> None:
-    """Put the padded input into a batch, and its lengths if the model wants them."""
+    """Copy the padded input into a batch, and its lengths if the model wants them."""
     axis = 1 + spec.shape.index(-1)
     lengths = [array.shape[axis] for array in arrays]
     shape = list(arrays[0].shape)

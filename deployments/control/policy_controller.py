@@ -144,7 +144,7 @@ class PolicyController:
         self._solve()
 
     def _warn_if_out_of_reach(self, service: ServiceModel) -> None:
-        """Say at once if no load is light enough for the SLA; solving the curve takes longer."""
+        """Report at once if no load is light enough for the SLA; solving the curve takes longer."""
         try:
             service.check_feasible()
         except InfeasibleError as error:
@@ -170,7 +170,7 @@ class PolicyController:
         self._on_change()
 
     def _use_solved_table(self) -> None:
-        """Put the solved table in force; under an SLA, as bursts require."""
+        """Apply the solved table; under an SLA, as bursts require."""
         table = self._solver.table
         assert table is not None
         if isinstance(self._service_model().objective, ServiceLevelObjective):

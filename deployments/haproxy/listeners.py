@@ -64,7 +64,7 @@ def hand_over(
 
 
 def take_over(admin_socket: Path) -> Predecessor | None:
-    """Ask the supervisor that answers at `admin_socket`, if one does, for its sockets."""
+    """Request the sockets of the supervisor that answers at `admin_socket`, if one does."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
         client.settimeout(_TIMEOUT_S)
         client.connect(str(admin_socket))

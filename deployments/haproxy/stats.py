@@ -103,7 +103,7 @@ class HaproxyStats:
         self._seen_s = time.monotonic()
 
     async def read(self) -> ProxyReport:
-        """Ask HAProxy; that it has not answered for long is logged once."""
+        """Query HAProxy; log once that it has not answered for long."""
         try:
             now = await self._ask()
         except (OSError, TimeoutError, KeyError, ValueError) as error:

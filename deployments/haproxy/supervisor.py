@@ -171,7 +171,7 @@ class Supervisor:
             os.waitpid(pid, 0)
 
     def _take_place(self) -> None:
-        """Take the place of the supervisor, which was killed."""
+        """Replace the supervisor, which was killed."""
         self._handle_signals(self._stop)
         until_s = time.monotonic() + MAX_SILENT_CHECKS
         while (pid := process_at(self._own_socket)) is None and time.monotonic() < until_s:

@@ -486,12 +486,12 @@ class InferenceProtocol(HttpToolsProtocol):
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Append a part of the URL."""
         super().on_url(url)
         self._check_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field, or one of the trailer."""
+        """Append a header field, or one of the trailer."""
         self._fields += 1
         self._check_head(len(name) + len(value))
         super().on_header(name, value)
@@ -509,7 +509,7 @@ class InferenceProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Append a part of the body."""
         self._progress = True
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:

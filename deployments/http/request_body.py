@@ -105,7 +105,7 @@ class Reservation:
         self._budget, self._token, self._bytes = budget, token, 0
 
     def grow_to(self, total_bytes: int) -> None:
-        """Take as much as makes `total_bytes` in all; small bodies take nothing.
+        """Reserve room up to `total_bytes` in all; small bodies reserve none.
 
         Raises
         ------

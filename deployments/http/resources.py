@@ -59,7 +59,7 @@ class Resources:
         self._more = more or {}
 
     def use(self, service: Service) -> None:
-        """Tell of another service of the same model from now on."""
+        """Describe another service of the same model from now on."""
         self._service = service
 
     async def answer(self, method: str, path: str, root_path: str) -> Answer:

@@ -127,7 +127,7 @@ class ReservedPorts:
         raise StartError("this machine has no free port")
 
     def close(self) -> None:
-        """Give the ports up."""
+        """Release the ports."""
         for held in self._held:
             held.close()
 

@@ -68,7 +68,7 @@ class HostMemory:
         return f"sojourn:{self._store}:{blob.sha256}"
 
     def take_over(self, blob: Blob) -> bool:
-        """Take over a blob that a process of this user still has from an earlier manager.
+        """Adopt a blob that a process of this user still has from an earlier manager.
 
         Its digest is checked after its seals, so the checked bytes cannot change. Processes in
         other containers are not visible.

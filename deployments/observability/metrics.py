@@ -63,7 +63,7 @@ class RayExporter:
         self._flushed: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def restart(self, kept: Container[str]) -> None:
-        """Let the counters begin at 0 again, but for those with the names in `kept`."""
+        """Reset the counters to 0, except those with the names in `kept`."""
         for key in [key for key in self._flushed if key[0] not in kept]:
             del self._flushed[key]
 

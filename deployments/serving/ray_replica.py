@@ -33,7 +33,7 @@ def confine_to_node() -> None:
 
 
 def call_when_draining(callback: Callable[[], None]) -> None:
-    """Have `callback` called when Ray begins to stop this replica.
+    """Call `callback` when Ray begins to stop this replica.
 
     The replica then stays reachable for some seconds, until every HAProxy knows; it hears of its
     end, in ``__del__``, only after that.

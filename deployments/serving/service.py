@@ -360,7 +360,7 @@ class InferenceService(BatchedService):
         return True
 
     def unload(self) -> None:
-        """Give back the model's weights. Nothing may be asked of the model after this."""
+        """Release the model's weights. The model must not be used after this."""
         self._model.unload()
 
     async def close(self) -> None:

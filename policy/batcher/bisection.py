@@ -63,7 +63,7 @@ class BatchBisection:
         return [part.request for group in groups for part in group.slices]
 
     def next_test(self, max_rows: int) -> tuple[list[Slice], bool]:
-        """Take the slices to test next: half of a group with a culprit, or a whole group.
+        """Return the slices to test next: half of a group with a culprit, or a whole group.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class BatchBisection:
         self._untested = self._untested._replace(has_culprit=False)
 
     def release(self, cleared: Callable[[Request], bool]) -> list[Slice]:
-        """Take out the groups whose requests are all cleared; return their slices, in order."""
+        """Remove the groups whose requests are all cleared; return their slices, in order."""
         groups, self._groups = self._groups, deque()
         released: list[Slice] = []
         for group in groups:

@@ -213,7 +213,7 @@ class BatcherCore:
         return None
 
     def give_up_late(self, now_s: float) -> float | None:
-        """Give up what an overdue batch leaves no time, while another replica may answer it.
+        """Give up requests that an overdue batch leaves no time, while another replica may answer.
 
         Returns
         -------
@@ -296,7 +296,7 @@ class BatcherCore:
         return failed
 
     def recall(self, batch: Batch, alone: Collection[int]) -> None:
-        """Take back a batch that the device has not been given; cancelled requests are dropped.
+        """Requeue a batch that the device has not been given; drop cancelled requests.
 
         Parameters
         ----------
@@ -309,7 +309,7 @@ class BatcherCore:
         self._failed.recall(batch, alone)
 
     def release(self, cleared: Callable[[Request], bool]) -> None:
-        """Let the requests that were to run alone, and are `cleared`, share batches again."""
+        """Allow `cleared` requests that were to run alone to share batches again."""
         self._failed.release(cleared)
 
     def drain(self) -> None:
@@ -404,7 +404,7 @@ class BatcherCore:
         return min(latest_s, self.arrival_rate.falls_below_s(max(1, self.devices) * lowest_per_s))
 
     def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
-        """Take `size` rows of a kind off the queue; drop requests that `done_s` is too late for."""
+        """Remove `size` rows of a kind from the queue; drop those that `done_s` is too late for."""
         limits = self.limits
         return self._queue.take(
             size,

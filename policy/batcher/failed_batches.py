@@ -61,7 +61,7 @@ class FailedBatches:
     def put_back(
         self, batch: Batch, blamed: Collection[int], largest_batch: int, max_queue_rows: int
     ) -> tuple[list[int], list[Request]]:
-        """Put the rows of a failed batch where they wait next.
+        """Queue the rows of a failed batch again, or group them for tests.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class FailedBatches:
         fill_up: Callable[[int, float, Hashable], list[Slice]],
         miss_deadline: Callable[[Request], None],
     ) -> tuple[list[Slice], int]:
-        """Take the next slices to test, and fill up their batch from the queue.
+        """Return the next slices to test, with their batch filled up from the queue.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class FailedBatches:
         return tested + fill_up(size, done_s, kind), len(tested)
 
     def _requeue(self, slices: Sequence[Slice], largest_batch: int) -> None:
-        """Put `slices` at the head of the queue; have those that failed too often tested."""
+        """Requeue `slices` at the head; test those that failed too often."""
         max_failures = (largest_batch - 1).bit_length() - 1
         rerun: list[Slice] = []
         test: list[Slice] = []
@@ -163,7 +163,7 @@ class FailedBatches:
         self.bisection.add(test, has_culprit=False)
 
     def recall(self, batch: Batch, alone: Collection[int]) -> None:
-        """Take back a batch that was not run, as `BatcherCore.recall` does."""
+        """Requeue a batch that was not run, as `BatcherCore.recall` does."""
         if batch.slices_under_test:
             self.bisection.test_incomplete()
             self.test_passed()
@@ -177,7 +177,7 @@ class FailedBatches:
             self.bisection.add([batch.slices[place]], has_culprit=True)
 
     def release(self, cleared: Callable[[Request], bool]) -> None:
-        """Let requests that were to run alone wait with the others, as `BatcherCore.release` does.
+        """Release requests that were to run alone, as `BatcherCore.release` does.
 
         One that was in a batch that failed stays: that it is harmless elsewhere says nothing.
         """

@@ -106,7 +106,7 @@ class RequestQueue:
             self._has_deadlines = True
 
     def put_back(self, slices: Sequence[Slice]) -> None:
-        """Put slices of a failed batch at the head, in order; skip cancelled requests."""
+        """Requeue slices of a failed batch at the head, in order; skip cancelled requests."""
         for part in reversed(slices):
             if not part.request.cancelled:
                 self._count(part.request, part.rows)

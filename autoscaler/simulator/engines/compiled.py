@@ -88,7 +88,7 @@ class CompiledEngine:
         )
 
     def add(self, slot: int, now_s: float) -> None:
-        """Put a new, empty replica into a slot."""
+        """Start a new, empty replica in a slot."""
         state = self._state
         slots = state.times.shape[0]
         if slot >= slots:
@@ -137,7 +137,7 @@ class CompiledEngine:
             self._reserve_retries(1)
 
     def drain(self, slot: int, now_s: float) -> None:
-        """Let a replica start its queue without waiting for more requests; see `drained_at_s`."""
+        """Make a replica start its queue without waiting for more requests; see `drained_at_s`."""
         state = self._state
         state.counts[slot, kernel.DRAINING] = 1
         if kernel.is_draining(state, slot) and not state.counts[slot, kernel.ON_DEVICE]:

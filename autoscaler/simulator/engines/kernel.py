@@ -510,7 +510,7 @@ def admit(
 def reach(
     rules: Rules, state: State, slot: int, now_s: float, sent_s: float, attempts: int
 ) -> None:
-    """Let the event loop read a request, or refuse it if it would be too late."""
+    """Read a request on the event loop, or refuse it if it would be too late."""
     counts, times = state.counts, state.times
     unread = counts[slot, UNREAD]
     read_s = max(now_s, times[slot, LOOP_FREE_S]) + rules.loop_request_s

@@ -42,7 +42,7 @@ def own_folder(folder: Path, *, enterable: bool = False) -> None:
 
 
 def lock(path: Path) -> int:
-    """Take a lock that ends with this process; return its descriptor.
+    """Acquire a lock that ends with this process; return its descriptor.
 
     Raises
     ------

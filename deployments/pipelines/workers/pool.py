@@ -87,7 +87,7 @@ class WorkerPool(Workers[PooledWorker]):
         self._changed()
 
     def dying(self, worker: PooledWorker) -> None:
-        """Give no further batch to a worker; `lost` follows."""
+        """Send no further batch to a worker; `lost` follows."""
         if worker in self._free:
             self._free.remove(worker)
             self._dying.add(worker)
