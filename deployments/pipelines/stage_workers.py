@@ -15,7 +15,7 @@ from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, 
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.planning.profiling import measure_stage
-from deployments.pipelines.workers.pool import make_workers
+from deployments.pipelines.workers.factory import make_workers
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.pipelines.workers.worker import Workers
 from policy.errors import InvalidInputError, SojournError

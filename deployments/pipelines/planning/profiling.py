@@ -20,7 +20,7 @@ from deployments.pipelines.core.items import (
     WorkerLoss,
 )
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
-from deployments.pipelines.workers.pool import make_workers
+from deployments.pipelines.workers.factory import make_workers
 from deployments.profiling.measure import fit_quantiles
 from policy.batcher.requests import Batch, StartReason
 from policy.errors import InvalidInputError

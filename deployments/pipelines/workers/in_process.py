@@ -4,13 +4,10 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from deployments.pipelines.core.items import Outcome, StageBatch, WorkerLoss
+from deployments.pipelines.workers.pool import WorkerPool
 from deployments.pipelines.workers.predictor import Predictor, Recipe, construct
-
-if TYPE_CHECKING:
-    from deployments.pipelines.workers.pool import WorkerPool
 
 
 class LoopWorker:
@@ -18,7 +15,7 @@ class LoopWorker:
 
     cpus: list[int] | None = None
 
-    def __init__(self, pool: "WorkerPool", recipe: Recipe) -> None:
+    def __init__(self, pool: WorkerPool, recipe: Recipe) -> None:
         self._pool, self._recipe = pool, recipe
         self._predict: Predictor | None = None
 
@@ -50,7 +47,7 @@ class ThreadWorker:
 
     cpus: list[int] | None = None
 
-    def __init__(self, pool: "WorkerPool", recipe: Recipe) -> None:
+    def __init__(self, pool: WorkerPool, recipe: Recipe) -> None:
         self._pool, self._recipe = pool, recipe
         self._batches: queue.SimpleQueue[StageBatch | None] = queue.SimpleQueue()
 

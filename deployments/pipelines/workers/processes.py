@@ -6,14 +6,12 @@ import socket
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.pipelines.core.items import Outcome, StageBatch
 from deployments.pipelines.workers.child import BATCH, START, command
 from deployments.pipelines.workers.link import WorkerLink
-
-if TYPE_CHECKING:
-    from deployments.pipelines.workers.pool import WorkerPool
+from deployments.pipelines.workers.pool import WorkerPool
 
 #: Time for a closing worker to end its batch.
 _CLOSE_S = 2.0
@@ -25,7 +23,7 @@ _STANDARD_ERROR = 2
 class ProcessWorker:
     """The parent's view of a worker process."""
 
-    def __init__(self, pool: "WorkerPool", recipe: bytes, cpus: list[int] | None) -> None:
+    def __init__(self, pool: WorkerPool, recipe: bytes, cpus: list[int] | None) -> None:
         self.cpus = cpus
         self._pool, self._recipe = pool, recipe
         self._ready = False
