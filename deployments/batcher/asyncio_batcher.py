@@ -26,7 +26,7 @@ from deployments.batcher.model_runner import (
     ModelRunner,
 )
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.queued_request import QueuedRequest, queued
+from deployments.batcher.queued_request import QueuedRequest
 from deployments.batcher.rejections import RejectionHandler
 from deployments.batcher.row_counts import RowCounts
 from deployments.models.base import Model
@@ -217,14 +217,14 @@ class Batcher:
             return
         self.lost_reason = reason
         logger.error("%s", reason)
-        waiting = self.core.device_lost()
+        waiting, now_s = self.core.device_lost(), time.monotonic()
         if self._batch is not None:
             # Any of them may be the reason; the others are free to go elsewhere.
             for part in self._batch.slices:
                 error = self._deaths.device_lost(part.request, reason)
-                queued(part.request).finish(error)
+                self.rejections.lost(part.request, error, now_s)
             self._batch = None
-        self.rejections.device_lost(reason, waiting)
+        self.rejections.device_lost(reason, waiting, now_s)
         self.advance()
 
     async def drain(self) -> None:

@@ -93,8 +93,18 @@ class RejectionHandler:
                 CrowdedOutError("the batch failed and the retry queue is full; try again later")
             )
 
-    def device_lost(self, reason: str, waiting: Iterable[Request]) -> None:
+    def device_lost(self, reason: str, waiting: Iterable[Request], now_s: float) -> None:
         """Answer the requests that wait, and all that come from now on, with a `DeviceError`."""
         self._lost_reason = reason
         for request in waiting:
-            queued(request).finish(DeviceError(reason))
+            self.lost(request, DeviceError(reason), now_s)
+
+    def lost(self, request: Request, error: RequestError, now_s: float) -> None:
+        """Answer a request that was lost with its device.
+
+        If no time is left, no other replica gets it, which it might only hang as well.
+        """
+        if isinstance(error, DeviceError) and self._core.is_expired(request, now_s):
+            self.too_late(request)
+        else:
+            queued(request).finish(error)

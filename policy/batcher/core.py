@@ -176,6 +176,10 @@ class BatcherCore:
             return Refusal.EXPIRED
         return Refusal.FULL
 
+    def is_expired(self, request: Request, now_s: float) -> bool:
+        """Return whether even a free device would answer a request too late."""
+        return self._admission.is_expired(request.rows, now_s, request.arrival_s)
+
     def count_refused(self, refusal: Refusal, rows: int, now_s: float) -> None:
         """Count the rows of requests for which there was no room."""
         self.arrival_rate.count(now_s, rows)

@@ -100,10 +100,22 @@ def test_a_request_that_is_crowded_out_may_be_tried_elsewhere() -> None:
     assert rows.refused == 2
 
 
+@pytest.mark.parametrize(("now_s", "error"), [(0.05, DeviceError), (0.5, DeadlineError)])
+def test_what_hung_a_device_for_longer_than_the_sla_hangs_no_other(
+    now_s: float, error: type[RequestError]
+) -> None:
+    core = make_core(control_limit=4)
+    core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
+    requests, _, _ = handler(core)
+    sender = Sender(core)
+    requests.device_lost("it hangs", core.device_lost(), now_s)
+    assert [type(outcome) for outcome in sender.outcomes] == [error]
+
+
 def test_requests_of_a_lost_device_get_the_reason_and_so_do_later_ones() -> None:
     requests, core, rows = handler()
     sender = Sender(core)
-    requests.device_lost("it hangs", core.device_lost())
+    requests.device_lost("it hangs", core.device_lost(), 0.0)
     assert [str(outcome) for outcome in sender.outcomes] == ["it hangs"]
     # Whatever the core says: no row may count as too late for a device that is no more.
     assert isinstance(requests.refused(Refusal.EXPIRED, 1), DeviceError)
