@@ -206,11 +206,10 @@ class Autoscaler:
             horizon,
             self._start_time_s,
         )
-        if (sla_rate_per_s := sizing.sla_rate_per_s()) is not None:
-            # A fleet at its capacity misses many single minutes by chance: what each replica takes
-            # by itself is held.
-            capacity_per_s = math.nan if requirement.is_limited else replicas * sla_rate_per_s
-            tier.calibration.note_order(now_s, capacity_per_s)
+        if (capacity_per_s := sizing.fleet_rate_per_s(replicas)) is not None:
+            tier.calibration.note_order(
+                now_s, math.nan if requirement.is_limited else capacity_per_s
+            )
         pending = self._pending.late(now_s, self._start_time_s)
         single = sizing.needed_without_retries(demand.per_s)
         remarks = (
