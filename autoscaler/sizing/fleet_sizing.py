@@ -14,10 +14,8 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.sizing.rand_fleet import RandFleet
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
-from policy.try_delays import RETRIES, TryDelays
+from policy.try_delays import TryDelays
 
-#: Of HAProxy on one machine.
-DELAYS = TryDelays(retries=RETRIES)
 #: Without a load-lateness curve, the share of the capacity in full batches that replicas are given.
 _UTILIZATION = 0.8
 
@@ -125,7 +123,7 @@ class FleetSizing:
     correction: float
     min_replicas: int
     max_replicas: int
-    delays: TryDelays = DELAYS
+    delays: TryDelays
 
     def required(self, demand_per_s: float) -> Requirement:
         """Return what a demand requires.
@@ -158,15 +156,12 @@ class FleetSizing:
         replica = self.replica
         if replica.curve is None:
             return None
-        rate_per_s = replica.curve.sla_rate_per_s
-        # What the event loop limits takes no more in a fleet than by itself.
-        capacity_per_s = replica.capacity_per_s if replica.limited_by_device else rate_per_s
-        return RandFleet(
+        return RandFleet.of(
             replica.curve,
-            max(rate_per_s, capacity_per_s),
-            replica.objective.response_time_ms,
-            self.delays.retries or 0,
-            self.delays.try_ms,
+            replica.capacity_per_s,
+            replica.objective,
+            self.delays,
+            limited_by_device=replica.limited_by_device,
         )
 
     def sla_rate_per_s(self) -> float | None:

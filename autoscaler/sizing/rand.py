@@ -116,7 +116,7 @@ def response_time_cdf(
     request_delay_ms, reply_delay_ms, retry_delay_ms : float
         d₁, d₂ and Δ.
     retries : int, optional
-        Retries after which the balancer gives up; such a request is never answered. By default
+        Limit of the retries, after which a request is never answered. By default
         there is no limit, as in the paper.
 
     Returns

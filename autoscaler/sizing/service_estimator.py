@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from autoscaler.sizing.estimators import Prediction
 from autoscaler.sizing.fleet_response import FleetResponse
+from autoscaler.sizing.rand import check_load
 from autoscaler.sizing.rand_fleet import RandFleet
 from policy.batcher.admission import time_lost_in_attempts_ms
 from policy.batcher.requests import PolicySource
@@ -120,16 +121,13 @@ class ServiceEstimator:
         if self._given is not None:
             return None
         limits, curve = service.limits, service.curve
-        capacity_per_s = curve.sla_rate_per_s
-        if service.profile.bottleneck(capacity_per_s, limits.max_batch_size) == "device":
-            full_batches_per_s = 1e3 * limits.max_batch_size / limits.latency_ms[-1]
-            capacity_per_s = max(capacity_per_s, full_batches_per_s)
-        return RandFleet(
+        limit = service.profile.bottleneck(curve.sla_rate_per_s, limits.max_batch_size)
+        return RandFleet.of(
             curve,
-            capacity_per_s,
-            service.sla.response_time_ms,
-            service.delays.retries or 0,
-            service.delays.try_ms,
+            1e3 * limits.max_batch_size / limits.latency_ms[-1],
+            service.sla,
+            service.delays,
+            limited_by_device=limit == "device",
         )
 
     def predict(
@@ -150,12 +148,9 @@ class ServiceEstimator:
         InvalidInputError
             The arrival rate is not positive and finite, or there is no replica.
         """
-        if not 0 < arrival_rate_per_s < math.inf:
-            raise InvalidInputError(
-                f"arrival_rate_per_s: must be above 0 and finite, not {arrival_rate_per_s}"
-            )
-        if replicas < 1:
-            raise InvalidInputError(f"replicas: must be at least 1, not {replicas}")
+        check_load(arrival_rate_per_s, replicas)
+        if not arrival_rate_per_s:
+            raise InvalidInputError("arrival_rate_per_s: must be above 0")
         share_per_s = arrival_rate_per_s / replicas
         policies, limits = self._given or self._service.policies, self._service.limits
         policy = policies.lookup(share_per_s)

@@ -171,7 +171,7 @@ class SlaRateCorrection:
         batch_size : float
             Requests of a full batch, which are late together.
         retries : int
-            Retries after which the balancer gives up.
+            Limit of the retries of a request.
         sustained_per_s : float
             What each replica of the fleet takes within the SLA by the model, uncorrected.
         """

@@ -14,7 +14,7 @@ from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.rand_fleet import RandFleet
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.try_delays import RETRIES
+from policy.try_delays import RETRIES, TryDelays
 
 PROFILE = Profile.load(Path(__file__).parents[3] / "configs/profiles/googlenet-p4.json")
 #: The same device, 20 times slower.
@@ -61,7 +61,7 @@ def test_a_fleet_takes_what_rand_says_and_hardly_more(
     limits = template.service.limits
     curve = template.load_lateness_curve
     capacity_per_s = 1e3 * limits.max_batch_size / limits.latency_ms[limits.max_batch_size - 1]
-    fleet = RandFleet(curve, capacity_per_s, response_time_ms, RETRIES, 0.5)
+    fleet = RandFleet(curve, capacity_per_s, response_time_ms, TryDelays(retries=RETRIES))
     rate_per_s = fleet.rate_within_sla_per_s(1 - percentile / 100, replicas)
 
     def in_time(factor: float) -> float:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.sizing.fleet_sizing import FleetSizing, Requirement, median_replica
 from policy.load_lateness import LoadLatenessCurve
+from policy.try_delays import TryDelays
 from tests.support.autoscaling.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
 REPORT = Fleet(1).report_of("r0")
@@ -17,7 +18,7 @@ BY_CAPACITY = 0.8 * 32e3 / REPORT.full_batch_ms
 
 
 def sizing(*reports, correction=1.0, low=1, high=1000):
-    return FleetSizing(median_replica(reports), correction, low, high)
+    return FleetSizing(median_replica(reports), correction, low, high, TryDelays(retries=5))
 
 
 @settings(derandomize=True, max_examples=50)

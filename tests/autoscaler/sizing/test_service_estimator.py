@@ -170,7 +170,7 @@ def test_a_plan_needs_as_many_replicas_as_the_live_autoscaler_orders(profile, sl
     sla = ServiceLevelObjective(sla_ms, 99.0)
     service = service_model(profile, sla, DELAYS)
     capacity_per_s = 1e3 * service.limits.max_batch_size / service.limits.latency_ms[-1]
-    live = RandFleet(service.curve, capacity_per_s, sla_ms, RETRIES, DELAYS.try_ms)
+    live = RandFleet(service.curve, capacity_per_s, sla_ms, DELAYS)
     for load in (0.6, 1.6, 2.5, 5.5, 9.0, 15.3, 40.0):
         rate_per_s = load * service.curve.sla_rate_per_s
         planned = least_replicas(ServiceEstimator(service), rate_per_s, sla).replicas
