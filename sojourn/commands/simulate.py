@@ -29,8 +29,6 @@ from autoscaler.simulator.start_time import StartTime
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.service_model import service_model
-from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.commands import simulate_output as output
 from sojourn.output import command_line, existing_file, json_option, print_json, say
@@ -171,7 +169,6 @@ def command(
     objective = option_types.required_sla(sla, response_time_ms, percentile)
     choices = choose(names)
     settings, policy = parse_batching(batching, profile)
-    _ = service_model(profile, objective, TryDelays(retries=RETRIES), settings).curve
     scenario = Scenario(
         profile=profile,
         objective=objective,
@@ -185,6 +182,7 @@ def command(
         settings=settings,
         max_replicas=max_replicas,
     )
+    _ = scenario.load_lateness_curve  # an SLA out of reach is an error
     if trace_file is not None:
         trace = read_trace_file(trace_file)
         counts = counts_by_second(trace, f"trace {trace_file}")
@@ -236,8 +234,6 @@ def _check_mode(context: click.Context, on_trace: bool) -> None:
     }
     replayed = {"history_file": "--history"}
     if on_trace:
-        if {"history_file", "standby_s"} <= given:
-            raise InvalidInputError("--history: cannot be combined with --standby-s")
         _reject(given, fixed, "applies to a fixed fleet; omit it or --trace")
         return
     if not {"arrival_rate", "replicas"} <= given:

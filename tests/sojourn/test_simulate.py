@@ -199,7 +199,6 @@ def test_report(capsys, trace, tmp_path):
         (["--response-time-ms", "1.8"], "take 0.5 of the SLA's 1.8 ms"),
         (["--report", "no-such-folder/out.html"], "no folder no-such-folder"),
         (["--history", str(PROFILE)], "the first line must be second,requests"),
-        (["--history", str(PROFILE), "--standby-s=5"], "cannot be combined with --standby-s"),
     ],
 )
 def test_a_user_error_is_one_line_and_status_2(capsys, trace, more, message):

@@ -11,7 +11,6 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.scaling import FleetView
 from autoscaler.standbys import TwoTierStarts
-from policy.errors import InvalidInputError
 
 #: Delay of the reports in whole seconds. Through Ray it was measured as one to two seconds.
 REPORT_LAG_S = 1
@@ -40,11 +39,6 @@ class SojournAutoscaler:
         The live autoscaler.
     decision : Decision or None
         Its last decision; None before the first.
-
-    Raises
-    ------
-    InvalidInputError
-        Standbys and a history are combined.
     """
 
     def __init__(
@@ -58,8 +52,6 @@ class SojournAutoscaler:
         starts: TwoTierStarts | None = None,
         history: Trace | None = None,
     ) -> None:
-        if starts is not None and history is not None:
-            raise InvalidInputError("sojourn: standbys and a history cannot be simulated together")
         self.name = name
         self.autoscaler = Autoscaler(settings, starts)
         self.decision: Decision | None = None

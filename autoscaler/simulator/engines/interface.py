@@ -90,7 +90,7 @@ class ReplicaModel:
 
     @property
     def retries(self) -> int:
-        """Retries after which the balancer gives up."""
+        """Limit of the retries of a request."""
         assert self.service.delays.retries is not None
         return self.service.delays.retries
 

@@ -1,14 +1,12 @@
 import math
 
 import numpy as np
-import pytest
 
 from autoscaler.history.traces import Trace
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.standbys import TwoTierStarts
-from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from tests.support.autoscaling.fleet_views import view
 
@@ -67,19 +65,27 @@ def test_keeps_to_its_bounds() -> None:
     assert final_replicas(policy, 9000.0, 30) == 2
 
 
-def test_a_past_with_a_jump_every_half_hour_orders_for_the_next_one() -> None:
-    """The run begins as a burst is due in 20 s; ten bursts have been seen."""
+def past_with_jumps() -> Trace:
+    """Return five hours with a burst in each half hour, the next of which is due in 20 s."""
     seconds = 5 * 3600
     times = np.arange(-seconds, 0) - 20
     rates = np.where(times % 1800 < 300, 9000.0, 1000.0)
-    past = Trace(np.random.default_rng(1).poisson(rates).astype(float), 1, -seconds, False)
+    return Trace(np.random.default_rng(1).poisson(rates).astype(float), 1, -seconds, False)
+
+
+def test_a_past_with_a_jump_every_half_hour_orders_for_the_next_one() -> None:
+    past = past_with_jumps()
     settings = AutoscalerSettings(window_s=5, risk=0.001)
     knowing, new = SojournAutoscaler(settings, history=past), SojournAutoscaler(settings)
     assert final_replicas(new, 1000.0, 15) == 1
     assert final_replicas(knowing, 1000.0, 15) >= 5
 
 
-def test_a_history_needs_a_fleet_without_standbys() -> None:
-    past = Trace(np.ones(10), 1, -10, False)
-    with pytest.raises(InvalidInputError, match="cannot be simulated together"):
-        SojournAutoscaler(starts=TwoTierStarts(1.0, 60.0), history=past)
+def test_a_fleet_with_standbys_knows_the_jumps_of_its_past() -> None:
+    """A standby serves after a second, so it need not be ordered to serve 20 s ahead of a burst."""
+    past = past_with_jumps()
+    settings = AutoscalerSettings(window_s=5, risk=0.01)
+    policy = SojournAutoscaler(settings, starts=TwoTierStarts(1.0, 60.0), history=past)
+    assert final_replicas(policy, 1000.0, 15) == 1
+    assert policy.decision is not None
+    assert (policy.decision.replicas, policy.decision.standbys) == (1, 4)
