@@ -37,7 +37,7 @@ class AutoscalerSettings:
     burst_factor : float
         Factor by which the rate may suddenly rise and still be absorbed without new replicas.
     retries : int
-        Retries after which the balancer gives up.
+        Limit of the retries of a request.
     standbys : int or str
         Standbys to keep beside the replicas that serve, or `AUTO`: as many as pay.
     """

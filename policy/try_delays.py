@@ -24,7 +24,7 @@ class TryDelays:
     retry_delay_ms : float
         From a refusal to the next try: Δ of RAND.
     retries : int or None
-        Retries after which the balancer gives up. None: retry until the response time is over.
+        Limit of the retries of a request. None: retry until the response time is over.
 
     Raises
     ------

@@ -152,7 +152,7 @@ class OfferedLoad:
             self.newest_s = time_s
             self._advance(math.floor(time_s))
         if known is None and weight > 1:
-            return True  # its past is in the reports of those that stood for it
+            return True  # other replicas of the sample covered its past
         attempts, refusals, by_balancer = counted
         if known is None or attempts < known.attempts or refusals < known.refusals:
             since_s = time_s - counted_s
@@ -234,7 +234,7 @@ class OfferedLoad:
         window_s : float
             Length of the rate window, in s.
         retries : int
-            Retries after which the balancer gives up.
+            Limit of the retries of a request.
         since_s : float
             The rates before it are known already, and left out unless they are in the window.
 

@@ -68,7 +68,7 @@ def overload_need(
     late_share_allowed : float
         Share of the requests that may miss the SLA.
     retries : int
-        Retries after which the balancer gives up.
+        Limit of the retries of a request.
     backlog : float
         Requests that wait in the replicas beyond what is normal.
     """

@@ -131,7 +131,7 @@ class Service:
 def serving(document: Document) -> Iterator[Service]:
     """Serve a config while the context lasts, until its replicas run and have their tables.
 
-    At the end no process is left of those that were started in the context.
+    All processes that the context started have ended by its end.
     """
     (application,) = document["applications"]
     (deployment,) = application["deployments"]

@@ -51,7 +51,7 @@ class ProxyReport:
 
 @dataclass(frozen=True)
 class BackendStats:
-    """What a table says of one replica and of its backend, since HAProxy started.
+    """Statistics of one replica and its backend since HAProxy started.
 
     HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins
     with the end of the answer before, so it counts the time in which the client asked nothing.

@@ -57,10 +57,10 @@ class RequestCounts:
                 self._observer.deadline_missed(rows, now_s - arrival_s, math.inf)
 
     def refused_by_balancer(self, requests: int) -> None:
-        """Count requests that never came here, with as many rows as the last others.
+        """Count requests that HAProxy refused, with the mean rows of the recent requests.
 
-        Those that may not use the model have none: the balancer cannot tell, so as many of the
-        requests that it refused as of those that came are taken to be such.
+        Denied requests, such as those without a token, have no rows. HAProxy cannot recognize them,
+        so the mean includes the denied ones among the recent requests.
         """
         counted, read = self._rows, self._event_loop_meter.requests
         came = counted.offered - self.rows_refused_by_balancer

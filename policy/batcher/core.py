@@ -217,7 +217,7 @@ class BatcherCore:
         return None
 
     def give_up_late(self, now_s: float) -> float | None:
-        """Give up requests that an overdue batch leaves no time, while another replica may answer.
+        """Drop requests that an overdue batch leaves no time, while another replica may answer.
 
         Returns
         -------

@@ -176,7 +176,7 @@ def evaluate(
     InvalidInputError
         The rate is not a finite number above 0, the profile has no such batch sizes, the waiting
         room does not hold the control limit or another queue for which the policy waits, or
-        requests are refused by time before an event loop beside the device.
+        `admit_within_ms` is given for a profile with an event loop.
     InfeasibleError
         Without a waiting room: the policy cannot keep up with the arrival rate, or so hardly that
         its response times cannot be computed. Its capacity is that of its last action, which long

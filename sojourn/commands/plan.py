@@ -67,7 +67,7 @@ _STAGES = {"event_loop": "its event loop", "device": "its device"}
     type=click.IntRange(0, 10_000),
     default=RETRIES,
     show_default=True,
-    help="Retries before the load balancer gives up.",
+    help="Limit of the retries of a request.",
 )
 @click.option(
     "--max-replicas",

@@ -463,16 +463,16 @@ def test_a_node_whose_draining_fails_is_asked_again_and_waited_for(tmp_path, fai
     (container,) = workers["spec"]["containers"]
     script = container["lifecycle"]["preStop"]["exec"]["command"][-1]
     calls = tmp_path / "calls"
-    stubs = {
+    programs = {
         "ray": f'echo ray >> {calls}; [ "$(grep -c ray {calls})" -gt {failures} ]',
         "sleep": f'echo "sleep $1" >> {calls}',
         "grep": f"""case "$1" in -qx) [ "$(/bin/grep -c 'sleep 1' {calls})" -lt 3 ];;
             *) exec /bin/grep "$@";; esac""",
     }
-    for name, body in stubs.items():
-        stub = tmp_path / name
-        stub.write_text(f"#!/bin/sh\n{body}\n")
-        stub.chmod(0o755)
+    for name, body in programs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
     script = script.replace("/proc/1/fd/2", "/dev/null")
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     assert subprocess.run(["sh", "-c", script], env=path).returncode == 0

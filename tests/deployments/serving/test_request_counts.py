@@ -78,6 +78,18 @@ async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_h
     assert stats["refused_by_balancer_total"] == 300
 
 
+async def test_denied_requests_do_not_make_haproxys_refusals_load() -> None:
+    """HAProxy cannot see who is denied: of what it refused, as many as of what came count."""
+    async with emulated_service(PROFILE) as service:
+        service.event_loop_meter.request_read(time.monotonic())
+        await infer(service, rows=2)
+        for _ in range(3):  # without a token
+            service.event_loop_meter.request_read(time.monotonic())
+        service.compare_with_proxy(ProxyReport(denied=100))
+        stats = service.autoscaling_stats()
+    assert stats["refused_by_balancer_total"] == 100 * 2 / 4
+
+
 async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
