@@ -163,9 +163,10 @@ def find_applications(
     document = validate(ServeDocument, content)
     http = document.http_options or HttpOptions()
     found = []
-    for index, entry in enumerate(document.applications):
-        if entry.import_path == import_path:
+    for index, built in enumerate(document.applications):
+        if built.import_path == import_path:
             place: Place = ("applications", index)
+            entry = validate(ApplicationEntry, content["applications"][index], *place)
             if entry.autoscaling_policy is not None and policy_function is not None:
                 raise fault(
                     (*place, "autoscaling_policy"),
@@ -174,7 +175,7 @@ def find_applications(
             only = _only_deployment(entry, place, deployment, policy_function)
             found.append(Application(entry, only, http, place))
     if not found:
-        given = [entry.import_path for entry in document.applications if entry.import_path]
+        given = [built.import_path for built in document.applications if built.import_path]
         if given and given[0] in _BUILT:
             wanted = _BUILT[import_path]
             raise fault(("applications", 0), f"is {_BUILT[given[0]]}, must be {wanted} here")

@@ -173,10 +173,18 @@ class ApplicationEntry(RaySection):
         return value
 
 
+class BuiltApplication(StrictModel):
+    """Any entry of `applications`; only Ray checks those that Sojourn does not build."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    import_path: str | None = None
+
+
 class ServeDocument(RaySection):
     """The whole file."""
 
-    applications: list[ApplicationEntry]
+    applications: list[BuiltApplication]
     http_options: HttpOptions | None = None
     proxy_location: Any = None
     controller_options: Any = None

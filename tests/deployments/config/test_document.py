@@ -315,6 +315,22 @@ def test_two_applications_differ_in_name_and_prefix(load: Load) -> None:
             load(again(**changes))
 
 
+def test_an_application_of_another_builder_may_set_whatever_ray_takes(load: Load) -> None:
+    another = {
+        "name": "b",
+        "import_path": "mine:app",
+        "route_prefix": "/b",
+        "deployments": [
+            {
+                "name": "Mine",
+                "max_ongoing_requests": 5,
+                "autoscaling_config": {"target_ongoing_requests": 2, "max_replicas": 3},
+            }
+        ],
+    }
+    assert load(lambda d: d["applications"].append(another)).application == "a"
+
+
 def share_a_budget(document: dict[str, Any]) -> None:
     scaling(document)["policy"]["policy_kwargs"] = {"replica_budget": 2}
 
