@@ -26,7 +26,7 @@ class EnergyMeter(Protocol):
     """
 
     @property
-    def source(self) -> str: ...  # noqa: D102
+    def source(self) -> str: ...
 
     def read_mj(self) -> float:
         """Return the energy since a fixed instant, in mJ. It never decreases."""

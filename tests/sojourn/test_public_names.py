@@ -17,7 +17,11 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
     assert sojourn.__all__ == sorted(sojourn._MODULES)
     for name in sojourn.__all__:
         assert getattr(sojourn, name).__name__ == name
-        assert inspect.getdoc(getattr(sojourn, name))
+        public = getattr(sojourn, name)
+        members = vars(public).items() if inspect.isclass(public) else ()
+        for member, value in [(name, public), *members]:
+            if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                assert inspect.getdoc(value), f"{name}: {member}"
     assert dir(sojourn) == sojourn.__all__
 
 
