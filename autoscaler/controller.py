@@ -91,7 +91,6 @@ class Autoscaler:
 
         Parameters
         ----------
-        reports : iterable of ReplicaReport
         now_s : float or None
             When they were read, on the clock of `decide`, so that replicas with a wrong clock count
             as well. None: all clocks are right.
@@ -107,7 +106,6 @@ class Autoscaler:
         ----------
         now_s : float
             On the clock of the reports' ``time_s``.
-        fleet : FleetState
         """
         self._update(now_s, fleet)
         decision = self._decide(now_s, fleet)

@@ -76,7 +76,6 @@ class Decision:
 
     Attributes
     ----------
-    replicas : int
     reason : str
         One line for people.
     arrival_rate_per_s : float or None
@@ -194,7 +193,6 @@ class DecisionLog:
             When it was made.
         target_replicas : int
             Replicas that were ordered until then, without standbys.
-        decision : Decision
 
         Returns
         -------

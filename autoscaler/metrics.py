@@ -12,10 +12,8 @@ class Instrument:
     ----------
     name : str
         In Prometheus's style: base unit at the end, ``_total`` for counters.
-    kind : {"counter", "gauge", "histogram"}
     description : str
         One sentence.
-    labels : tuple of str
     buckets : tuple of float
         Upper bounds, of a histogram.
     """

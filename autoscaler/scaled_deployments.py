@@ -65,12 +65,9 @@ class ScaledDeployment:
     ----------
     application, deployment : str
         Names.
-    store : Store
 
     Attributes
     ----------
-    autoscaler : Autoscaler
-    log : DecisionLog
     roles : RolesPublisher
         Which replicas are on standby.
     dry_run : bool
@@ -190,7 +187,6 @@ class ScaledDeployment:
 
         Parameters
         ----------
-        now_s : float
         target_replicas : int
             Replicas and standbys that were ordered until now.
         decision : Decision
@@ -285,7 +281,6 @@ def scaled_deployment(
 
     Parameters
     ----------
-    now_s : float
     application, deployment : str
         Names.
     store : Store

@@ -70,7 +70,6 @@ def share_budget(claims: Sequence[Claim], budget: int) -> dict[str, int]:
 
     Parameters
     ----------
-    claims : sequence of Claim
     budget : int
         Replicas of all deployments together.
 
@@ -122,7 +121,6 @@ class SharedBudget:
         ----------
         now_s : float
             On one clock for all claims.
-        own : Claim
         budget : int
             The most replicas that all deployments may have together. If they name different
             budgets, the least counts; the sum of their minima is granted in any case.

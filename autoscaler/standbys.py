@@ -169,11 +169,6 @@ class RolesPublisher:
     ----------
     application, deployment : str
         Names.
-    store : Store
-
-    Attributes
-    ----------
-    roles : StandbyRoles
     """
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
@@ -208,7 +203,6 @@ class RolesPublisher:
 
         Parameters
         ----------
-        now_s : float
         running, replicas, standbys
             As for `StandbyRoles.divided`.
         reports : iterable of ReplicaReport

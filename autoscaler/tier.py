@@ -43,7 +43,6 @@ class Demand:
     ----------
     per_s : float
         In requests per second.
-    forecast : DemandForecast
     origin : str
         Where it comes from, for people.
     """

@@ -64,7 +64,6 @@ def run(
 
     Parameters
     ----------
-    function : str
     *arguments
         Its arguments, which can be pickled.
     time_limit_s : float

@@ -30,7 +30,6 @@ class LocalService:
 
     Attributes
     ----------
-    url : str
     dashboard : str
         URL of Ray's dashboard.
     process : psutil.Process
@@ -101,7 +100,6 @@ def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
 
     Parameters
     ----------
-    url : str
     *options : str
         Further arguments of the command.
     check : bool
@@ -157,7 +155,6 @@ class ReplicaWatcher(threading.Thread):
     ----------
     dashboard : str
         URL of Ray's dashboard.
-    interval_s : float
 
     Attributes
     ----------

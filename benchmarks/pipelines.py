@@ -144,7 +144,6 @@ async def measure_responses(
     -------
     stages : list of Stage
         With the profiles that were measured.
-    sent_ms, response_ms : ndarray of float, shape (requests,)
     """
     profiles = await measure_profiles(stages, 0)
     stages = [replace(stage, profile=profiles[stage.name]) for stage in stages]

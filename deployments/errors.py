@@ -85,7 +85,6 @@ class UnauthorizedError(RequestError):
 
     Parameters
     ----------
-    message : str
     invalid : bool
         Whether the request has a token, but not a valid one.
 
@@ -107,7 +106,6 @@ class ForbiddenError(RequestError):
 
     Parameters
     ----------
-    message : str
     scope : str
         What the token would have to allow.
 
@@ -135,7 +133,6 @@ class MethodNotAllowedError(RequestError):
 
     Parameters
     ----------
-    message : str
     allowed : tuple of str
         The methods that the path accepts; they are sent in the ``Allow`` header.
     """
@@ -180,7 +177,6 @@ class RateLimitedError(RequestError):
 
     Parameters
     ----------
-    message : str
     retry_after_s : int
         When the next request is allowed, for the ``Retry-After`` header.
     """

@@ -59,7 +59,6 @@ def image_cases(inputs: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[d
     ----------
     inputs : sequence of mapping
         The model's inputs as in its metadata; there must be one.
-    folder : Path
 
     Yields
     ------

@@ -120,7 +120,6 @@ class LatencyQuantiles:
 
         Returns
         -------
-        ratios : ndarray of float, shape (max_batch_size, points)
         weights : ndarray of float, shape (points,)
             They sum to 1.
         """
@@ -167,16 +166,6 @@ def _monotone_cubic(knots: FloatArray, values: FloatArray, at: FloatArray) -> Fl
 
     Source: Fritsch and Butland, "A method for constructing local monotone piecewise cubic
     interpolants", SIAM J. Sci. Stat. Comput. 5 (1984).
-
-    Parameters
-    ----------
-    knots : ndarray of float, shape (n,)
-    values : ndarray of float, shape (n, columns)
-    at : ndarray of float, shape (points,)
-
-    Returns
-    -------
-    ndarray of float, shape (points, columns)
     """
     width = np.diff(knots)[:, None]
     slope = np.diff(values, axis=0) / width

@@ -188,10 +188,6 @@ def solve_load_lateness_curve(
         Whether to search the batch sizes, as a policy table for a service level does. A table for
         weights starts batches up to the size of the highest throughput: then that is the limit.
 
-    Returns
-    -------
-    LoadLatenessCurve
-
     Raises
     ------
     InfeasibleError

@@ -42,10 +42,6 @@ def solve(
     max_queue_length, overflow_cost, span : optional
         Of the reference methods only; see `policy.solvers.reference.solution.solve`.
 
-    Returns
-    -------
-    Solution
-
     Raises
     ------
     InvalidInputError
@@ -101,10 +97,8 @@ def average_cost(
 
     Parameters
     ----------
-    profile : Profile
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
-    weights : Weights
     policy : BatchingPolicy
         One that `solve` found at another rate.
     """

@@ -204,7 +204,6 @@ class Profile:
 
         Parameters
         ----------
-        arrival_rate_per_s : float
         mean_batch_size : float, optional
             Of the policy in use. By default, the smallest size that keeps up with the arrivals, or
             the best one if none does: that of a device which starts whenever it is free.

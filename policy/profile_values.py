@@ -81,7 +81,6 @@ def check_keys(part: str, content: object, keys: Collection[str]) -> Mapping[str
     ----------
     part : str
         The part's key in the profile, for the error.
-    content : object
     keys : collection of str
         The keys that it must have, and no others.
 

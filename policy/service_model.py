@@ -163,7 +163,6 @@ def service_model(
         The SLA that the client sees.
     delays : TryDelays
         What the way to a replica and back takes of it.
-    settings : BatchingSettings, optional
     """
     settings = settings or BatchingSettings()
     limits = limits_for(

@@ -56,8 +56,6 @@ class TableSolver:
 
     Parameters
     ----------
-    profile : Profile
-    objective : Weights or ServiceLevelObjective
     rates : sequence of float, optional
         Increasing arrival rates per second, below the profile's capacity. If not given,
         `default_rates`, and for weights others between them wherever a cell's policy would cost

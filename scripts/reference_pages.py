@@ -41,7 +41,6 @@ class Section:
     ----------
     path : str
         Where it stands.
-    model : type
     explained_by : type, optional
         The class whose docstring explains the keys that have no comment.
     """

@@ -66,7 +66,6 @@ class OnnxModel(_FileModel):
 
     Parameters
     ----------
-    path : str
     max_dim : int
         The longest that another dimension of free length may be.
     """
@@ -127,7 +126,6 @@ class SklearnModel(_FileModel):
 
     Parameters
     ----------
-    path : str
     trust : bool
         Must be true: reading a joblib file runs the code in it.
     """

@@ -53,7 +53,6 @@ def one_model_config(
     model : str
         A class, as ``module:Class``, or what a class of `sojourn.models` reads: a file of ONNX or
         joblib, or a folder of ``save_pretrained``.
-    sla : ServiceLevelObjective
     max_replicas : int, optional
         By default one for each CPU of this machine.
     trust : bool

@@ -33,7 +33,6 @@ class Served:
         Its SLA in words.
     access : AccessConfig
         Who may use it.
-    is_pipeline : bool
     """
 
     sla: str
@@ -65,7 +64,6 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
 
     Parameters
     ----------
-    path : Path
     check : bool
         Whether to check what takes seconds: the imports of models, and their SLAs.
 

@@ -53,7 +53,6 @@ class Score:
 
     Attributes
     ----------
-    candidate : Candidate
     margin : float
         The factor that its point forecast needs.
     cost_per_s : float
@@ -70,7 +69,6 @@ class Backtest:
 
     Parameters
     ----------
-    history : LoadHistory
     steps_ahead : int
         The horizon, in steps.
     """

@@ -88,7 +88,6 @@ class WindowCalibration:
 
         Parameters
         ----------
-        now_s : float
         capacity_per_s : float
             What the fleet serves within the SLA, in requests per second; NaN if less was ordered
             than the forecast asked for.

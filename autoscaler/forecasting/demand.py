@@ -106,10 +106,6 @@ class DemandForecaster:
         The load offered so far; the owner keeps it up to date.
     method : str
         Name of the candidate to begin with.
-
-    Attributes
-    ----------
-    history : LoadHistory
     """
 
     def __init__(self, history: LoadHistory, method: str = "") -> None:

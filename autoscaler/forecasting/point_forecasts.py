@@ -26,7 +26,6 @@ class PointForecast:
 
     Attributes
     ----------
-    name : str
     values : callable
         ``values(rates, required_rates, steps_ahead)`` takes the mean and the required rates by
         step, two ndarrays of float of shape (steps,) in requests per second, and the horizon in

@@ -35,7 +35,6 @@ class Recurrence:
 
     Attributes
     ----------
-    period_s : int
     min_share : float
         In (0, 1]. A lower share covers more jumps, and pays more often for one that does not come.
     """
@@ -81,7 +80,6 @@ def expected_peaks(heights: FloatArray, recurrence: Recurrence, steps_ahead: int
     ----------
     heights : ndarray of float, shape (steps,)
         From `jump_heights`, for consecutive steps.
-    recurrence : Recurrence
     steps_ahead : int
         The horizon, in steps.
 

@@ -47,7 +47,6 @@ class HistoryFeed:
 
         Parameters
         ----------
-        now_s : float
         code : int
             Of the history that replicas have stored; 0 if there is none.
         autoscaler : Autoscaler

@@ -80,7 +80,6 @@ def store_history(
 
     Parameters
     ----------
-    source : HistorySource
     now_s : float
         Unix time.
     late_share_allowed : float

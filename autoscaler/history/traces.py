@@ -126,7 +126,6 @@ def counts_by_second(trace: Trace, name: str) -> IntArray:
 
     Parameters
     ----------
-    trace : Trace
     name : str
         What errors call it.
 
@@ -150,7 +149,6 @@ def read_file(path: str | Path, name: str) -> bytes:
 
     Parameters
     ----------
-    path : str or Path
     name : str
         What errors call it.
 
@@ -186,7 +184,6 @@ def read_trace(content: bytes, name: str) -> Trace:
 
     Parameters
     ----------
-    content : bytes
     name : str
         What errors call it.
 

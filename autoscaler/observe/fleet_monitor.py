@@ -134,8 +134,6 @@ class FleetMonitor:
         The last ten minutes.
     history : LoadHistory
         The last two days.
-    start_times : StartTimes
-    sla_correction : SlaRateCorrection
     """
 
     def __init__(self, settings: AutoscalerSettings) -> None:
@@ -165,7 +163,6 @@ class FleetMonitor:
 
         Parameters
         ----------
-        reports : iterable of ReplicaReport
         now_s : float or None
             When they were read, which corrects the clocks of replicas. None: the clocks are right.
         weight : float

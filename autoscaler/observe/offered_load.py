@@ -136,7 +136,6 @@ class OfferedLoad:
 
         Parameters
         ----------
-        report : ReplicaReport
         weight : float
             How many replicas it stands for.
         """

@@ -44,7 +44,6 @@ class ReplicaClocks:
 
         Parameters
         ----------
-        report : ReplicaReport
         now_s : float
             When it was read, on the controller's clock.
         """

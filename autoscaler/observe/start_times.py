@@ -74,7 +74,6 @@ class StartTimes:
 
         Parameters
         ----------
-        replica_id : str
         start_time_s : float
             Time from its creation until it served.
         serving_since_s : float or None

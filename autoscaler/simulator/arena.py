@@ -51,7 +51,6 @@ class Load:
 
     Parameters
     ----------
-    name : str
     scenario : Scenario
         Its counts must be whole numbers, with a scale of 1. Its replicas and their upper bound are
         replaced by those of the oracle.
@@ -100,7 +99,6 @@ class Score:
 
     Attributes
     ----------
-    choice : Choice
     held : float
         Share of the one-minute windows with requests that comply, among those that the oracle
         holds.
@@ -110,7 +108,6 @@ class Score:
         Replica-seconds relative to the oracle by seconds, and to the bound.
     energy_over_oracle : float or None
         None if the profile has no energy.
-    scalings_per_hour : float
     """
 
     choice: Choice
@@ -158,7 +155,6 @@ class Tuned:
 
     Attributes
     ----------
-    family : str
     chosen, published : Score
         Of the chosen and of the published setting, on the load judged.
     judged : tuple of Score

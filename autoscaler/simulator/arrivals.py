@@ -61,14 +61,8 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
 
     Parameters
     ----------
-    counts : array of float, shape (seconds,)
     factor : float
         Above 0.
-    random : Generator
-
-    Returns
-    -------
-    IntArray, shape (seconds,)
 
     Raises
     ------
@@ -92,17 +86,11 @@ def superposed_counts(
 
     Parameters
     ----------
-    counts : array of float, shape (seconds,)
     factor : float
         Above 0.
-    random : Generator
     requests : float
         The rate is a mean over enough seconds for this many requests on average, so its
         relative error is about one over the root of them.
-
-    Returns
-    -------
-    IntArray, shape (seconds,)
 
     Raises
     ------
@@ -141,8 +129,6 @@ class ArrivalTimes:
     ----------
     counts : ndarray of int, shape (seconds,)
         Arrivals in each second.
-    within_second : WithinSecond
-    random : Generator
     """
 
     def __init__(self, counts: IntArray, within_second: WithinSecond, random: Generator) -> None:

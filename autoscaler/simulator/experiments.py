@@ -77,8 +77,6 @@ def with_trace(
 
     Parameters
     ----------
-    scenario : Scenario
-    counts : array of float, shape (seconds,)
     scale : float
         Factor on the counts.
     superpose : bool
@@ -102,7 +100,6 @@ def with_history(
 
     Parameters
     ----------
-    scenario : Scenario
     trace : Trace
         The trace of the run.
     history : Trace

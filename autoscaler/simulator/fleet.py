@@ -98,11 +98,8 @@ class Fleet:
 
     Parameters
     ----------
-    engine : CompiledEngine
     replicas : int
         Replicas that are ready at time 0 and paid for from then on.
-    start_time : StartTime
-    failures : Failures
     start_random, failure_random : Generator
         Random streams of start times and of failures.
     standby_start_time : StartTime or None

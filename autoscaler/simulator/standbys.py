@@ -17,7 +17,6 @@ class StandbyPool:
         Time until a new standby is up.
     failed_start_share : float
         Share of these starts that fail at their end and are tried again.
-    random : Generator
     """
 
     def __init__(

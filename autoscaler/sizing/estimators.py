@@ -23,7 +23,6 @@ class Prediction:
 
     Attributes
     ----------
-    replicas : int
     service_level : float
         Fraction of all requests that are answered within the SLA's response time.
     percentile_ms : float
@@ -80,7 +79,6 @@ class FullBatchEstimator:
         Requests per second with full batches.
     execution_time_ms : float
         Time of a full batch, in ms.
-    delays : TryDelays
 
     Raises
     ------
@@ -119,8 +117,6 @@ class FullBatchEstimator:
         ----------
         arrival_rate_per_s : float
             Requests per second to all replicas together.
-        replicas : int
-        objective : ServiceLevelObjective
 
         Raises
         ------
@@ -180,10 +176,8 @@ def least_replicas(
 
     Parameters
     ----------
-    estimator : Estimator
     arrival_rate_per_s : float
         Requests per second to all replicas together.
-    objective : ServiceLevelObjective
     min_replicas, max_replicas : int
         Bounds of the search, both included.
 

@@ -38,10 +38,8 @@ class FleetResponse:
     ----------
     evaluate_at : callable
         Evaluates a replica at a rate of tries per second; what finds no room is refused.
-    delays : TryDelays
     arrival_rate_per_s : float
         Requests per second to all replicas together, Poisson.
-    replicas : int
     counts_reply : bool
         Whether a response time includes the reply's way back to the client. Otherwise it ends with
         the batch.
@@ -106,10 +104,6 @@ class FleetResponse:
         ----------
         times_ms : array_like of float
             Response times in ms, any shape.
-
-        Returns
-        -------
-        ndarray of float, shape of `times_ms`
         """
         return retried_response_time_cdf(
             np.asarray(times_ms) - self._reply_ms,

@@ -26,7 +26,6 @@ class MedianReplica:
 
     Attributes
     ----------
-    objective : ServiceLevelObjective
     batch_size : float
         Requests of a full batch.
     batch_ms : float
@@ -110,7 +109,6 @@ class FleetSizing:
 
     Attributes
     ----------
-    replica : MedianReplica
     correction : float
         Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
     min_replicas, max_replicas : int

@@ -22,7 +22,6 @@ class Plan:
 
     Attributes
     ----------
-    prediction : Prediction
     policy : BatchingPolicy or None
         Of each replica; None if the replicas cannot carry the load.
     mean_power_w : float or None
@@ -115,8 +114,6 @@ class Planner:
         ----------
         arrival_rate_per_s : float
             Requests per second to all replicas together.
-        max_replicas : int
-        prices : Prices
         least : Plan, optional
             A plan that keeps the SLA, with the least replicas to consider.
 

@@ -163,10 +163,6 @@ def retried_response_time_cdf(
     execution_time, request_delay_ms, reply_delay_ms, retry_delay_ms, retries
         As for `response_time_cdf`.
 
-    Returns
-    -------
-    ndarray of float, shape of `t_ms`
-
     Raises
     ------
     InvalidInputError

@@ -85,7 +85,6 @@ class RandFleet:
         ----------
         arrival_rate_per_s : float
             Requests per second to all replicas together.
-        replicas : int
         """
         per_replica_s = arrival_rate_per_s / replicas
         if replicas == 1 or not self.curve.overload_levels:

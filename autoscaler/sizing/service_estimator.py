@@ -73,7 +73,6 @@ class ServiceEstimator:
 
     Parameters
     ----------
-    service : ServiceModel
     policies : PolicySource, optional
         Policies other than those of the service; they take all that wait.
     """
@@ -139,7 +138,6 @@ class ServiceEstimator:
         ----------
         arrival_rate_per_s : float
             Requests per second to all replicas together.
-        replicas : int
         objective : ServiceLevelObjective
             The client's SLA.
 

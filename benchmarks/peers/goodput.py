@@ -77,7 +77,6 @@ def goodput(
 
     Parameters
     ----------
-    workload : Workload
     highest_per_s : float
         Highest rate that is thought possible.
     run_s : float

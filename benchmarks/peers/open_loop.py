@@ -162,7 +162,6 @@ def open_loop(
         When each request is due, ascending, in seconds from the start.
     port : int
         Port of the service on this machine.
-    connections : int
     """
     head = f"POST {workload.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: "

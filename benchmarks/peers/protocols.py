@@ -99,7 +99,6 @@ class Workload:
     ----------
     path : str
         URL path of the requests.
-    rows : mapping of str to ndarray
     bodies : list of bytes
         Encoded requests.
     """

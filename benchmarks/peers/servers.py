@@ -103,7 +103,6 @@ def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -
 
     Parameters
     ----------
-    server : Server
     model : str
         A key of `HOSTED`.
     workload : Workload

@@ -19,7 +19,6 @@ class Experiment:
 
     Attributes
     ----------
-    name : str
     fault : callable
         Does the harm; its docstring says what it is.
     document : callable

@@ -39,7 +39,6 @@ class Load:
         How long each of them is idle between two requests.
     timeout_s : float
         Longer than a client would wait.
-    seed : int
     """
 
     rate_per_s: float = 80.0
@@ -56,12 +55,8 @@ class Target:
 
     Attributes
     ----------
-    host : str
-    port : int
-    model : str
     sla_s : float
         Response time.
-    percentile : float
     """
 
     host: str
@@ -87,7 +82,6 @@ class Connection(asyncio.Protocol):
 
     Attributes
     ----------
-    closed : bool
     unexpected : int
         Times that bytes came without a request.
     """
@@ -149,11 +143,6 @@ class Connection(asyncio.Protocol):
 
 class Bystanders(threading.Thread):
     """Sends load from `start` until `end`.
-
-    Parameters
-    ----------
-    target : Target
-    load : Load
 
     Attributes
     ----------

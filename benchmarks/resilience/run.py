@@ -16,12 +16,10 @@ class Run:
 
     Attributes
     ----------
-    service : Service
     fault_s : float
         When the fault began, by ``time.monotonic``.
     notes : list of str
         What else was seen, for the table.
-    quick : bool
     """
 
     service: Service

@@ -29,7 +29,6 @@ def emulated_document(replicas: int = 2, **model: Any) -> Document:
 
     Parameters
     ----------
-    replicas : int
     **model
         Changes to the model's section.
     """
@@ -50,8 +49,6 @@ class Service:
 
     Attributes
     ----------
-    target : Target
-    dashboard : str
     process : psutil.Process
         `sojourn serve`.
     document : dict

@@ -34,7 +34,6 @@ class Request:
     ----------
     due_s, finished_s : float
         When it was to be sent and when it ended, by ``time.monotonic``.
-    outcome : Outcome
     status : int
         Of the answer; 0 without one.
     """

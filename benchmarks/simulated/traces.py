@@ -41,7 +41,6 @@ class Part:
     ----------
     file : str
         Its name in the folder of the traces.
-    begin_s, length_s : int
     name : str
         What the report calls it.
     """
@@ -64,8 +63,6 @@ class Trace:
 
     Attributes
     ----------
-    name : str
-    tune_on, judge_on : Part
     peak : int
         Replicas that the busiest second of the tuning part needs, about.
     """

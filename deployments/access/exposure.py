@@ -13,7 +13,6 @@ def check_exposure(host: str, access: AccessConfig, insecure: bool) -> None:
     ----------
     host : str
         The address to listen on.
-    access : AccessConfig
     insecure : bool
         Whether the user has accepted that anyone may use the service.
 

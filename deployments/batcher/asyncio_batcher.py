@@ -63,8 +63,6 @@ class Batcher:
 
     Attributes
     ----------
-    core : BatcherCore
-    placement : BatchPlacement
     lost_reason : str or None
         Why the device is lost, which means that this replica must be replaced; None while it works.
     starts : Counter of StartReason

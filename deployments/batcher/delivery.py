@@ -21,7 +21,6 @@ def deliver_outputs(
 
     Parameters
     ----------
-    batch : Batch
     outputs : sequence of mapping of str to ndarray, or ModelError
         The outputs of each slice of `batch`, or what is wrong with them.
     on_answered : callable

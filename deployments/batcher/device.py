@@ -19,7 +19,6 @@ class WakeTimer:
 
     Parameters
     ----------
-    loop : AbstractEventLoop
     callback : callable
         Called when the time has come.
     """

@@ -94,7 +94,6 @@ class BatchPlacement:
 
         Parameters
         ----------
-        size : int
         duration_s, cpu_s : float
             Wall time, and CPU time of the thread.
         waited : bool

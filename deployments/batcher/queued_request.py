@@ -40,7 +40,6 @@ class QueuedRequest(Request):
     ----------
     inputs : mapping of str to ndarray
         The model's inputs, each of shape ``(rows, ...)``.
-    rows : int
     priority : int
         As in `Request`.
 

@@ -18,7 +18,6 @@ def declared_models(
     ----------
     configs : iterable of ModelConfig
         The models as `args` have them.
-    user_config : UserConfig
 
     Raises
     ------
@@ -54,7 +53,6 @@ def revised(config: ModelConfig, version: str | None, weights: str | None) -> Mo
 
     Parameters
     ----------
-    config : ModelConfig
     version : str or None
         Its label; if `weights` are not given, also its version in the model store.
     weights : str or None

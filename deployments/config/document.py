@@ -43,9 +43,6 @@ class Application:
 
     Attributes
     ----------
-    entry : ApplicationEntry
-    deployment : DeploymentEntry
-    http : HttpOptions
     place : Place
         Where the application's entry is.
     """

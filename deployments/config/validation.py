@@ -33,8 +33,6 @@ def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
 
     Parameters
     ----------
-    model : type of BaseModel
-    content : Any
     *place : str or int
         Where the content is, for the message.
 

@@ -52,14 +52,6 @@ class _Loader(yaml.SafeLoader):
 class YamlFile:
     """A YAML file: its content, and the lines of its keys.
 
-    Parameters
-    ----------
-    path : str or Path
-
-    Attributes
-    ----------
-    content : object
-
     Raises
     ------
     InvalidInputError

@@ -96,7 +96,6 @@ class EventLoopFit:
 
         Parameters
         ----------
-        counts : EventLoopCounts
         shares_cpu : bool
             Whether batches were computed on the CPU that the event loop runs on.
         """

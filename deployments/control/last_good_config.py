@@ -87,7 +87,6 @@ async def apply_user_config(
 
     Parameters
     ----------
-    service : Configurable
     content : mapping
         The `user_config`.
     last_good : LastGoodConfig

@@ -145,7 +145,6 @@ class ModelCorrections:
 
         Parameters
         ----------
-        seen : Observations
         late_share_allowed : float
             Fraction of requests that the SLA allows to be late.
         """

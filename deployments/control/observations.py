@@ -138,7 +138,6 @@ class ReplicaObserver:
 
     Attributes
     ----------
-    proxy_delay : ProxyDelay
     answered_rows, late_rows : int
         Rows of the requests counted since the start, and of the late ones among them.
     device_busy_s, energy_j : float

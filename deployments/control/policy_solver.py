@@ -76,7 +76,6 @@ class SolveRequest:
 
     Attributes
     ----------
-    profile : Profile
     objective : Objective
         The objective of the policy table.
     sla : ServiceLevelObjective

@@ -64,7 +64,6 @@ class ResponseTimePercentiles:
             Of the requests answered in this tick.
         profile : callable
             Returns the model to predict by.
-        core : BatcherCore
         proxy_delay_ms : float
             What requests wait in HAProxy: part of the response times, and so of the prediction.
         """

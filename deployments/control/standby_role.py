@@ -32,7 +32,6 @@ class StandbyRole:
 
     Parameters
     ----------
-    replica_id : str
     read : callable
         Returns what is published, or None. It may block, so a thread calls it.
     nobody_serves : async callable, optional

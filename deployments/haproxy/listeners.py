@@ -30,7 +30,6 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
 
     Parameters
     ----------
-    address : Address
     shared : bool
         Whether others may listen on it as well (``SO_REUSEPORT``).
 

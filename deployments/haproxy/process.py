@@ -37,7 +37,6 @@ class Haproxy:
 
     Parameters
     ----------
-    pid : int
     admin_socket : Path
         Of the HAProxy.
     """

@@ -105,7 +105,6 @@ class Address:
     ----------
     host : str
         An IPv4 address or host name; empty for all interfaces.
-    port : int
     """
 
     host: str
@@ -128,7 +127,6 @@ class RayConfig:
 
     Attributes
     ----------
-    text : str
     admin_socket : Path
         Where Ray, and `deployments.haproxy.stats`, ask HAProxy.
     addresses : tuple of Address
@@ -160,7 +158,6 @@ def parse(text: str, host: str | None = None) -> RayConfig:
 
     Parameters
     ----------
-    text : str
     host : str, optional
         Where the service is to listen instead; the other addresses stay as they are.
 
@@ -209,7 +206,6 @@ def amend(
 
     Parameters
     ----------
-    config : RayConfig
     worker_socket : Path
         Where HAProxy is to open its admin socket.
     listeners : mapping of int to int
@@ -222,10 +218,6 @@ def amend(
         How many clients HAProxy may serve at a time, whatever Ray wrote.
     over_unix : collection of int
         The ports of replicas on this node that are reached over their Unix sockets.
-
-    Returns
-    -------
-    str
     """
     text = _BIND.sub(
         lambda found: f"{found[1]}fd@{listeners[int(found[3])]}{found[4] or ''}", config.text

@@ -154,10 +154,6 @@ def request_environment(
         What the user has set, which is left as it is; by default, this process's environment.
     open_files : int
         How many files HAProxy may open.
-
-    Returns
-    -------
-    dict of str to str
     """
     if traits is None:
         hosted = [(service, model) for service in services for model in service.args.all_models]

@@ -40,10 +40,6 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
     open_files : int
         How many files HAProxy may open (``ulimit -Hn``); it does not start if it needs more.
 
-    Returns
-    -------
-    dict of str to str
-
     Raises
     ------
     InvalidInputError

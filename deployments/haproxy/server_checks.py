@@ -39,10 +39,8 @@ class Server:
 
     Attributes
     ----------
-    backend, name : str
     backup : bool
         Whether it is used only if all others are down: Serve's own proxy.
-    up : bool
     check : str
         HAProxy's code for the last health check: ``L7TOUT`` if it was not answered, ``L4TOUT`` if
         not even its connection was.
@@ -111,7 +109,6 @@ class ServerChecks:
 
         Parameters
         ----------
-        servers : list of Server
         now_s : float
             On a clock that never steps.
         """

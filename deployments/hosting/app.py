@@ -45,7 +45,6 @@ class HostingApp(InferenceApp):
 
     Parameters
     ----------
-    reconciler : ModelReconciler
     server_version, autoscaler, replica
         As in `InferenceApp`.
     """

@@ -29,7 +29,6 @@ class ModelReconciler:
 
     Parameters
     ----------
-    repository : ModelRepository
     configs : list of ModelConfig
         The models as the deployment's `args` have them.
     key : str
@@ -151,7 +150,6 @@ class ModelReconciler:
 
         Parameters
         ----------
-        name : str
         version : str, optional
             Its label; without `weights`, also its version in the model store.
         weights : str, optional

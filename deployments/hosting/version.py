@@ -23,8 +23,6 @@ class HostedVersion:
 
     Attributes
     ----------
-    config : ModelConfig
-    state : State
     reason : str
         Why it is not available.
     service : InferenceService or None

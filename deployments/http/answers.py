@@ -96,14 +96,11 @@ def encode_response(
 
     Parameters
     ----------
-    model_name, model_version : str
-    request : InferenceRequest
     outputs : mapping of str to ndarray, each of shape (request.rows, *spec.shape)
         The model's outputs, by name.
 
     Returns
     -------
-    body : bytes
     header_length : int or None
         Length of the JSON part in bytes. None if the whole body is JSON.
 
@@ -203,8 +200,6 @@ class Outcomes:
 
         Parameters
         ----------
-        error : Exception
-        info : RequestInfo
         arrival_s : float
             When it arrived, by `time.monotonic`.
         """

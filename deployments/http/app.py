@@ -93,7 +93,6 @@ class InferenceApp:
 
     Parameters
     ----------
-    service : Service
     server_version : str
         The version that ``GET /v2`` reports.
     autoscaler : async callable, optional

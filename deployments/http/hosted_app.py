@@ -25,11 +25,6 @@ class RejectionCounter:
     """Count and log the requests that one iteration of the event loop rejects unparsed.
 
     Counting and logging each of them would cost as much as all else that a rejection takes.
-
-    Parameters
-    ----------
-    app : InferenceApp
-    loop : AbstractEventLoop
     """
 
     def __init__(self, app: InferenceApp, loop: asyncio.AbstractEventLoop) -> None:
@@ -73,10 +68,6 @@ class RejectionCounter:
 class _Prepared:
     """The parts that answers have in common: header lines, and rejections.
 
-    Parameters
-    ----------
-    headers : list of (bytes, bytes)
-
     Attributes
     ----------
     rejections : list of list of (bytes, bytes)
@@ -111,7 +102,6 @@ class HostedApp:
 
     Parameters
     ----------
-    app : InferenceApp
     loop : AbstractEventLoop
         The event loop of the app's batcher; only connections on this loop take the fast path.
     root_path : str

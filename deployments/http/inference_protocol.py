@@ -91,10 +91,6 @@ def parse_request(
         The priority from the HTTP headers, as `PriorityLevels` numbers it; 0 if they have none. If
         the body has one too, the higher one applies.
 
-    Returns
-    -------
-    InferenceRequest
-
     Raises
     ------
     BadRequestError

@@ -248,14 +248,12 @@ def openapi_document(
 
     Parameters
     ----------
-    model_name, model_version : str
     signature : Signature
         The inputs and outputs of the model.
     max_body_bytes : int
         Maximum size of a request's body.
     example : mapping
         A valid request.
-    server_version : str
     root_path : str
         Prefix of all paths.
 

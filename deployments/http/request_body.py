@@ -52,11 +52,6 @@ class BodyBudget:
     limit_bytes : int, optional
         At most so many, but for a single body, which is always let in; by default,
         `default_limit_bytes`.
-
-    Attributes
-    ----------
-    limit_bytes : int
-    used_bytes : int
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -94,7 +89,6 @@ class Reservation:
 
     Parameters
     ----------
-    budget : BodyBudget
     token : str or None
         The name of its token.
     """

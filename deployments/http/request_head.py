@@ -72,7 +72,6 @@ class RequestHead(NamedTuple):
         Length of the body's JSON part, as in `read_header_length`.
     timeout_ms : float or None
         The deadline, in ms after arrival.
-    priority : int
     request_id, traceparent : bytes or None
         These headers, unless they are in lines that the key leaves out.
     authorization : bytes or None

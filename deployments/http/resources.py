@@ -33,7 +33,6 @@ class Resources:
 
     Parameters
     ----------
-    service : Service
     server_version : str
         The version that ``GET /v2`` reports.
     autoscaler : async callable

@@ -99,7 +99,6 @@ class Service(ABC):
         ----------
         arrival_s : float
             When the request reached this process, by `time.monotonic`.
-        now_s : float
         priority : int
             As its head gives it, by `PriorityLevels`; 0 if that names none.
 
@@ -141,7 +140,6 @@ class Service(ABC):
 
         Parameters
         ----------
-        request : InferenceRequest
         arrival_s : float
             When it could first have been read, by `time.monotonic`. Its deadline counts from here.
         on_done : callable

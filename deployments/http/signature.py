@@ -215,7 +215,6 @@ class JsonGuard:
 
     Parameters
     ----------
-    inputs : sequence of TensorSpec
     max_rows : int
         The most rows of a request.
     """
@@ -275,7 +274,6 @@ class Signature:
 
     Attributes
     ----------
-    inputs, outputs : tuple of TensorSpec
     max_rows : int
         The most rows that one request may have.
     priorities : PriorityLevels

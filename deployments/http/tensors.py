@@ -77,10 +77,6 @@ class TensorCodec:
         booleans_possible : bool
             Whether `data` may contain true or false, which pass for numbers in Python.
 
-        Returns
-        -------
-        ndarray, of the given shape
-
         Raises
         ------
         BadRequestError
@@ -154,10 +150,6 @@ class TensorCodec:
             The value of "binary_data_size", as parsed from JSON.
         shape : list of int
             The whole shape, with the number of rows first.
-
-        Returns
-        -------
-        ndarray, of the given shape
 
         Raises
         ------

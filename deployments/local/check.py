@@ -30,7 +30,6 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
 
     Parameters
     ----------
-    config : ServiceConfig
     cpu_count : int, optional
         CPUs of the machine, to compare the replicas' with.
 

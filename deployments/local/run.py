@@ -36,7 +36,6 @@ class LocalRun:
     ----------
     http_host, http_port : str, int
         Where to listen.
-    applications : tuple of ServedApplication
     document : mapping
         The content of the file.
     environment : mapping of str to str

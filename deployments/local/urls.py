@@ -16,7 +16,6 @@ def check_url(name: str, url: str) -> None:
     ----------
     name : str
         What the user calls it, for the message.
-    url : str
 
     Raises
     ------

@@ -37,7 +37,6 @@ def files_needed(
 
     Parameters
     ----------
-    config : ModelConfig
     run_in : Path
         The working directory, from which the model is imported.
     folder : Path, optional

@@ -115,13 +115,8 @@ class SentenceEncoder(nn.Module):
 
         Parameters
         ----------
-        ids : Tensor of int64, shape (n, tokens)
         mask : Tensor of bool, shape (n, tokens)
             False at padding.
-
-        Returns
-        -------
-        Tensor of float32, shape (n, width)
         """
         embedded = self.words(ids) + self.positions.weight[: ids.shape[1]] + self.types.weight[0]
         tokens = self.encoder(self.norm(embedded), src_key_padding_mask=~mask)

@@ -75,7 +75,6 @@ class RequestLog:
             HTTP status of its answer.
         error : str
             What the answer says.
-        request_id : bytes
         arrival_s : float
             When it arrived, by the log's clock.
         token : str, optional

@@ -51,7 +51,6 @@ class BatchTimes(NamedTuple):
         Rows of the batch.
     reason : str
         Why it was started.
-    failed : bool
     """
 
     started_s: float
@@ -70,10 +69,8 @@ class RequestTrace:
     ----------
     arrival_s : float
         By the clock of `time.monotonic`.
-    request_id : bytes
     traceparent : bytes or None
         The client's header of that name, if it is valid.
-    batches : list of BatchTimes
     """
 
     arrival_s: float
@@ -148,7 +145,6 @@ class Tracing:
         ----------
         traceparent : bytes or None
             Its header of that name.
-        request_id : bytes
         arrival_s : float
             When it arrived, by `time.monotonic`.
         """
@@ -170,10 +166,8 @@ class Tracing:
 
         Parameters
         ----------
-        trace : RequestTrace
         status : int
             HTTP status of its answer.
-        rows : int
         token : str, optional
             Name of its token.
         """

@@ -27,7 +27,6 @@ class LoopWatchdog:
         ----------
         limit_s : callable
             Returns how long the loop may hang.
-        every_s : float
         """
         try:
             while True:

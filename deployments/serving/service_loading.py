@@ -101,7 +101,6 @@ def profile_of(
 
     Parameters
     ----------
-    config : ModelConfig
     model : Model
         The loaded model.
     device : str

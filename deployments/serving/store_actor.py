@@ -31,12 +31,7 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @ray.remote(num_cpus=0, max_restarts=-1)
 class StoreActor:
-    """A manager in a thread of this process.
-
-    Parameters
-    ----------
-    settings : ManagerSettings
-    """
+    """A manager in a thread of this process."""
 
     def __init__(self, settings: ManagerSettings) -> None:
         allow_many_clients()

@@ -23,7 +23,6 @@ class Setting:
 
     Attributes
     ----------
-    model : str
     began : str
         Date and time.
     command : str
@@ -57,9 +56,6 @@ def render(
         `missed`, `failure_examples`, `service` and `generator_cpu_us`.
     seconds : sequence of dict
         The result of `loadtests.reporting.report.per_second`.
-    records : Records
-    schedule : Schedule
-    setting : Setting
 
     Returns
     -------

@@ -46,7 +46,6 @@ class Admission:
 
         Parameters
         ----------
-        rows : int
         queued, ahead : int
             Rows in the queue for ordinary batches that go before them; all that do.
         behind : int

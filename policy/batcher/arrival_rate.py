@@ -37,7 +37,6 @@ class ArrivalRate:
 
     Attributes
     ----------
-    window_s : float
     weight : float
         Rows counted, each weighing ``exp(-a / window)`` at the last arrival.
     horizon_s : float

@@ -140,8 +140,6 @@ class BatcherCore:
 
         Parameters
         ----------
-        rows : int
-        now_s : float
         arrival_s : float, optional
             When the request reached the replica, from which its time counts; `now_s` by default.
         kind : hashable
@@ -304,7 +302,6 @@ class BatcherCore:
 
         Parameters
         ----------
-        batch : Batch
         alone : collection of int
             Indices into ``batch.slices`` of those that must each run in a batch of their own; the
             others wait again.

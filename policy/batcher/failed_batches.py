@@ -65,7 +65,6 @@ class FailedBatches:
 
         Parameters
         ----------
-        batch : Batch
         blamed : collection of int
             Indices into ``batch.slices`` of the culprits, if the model names them.
         largest_batch, max_queue_rows : int
@@ -112,10 +111,8 @@ class FailedBatches:
 
         Parameters
         ----------
-        now_s : float
         max_rows : int
             Largest batch under the policy in force.
-        limits : Limits
         fill_up : callable
             Takes rows off the queue: how many, when they will be done in seconds, and their kind.
         miss_deadline : callable

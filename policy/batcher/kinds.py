@@ -16,7 +16,6 @@ def latest_start_s(queue: RequestQueue, limits: Limits, max_age_ms: float) -> fl
     ----------
     queue : RequestQueue
         With fewer rows of each kind than the largest batch has.
-    limits : Limits
     max_age_ms : float
         The age of its oldest request at which a kind's batch must start.
     """

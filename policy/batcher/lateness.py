@@ -29,14 +29,12 @@ def too_late(
 
     Parameters
     ----------
-    queue : RequestQueue
     tested : int
         Rows that wait to be tested after a batch failed.
     admission : Admission
         The rule by which they were admitted.
     device_free_s : float or None
         When the batch on the device will be done. None: there is none.
-    now_s : float
 
     Returns
     -------

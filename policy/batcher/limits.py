@@ -151,10 +151,6 @@ def limits_for(
     serve_late : bool
         Whether a request is answered late rather than refused. It always is if a batch of one
         already takes too long: nobody would be answered otherwise.
-
-    Returns
-    -------
-    Limits
     """
     event_loop = profile.event_loop
     profile = profile.serial()

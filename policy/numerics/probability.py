@@ -22,10 +22,6 @@ def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
         Negative counts have probability 0.
     mean : array_like of float
         At least 0; broadcast against `count`.
-
-    Returns
-    -------
-    ndarray of float, shape of `count` and `mean` broadcast
     """
     n, mu = np.asarray(count, dtype=float), np.asarray(mean, dtype=float)
     whole = np.maximum(n, 0.0)
@@ -41,13 +37,8 @@ def poisson_table(length: int, means: ArrayLike) -> FloatArray:
 
     Parameters
     ----------
-    length : int
     means : array_like of float
         At least 0.
-
-    Returns
-    -------
-    ndarray of float, shape (*means.shape, length)
     """
     mu = np.asarray(means, dtype=float)
     factors = np.empty((*mu.shape, 3))

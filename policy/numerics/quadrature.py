@@ -85,10 +85,6 @@ class Panels:
         ----------
         values : ndarray of float, shape (..., panels, order)
             The integrand at the nodes.
-
-        Returns
-        -------
-        ndarray of float, shape (...)
         """
         return np.asarray((values @ _WEIGHTS) @ self.widths_ms)
 

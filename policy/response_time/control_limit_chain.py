@@ -123,17 +123,12 @@ class ControlLimitQueue:
 
         Parameters
         ----------
-        count : int
         residual_ms : ndarray of float, shape (n,)
             The request arrived so long before the end of a batch.
         full_batches : int
             Full batches served since that end.
         position : int
             Its position in the queue now, from 1.
-
-        Returns
-        -------
-        ndarray of float, shape (n, count)
         """
         later = self.arrival_rate * full_batches * self.full_batch_ms
         early = self.arrival_rate * np.asarray(residual_ms)
@@ -157,12 +152,10 @@ class ControlLimitChain:
 
     Attributes
     ----------
-    system : ControlLimitQueue
     longest : int
         Longest queue at a start that is listed.
     batch_sizes, left_over : ndarray of int, shape (longest,)
         Requests that the batch takes, and that it leaves in the queue.
-    batch_times_ms : ndarray of float, shape (longest,)
     probabilities : ndarray of float, shape (longest,)
         Stationary probabilities.
     probability_beyond : float

@@ -50,7 +50,6 @@ class AgesAtStart:
     ----------
     panels : Panels
         Of the age s.
-    batch_times_ms : ndarray of float, shape (rows,)
     exact : ndarray of float, shape (rows, panels, order)
         o at the nodes.
     uniform : ndarray of float, shape (rows, panels, order), optional
@@ -102,7 +101,6 @@ class AgesInFullBatches:
     ----------
     panels : Panels
         Of r, from 0.
-    density : ndarray of float, shape (rows, panels, order)
     batch_time_ms : float
         τ.
     batches_before : int
@@ -157,7 +155,6 @@ class ResponseTimeDistribution:
 
     Attributes
     ----------
-    components : list of ResponseTimeCount
     atoms : list of (time_ms, count)
         Requests of exactly that response time.
     uniforms : list of (start_ms, width_ms, count)

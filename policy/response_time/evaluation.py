@@ -167,10 +167,6 @@ def evaluate(
     coarse : bool
         For searches: if the evaluation is sampled, take an eighth of the sample.
 
-    Returns
-    -------
-    Evaluation
-
     Raises
     ------
     InvalidInputError

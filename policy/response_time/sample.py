@@ -88,7 +88,6 @@ class Sample:
         Without an event loop, or with one beside the device.
     policy : BatchingPolicy
         The max wait counts from a request's arrival at the event loop.
-    arrivals_per_ms : float
     max_queue_rows : int or None
         Requests that may wait for the device. The event loop reads those refused, too.
     rules : ndarray of float, shape (rules, 3), optional

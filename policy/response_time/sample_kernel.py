@@ -78,7 +78,6 @@ def follow_requests(
         are spread evenly.
     ranks : ndarray of float, shape (ranks,)
         A batch's rank among the points of `ratios`, by its number, spread evenly.
-    arrivals_per_ms : float
     queue_lengths : ndarray of int, shape (paths,)
         Requests that wait as a path's first batch starts; their timers have run off.
     weights : ndarray of float, shape (paths,)
@@ -100,7 +99,6 @@ def follow_requests(
     rules : ndarray of float, shape (rules, 3)
         Limits of the room while a batch runs: full batches of (size) and (time) must end within
         (the first).
-    batch_times_ms : ndarray of float, shape (max_batch_size,)
     ratios : ndarray of float, shape (max_batch_size, points)
         Of the time of a batch to `batch_times_ms`, by rank; one point for constant times.
     responses_ms : ndarray of float, shape (n,), output

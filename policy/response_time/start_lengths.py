@@ -60,13 +60,10 @@ class StartLengthChain:
 
     Parameters
     ----------
-    policy : BatchingPolicy
-    arrivals_per_ms : float
     batch_times_ms : ndarray of float, shape (max_batch_size, points)
         The times that a batch of each size takes, at least.
     time_probabilities : ndarray of float, shape (points,)
         Their probabilities.
-    max_queue_rows : int or None
     """
 
     def __init__(

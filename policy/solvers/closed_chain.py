@@ -102,7 +102,6 @@ class ClosedChain:
 
     Parameters
     ----------
-    problem : BatchingProblem
     head : int
         States whose actions are chosen.
 
@@ -173,10 +172,6 @@ class ClosedChain:
 
     def evaluate(self, actions: IntArray) -> tuple[tuple[float, float], FloatArray]:
         """Compute the averages and the relative values of a policy.
-
-        Parameters
-        ----------
-        actions : ndarray of int, shape (head,)
 
         Returns
         -------

@@ -45,7 +45,6 @@ def solve(
         If it has no energy, the policy of least device busy time is sought instead.
     arrival_rate_per_s : float
         Poisson arrivals, requests per second.
-    objective : ServiceLevelObjective
     start : BatchingPolicy, optional
         The policy of a similar rate. The search then begins there, which is several times as fast,
         and looks at fewer policies.

@@ -60,17 +60,11 @@ def solve(
 
     Parameters
     ----------
-    profile : Profile
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
-    weights : Weights
     start : BatchingPolicy, optional
         Where policy iteration begins: the policy of a similar problem saves rounds. If not given,
         a control limit of an economic batch size.
-
-    Returns
-    -------
-    Solution
 
     Raises
     ------

@@ -16,7 +16,6 @@ class SolverAverages:
 
     Attributes
     ----------
-    mean_response_ms : float
     mean_power_w : float or None
         None if the profile has no energy.
     average_cost : float
@@ -35,11 +34,8 @@ class Solution:
 
     Attributes
     ----------
-    profile : Profile
-    arrival_rate_per_s : float
     objective : Weights or ServiceLevelObjective
         What the policy is optimal for.
-    policy : BatchingPolicy
     averages : SolverAverages or None
         None under a service level objective; then the properties below use `evaluation`.
     rounds : int

@@ -33,13 +33,8 @@ def solve(
         With an event loop beside the device.
     arrival_rate_per_s : float
         Poisson arrivals, requests per second, below the profile's capacity.
-    weights : Weights
     start : BatchingPolicy, optional
         The policy of a similar problem: the search goes from its control limit in steps of one.
-
-    Returns
-    -------
-    Solution
 
     Raises
     ------

@@ -189,8 +189,6 @@ class WaitSearch:
 
         Parameters
         ----------
-        cost : float
-        limit : int
         near : float or None
             A wait at which to begin.
         """

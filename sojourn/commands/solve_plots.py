@@ -30,8 +30,6 @@ def save_report(
     ----------
     path : str or Path
         Its suffix is the format; the parent folder must exist.
-    profile : Profile
-    arrival_rate_per_s : float
     policy : BatchingPolicy
         Must keep up with the arrival rate.
     objective : ServiceLevelObjective, optional

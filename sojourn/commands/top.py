@@ -87,7 +87,6 @@ class ServiceView:
 
     Parameters
     ----------
-    url : str
     ask : callable
         Returns the JSON object at a path of the service; raises `InvalidInputError`.
     clock : callable

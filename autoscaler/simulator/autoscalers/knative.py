@@ -59,7 +59,6 @@ class KnativeScale:
 
     Parameters
     ----------
-    settings : KnativeSettings
     ready_at_start : int
         With more than one ready pod it starts in panic mode: without a history it must not scale
         in.
@@ -84,7 +83,6 @@ class KnativeScale:
 
         Parameters
         ----------
-        now_s : float
         stable, panic : float
             Mean number of requests in the fleet over the two windows.
         ready : int

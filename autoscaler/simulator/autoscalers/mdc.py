@@ -67,8 +67,6 @@ class MdcSizing:
 
     Parameters
     ----------
-    profile : Profile
-    objective : ServiceLevelObjective
     headroom : float
         Factor on the rate.
     look_back_s : int

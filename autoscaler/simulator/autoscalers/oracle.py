@@ -46,10 +46,6 @@ def required_replicas_by_second(
     min_replicas : int
         Lower bound.
 
-    Returns
-    -------
-    IntArray, shape (seconds,)
-
     Raises
     ------
     InvalidInputError
@@ -117,7 +113,6 @@ class Clairvoyant:
         Replicas that must serve in each second.
     start_time_s : float
         Time from an order until the replica serves, rounded up to whole seconds.
-    name : str
 
     Attributes
     ----------

@@ -69,7 +69,6 @@ class DelayedTarget:
 
         Parameters
         ----------
-        now_s : float
         ongoing : float
             Mean number of requests that wait or run.
         running : int
@@ -161,7 +160,6 @@ def average_ongoing(
     points : list of (float, float)
         Time and value, the oldest first. A value holds until the next point, the last one until
         `now_s`.
-    now_s : float
     aligned_s : float
         When the newest replica began to contribute. The average begins with the first point from
         then on, if there is one.

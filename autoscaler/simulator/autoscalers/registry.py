@@ -79,7 +79,6 @@ class Choice:
     ----------
     name : str
         The choice as it was written: ``name`` or ``name:value``.
-    entry : AutoscalerEntry
     value : float or None
         Value of the knob; None: as published.
     settings : Settings

@@ -27,7 +27,6 @@ class SojournAutoscaler:
         Bounds on its decisions.
     report_lag_s : int
         Delay after which it sees a report.
-    name : str
     starts : TwoTierStarts, optional
         Decide on standbys as well.
     history : Trace, optional

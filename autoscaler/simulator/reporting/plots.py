@@ -96,7 +96,6 @@ def response_times(
 
     Parameters
     ----------
-    comparison : Comparison
     predicted_cdf : callable, optional
         Takes times in ms and returns the shares that the model predicts to be answered by then.
     """

@@ -34,7 +34,6 @@ def render(
 
     Parameters
     ----------
-    comparison : Comparison
     title : str
         One line.
     command : str

@@ -13,7 +13,6 @@ class IdleBlob:
 
     Attributes
     ----------
-    size_bytes : int
     last_use : int
         Number of the open that used it last; opens are counted from 1.
     uses : int

@@ -13,7 +13,6 @@ class Entry:
 
     Attributes
     ----------
-    blob : Blob
     resident : bool
         Whether all of its bytes are there.
     references : int
@@ -44,7 +43,6 @@ class TierSpace:
 
     Parameters
     ----------
-    budget_bytes : int
     page_bytes : int
         Each blob takes a whole number of pages of this size.
     """

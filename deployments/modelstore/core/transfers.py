@@ -48,7 +48,6 @@ class Transfers:
         The tiers that this store has, without `REMOTE`.
     page_bytes : mapping of Tier to int
         Tiers in which each blob takes a whole number of pages, and their size.
-    rule : EvictionRule
     copies_at_once : int
         Copies that may run at the same time from one tier to another.
     actions : list of Action

@@ -34,9 +34,6 @@ class Background:
     ----------
     core : StoreCore
         Only the events use it.
-    remote : Remote
-    disk : Disk
-    copier : Copier
     report : callable
         Called with each event, from any thread.
     stopped : Event

@@ -41,10 +41,6 @@ class Copier:
 
     Parameters
     ----------
-    remote : Remote
-    disk : Disk
-    memory : HostMemory
-    device : DeviceTier, optional
     stopped : Event, optional
         Once it is set, copies end with the piece that they are at.
     """
@@ -65,7 +61,6 @@ class Copier:
 
         Parameters
         ----------
-        order : Copy
         origins : sequence of Origin
             Where the remote may have the blob. Locations without it, because a model was
             retired or replaced, are skipped.

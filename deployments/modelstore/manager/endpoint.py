@@ -24,7 +24,6 @@ def own_folder(folder: Path, *, enterable: bool = False) -> None:
 
     Parameters
     ----------
-    folder : Path
     enterable : bool
         Whether other users may open its files, without listing them.
 
@@ -66,7 +65,6 @@ def listen(path: Path, *, for_all: bool = False) -> socket.socket:
 
     Parameters
     ----------
-    path : Path
     for_all : bool
         Whether other users may connect; who is admitted is decided by the user that the kernel
         names.

@@ -267,7 +267,6 @@ class Each:
 
     Attributes
     ----------
-    branch : step or list of steps
     join : callable, optional
         From the list of the results, in the order of the elements, to the result of the item.
     max_items : int

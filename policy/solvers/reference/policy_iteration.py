@@ -58,14 +58,11 @@ def evaluate(
 
     Parameters
     ----------
-    smdp : TruncatedSmdp
-    actions : ndarray of int, shape (states,)
     cost : ndarray of float, shape (states,), optional
         Cost of a period by state; that of the SMDP if not given.
 
     Returns
     -------
-    average_cost : float
     relative_values : ndarray of float, shape (states,)
         Zero in state 0.
     """

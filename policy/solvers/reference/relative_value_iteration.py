@@ -38,7 +38,6 @@ def solve(
 
     Parameters
     ----------
-    smdp : TruncatedSmdp
     span : float
         The paper's epsilon: the average cost is known to within this.
     max_sweeps : int
@@ -46,10 +45,6 @@ def solve(
     must_converge : bool
         If false, return the policy of the last sweep instead of giving up, as the paper does. Its
         `average_cost` is then the middle of bounds that may still be far apart.
-
-    Returns
-    -------
-    TruncatedSolution
 
     Raises
     ------

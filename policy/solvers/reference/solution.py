@@ -37,11 +37,8 @@ def solve(
 
     Parameters
     ----------
-    profile : Profile
     arrival_rate_per_s : float
         Below the profile's capacity.
-    weights : Weights
-    method : {"policy_iteration", "relative_value_iteration"}
     max_queue_length : int, optional
         The paper's s_max. If not given, so long that the overflow state is hardly ever visited.
     overflow_cost : float, optional

@@ -53,10 +53,8 @@ class TruncatedSmdp:
 
     Attributes
     ----------
-    profile : Profile
     arrival_rate_per_s : float
         Below the profile's capacity.
-    weights : Weights
     max_queue_length : int
         The paper's s_max; at least the maximum batch size.
     overflow_cost : float
@@ -132,10 +130,6 @@ class TruncatedSmdp:
     def expected_values(self, values: FloatArray) -> FloatArray:
         """Return the mean of `values` at the next decision epoch.
 
-        Parameters
-        ----------
-        values : ndarray of float, shape (states,)
-
         Returns
         -------
         ndarray of float, shape (states, max_batch_size + 1)
@@ -155,16 +149,7 @@ class TruncatedSmdp:
         return expected
 
     def transition_matrix(self, actions: IntArray) -> FloatArray:
-        """Return the transition probabilities of the chain under a policy.
-
-        Parameters
-        ----------
-        actions : ndarray of int, shape (states,)
-
-        Returns
-        -------
-        ndarray of float, shape (states, states)
-        """
+        """Return the transition probabilities of the chain under a policy."""
         matrix = np.zeros((self.states, self.states))
         last = self.states - 1
         for state, action in enumerate(actions):

@@ -12,7 +12,6 @@ class SwitchingArrivals:
 
     Attributes
     ----------
-    rates_per_s : tuple of float
     stays_s : tuple of float
         Mean time that each rate stays.
     """

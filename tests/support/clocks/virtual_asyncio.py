@@ -39,7 +39,6 @@ class Transport(asyncio.Transport):
     ----------
     written : list of (float, bytes)
         When, and what.
-    closed_s : float or None
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

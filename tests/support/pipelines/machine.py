@@ -18,7 +18,6 @@ class Machine:
         The code of each stage is a function of one item.
     latency_ms : dict
         By the name of the stage: of each batch, or a list by batch size.
-    max_pending : int
     known : bool
         Whether the stages know their latency; otherwise they measure it.
 
