@@ -71,7 +71,6 @@ class Autoscaler:
 
     @property
     def settings(self) -> AutoscalerSettings:
-        """The settings in force."""
         return self._monitor.settings
 
     @property

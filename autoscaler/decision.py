@@ -61,12 +61,10 @@ class FleetState:
 
     @property
     def total_ordered(self) -> int:
-        """Replicas and standbys ordered so far."""
         return self.current_replicas + self.current_standbys
 
     @property
     def total_ready(self) -> int:
-        """Replicas and standbys that are up."""
         return (self.ready_replicas or 0) + self.ready_standbys
 
 

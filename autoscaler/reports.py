@@ -142,7 +142,6 @@ class ReplicaReport:
 
     @property
     def objective(self) -> ServiceLevelObjective:
-        """The SLA in force at the replica."""
         return _objective(self.sla_response_time_ms, self.sla_percentile)
 
     @property
@@ -160,7 +159,6 @@ class ReplicaReport:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether the replica found that no rate keeps the SLA."""
         return not self.sla_rate_per_s and bool(self.late_shares)
 
     @classmethod
@@ -215,7 +213,6 @@ def _numbered(prefix: str, values: tuple[float, ...]) -> dict[str, float]:
 
 
 def bottleneck_to_floats(bottleneck: str) -> dict[str, float]:
-    """Return one of `BOTTLENECKS` as the floats of a report."""
     return {"bottleneck_code": 1.0 + BOTTLENECKS.index(bottleneck)}
 
 

@@ -82,7 +82,6 @@ class ScaleDownStabilizer:
 
     @property
     def highest_per_s(self) -> float:
-        """The highest demand of the delay."""
         return self._demands[0][1]
 
     def stable_demand_per_s(
@@ -107,7 +106,6 @@ class ScaleDownStabilizer:
         return max(self.highest_per_s, (1 + noise) * demand_per_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain numbers and lists."""
         return {
             "demands": [list(entry) for entry in self._demands],
             "since_s": self._since_s,

@@ -44,17 +44,14 @@ FORGOTTEN_AFTER_S = 3600.0
 
 
 def state_key(application: str, deployment: str) -> str:
-    """Return the key of the state of a deployment's autoscaler."""
     return f"state#{application}#{deployment}"
 
 
 def log_key(application: str, deployment: str) -> str:
-    """Return the key of the log of a deployment's latest decisions."""
     return f"decisions#{application}#{deployment}"
 
 
 def history_key(application: str, deployment: str) -> str:
-    """Return the key of the history in a deployment's config."""
     return f"history#{application}#{deployment}"
 
 
@@ -161,7 +158,6 @@ class ScaledDeployment:
         return decision
 
     def _standbys(self, fleet: FleetState) -> int:
-        """Return how many of the replicas ordered are standbys."""
         return min(self.roles.roles.ordered, max(0, fleet.current_replicas - 1))
 
     def _log_trouble(self, decision: Decision) -> None:
@@ -215,7 +211,6 @@ class ScaledDeployment:
         return recorded
 
     def delete(self) -> None:
-        """Delete all that the store keeps of this deployment."""
         self._store.delete(state_key(self.application, self.deployment))
         self._store.delete(log_key(self.application, self.deployment))
         self._store.delete(history_key(self.application, self.deployment))

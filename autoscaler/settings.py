@@ -53,7 +53,6 @@ class AutoscalerSettings:
 
     @property
     def compliant_share(self) -> float:
-        """`compliant_minutes` as a fraction."""
         return self.compliant_minutes / 100
 
     @cached_property

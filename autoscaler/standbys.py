@@ -67,7 +67,6 @@ class TwoTierStarts:
 
     @property
     def pay(self) -> bool:
-        """Whether a standby can pay at all."""
         return self.standby_s < self.cold_s
 
 
@@ -112,7 +111,6 @@ class StandbyRoles:
     newcomers_stand_by: bool = False
 
     def stands_by(self, replica_id: str) -> bool:
-        """Return whether a replica is on standby."""
         if replica_id in self.standbys:
             return True
         return self.newcomers_stand_by and replica_id not in self.serving
@@ -143,7 +141,6 @@ class StandbyRoles:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the roles as they are published."""
         return orjson.dumps(asdict(self))
 
     @classmethod
@@ -219,7 +216,6 @@ class RolesPublisher:
         self._store.save(self._key, roles.to_bytes)
 
     def delete(self) -> None:
-        """Delete what was published."""
         self._store.delete(self._key)
 
     def _is_followed(self, now_s: float, reports: Iterable[ReplicaReport]) -> bool:

@@ -74,7 +74,6 @@ class TorchModel(Model):
         self._network.to(self._device).eval()
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the mean of the network's outputs for each row."""
         with torch.inference_mode():
             rows = torch.from_numpy(batch["x"]).to(self._device)
             return {"y": self._network(rows).flatten(1).mean(1).cpu().numpy()}
@@ -233,7 +232,6 @@ def _host_to_gpu_fraction(name: str, path: Path) -> float:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Describe the machine."""
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
         "cuda": torch.version.cuda,

@@ -74,7 +74,6 @@ def emulated_p4_document() -> dict[str, Any]:
 def service_document(
     model: Mapping[str, Any], user_config: Mapping[str, Any], port: int, replicas: int = 1
 ) -> dict[str, Any]:
-    """Return the config of a model with a fixed number of replicas."""
     replica = {
         "name": "Replica",
         "num_replicas": replicas,
@@ -121,7 +120,6 @@ def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
 
 
 def get_json(url: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Fetch a JSON object."""
     request = urllib.request.Request(url, headers=dict(headers or {}))
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         content: dict[str, Any] = json.load(answer)
@@ -170,12 +168,10 @@ class ReplicaWatcher(threading.Thread):
         self._interval_s = interval_s
 
     def run(self) -> None:
-        """Count until `end`."""
         while not self._ended.wait(self._interval_s):
             replicas = running_replicas(self._dashboard)
             self.counts.append((time.monotonic(), len(replicas)))
 
     def end(self) -> None:
-        """Stop counting."""
         self._ended.set()
         self.join()

@@ -70,7 +70,6 @@ def warm_attach_ms(name: str, repeats: int) -> float:
 
 
 def second_process_extra_fraction(name: str, small: str, size_bytes: int) -> float:
-    """Return what a second process has for itself, over the model's bytes."""
     state = load_state_dict(name)
     read_all(state)
     arguments = [sys.executable, "-c", _SECOND_PROCESS, name, small]

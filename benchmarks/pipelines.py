@@ -41,7 +41,6 @@ PERCENTILES = (50.0, 90.0, 99.0)
 
 
 def same(x: Any) -> Any:
-    """Return x."""
     return x
 
 
@@ -212,7 +211,6 @@ def draw(path: Path, rows: list[Any]) -> None:
 
 
 def measure_hops(seconds: float) -> dict[str, Any]:
-    """Return the time of a hop and the throughput."""
     return {
         "hop_us": {
             "co_located": uvloop.run(hop_us("loop", seconds)),

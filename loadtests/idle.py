@@ -46,7 +46,6 @@ class Idle:
         self.total_s += self._clock() - self._began_s
 
     def close(self) -> None:
-        """Stop counting."""
         self._before.close()
         self._after.close()
 

@@ -69,7 +69,6 @@ class Settings:
         return self.connections // self.workers
 
     def save(self, path: Path) -> None:
-        """Write the settings as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod

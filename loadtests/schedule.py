@@ -148,7 +148,6 @@ class Schedule:
 
     @property
     def duration_s(self) -> float:
-        """Length of the schedule in seconds."""
         return sum(step.duration_s for step in self.steps)
 
     @property

@@ -71,7 +71,6 @@ class LatencyQuantiles:
             raise InvalidInputError(f"{_NAME} must not decrease with the percentile")
 
     def up_to(self, batch_size: int) -> "LatencyQuantiles":
-        """Return the quantiles of the batch sizes up to `batch_size`."""
         return LatencyQuantiles(self.percentiles, self.ratios[:, :batch_size])
 
     @classmethod

@@ -90,7 +90,6 @@ class ServiceModel:
 
     @cached_property
     def table(self) -> PolicyTable:
-        """The policy table of a replica."""
         return self.policies.solve()
 
     @cached_property

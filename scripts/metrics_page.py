@@ -36,7 +36,6 @@ mean time `rate(ray_sojourn_device_busy_seconds_total[5m])` over the same.
 
 
 def table(instruments: Iterable[Instrument]) -> str:
-    """Return a Markdown table of instruments."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for given in instruments:
         labels = ", ".join(f"`{label}`" for label in given.labels)
@@ -59,7 +58,6 @@ def store_table() -> str:
 
 
 def main() -> None:
-    """Print the page."""
     print(HEAD)
     print(f"## A replica\n\n{table(REPLICA_INSTRUMENTS)}\n")
     print(f"## The autoscaler\n\n{table(DECISION_INSTRUMENTS.values())}\n")

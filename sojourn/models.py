@@ -158,7 +158,6 @@ class SklearnModel(_FileModel):
             self.outputs += (TensorSpec("probabilities", "FP64", (classes,)),)
 
     def forward(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """Predict."""
         features = batch["features"]
         if not self._classifies:
             return {"value": self._estimator.predict(features)}

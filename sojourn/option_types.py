@@ -18,7 +18,6 @@ class Number(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"must be a finite number, not {number}.", param, ctx)

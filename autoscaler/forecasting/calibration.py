@@ -80,7 +80,6 @@ class WindowCalibration:
 
     @property
     def risk(self) -> float:
-        """The risk in force."""
         return math.exp(self._log_risk)
 
     def note_order(self, now_s: float, capacity_per_s: float) -> None:

@@ -123,7 +123,6 @@ class DemandForecaster:
 
     @property
     def method(self) -> str:
-        """Name of the forecast in use."""
         return self._score.candidate.name
 
     def forecast(self, now_s: float, horizon_s: float, risk: float) -> DemandForecast | None:

@@ -300,20 +300,17 @@ class RecentValues:
         return self._buffer[max(0, self._end - self._kept) : self._end]
 
     def append(self, value: float) -> None:
-        """Add a value."""
         if self._end == self._buffer.size:
             self.replace(self.values)
         self._buffer[self._end] = value
         self._end += 1
 
     def extend(self, value: float, times: int) -> None:
-        """Add the same value several times."""
         if times:
             added = np.full(min(times, self._kept), value)
             self.replace(np.concatenate((self.values, added)))
 
     def replace(self, values: FloatArray) -> None:
-        """Replace all values."""
         kept = values[-self._kept :].copy()
         self._buffer[: kept.size] = kept
         self._end = kept.size

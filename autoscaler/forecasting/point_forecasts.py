@@ -55,7 +55,6 @@ def trailing_mean(series: FloatArray, steps: int) -> FloatArray:
 
 
 def last_value(rates: FloatArray, required_rates: FloatArray, steps_ahead: int) -> FloatArray:
-    """Forecast the mean of the last minute."""
     return trailing_mean(rates, _LAST_STEPS)
 
 

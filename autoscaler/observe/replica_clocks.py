@@ -71,5 +71,4 @@ class ReplicaClocks:
         return placed_s
 
     def forget(self, replica_id: str) -> None:
-        """Forget a replica that is gone."""
         self._clocks.pop(replica_id, None)

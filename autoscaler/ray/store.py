@@ -44,7 +44,6 @@ class RayStore:
 
 @functools.cache
 def store() -> RayStore:
-    """Return the store of this process."""
     return RayStore()
 
 

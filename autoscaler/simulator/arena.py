@@ -80,7 +80,6 @@ class Load:
         return simulate(scenario, Clairvoyant(self._required, start_time_s))
 
     def measure(self, choice: Choice) -> Run:
-        """Run an autoscaler."""
         return simulate(self.scenario, choice.make(self.scenario))
 
     def bound_replica_seconds(self) -> float:

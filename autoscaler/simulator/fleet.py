@@ -178,7 +178,6 @@ class Fleet:
 
     @property
     def now_s(self) -> float:
-        """The time up to which the fleet has been simulated."""
         return self._now_s
 
     def run_until(self, until_s: float) -> tuple[float, float, float]:

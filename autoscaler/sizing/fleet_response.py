@@ -147,7 +147,6 @@ class FleetResponse:
 
     @property
     def mean_batch_size(self) -> float:
-        """The mean size of a batch."""
         return self._accepted.mean_batch_size
 
     @property

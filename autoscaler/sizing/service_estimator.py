@@ -83,7 +83,6 @@ class ServiceEstimator:
 
     @property
     def delays(self) -> TryDelays:
-        """The delays of each try."""
         return self._service.delays
 
     @property

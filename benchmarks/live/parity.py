@@ -155,7 +155,6 @@ def simulate_all(content: dict[str, Any], counts: IntArray, start_time_s: float)
 
 
 def objective_of(content: dict[str, Any]) -> ServiceLevelObjective:
-    """Return the SLA of the service."""
     sla = content["applications"][0]["deployments"][0]["user_config"]["sla"]
     return ServiceLevelObjective(sla["response_time_ms"], sla["percentile"])
 

@@ -53,7 +53,6 @@ class TinyMLP(Model):
         ).eval()
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Answer a batch."""
         # torch wants writable arrays; np.require copies only those that are read-only.
         x = np.require(batch["x"], np.float32, ["C", "W"])
         with torch.inference_mode():
@@ -61,8 +60,6 @@ class TinyMLP(Model):
 
 
 class Device(Emulated):
-    """An emulated device."""
-
     def __init__(self) -> None:
         super().__init__(DEVICE_PROFILE)
 
@@ -90,7 +87,6 @@ class Hosted:
     response_time_ms: float
 
     def load(self) -> Model:
-        """Load the model in this process."""
         return load_model(self.import_path, {}, "cpu")
 
 
@@ -133,7 +129,6 @@ def user_config(name: str) -> dict[str, Any]:
 
 
 def model_section(name: str) -> dict[str, Any]:
-    """Return the config section of a model."""
     hosted = HOSTED[name]
     return {
         "name": name,

@@ -32,7 +32,6 @@ class OpenInference:
     """The Open Inference Protocol: Sojourn."""
 
     def path(self, model: str) -> str:
-        """Return the URL path of a model."""
         return f"/v2/models/{model}/infer"
 
     def encode(self, model: Model, row: Row) -> bytes:
@@ -46,7 +45,6 @@ class OpenInference:
         return json.dumps({"inputs": [tensor(spec) for spec in model.inputs]}).encode()
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Decode an answer."""
         return {entry["name"]: entry["data"] for entry in json.loads(body)["outputs"]}
 
 
@@ -63,7 +61,6 @@ class Objects:
     at: str
 
     def path(self, model: str) -> str:
-        """Return the URL path of a model."""
         return self.at
 
     def encode(self, model: Model, row: Row) -> bytes:
@@ -71,7 +68,6 @@ class Objects:
         return json.dumps({spec.name: _plain(row[spec.name]) for spec in model.inputs}).encode()
 
     def decode(self, body: bytes) -> Mapping[str, Any]:
-        """Decode an answer."""
         content: dict[str, Any] = json.loads(body)
         return content
 
@@ -121,7 +117,6 @@ class Workload:
         self._dialect = dialect
 
     def is_right(self, number: int, body: bytes) -> bool:
-        """Return whether `body` is the right answer to request `number`."""
         try:
             content = self._dialect.decode(body)
             return all(

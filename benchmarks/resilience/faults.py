@@ -25,7 +25,6 @@ def kill(processes: list[psutil.Process]) -> None:
 
 
 def runs(process: psutil.Process) -> bool:
-    """Return whether a process has not ended."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -49,7 +48,6 @@ def all_replicas(run: Run) -> None:
 
 
 def haproxy(run: Run) -> None:
-    """Kill HAProxy."""
     run.begin()
     kill(run.service.haproxies())
     time.sleep(10)

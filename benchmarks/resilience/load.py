@@ -94,7 +94,6 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
@@ -135,7 +134,6 @@ class Connection(asyncio.Protocol):
         return await self._waiter
 
     def close(self) -> None:
-        """Close the connection."""
         self.closed = True
         if self._transport is not None:
             self._transport.close()
@@ -185,7 +183,6 @@ class Bystanders(threading.Thread):
             connection.close()
 
     async def _client(self, draw: random.Random) -> None:
-        """Use one connection now and then."""
         connection: Connection | None = None
         next_s = time.monotonic() + draw.uniform(0, self._load.idle_s)
         while not self._ending.is_set():

@@ -33,7 +33,6 @@ class Run:
         return 8.0 if self.quick else 15.0
 
     def begin(self) -> None:
-        """Record that the fault begins now."""
         self.fault_s = time.monotonic()
 
 

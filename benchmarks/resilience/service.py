@@ -74,7 +74,6 @@ class Service:
         return self.processes(lambda _, command: command.startswith("ray::ServeReplica"))
 
     def haproxies(self) -> list[psutil.Process]:
-        """Return the processes of HAProxy itself."""
         return self.processes(lambda _, command: "/haproxy -db -f" in command.partition(" -sf")[0])
 
     def supervisors(self) -> list[psutil.Process]:

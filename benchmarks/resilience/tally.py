@@ -113,7 +113,6 @@ def recovered_s(
 def tally(
     requests: Sequence[Request], doubled: int, fault_s: float, sla_s: float, percentile: float
 ) -> Tally:
-    """Count the requests of an experiment."""
     counts = dict.fromkeys(Outcome, 0)
     statuses: dict[str, int] = {}
     for one in requests:

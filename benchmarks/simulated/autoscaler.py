@@ -82,7 +82,6 @@ def main(
 
 
 def row_of(load: str, family: str, score: Score) -> dict[str, Any]:
-    """Return a row of the table."""
     return {
         "load": load,
         "family": family,

@@ -73,7 +73,6 @@ class Trace:
     peak: int
 
     def is_in(self, folder: Path) -> bool:
-        """Return whether a folder holds its files."""
         return all((folder / part.file).exists() for part in (self.tune_on, self.judge_on))
 
     def loads(self, start_time_s: int, folder: Path, hours: int) -> tuple[Load, Load]:

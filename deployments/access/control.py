@@ -85,7 +85,6 @@ class AccessControl:
 
     @property
     def limits_rates(self) -> bool:
-        """Whether any token has a rate limit."""
         return any(token.bucket is not None for token in self._tokens.values())
 
     def share_among(self, replicas: int, now_s: float) -> None:

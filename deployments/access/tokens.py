@@ -17,7 +17,6 @@ _BEARER = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*) *", re.IGNORECASE)
 
 
 def make_token() -> str:
-    """Return a new random token."""
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 

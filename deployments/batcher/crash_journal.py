@@ -105,7 +105,6 @@ class _Peer:
         return status.rpartition(b") ")[2][:1] in b"Tt"
 
     def close(self) -> None:
-        """Close the file."""
         self.words.release()
         os.close(self.descriptor)
 

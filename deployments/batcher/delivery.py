@@ -47,7 +47,6 @@ def deliver_outputs(
 
 
 def deliver_failure(batch: Batch, failure: Failure, failed: Collection[int]) -> None:
-    """Send the error to the senders of the slices at the places `failed`."""
     for place in failed:
         culprit = queued(batch.slices[place].request)
         culprit.finish(failure.blamed.get(place, failure.error))

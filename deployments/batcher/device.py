@@ -38,7 +38,6 @@ class WakeTimer:
         self._handle = self._loop.call_later(at_s - time.monotonic(), self._wake)
 
     def cancel(self) -> None:
-        """Do not wake."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle, self._at_s = None, math.inf
@@ -79,7 +78,6 @@ class DeviceThread:
         threading.Thread(target=self._drive, name="sojourn-device", daemon=True).start()
 
     def start(self, batch: Batch) -> None:
-        """Queue `batch` for the thread."""
         self._jobs.put(batch)
 
     def close(self) -> None:

@@ -214,7 +214,6 @@ class ModelRunner:
         self._failures_in_a_row = 0
 
     def _failure(self, batch: Batch, error: Exception) -> Failure:
-        """Return which requests get which error."""
         if isinstance(error, ModelError):
             for part in batch.slices:
                 self.errors.record(error, part.rows, part.request.request_id)

@@ -22,8 +22,6 @@ Outcome = Tensors | RequestError
 
 
 class RequestObserver(Protocol):
-    """Counts the requests that get no outputs."""
-
     def failed(
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:
@@ -167,7 +165,6 @@ class QueuedRequest(Request):
 
 
 def _joined(parts: Sequence[Tensors]) -> Outcome:
-    """Return the outputs of all rows, given those of some each."""
     try:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     except ValueError:

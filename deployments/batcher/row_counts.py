@@ -27,7 +27,6 @@ class ArrivalCounts:
         self._ended: list[int] = []
 
     def count(self, now_s: float, rows: int = 1) -> None:
-        """Count an arrival of `rows` rows."""
         self._advance(now_s)
         self._rows += rows
 

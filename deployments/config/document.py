@@ -54,7 +54,6 @@ class Application:
 
     @property
     def deployment_place(self) -> Place:
-        """Where the deployment's entry is."""
         return (*self.place, "deployments", 0)
 
     @property
@@ -96,7 +95,6 @@ class ServiceConfig(StrictModel):
 
     @property
     def num_cpus(self) -> float:
-        """CPUs of a replica."""
         return self.actor.num_cpus
 
 

@@ -101,7 +101,6 @@ class StoreConfig(StrictModel):
     expert: ExpertStoreConfig = ExpertStoreConfig()
 
     def settings(self) -> ManagerSettings:
-        """Return the manager's settings on this machine."""
         place = hashlib.sha256(self.remote.encode()).hexdigest()[:12]
         return ManagerSettings(
             remote=self.remote,

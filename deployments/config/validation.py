@@ -50,7 +50,6 @@ def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
 
 
 def fault(place: Place, problem: str) -> ConfigError:
-    """Return the error of a problem at a place."""
     where = ".".join(map(str, place))
     return ConfigError(f"{where}: {problem}" if where else problem, place)
 

@@ -38,7 +38,6 @@ class _SizeGroup:
 
     @property
     def log_factor(self) -> float:
-        """Logarithm of the median ratio."""
         return math.log(float(np.median(self.ratios)))
 
     def is_off(self, tolerance: float) -> bool:

@@ -207,7 +207,6 @@ class ModelCorrections:
         return True
 
     def after_proxy_delay(self, sla: ServiceLevelObjective) -> ServiceLevelObjective:
-        """Return what the proxy delay leaves of an SLA."""
         return sla.after(min(self.proxy_delay_ms, MOST_PROXY_DELAY * sla.response_time_ms))
 
     def update_index_of_dispersion(self) -> bool:

@@ -162,7 +162,6 @@ class ReplicaObserver:
         self._times_s, self._rows, self._late = array("d"), array("q"), bytearray()
 
     def batch_ended(self, record: BatchRecord) -> None:
-        """Record a finished batch."""
         now_s = time.monotonic()
         if self._event_loop_meter is not None:
             forward = (record.duration_s, record.cpu_s) if record.on_loop else (0.0, 0.0)

@@ -87,7 +87,6 @@ class PolicyController:
 
     @property
     def profile(self) -> Profile:
-        """The profile now believed."""
         return self._corrections.profile
 
     @property

@@ -99,12 +99,10 @@ class SolveRequest:
 
     @property
     def table_name(self) -> str:
-        """The name of the table in the cache."""
         return f"table-{source_hash(self.profile, self.objective)}"
 
     @property
     def curve_name(self) -> str:
-        """The name of the curve in the cache."""
         source = [
             *(self.profile.to_dict(), asdict(self.sla), self.max_queue_rows),
             *(self.admit_within_ms, self.search_sizes),

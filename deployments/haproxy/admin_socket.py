@@ -83,7 +83,6 @@ class AdminRelay:
         self._listener.setblocking(False)
 
     def open(self) -> None:
-        """Publish the socket at its path."""
         self._unopened.rename(self._path)
 
     def fileno(self) -> int:
@@ -96,11 +95,9 @@ class AdminRelay:
         return self._path.exists() and self._path.stat().st_ino == self._inode
 
     def move(self, path: Path) -> None:
-        """Move the socket to another path."""
         self._path = self._path.rename(path)
 
     def answer_next(self) -> None:
-        """Accept one client and answer its command."""
         with suppress(OSError):
             client, _ = self._listener.accept()
             with client:

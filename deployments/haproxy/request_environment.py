@@ -132,7 +132,6 @@ def _imported_traits(config: ModelConfig) -> RequestTraits:
 
 
 def traits_at(import_path: str) -> RequestTraits:
-    """Import a model, and return its traits."""
     return traits_of(find_model_class(import_path))
 
 

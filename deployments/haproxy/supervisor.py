@@ -309,7 +309,6 @@ def _log(message: str) -> None:
 
 
 def main() -> int:
-    """Supervise HAProxy."""
     try:
         return Supervisor(find_haproxy(), sys.argv[1:]).run()
     except (OSError, UnknownConfigError) as error:

@@ -48,12 +48,10 @@ _quoting.maxstring = 120
 
 
 def json_answer(content: Any, status: int = 200) -> Answer:
-    """Return an answer with `content` as JSON."""
     return status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), [JSON]
 
 
 def error_answer(error: RequestError) -> Answer:
-    """Return the answer that explains an error."""
     headers = [JSON]
     if isinstance(error, UnauthorizedError | ForbiddenError):
         headers.append((b"www-authenticate", error.challenge.encode()))
@@ -139,7 +137,6 @@ def encode_response(
 
 
 def _check_finite(request: InferenceRequest, outputs: Tensors) -> None:
-    """Raise a `BadRequestError` if an output wanted as JSON has NaN or infinity."""
     for codec, binary in request.outputs:
         array = outputs[codec.spec.name]
         if not binary and array.dtype.kind == "f" and not np.isfinite(codec.to_json(array)).all():
@@ -240,7 +237,6 @@ def pays(answer: Answer) -> bool:
 
 
 def compressed(answer: Answer) -> Answer:
-    """Return an answer compressed."""
     status, body, headers = answer
     fields = [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
     return status, gzip.compress(body, _LEVEL), [*headers, *fields]

@@ -59,7 +59,6 @@ class Console:
 
     @staticmethod
     def has(path: str) -> bool:
-        """Return whether `answer` answers a path."""
         return path in (_PAGE, _PLAN) or path.startswith(_STATIC)
 
     async def answer(
@@ -170,7 +169,6 @@ class Console:
                 await left
 
     def close(self) -> None:
-        """End the planner."""
         self._planner.close()
 
 

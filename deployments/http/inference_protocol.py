@@ -110,7 +110,6 @@ def parse_request(
 
 
 def too_much_json() -> TooLargeError:
-    """Return the error for JSON of more than `MAX_JSON_BYTES`."""
     return TooLargeError(
         f"JSON bodies are limited to {MAX_JSON_BYTES} bytes; send binary tensor data"
     )
@@ -215,7 +214,6 @@ def _parse_inputs(
 
 
 def _codec_of(entry: Mapping[str, Any], codecs: Mapping[str, TensorCodec]) -> TensorCodec:
-    """Return the codec of an input."""
     name = entry.get("name")
     codec = codecs.get(name) if isinstance(name, str) else None
     if codec is None:

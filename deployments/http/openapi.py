@@ -76,13 +76,11 @@ def request_schema(signature: Signature) -> Schema:
 
 
 def priority_schema(signature: Signature) -> Schema:
-    """Return the schema of a priority."""
     levels = signature.priorities.levels
     return {"type": "integer", "minimum": 0, "maximum": levels}
 
 
 def _tensor_list(tensors: list[Schema]) -> Schema:
-    """Return the schema of a list of tensors in any order."""
     items = tensors[0] if len(tensors) == 1 else {"oneOf": tensors}
     return {"type": "array", "items": items, "maxItems": len(tensors)}
 
@@ -172,7 +170,6 @@ def _whole_number(least: int, most: int) -> Schema:
 
 
 def _value_schema(spec: TensorSpec) -> Schema:
-    """Return the schema of one value of a tensor."""
     dtype = spec.numpy_dtype
     if dtype.kind == "O":
         return {"type": "string"}
@@ -196,7 +193,6 @@ def _parameters_schema(more: Schema | None = None, **known: Schema) -> Schema:
 
 
 def exact_object(**properties: Schema) -> Schema:
-    """Return the schema of an object with these properties, all required."""
     return {**OBJECT, "required": list(properties), "properties": properties}
 
 

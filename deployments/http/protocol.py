@@ -372,7 +372,6 @@ class InferenceProtocol(HttpToolsProtocol):
     # Fast path: answers
 
     def _fail(self, error: Exception) -> None:
-        """Answer with an error."""
         assert self.hosted is not None
         self.hosted.outcomes.totals.failed(self._arrival_s)
         answer = self.hosted.outcomes.failure(error, self._info, self._arrival_s)

@@ -111,7 +111,6 @@ class Reservation:
             self._bytes = total_bytes
 
     def release(self) -> None:
-        """Free it."""
         if self._bytes:
             self._budget.release(self._bytes, self._token)
             self._bytes = 0

@@ -302,12 +302,10 @@ class Signature:
 
     @cached_property
     def input_codecs(self) -> Mapping[str, TensorCodec]:
-        """The codec of each input, by name."""
         return {spec.name: codec_of(spec) for spec in self.inputs}
 
     @cached_property
     def output_codecs(self) -> Mapping[str, TensorCodec]:
-        """The codec of each output, by name."""
         return {spec.name: codec_of(spec) for spec in self.outputs}
 
     @cached_property

@@ -183,14 +183,12 @@ class TensorCodec:
         return array.data.cast("B") if array.size else b""
 
     def wrong_nesting(self, shape: list[int]) -> BadRequestError:
-        """Return an error that says how "data" must be nested."""
         return self.bad_request(
             f'"data" must be nested as the shape {shape}, or be a flat list of '
             f"{math.prod(shape)} values"
         )
 
     def accepts(self, row_shape: list[int]) -> bool:
-        """Return whether a row may have this shape."""
         if self._is_variable:
             return self.spec.fits(row_shape)
         return row_shape == self.row_shape
@@ -204,7 +202,6 @@ class TensorCodec:
         )
 
     def bad_request(self, problem: str) -> BadRequestError:
-        """Return an error that names this input and its problem."""
         return BadRequestError(f"input {self.spec.name!r}: {problem}")
 
 
@@ -330,7 +327,6 @@ class BytesCodec(TensorCodec):
             ) from None
 
     def to_binary(self, array: NDArray[Any]) -> memoryview | bytes:
-        """Return the elements, each after its length."""
         return b"".join(
             part
             for element in array.ravel()
@@ -372,7 +368,6 @@ class BFloat16Codec(TensorCodec):
 
 
 def codec_of(spec: TensorSpec) -> TensorCodec:
-    """Return a codec for the tensor."""
     if spec.datatype == "BYTES":
         return BytesCodec(spec)
     return BFloat16Codec(spec) if spec.datatype == "BF16" else TensorCodec(spec)

@@ -77,7 +77,6 @@ class _InputEnd(threading.Thread):
         self.while_starting = False
 
     def run(self) -> None:
-        """Read to the end."""
         while sys.stdin.read(1):
             pass
         if self.while_starting:
@@ -255,7 +254,6 @@ def last_error(messages: list[str]) -> str:
 
 @contextmanager
 def _raise_as_start_error(what: str) -> Iterator[None]:
-    """Raise any error as a `StartError` of one line that begins with `what`."""
     try:
         yield
     except StartError:

@@ -17,7 +17,6 @@ _TRIES = 10
 
 
 def gpu_count() -> int:
-    """Return how many GPUs this machine has."""
     try:
         pynvml.nvmlInit()
         return int(pynvml.nvmlDeviceGetCount())
@@ -127,7 +126,6 @@ class ReservedPorts:
         raise StartError("this machine has no free port")
 
     def close(self) -> None:
-        """Release the ports."""
         for held in self._held:
             held.close()
 

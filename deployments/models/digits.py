@@ -73,7 +73,6 @@ class Digits(Model):
         self._weights = weights or WEIGHTS
 
     def load(self, device: str, weights: LoadWeights = load_weights) -> None:
-        """Load the weights on `device`."""
         self._device = use_torch(device, self._threads)
         with torch.device("meta"):
             self._network = make_network()
@@ -90,5 +89,4 @@ class Digits(Model):
         return {"label": label, "probabilities": probabilities}
 
     def example(self, batch_size: int) -> dict[str, NDArray[Any]]:
-        """Return a batch of copies of `EXAMPLE`."""
         return {"image": np.tile(np.array(EXAMPLE, np.float32), (batch_size, 1, 1))}

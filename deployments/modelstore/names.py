@@ -106,7 +106,6 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the distinct blobs' sizes."""
         return sum(blob.size_bytes for blob in self.blobs)
 
 

@@ -26,7 +26,6 @@ class BatchTotals:
         self.duration_ns: Counter[int] = Counter()
 
     def add(self, size: int, duration_s: float) -> None:
-        """Count a batch of `size` rows."""
         self.batches[size] += 1
         self.duration_ns[size] += round(1e9 * duration_s)
 

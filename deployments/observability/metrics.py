@@ -84,7 +84,6 @@ class RayExporter:
 
 
 def _register(given: Instrument) -> Any:
-    """Return Ray's metric for an instrument."""
     if given.kind == "histogram":
         return metrics.Histogram(given.name, given.description, list(given.buckets), given.labels)
     kind = metrics.Counter if given.kind == "counter" else metrics.Gauge

@@ -87,7 +87,6 @@ class StageWorkers:
             self._solve_soon(number)
 
     async def close(self) -> None:
-        """End all workers."""
         for task in self._tasks:
             task.cancel()
         # A solver that is cancelled ends its process.

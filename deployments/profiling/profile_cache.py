@@ -38,5 +38,4 @@ class ProfileCache:
             return None
 
     def save(self, profile: Profile) -> None:
-        """Cache a profile."""
         self.write(json.dumps(profile.to_dict()).encode())

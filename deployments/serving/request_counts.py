@@ -76,7 +76,6 @@ class RequestCounts:
     def failed(
         self, error: RequestError, rows: int, arrival_s: float, deadline_ms: float = math.inf
     ) -> None:
-        """Count a request that is answered with an error."""
         if isinstance(error, ModelError):
             self.rows_failed += rows
         if isinstance(error, DeadlineError):

@@ -42,7 +42,6 @@ class StartupTimings:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of the context for one of `PHASES`."""
         self._switch()
         self._within.append(name)
         try:

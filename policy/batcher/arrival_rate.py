@@ -56,7 +56,6 @@ class ArrivalRate:
         self._earlier = self._latest = 0
 
     def count(self, now_s: float, rows: int = 1) -> None:
-        """Count an arrival of `rows` rows."""
         if math.isnan(self._first_s):
             self._first_s = self._last_s = self._earlier_s = self._latest_s = now_s
         # Requests are timestamped before they are parsed, so they may be slightly out of order.

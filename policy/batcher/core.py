@@ -123,7 +123,6 @@ class BatcherCore:
 
     @property
     def device_busy(self) -> bool:
-        """Whether no device can take a batch."""
         return self._busy_until_s is not None
 
     def has_room(

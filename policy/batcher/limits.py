@@ -72,7 +72,6 @@ class Limits:
 
     @cached_property
     def max_batch_size(self) -> int:
-        """Largest batch."""
         return len(self.latency_ms)
 
     @cached_property

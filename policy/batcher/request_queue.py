@@ -44,11 +44,9 @@ class RequestQueue:
 
     @property
     def has_several_kinds(self) -> bool:
-        """Whether rows of more than one kind wait."""
         return len(self._rows_by_kind) > 1
 
     def rows_of(self, kind: Hashable) -> int:
-        """Return how many rows of a kind wait."""
         return self.rows if kind is None else self._rows_by_kind.get(kind, 0)
 
     def rows_from(self, priority: int) -> int:

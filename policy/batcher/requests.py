@@ -26,7 +26,6 @@ class FixedPolicy:
     policy: BatchingPolicy
 
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        """Return the policy."""
         return self.policy
 
     def cell_start_per_s(self, arrival_rate_per_s: float) -> float:
@@ -109,7 +108,6 @@ class Slice(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.stop - self.start
 
 

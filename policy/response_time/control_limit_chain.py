@@ -57,7 +57,6 @@ class ControlLimitQueue:
 
     @property
     def full_batch_ms(self) -> float:
-        """Time that such a batch takes."""
         return float(self.batch_times_ms[-1])
 
     @cached_property

@@ -71,7 +71,6 @@ class Overload:
         return np.zeros(times_ms.shape)
 
     def quantile(self, probability: float) -> float:
-        """Return infinity."""
         return np.inf
 
     def standard_error_ms(self, probability: float) -> float:

@@ -37,7 +37,6 @@ class BatchSizing:
 
     @property
     def max_batch_size(self) -> int:
-        """Largest batch size."""
         return self.sizes[-1]
 
     @property
@@ -50,7 +49,6 @@ class BatchSizing:
         return tuple(q for q, size in enumerate(self.sizes) if q and size == q)
 
     def policy(self, control_limit: int, max_wait_ms: float | None = None) -> BatchingPolicy:
-        """Return the policy that starts batches of these sizes from a control limit on."""
         sizes = enumerate(self.sizes)
         return BatchingPolicy(
             tuple(size if q >= control_limit else 0 for q, size in sizes), max_wait_ms

@@ -266,7 +266,6 @@ class ClosedChain:
         return min(needed, 2 * self.head + problem.max_batch_size)
 
     def _far(self, averages: tuple[float, float]) -> tuple[float, float]:
-        """Return A and C of the far states."""
         problem = self.problem
         weights = np.array([*problem.weights, -problem.weigh(averages)])
         return problem.weights[0] * problem.square, float(weights @ problem.linear)

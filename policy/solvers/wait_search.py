@@ -77,7 +77,6 @@ class WaitSearch:
         return float(1e-3 * self._arrival_rate_per_s * per_request.min()) + idle_power_w
 
     def candidate(self, control_limit: int, max_wait_ms: float | None) -> Candidate:
-        """Return the policy of a control limit and a max wait, evaluated."""
         return Candidate(
             self.sizing.policy(control_limit, max_wait_ms),
             self._evaluate(control_limit, max_wait_ms),

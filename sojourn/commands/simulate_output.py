@@ -29,7 +29,6 @@ def content(
     replicas: int | None,
     least: int | None,
 ) -> dict[str, Any]:
-    """Return the content of the JSON object."""
     rows = {row.name: row.to_dict() for row in comparison.rows}
     content: dict[str, Any] = {
         "sla": asdict(comparison.objective),

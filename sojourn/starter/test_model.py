@@ -5,7 +5,6 @@ from model import Classifier
 
 
 def test_a_row_has_the_same_answer_alone_and_in_a_batch() -> None:
-    """Batching changes no answer."""
     model = Classifier()
     model.load("cpu")
     features = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)

@@ -13,5 +13,4 @@ class FixedFleet:
     name: str = "fixed"
 
     def replicas(self, view: FleetView) -> int:
-        """Return the constant."""
         return self.count

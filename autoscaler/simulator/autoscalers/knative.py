@@ -75,7 +75,6 @@ class KnativeScale:
 
     @property
     def is_panicking(self) -> bool:
-        """Whether it is in panic mode."""
         return self._panic_since_s is not None
 
     def next(self, now_s: float, stable: float, panic: float, ready: int) -> int:

@@ -137,5 +137,4 @@ class Clairvoyant:
         return float(self.ordered.sum())
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         return int(self.ordered[min(int(view.now_s), self.ordered.size - 1)])

@@ -166,7 +166,6 @@ class CompiledEngine:
         self.advance(math.inf)
 
     def counters(self, slot: int) -> ReplicaCounters:
-        """Return the counters of a replica."""
         row = self._state.counts[slot].tolist()
         return ReplicaCounters(
             offered=row[kernel.OFFERED],

@@ -22,7 +22,6 @@ def compiled(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Compile `function` into its callers."""
     return cast(F, _njit(forceinline=True, **_OPTIONS)(function))
 
 

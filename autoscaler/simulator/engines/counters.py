@@ -46,5 +46,4 @@ class FleetCounters:
 
     @classmethod
     def zeros(cls, seconds: int) -> "FleetCounters":
-        """Return zero counters for a run of `seconds`."""
         return cls(np.zeros(seconds), np.zeros(seconds), np.zeros(seconds), np.zeros(BINS))

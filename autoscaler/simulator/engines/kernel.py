@@ -384,7 +384,6 @@ def answer(
     rules: Rules, state: State, slot: int, now_s: float,
     sent_s: float, reached_s: float, attempts: int, batch_size: int,
 ) -> None:  # fmt: skip
-    """Answer a request."""
     counts = state.counts
     response_ms = 1e3 * (now_s + rules.reply_delay_s - sent_s)
     state.histogram[bin_of(response_ms)] += 1

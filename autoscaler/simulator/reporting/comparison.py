@@ -103,24 +103,19 @@ class Comparison:
 
     @property
     def objective(self) -> ServiceLevelObjective:
-        """The SLA."""
         return self.runs[0].objective
 
     @property
     def seconds(self) -> int:
-        """Length of the runs in s."""
         return int(self.runs[0].offered.size)
 
     def label(self, run: Run) -> str:
-        """Return the label of a run."""
         return self.labels.get(run.name, run.name)
 
     def is_oracle(self, name: str) -> bool:
-        """Return whether this is the name of the oracle."""
         return self.oracle is not None and name == self.oracle.name
 
     def row(self, run: Run) -> Row:
-        """Return the summary of a run."""
         oracle_s = self.oracle.paid_replica_s if self.oracle else 0.0
         energy_j = float(run.energy_j.sum())
         percentiles = {f"{p:g}": run.response_percentile_ms(p) for p in PERCENTILES}

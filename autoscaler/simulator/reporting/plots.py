@@ -176,7 +176,6 @@ def _step_means(values: FloatArray, step_s: int) -> FloatArray:
 
 
 def _midpoints(seconds: int, step_s: int) -> tuple[FloatArray, str]:
-    """Return the midpoints of the steps and their unit."""
     unit = "hours" if seconds > 2 * 3600 else "minutes" if seconds > 300 else "seconds"
     starts = np.arange(0, seconds, step_s, dtype=float)
     return (starts + np.minimum(starts + step_s, seconds)) / 2 / _UNITS[unit], unit

@@ -157,7 +157,6 @@ class StoreCore:
         return sorted(found, key=lambda origin: origin[0] not in awaited)
 
     def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
-        """Set the files of a model."""
         self._resolving.discard(name)
         self._manifests[name] = manifest
         return self._advance()
@@ -177,7 +176,6 @@ class StoreCore:
         return self._advance()
 
     def copy_failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Action]:
-        """Record a failed copy."""
         for failure in self._transfers.failed(blob, tier, fault, error):
             self._refuse_waiting(failure)
         return self._advance()

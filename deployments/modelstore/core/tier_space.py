@@ -67,7 +67,6 @@ class TierSpace:
         return sum(entry.blob.size_bytes for entry in entries if entry and entry.resident)
 
     def room_bytes(self, blobs: Iterable[Blob]) -> int:
-        """Return the room that blobs use here."""
         return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)
 
     def add(self, blob: Blob) -> Entry:
@@ -82,7 +81,6 @@ class TierSpace:
         self.used_bytes -= self.room_bytes([blob])
 
     def missing(self, blobs: Iterable[Blob]) -> list[Blob]:
-        """Return the blobs that have no entry."""
         return [blob for blob in blobs if blob not in self.entries]
 
     def unsettled(self) -> bool:

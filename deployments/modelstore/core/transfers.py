@@ -139,7 +139,6 @@ class Transfers:
             self.fill(blob, tier)
 
     def start_queued(self) -> None:
-        """Start the queued copies that may run now."""
         for link, queue in self._queues.items():
             while queue and self._running.get(link, 0) < self._copies_at_once:
                 blob = queue.popleft()

@@ -32,8 +32,6 @@ class Uuid(ctypes.Structure):
 
 
 class Location(ctypes.Structure):
-    """CUmemLocation."""
-
     _fields_ = (("type", c_int), ("id", c_int))
 
 

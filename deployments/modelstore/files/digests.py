@@ -41,7 +41,6 @@ class BlockTags:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: block {index} is corrupted")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the key and the tags as JSON values."""
         return {"key": self.key.hex(), "tags": [tag.hex() for tag in self.tags]}
 
     @classmethod

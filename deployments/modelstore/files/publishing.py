@@ -15,8 +15,6 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A published model."""
-
     name: ModelName
     files: int
     size_bytes: int

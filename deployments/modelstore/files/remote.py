@@ -95,12 +95,10 @@ class FolderRemote:
         self._root = root
 
     def size_bytes(self, name: ModelName, file: str) -> int:
-        """Return the size of a file."""
         with _errors_of(name, file):
             return self._path(name, file).stat().st_size
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes from an offset."""
         with _errors_of(name, file), open(self._path(name, file), "rb") as opened:
             opened.seek(offset)
             while part := opened.read(1 << 20):
@@ -141,14 +139,12 @@ class ObjectRemote:
             raise InvalidInputError(f"remote {url!r}: {_first_line(error)}") from error
 
     def size_bytes(self, name: ModelName, file: str) -> int:
-        """Return the size of a file."""
         import obstore
 
         with _errors_of(name, file):
             return int(obstore.head(self._store, f"{name.path}/{file}")["size"])
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes from an offset."""
         import obstore
 
         path = f"{name.path}/{file}"

@@ -26,8 +26,6 @@ _NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 
 
 class CopyError(Exception):
-    """A copy failed."""
-
     def __init__(self, fault: Fault, error: StoreError) -> None:
         super().__init__(str(error))
         self.fault, self.error = fault, error

@@ -53,7 +53,6 @@ class Readers:
         return uid == os.getuid() or any(reader.uid == uid for reader in self._readers)
 
     def may_open(self, uid: int, model: ModelName) -> bool:
-        """Return whether a user may open a model."""
         path = f"{model.framework}/{model.name}"
         return uid == os.getuid() or any(
             reader.uid == uid and fnmatchcase(path, reader.models) for reader in self._readers

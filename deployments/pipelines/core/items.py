@@ -54,7 +54,6 @@ class StageBatch:
 
     @property
     def values(self) -> list[Any]:
-        """The inputs of the stage."""
         return [item.value for item in self.items]
 
 

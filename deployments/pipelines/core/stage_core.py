@@ -117,7 +117,6 @@ class StageCore:
         return Limits(max_age_ms=wait_ms, max_queue_rows=sys.maxsize, latency_ms=latency_ms)
 
     def policy(self, now_s: float) -> BatchingPolicy:
-        """Return the policy in force."""
         return self._batcher.policy(now_s)
 
     def latency_ms(self, size: int) -> float:
@@ -126,12 +125,10 @@ class StageCore:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting items."""
         return self._batcher.queue_length
 
     @property
     def busy(self) -> int:
-        """Number of workers with a batch."""
         return self._batcher.running
 
     @property
@@ -140,7 +137,6 @@ class StageCore:
         return self._batcher.wake_at_s
 
     def arrive(self, now_s: float, item: Item) -> None:
-        """Queue an item."""
         item.arrival_s, item.deaths = now_s, 0
         deadline_s = item.flow.deadline_s - 1e-3 * self.rest_ms
         item.queued = Request(now_s, 1, item, deadline_s)

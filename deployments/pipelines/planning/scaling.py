@@ -48,7 +48,6 @@ class DivisionTable:
     ends_with_pipeline: bool = True
 
     def lookup(self, rate_per_s: float) -> Mapping[str, int]:
-        """Return the workers for a rate."""
         at = bisect_left(self.rates_per_s, rate_per_s)
         return self.divisions[min(at, len(self.divisions) - 1)]
 

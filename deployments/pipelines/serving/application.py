@@ -97,7 +97,6 @@ class PipelineReplica:
                 self._metrics.export(given, (self._service.model_name, *labels), value)
 
     def __serve_build_asgi_app__(self) -> PipelineApp:
-        """Return the ASGI app. Serve calls this after the constructor."""
         self._app = PipelineApp(self._service, importlib.metadata.version("sojourn"))
         open_fast_path(self._app)
         return self._app

@@ -83,7 +83,6 @@ class PipelineConfig(StrictModel):
         return steps
 
     def stages(self) -> dict[str, StageConfig]:
-        """Return the stages by their names."""
         found: dict[str, StageConfig] = {}
 
         def visit(value: Any) -> None:
@@ -102,7 +101,6 @@ class PipelineConfig(StrictModel):
         return found
 
     def worker_costs(self) -> dict[str, float]:
-        """Return the cost of one worker of each stage."""
         return {name: stage.expert.cost for name, stage in self.stages().items()}
 
     def deployed(self) -> dict[str, StageConfig]:

@@ -108,7 +108,6 @@ class _Stages(Collector):
         self._pipeline, self._core = pipeline, core
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric."""
         for given in PIPELINE_INSTRUMENTS:
             kind: Any = CounterMetricFamily if given.kind == "counter" else GaugeMetricFamily
             family = kind(given.name, given.description, labels=given.labels)

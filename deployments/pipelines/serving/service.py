@@ -193,14 +193,12 @@ class PipelineService(Service):
     def count_rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that were rejected unparsed."""
         self._count_refused(sum([rows for _, rows in requests]))
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
         """Do nothing: the core counts each flow."""
 
     def _count_refused(self, rows: int) -> None:
-        """Count rows that were refused before they were submitted."""
         core = self.pipeline.core
         core.offered += rows
         core.refused += rows

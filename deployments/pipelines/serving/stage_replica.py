@@ -51,8 +51,6 @@ AUTOSCALING = {
     logging_config={"enable_access_log": False},
 )
 class StageReplica:
-    """One replica of a stage."""
-
     def __init__(self, stage: Mapping[str, Any], version: str) -> None:
         confine_to_node()
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
@@ -75,7 +73,6 @@ class StageReplica:
         return await asyncio.to_thread(self._run, items)
 
     async def runs(self) -> bool:
-        """Return that this replica runs."""
         return True
 
     def check_health(self) -> None:
@@ -96,8 +93,6 @@ def folder_of(version: str, stage: str) -> Path:
 
 
 def access_to(handle: DeploymentHandle, folder: Path) -> ReplicaAccess:
-    """Return this process's access to the replicas of a stage."""
-
     async def call(items: list[Any]) -> list[Any] | BatchFailure:
         try:
             outcome: list[Any] | BatchFailure = await handle.run_batch.remote(items)

@@ -199,7 +199,6 @@ class StepConfig(StrictModel):
 
 
 def build_steps(steps: Sequence[StepConfig]) -> list[Step]:
-    """Return the steps that a list in the config describes."""
     return [step.build() for step in steps]
 
 

@@ -28,7 +28,6 @@ class LoopWorker:
             self._pool.lost(self, problem)
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Run a batch now."""
         assert self._predict is not None
         return self._predict(batch.values)
 
@@ -52,21 +51,17 @@ class ThreadWorker:
         self._batches: queue.SimpleQueue[StageBatch | None] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Start the thread."""
         name = f"sojourn-stage-{self._pool.name}"
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch to the thread."""
         self._batches.put(batch)
         return None
 
     def end(self) -> None:
-        """End the thread after its batch."""
         self._batches.put(None)
 
     async def close(self) -> None:
-        """End the thread after its batch."""
         self.end()
 
     def _work(self) -> None:

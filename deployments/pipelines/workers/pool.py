@@ -70,7 +70,6 @@ class WorkerPool(Workers[PooledWorker]):
         self._changed()
 
     def ready(self, worker: PooledWorker) -> None:
-        """Use a worker that has started."""
         if self._starting.pop(worker, None) is None:
             return  # it was abandoned
         self._failed_starts = 0

@@ -36,7 +36,6 @@ Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
 
 
 def recipe_of(stage: Stage) -> Recipe:
-    """Return the recipe of a stage's workers."""
     return Recipe(stage.code, dict(stage.options), stage.device, stage.batch_size is not None)
 
 

@@ -51,8 +51,6 @@ class ReplicaAccess:
 
 
 class _Replica:
-    """One replica on this machine."""
-
     def __init__(self, pool: "ReplicaWorkers", path: Path, connection: socket.socket) -> None:
         self.path = path
         self.ready = self.retired = False
@@ -140,7 +138,6 @@ class ReplicaWorkers(Workers[_Replica]):
             self._on_change(0, _NO_REPLICA.format(self.name))
 
     async def close(self) -> None:
-        """Disconnect from all replicas."""
         if self._search is not None:
             self._search.cancel()
         for task in self._called:
