@@ -8,8 +8,9 @@ covers the next start time at a chosen risk, so a delay longer than noise lasts 
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: Standard deviations of Poisson noise in a window's rate that must not undo a scale-down.
@@ -83,6 +84,20 @@ class ScaleDownStabilizer:
     @property
     def highest_per_s(self) -> float:
         return self._demands[0][1]
+
+    def held_until_s(self, delay_s: float, needs_all: Callable[[float], bool]) -> float:
+        """Return when no demand that needs all replicas is remembered; infinity if unknown.
+
+        Parameters
+        ----------
+        needs_all : callable
+            Whether a demand per second does; if one does, so does each higher one.
+        """
+        remembered = [*self._demands]
+        index = bisect_left(remembered, True, key=lambda entry: not needs_all(entry[1]))
+        if 0 < index < len(remembered):
+            return remembered[index - 1][0] + delay_s
+        return math.inf  # the present demand needs them, if only with the margin for noise
 
     def stable_demand_per_s(
         self, demand_per_s: float, offered_per_s: float, window_s: float

@@ -3,6 +3,7 @@
 Each step takes what it needs, and returns its result with the words for the decision's reason.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -122,15 +123,23 @@ class Tier:
         if status.silent_replicas > status.replicas:
             return current, f"keep {current}: most replicas do not report"
         if self.stabilizer.watched_s(now_s) < delay_s:
-            return current, f"keep {current}: watched for less than {delay_s:g} s"
+            return current, (
+                f"keep {current}: watched for {self.stabilizer.watched_s(now_s):.0f} s, "
+                f"less than {delay_s:g} s"
+            )
         stable_per_s = status.serving_per_known * self.stabilizer.stable_demand_per_s(
             demand.per_s, status.offered_per_s, status.window_s
         )
         replicas = min(current, sizing.required(stable_per_s).replicas)
         if replicas == current:
+            until_s = self.stabilizer.held_until_s(
+                delay_s,
+                lambda per_s: sizing.required(status.serving_per_known * per_s).replicas >= current,
+            )
+            left = "" if math.isinf(until_s) else f", for {until_s - now_s:.0f} s more"
             return current, (
                 f"keep {current}: the highest demand of the last {delay_s:g} s, "
-                f"{stable_per_s:.4g}/s, needs them"
+                f"{stable_per_s:.4g}/s, needs them{left}"
             )
         kept_s = first_fleet_kept_s(start_time_s)
         if status.known_s < kept_s and replicas < self.first_fleet:
