@@ -214,11 +214,7 @@ class ModelRunner:
         self._failures_in_a_row = 0
 
     def _failure(self, batch: Batch, error: Exception) -> Failure:
-        if isinstance(error, ModelError):
-            for part in batch.slices:
-                self.errors.record(error, part.rows, part.request.request_id)
-            return Failure(error, dict.fromkeys(range(len(batch.slices)), error))
-        if isinstance(error, RequestError):
+        if isinstance(error, RequestError) and not isinstance(error, ModelError):
             return Failure(error, {})
         if isinstance(error, RowsError):
             blamed: dict[int, RequestError] = {}
@@ -237,4 +233,6 @@ class ModelRunner:
             )
         elif len(batch.slices) == 1:
             self.errors.record(error, batch.size, batch.slices[0].request.request_id)
-        return Failure(ModelError("the model failed on this request"), {})
+        if not isinstance(error, ModelError):
+            error = ModelError("the model failed on this request")
+        return Failure(error, {})

@@ -25,7 +25,7 @@ def test_replicas_are_held_until_the_last_demand_that_needs_them_is_forgotten():
     for second, demand in enumerate([5.0, 9.0, 3.0, 7.0, 1.0, 2.0]):
         stabilizer.observe(second, demand, delay_s=60.0)
     for least, until_s in ((8.0, 61.0), (6.0, 63.0), (1.5, math.inf), (10.0, math.inf)):
-        assert stabilizer.held_until_s(60.0, lambda per_s, least=least: per_s >= least) == until_s
+        assert stabilizer.held_until_s(60.0, least.__le__) == until_s
 
 
 def test_there_is_a_margin_for_the_noise_of_a_window():

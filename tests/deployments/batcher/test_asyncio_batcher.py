@@ -280,6 +280,17 @@ async def test_a_wrong_number_of_output_rows_fails_the_request(on_loop: bool) ->
         assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher still works"
 
 
+async def test_a_request_that_costs_its_batch_a_row_fails_alone(on_loop: bool) -> None:
+    model = Squares()
+    model.answer = lambda x: x[x != 5]
+    async with running(model, control_limit=4, on_loop=on_loop) as batcher:
+        requests = [ask(batcher, value) for value in (1, 5, 2, 3)]
+        results = await asyncio.gather(*requests, return_exceptions=True)
+    assert [r["y"].tolist() for r in results if isinstance(r, dict)] == [[1], [2], [3]]
+    assert isinstance(results[1], ModelError)
+    assert "output 'y': (1,) expected, got (0,)" in str(results[1])
+
+
 async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(
     on_loop: bool,
 ) -> None:
