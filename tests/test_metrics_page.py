@@ -20,6 +20,7 @@ UNITS = (
 BARE = {
     "sojourn_bottleneck",
     "sojourn_config_rejected",
+    "sojourn_pipeline_config_rejected",
     "sojourn_standby",
     "sojourn_autoscaler_standbys_decided",
     "sojourn_autoscaler_replicas_decided",

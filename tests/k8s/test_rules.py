@@ -12,6 +12,7 @@ from autoscaler.metrics import DECISION_INSTRUMENTS
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.manager.prometheus import exposition
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
+from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 from tests.support.readme import ROOT
 
 RULES = [
@@ -41,7 +42,7 @@ def test_promtool_finds_nothing_wrong(arguments: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_is_made_of_metrics_that_exist(rule: dict[str, Any]) -> None:
-    instruments = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values()]
+    instruments = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values(), *PIPELINE_INSTRUMENTS]
     known = {f"ray_{given.name}" for given in instruments}
     known |= set(re.findall(r"^# TYPE (\S+)", exposition(StoreCore({}).stats()), re.MULTILINE))
     known |= {other["record"] for other in RULES if "record" in other}

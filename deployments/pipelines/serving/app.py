@@ -34,8 +34,7 @@ class PipelineApp(InferenceApp):
         return json_answer(describe(self._pipeline_service))
 
     def _metrics(self) -> Answer:
-        service = self._pipeline_service
-        text = metrics_text(service.model_name, service.pipeline.core)
+        text = metrics_text(self._pipeline_service)
         return 200, text, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
 

@@ -93,7 +93,7 @@ class PipelineReplica:
 
     def _flush(self) -> None:
         for given in PIPELINE_INSTRUMENTS:
-            for labels, value in given.read(self._service.pipeline.core):
+            for labels, value in given.read(self._service):
                 self._metrics.export(given, (self._service.model_name, *labels), value)
 
     def __serve_build_asgi_app__(self) -> PipelineApp:

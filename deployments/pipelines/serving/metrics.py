@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from autoscaler.metrics import Instrument
 from deployments.control.response_times import PERCENTILES
 from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.serving.service import PipelineService
 
 Reading = list[tuple[tuple[str, ...], float]]
 """The values of a metric by its labels after the first, which is the pipeline."""
@@ -28,7 +29,7 @@ _OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 class PipelineInstrument(Instrument):
     """A metric of a pipeline; `read` returns its values, of counters totals since the start."""
 
-    read: Callable[[PipelineCore], Reading] = lambda core: []
+    read: Callable[[PipelineService], Reading] = lambda service: []
 
 
 def measured_ms(core: PipelineCore) -> dict[str, float]:
@@ -42,8 +43,9 @@ def measured_ms(core: PipelineCore) -> dict[str, float]:
 
 
 def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
-    def read(core: PipelineCore) -> Reading:
-        return [((stage.name,), float(getattr(stage, attribute))) for stage in core.stages]
+    def read(service: PipelineService) -> Reading:
+        stages = service.pipeline.core.stages
+        return [((stage.name,), float(getattr(stage, attribute))) for stage in stages]
 
     return PipelineInstrument(
         f"sojourn_stage_{name}",
@@ -75,49 +77,60 @@ PIPELINE_INSTRUMENTS = (
         "gauge",
         "Requests in the pipeline.",
         ("pipeline",),
-        read=lambda core: [((), float(len(core.open)))],
+        read=lambda service: [((), float(len(service.pipeline.core.open)))],
     ),
     PipelineInstrument(
         "sojourn_pipeline_expected_response_time_seconds",
         "gauge",
         "About how long a request admitted now would take.",
         ("pipeline",),
-        read=lambda core: [((), 1e-3 * core.expected_ms())],
+        read=lambda service: [((), 1e-3 * service.pipeline.core.expected_ms())],
     ),
     PipelineInstrument(
         "sojourn_pipeline_measured_response_time_seconds",
         "gauge",
         "Response time of the requests completed in the last ten seconds, by percentile.",
         ("pipeline", "percentile"),
-        read=lambda core: [((key,), 1e-3 * ms) for key, ms in measured_ms(core).items()],
+        read=lambda service: [
+            ((key,), 1e-3 * ms) for key, ms in measured_ms(service.pipeline.core).items()
+        ],
     ),
     PipelineInstrument(
         "sojourn_pipeline_requests_total",
         "counter",
         "Requests by outcome.",
         ("pipeline", "outcome"),
-        read=lambda core: [((outcome,), float(getattr(core, outcome))) for outcome in _OUTCOMES],
+        read=lambda service: [
+            ((outcome,), float(getattr(service.pipeline.core, outcome))) for outcome in _OUTCOMES
+        ],
+    ),
+    PipelineInstrument(
+        "sojourn_pipeline_config_rejected",
+        "gauge",
+        "1 while the newest user_config is rejected and an older one is in force, with its tokens.",
+        ("pipeline",),
+        read=lambda service: [((), float(service.config_error is not None))],
     ),
 )
 
 
-class _Stages(Collector):
+class _Pipeline(Collector):
     """Reads the counts on demand, so that counting costs nothing."""
 
-    def __init__(self, pipeline: str, core: PipelineCore) -> None:
-        self._pipeline, self._core = pipeline, core
+    def __init__(self, service: PipelineService) -> None:
+        self._service = service
 
     def collect(self) -> Iterator[Metric]:
         for given in PIPELINE_INSTRUMENTS:
             kind: Any = CounterMetricFamily if given.kind == "counter" else GaugeMetricFamily
             family = kind(given.name, given.description, labels=given.labels)
-            for labels, value in given.read(self._core):
-                family.add_metric([self._pipeline, *labels], value)
+            for labels, value in given.read(self._service):
+                family.add_metric([self._service.model_name, *labels], value)
             yield family
 
 
-def metrics_text(pipeline: str, core: PipelineCore) -> bytes:
+def metrics_text(service: PipelineService) -> bytes:
     """Return the metrics of a pipeline, labelled with its name."""
     registry = CollectorRegistry()
-    registry.register(_Stages(pipeline, core))
+    registry.register(_Pipeline(service))
     return generate_latest(registry)

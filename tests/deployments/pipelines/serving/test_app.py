@@ -283,6 +283,9 @@ async def test_a_wrong_config_leaves_the_last_good_one_in_force(client, service)
         assert made.user_config.sla.response_time_ms == 4321
     policy = (await client.get("/sojourn/policy")).json()
     assert policy["config_error"].startswith("user_config.limits.late: ")
+    rejected = 'sojourn_pipeline_config_rejected{pipeline="twice"} '
+    assert rejected + "1.0" in (await client.get("/metrics")).text
     assert starting.explain()["config_error"].endswith("; the last good user_config is in force")
     await apply(service, good)
     assert service.explain()["config_error"] is None
+    assert rejected + "0.0" in (await client.get("/metrics")).text
