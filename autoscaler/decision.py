@@ -25,8 +25,6 @@ class FleetState:
         Requests that wait outside for a first replica.
     current_standbys : int
         Standbys ordered so far, whether they are up or not.
-    ready_standbys : int
-        Standbys that are up.
 
     Raises
     ------
@@ -187,15 +185,8 @@ class DecisionLog:
 
         Parameters
         ----------
-        time_s : float
-            When it was made.
         target_replicas : int
             Replicas that were ordered until then, without standbys.
-
-        Returns
-        -------
-        bool
-            Whether it was recorded.
         """
         # Its fields are plain values, so `asdict`, which copies deeply, would only take longer.
         entry = {"time_s": time_s, "target_replicas": target_replicas, **vars(decision)}

@@ -12,8 +12,6 @@ class Instrument:
     ----------
     name : str
         In Prometheus's style: base unit at the end, ``_total`` for counters.
-    description : str
-        One sentence.
     buckets : tuple of float
         Upper bounds, of a histogram.
     """

@@ -43,8 +43,6 @@ class ReplicaReport:
         Rows of its largest batch.
     full_batch_ms : float
         Time of its largest batch, in ms.
-    sla_response_time_ms, sla_percentile : float
-        The SLA in force at the replica.
     start_time_s : float
         Time from its creation until it could serve; 0 if unknown.
     settings : AutoscalerSettings or None

@@ -108,10 +108,6 @@ class ScaleDownStabilizer:
 
         Parameters
         ----------
-        demand_per_s : float
-            The present demand.
-        offered_per_s : float
-            The offered rate.
         window_s : float
             Length of the window over which `offered_per_s` is measured, in s.
         """

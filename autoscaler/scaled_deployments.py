@@ -58,21 +58,12 @@ def history_key(application: str, deployment: str) -> str:
 class ScaledDeployment:
     """One deployment with its autoscaler, its log of decisions, and their saved copies.
 
-    Parameters
-    ----------
-    application, deployment : str
-        Names.
-
     Attributes
     ----------
     roles : RolesPublisher
         Which replicas are on standby.
     dry_run : bool
         Whether decisions are only recorded and not carried out.
-    last_asked_s : float
-        When a decision was last asked for.
-    reports : sequence of ReplicaReport
-        The latest report of each replica.
     """
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
@@ -185,8 +176,6 @@ class ScaledDeployment:
         ----------
         target_replicas : int
             Replicas and standbys that were ordered until now.
-        decision : Decision
-            As carried out.
 
         Returns
         -------
@@ -276,8 +265,6 @@ def scaled_deployment(
 
     Parameters
     ----------
-    application, deployment : str
-        Names.
     store : Store
         Where a new entry reads and saves its state.
     """

@@ -27,14 +27,8 @@ class Claim:
 
     Attributes
     ----------
-    name : str
-        Name of the deployment.
-    min_replicas : int
-        Replicas that it gets in any case.
     wanted_replicas : int
         Replicas that keep its SLA; it never gets more.
-    held_replicas : int
-        Replicas that it has now.
     keeps_held : bool
         Whether it keeps these, if the budget allows: its load is unknown.
 
@@ -119,13 +113,9 @@ class SharedBudget:
 
         Parameters
         ----------
-        now_s : float
-            On one clock for all claims.
         budget : int
             The most replicas that all deployments may have together. If they name different
             budgets, the least counts; the sum of their minima is granted in any case.
-        decision : Decision
-            Of the deployment's autoscaler.
         """
         self._claims[own.name] = now_s, budget, own
         for name, (claimed_s, *_) in list(self._claims.items()):

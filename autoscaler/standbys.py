@@ -77,8 +77,6 @@ def standby_risk(risk: float, price: float = STANDBY_PRICE) -> float:
     ----------
     risk : float
         Between 0 and 1.
-    price : float
-        Of a standby, as a share of a replica's.
     """
     return price * risk / (price * risk + 1 - risk)
 
@@ -100,8 +98,6 @@ class StandbyRoles:
         Standbys that are ordered, whether they run or not.
     serving, standbys : tuple of str
         Ids of the replicas that serve, and of those on standby, the oldest first.
-    newcomers_stand_by : bool
-        Whether replicas that are in neither are on standby.
     """
 
     number: int = 0
@@ -124,11 +120,6 @@ class StandbyRoles:
             Ids of the replicas that run, the oldest first.
         replicas, standbys : int
             How many serve, and how many are on standby. As long as any replica runs, one serves.
-
-        Returns
-        -------
-        StandbyRoles
-            With the same number.
         """
         # Replicas that serve already come first, and of them the oldest.
         serving = set(sorted(running, key=self.stands_by)[: max(1, replicas)])
@@ -160,13 +151,7 @@ class StandbyRoles:
 
 
 class RolesPublisher:
-    """The roles of one deployment's replicas, as last published.
-
-    Parameters
-    ----------
-    application, deployment : str
-        Names.
-    """
+    """The roles of one deployment's replicas, as last published."""
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
         self.roles = StandbyRoles()
@@ -200,8 +185,6 @@ class RolesPublisher:
 
         Parameters
         ----------
-        running, replicas, standbys
-            As for `StandbyRoles.divided`.
         reports : iterable of ReplicaReport
             The latest ones, which show whether replicas follow.
         """

@@ -66,12 +66,6 @@ def run(
     ----------
     *arguments
         Its arguments, which can be pickled.
-    time_limit_s : float
-        The worker is killed after this time.
-    name : str
-        For errors.
-    folder : str, optional
-        The worker's working directory.
 
     Raises
     ------

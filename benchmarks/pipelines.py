@@ -138,11 +138,6 @@ async def measure_responses(
     """Measure the profiles of the stages, and then the response times of Poisson requests.
 
     Each request is sent at its time, whether the earlier ones are answered or not.
-
-    Returns
-    -------
-    stages : list of Stage
-        With the profiles that were measured.
     """
     profiles = await measure_profiles(stages, 0)
     stages = [replace(stage, profile=profiles[stage.name]) for stage in stages]

@@ -137,12 +137,6 @@ def release(
     ----------
     image : str
         ``REGISTRY/NAME@sha256:DIGEST``.
-    base : str
-        ``base``, or the name of an overlay.
-    config : Path
-        The Serve config.
-    token : str or None
-        Name of a token to make, or to keep if the overlay has it.
     insecure : bool
         Whether anybody may use the service.
 

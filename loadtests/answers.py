@@ -86,8 +86,6 @@ def write_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
 
     Parameters
     ----------
-    path : Path
-        The file to write.
     cases : sequence of mapping
         Inference requests ({"inputs": …} and perhaps "parameters"), each with the "outputs" of its
         right answer and, if known, the true label as "truth".

@@ -82,11 +82,6 @@ def prepare_cases(metadata: Mapping[str, Any], path: Path, own: Path | None = No
         A file with the user's own requests, which is copied unchanged. Without it, the models that
         ship with Sojourn get requests with known answers, and others `RANDOM_CASES` random ones.
 
-    Returns
-    -------
-    int
-        The number of requests.
-
     Raises
     ------
     InvalidInputError

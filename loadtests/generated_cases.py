@@ -33,10 +33,6 @@ def random_cases(
     ----------
     inputs : sequence of mapping
         The model's inputs as in its metadata: name, datatype, shape.
-    number : int
-        How many requests to make.
-    seed : int
-        The same seed makes the same requests.
 
     Yields
     ------

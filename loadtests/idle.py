@@ -21,11 +21,6 @@ class Idle:
     ----------
     clock : callable, optional
         Returns the time in seconds.
-
-    Attributes
-    ----------
-    total_s : float
-        The time so far.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -90,8 +90,6 @@ class Finished:
         (`at_s`), the `request` and the `fault`, both shortened.
     start_s : float
         When the schedule began, by ``time.perf_counter``, which is the same in all processes.
-    cpu_s : float
-        CPU time of all workers from then on.
     """
 
     records: Records

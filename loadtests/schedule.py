@@ -228,13 +228,6 @@ def _part(share: float, whole: Step) -> Step:
 def poisson_schedule(steps: Sequence[Part], seed: int) -> Schedule:
     """Draw Poisson arrivals whose rate follows `steps`.
 
-    Parameters
-    ----------
-    steps : sequence of Step, Ramp or Wave
-        At least one.
-    seed : int
-        The same seed gives the same arrivals.
-
     Raises
     ------
     InvalidInputError
@@ -273,8 +266,6 @@ def trace_schedule(
         The trace, as from `autoscaler.history.traces.load_trace`.
     speedup : float
         Seconds of the trace per second of the test; it multiplies the rates.
-    seed : int
-        The same seed gives the same arrivals.
     duration_s : float, optional
         Length of the test, if the trace is longer.
 

@@ -23,10 +23,6 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
     ----------
     url : str
         Root URL of the service, ``http://HOST:PORT``.
-    model : str
-        Name of the model.
-    token : str, optional
-        Sent to the service.
 
     Returns
     -------

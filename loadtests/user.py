@@ -35,8 +35,6 @@ class InferenceUser(FastHttpUser):
 
         Parameters
         ----------
-        case : Case
-            The request and its right answer.
         due_s : float
             When the request was due, by ``time.perf_counter``; the response time starts here.
 
@@ -44,8 +42,6 @@ class InferenceUser(FastHttpUser):
         -------
         outcome : int
             An `Outcome`, or the status of an HTTP error.
-        sent_s, finished_s : float
-            When it was sent and when it finished, by ``time.perf_counter``.
         """
         body: Any = case.body  # Locust takes bytes, too, but its annotation does not
         sent_s = time.perf_counter()
@@ -87,10 +83,6 @@ def share_connections(user: type[InferenceUser], connections: int, timeout_s: fl
 
     Parameters
     ----------
-    user : type
-        The class of users.
-    connections : int
-        Maximum number of connections.
     timeout_s : float
         Timeout of connecting, and then of waiting for the answer.
     """

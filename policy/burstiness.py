@@ -75,8 +75,6 @@ def burst_rate_per_s(
 
     Parameters
     ----------
-    arrival_rate_per_s : float
-        The mean rate.
     index_of_dispersion : float
         Of the counts in windows; at most 1 means no bursts.
     window_s : float

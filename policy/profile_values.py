@@ -79,8 +79,6 @@ def check_keys(part: str, content: object, keys: Collection[str]) -> Mapping[str
 
     Parameters
     ----------
-    part : str
-        The part's key in the profile, for the error.
     keys : collection of str
         The keys that it must have, and no others.
 

@@ -31,10 +31,6 @@ class BatchingSettings:
         What the policy minimizes: under ``sla`` the energy (without energy in the profile, the
         time that the device is busy), under ``weights`` a weighted sum. ``auto`` is ``sla`` if the
         profile has energy; otherwise it minimizes the mean response time.
-    weights : Weights
-        With ``weights``.
-    max_queue_rows, max_age_ms, batch_size_limit, serve_late
-        As for `policy.batcher.limits.limits_for`.
     """
 
     objective: Literal["auto", "sla", "weights"] = "auto"
@@ -61,8 +57,6 @@ class ServiceModel:
     ----------
     profile : Profile
         Of the device, up to the largest batch that the limits allow.
-    limits : Limits
-        What bounds the batcher.
     objective : Objective
         What the policy table is solved for.
     client_sla, sla : ServiceLevelObjective
@@ -158,8 +152,6 @@ def service_model(
     ----------
     profile : Profile
         Of the device, with all batch sizes.
-    sla : ServiceLevelObjective
-        The SLA that the client sees.
     delays : TryDelays
         What the way to a replica and back takes of it.
     """

@@ -39,8 +39,6 @@ class Section:
 
     Attributes
     ----------
-    path : str
-        Where it stands.
     explained_by : type, optional
         The class whose docstring explains the keys that have no comment.
     """

@@ -19,8 +19,6 @@ def read_items(
 
     Parameters
     ----------
-    inputs : sequence of TensorSpec
-        The inputs of the pipeline.
     lines : iterable of bytes
         One JSON object per line, with a value for each input. Bytes are text, or
         ``{"base64": "..."}``.

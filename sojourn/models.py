@@ -178,8 +178,6 @@ class TransformersModel(_FileModel):
 
     Parameters
     ----------
-    path : str
-        The folder.
     max_tokens : int
         Longer texts are cut.
     """

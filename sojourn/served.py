@@ -25,15 +25,7 @@ from sojourn.name_clashes import clash_in
 
 @dataclass(frozen=True)
 class Served:
-    """One application of a config file.
-
-    Attributes
-    ----------
-    sla : str
-        Its SLA in words.
-    access : AccessConfig
-        Who may use it.
-    """
+    """One application of a config file."""
 
     sla: str
     access: AccessConfig
@@ -46,8 +38,6 @@ class ServedFile:
 
     Attributes
     ----------
-    run : LocalRun
-        What a local run takes of it.
     applications : tuple of Served
         In the order of ``run.applications``.
     notes : tuple of str

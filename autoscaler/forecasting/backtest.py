@@ -65,13 +65,7 @@ class Score:
 
 
 class Backtest:
-    """The last day, prepared for scoring candidates.
-
-    Parameters
-    ----------
-    steps_ahead : int
-        The horizon, in steps.
-    """
+    """The last day, prepared for scoring candidates."""
 
     def __init__(self, history: LoadHistory, steps_ahead: int) -> None:
         self._history = history
@@ -177,8 +171,6 @@ def choose_cheapest(scores: Sequence[Score], incumbent: Candidate | None, gain: 
     ----------
     scores : sequence of Score
         The first is preferred unless the cheapest gains on it.
-    incumbent : Candidate or None
-        The candidate in use.
     gain : float
         Fraction of the cost that a change must save.
     """

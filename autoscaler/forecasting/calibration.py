@@ -49,11 +49,6 @@ class WindowCalibration:
     ----------
     compliant_share : float
         Share of the windows that should comply, in (0, 1).
-
-    Attributes
-    ----------
-    judged, missed : int
-        Windows judged so far, and those of them that were missed.
     """
 
     def __init__(self, compliant_share: float = 0.99) -> None:

@@ -60,8 +60,6 @@ class DemandForecast:
         The point forecast, in requests per second.
     demand_per_s : float
         The rate to size for, in requests per second; at least the required rate of the last minute.
-    method : str
-        Name of the forecast in use.
     """
 
     expected_per_s: float

@@ -49,8 +49,6 @@ class RequiredRate:
     ----------
     unserved_share : float
         Fraction of the window's requests that may go unserved; 0 requires the highest second.
-    window_s : int
-        Length of the window.
     """
 
     def __init__(self, unserved_share: float, window_s: int = WINDOW_S) -> None:

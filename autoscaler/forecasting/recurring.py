@@ -80,8 +80,6 @@ def expected_peaks(heights: FloatArray, recurrence: Recurrence, steps_ahead: int
     ----------
     heights : ndarray of float, shape (steps,)
         From `jump_heights`, for consecutive steps.
-    steps_ahead : int
-        The horizon, in steps.
 
     Returns
     -------

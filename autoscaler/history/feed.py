@@ -24,8 +24,6 @@ class HistoryFeed:
 
     Parameters
     ----------
-    deployment : str
-        For the log.
     load : callable
         Returns a future of what is stored of the history; None if there is nothing.
 

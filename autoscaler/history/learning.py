@@ -39,11 +39,6 @@ def learn(trace: Trace, late_share_allowed: float) -> LoadHistory:
         At the times of the clock of decisions. Only its last `KEPT_DAYS` count.
     late_share_allowed : float
         Fraction of a minute's requests that may miss the SLA.
-
-    Returns
-    -------
-    LoadHistory
-        The same for the same trace.
     """
     history = LoadHistory(late_share_allowed)
     for end_s, rates in _known_seconds(trace.last(KEPT_DAYS * DAY_S)):
@@ -80,19 +75,12 @@ def store_history(
 
     Parameters
     ----------
-    now_s : float
-        Unix time.
     late_share_allowed : float
         Fraction of a minute's requests that may miss the SLA.
     read : callable
         Returns what is stored; None if there is nothing.
     save : callable
         Stores its argument.
-
-    Returns
-    -------
-    int
-        The code of what is stored.
 
     Raises
     ------

@@ -78,11 +78,6 @@ class HistorySource:
     def check(self, directory: str | Path = ".") -> None:
         """Check a file before it is used; Prometheus is not asked.
 
-        Parameters
-        ----------
-        directory : str or Path
-            Folder of the file.
-
         Raises
         ------
         InvalidInputError
@@ -93,11 +88,6 @@ class HistorySource:
 
     def trace(self, now_s: float) -> Trace:
         """Return the past load until now, in Unix time. Blocks.
-
-        Parameters
-        ----------
-        now_s : float
-            Unix time.
 
         Raises
         ------

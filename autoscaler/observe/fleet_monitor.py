@@ -121,15 +121,8 @@ class _Live:
 class FleetMonitor:
     """The state of one deployment, learned from its replicas' reports.
 
-    Parameters
-    ----------
-    settings : AutoscalerSettings
-        In force until replicas report others.
-
     Attributes
     ----------
-    settings : AutoscalerSettings
-        The settings in force.
     load : OfferedLoad
         The last ten minutes.
     history : LoadHistory
@@ -205,8 +198,6 @@ class FleetMonitor:
 
         Parameters
         ----------
-        now_s : float
-            On the clock of the reports' ``time_s``.
         serving_replicas : int
             How many replicas serve, whether they report or not.
         all_known : bool

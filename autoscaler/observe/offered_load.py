@@ -48,8 +48,6 @@ class RecentAttempts:
     attempts, refusals, by_balancer : ndarray of float
         Attempts in each second, how many of them were refused, and how many of the refusals were
         HAProxy's own.
-    replicas : ndarray of float
-        Replicas that took the attempts.
     """
 
     offered_per_s: FloatArray
@@ -133,11 +131,6 @@ class OfferedLoad:
         """Add a report; return whether it is newer than the last one of its replica.
 
         A standby takes no share of the load, so its reports cover no time.
-
-        Parameters
-        ----------
-        weight : float
-            How many replicas it stands for.
         """
         time_s, counted_s = report.time_s, report.counted_s
         known = self._counters.get(report.replica_id)
@@ -209,13 +202,7 @@ class OfferedLoad:
         self._counters.pop(name, None)
 
     def forget_before(self, cutoff_s: float) -> list[str]:
-        """Forget replicas that have not reported since `cutoff_s`, but keep their counts.
-
-        Returns
-        -------
-        list of str
-            Their ids.
-        """
+        """Forget replicas that have not reported since `cutoff_s`, but keep their counts."""
         forgotten = [name for name, seen in self._counters.items() if seen.time_s < cutoff_s]
         for name in forgotten:
             self.forget(name)

@@ -40,13 +40,7 @@ class ReplicaClocks:
         self._clocks: dict[str, _Clock] = {}
 
     def place(self, report: ReplicaReport, now_s: float) -> float:
-        """Return when a report was recorded on the controller's clock, at most `now_s`.
-
-        Parameters
-        ----------
-        now_s : float
-            When it was read, on the controller's clock.
-        """
+        """Return when a report was recorded on the controller's clock, at most `now_s`."""
         counted_s = report.counted_s
         clock = self._clocks.get(report.replica_id)
         if clock is None:

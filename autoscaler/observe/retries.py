@@ -34,8 +34,6 @@ def offered_requests(
     attempts, refusals, by_balancer : array_like of float
         Attempts, how many of them were refused, and how many of the refusals were HAProxy's own.
         Same shape.
-    retries : array_like of int
-        k, from `retries_among`.
     """
     p, tried = _refused_share(attempts, refusals, by_balancer)
     certain = p > 1 - 1e-9
@@ -49,13 +47,7 @@ def offered_requests(
 def given_up_share(
     attempts: ArrayLike, refusals: ArrayLike, by_balancer: ArrayLike, retries: ArrayLike
 ) -> FloatArray:
-    """Estimate the share of the requests that are refused at every attempt, or by HAProxy.
-
-    Parameters
-    ----------
-    attempts, refusals, by_balancer, retries
-        As for `offered_requests`.
-    """
+    """Estimate the share of the requests that are refused at every attempt, or by HAProxy."""
     p, _ = _refused_share(attempts, refusals, by_balancer)
     requests = offered_requests(attempts, refusals, by_balancer, retries)
     reached = requests - np.asarray(by_balancer)

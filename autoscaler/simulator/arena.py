@@ -156,8 +156,6 @@ class Tuned:
     ----------
     chosen, published : Score
         Of the chosen and of the published setting, on the load judged.
-    judged : tuple of Score
-        Of all settings judged.
     """
 
     family: str

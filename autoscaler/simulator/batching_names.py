@@ -23,8 +23,6 @@ def parse_batching(name: str, profile: Profile) -> tuple[BatchingSettings, Batch
         least mean response time if the profile has no energy. ``weights:0.5``: the least sum of
         the mean response time in ms and half of the mean power in W. Otherwise a name of
         `policy.baseline_policies`, the same policy at every rate.
-    profile : Profile
-        Profile of the replica.
 
     Raises
     ------

@@ -77,8 +77,6 @@ def with_trace(
 
     Parameters
     ----------
-    scale : float
-        Factor on the counts.
     superpose : bool
         Draw Poisson counts from the smoothed rate, as of many services like the trace's.
 
@@ -100,8 +98,6 @@ def with_history(
 
     Parameters
     ----------
-    trace : Trace
-        The trace of the run.
     history : Trace
         On the clock of `trace`, if it ends before that begins; else it is taken to end right then.
     scale, superpose

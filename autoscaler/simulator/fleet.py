@@ -20,8 +20,6 @@ class Failures:
 
     Attributes
     ----------
-    times_s : tuple of float
-        Times at which a random ready replica dies, if any is ready.
     failed_start_share : float
         Probability, below 1, that a start fails at its very end. It is then tried again.
     full_cluster : tuple of (begin_s, end_s, replicas)

@@ -25,10 +25,6 @@ class Run:
 
     Attributes
     ----------
-    name : str
-        Name of the autoscaler.
-    objective : ServiceLevelObjective
-        The SLA.
     offered, in_time, refused : FloatArray, shape (seconds,)
         Requests sent, answered within the SLA's response time, and refused by every try.
     ordered, ready : FloatArray, shape (seconds,)

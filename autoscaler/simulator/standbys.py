@@ -11,10 +11,6 @@ class StandbyPool:
 
     Parameters
     ----------
-    start_time : StartTime
-        Time until a standby serves.
-    cold : StartTime
-        Time until a new standby is up.
     failed_start_share : float
         Share of these starts that fail at their end and are tried again.
     """

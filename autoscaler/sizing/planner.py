@@ -71,10 +71,6 @@ class Planner:
 
     Parameters
     ----------
-    profile : Profile
-        Of each replica.
-    objective : ServiceLevelObjective
-        The SLA.
     estimator : FullBatchEstimator or ServiceEstimator
         Predicts the service level.
     """

@@ -44,12 +44,8 @@ class RandFleet:
 
     Attributes
     ----------
-    curve : LoadLatenessCurve
-        Of each replica.
     capacity_per_s : float
         What a full replica answers, in requests per second; at least the curve's SLA rate.
-    response_time_ms : float
-        Of the SLA.
     delays : TryDelays
         The time from one try to the next, and the limit of retries.
     """

@@ -46,8 +46,6 @@ class ServicePrediction(Prediction):
 
     Attributes
     ----------
-    policy : BatchingPolicy
-        Of each replica.
     mean_power_w : float or None
         Mean power of all replicas together, in W. None if the profile has no energy, or if it is
         not known how large the batches are.

@@ -109,8 +109,6 @@ class SlaRateCorrection:
 
     Attributes
     ----------
-    correction : float
-        Factor on the SLA rate of the replicas' model.
     error : float or None
         Measured minus predicted fraction of requests that the first replica asked refuses or
         answers late, over about ten minutes. None while it is unknown.

@@ -40,13 +40,7 @@ Timeline = list[tuple[float, int]]
 
 
 def kill_a_replica(service: LocalService) -> tuple[float, float]:
-    """Kill one of two replicas `KILL_AT_S` after the first request.
-
-    Returns
-    -------
-    first_s, killed_s : float
-        The times of the first request and of the kill, by ``time.monotonic``.
-    """
+    """Kill one of two replicas `KILL_AT_S` after the first request."""
     while not get_json(f"{service.url}/sojourn/policy")["rows"]["offered"]:
         time.sleep(0.1)
     first_s = time.monotonic()

@@ -55,8 +55,6 @@ class Row:
     ----------
     shape : str
         The device.
-    response_time_ms : float
-        Response time of the SLA.
     possible_per_s : float
         Highest rate within the SLA, by the response-time model.
     factor : float

@@ -28,8 +28,6 @@ class TableRow:
     ----------
     overflow_cost : float
         c_o, per millisecond in the overflow state.
-    max_queue_length : int
-        s_max, the shortest queue at which Δ is below δ.
     sweeps : int
         Sweeps of relative value iteration until it stopped.
     space : int

@@ -35,12 +35,8 @@ class Probe:
 
     Attributes
     ----------
-    arrival_rate_per_s : float
-        Scheduled rate.
     service_level : float
         Fraction of the requests answered rightly in time.
-    wrong : int
-        Wrong answers.
     """
 
     arrival_rate_per_s: float
@@ -79,12 +75,6 @@ def goodput(
     ----------
     highest_per_s : float
         Highest rate that is thought possible.
-    run_s : float
-        Length of each run.
-    rounds : int
-        Number of rates.
-    response_time_ms : float
-        Response time of the SLA.
 
     Returns
     -------

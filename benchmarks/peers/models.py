@@ -70,15 +70,11 @@ class Hosted:
 
     Attributes
     ----------
-    name : str
-        Its name for clients.
     import_path : str
         Its class, as ``module:Class``.
     max_wait_ms : int
         How long a peer that needs a timeout waits for a batch to fill. It is short compared with a
         batch: while the device is busy, requests accumulate anyway.
-    response_time_ms : float
-        Response time of the model's SLA.
     """
 
     name: str

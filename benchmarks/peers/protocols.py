@@ -84,19 +84,8 @@ class Workload:
 
     Parameters
     ----------
-    name : str
-        Name of the model.
-    dialect : Dialect
-        How requests are encoded.
     rows : mapping of str to ndarray, shape (requests, ...)
         The inputs, one item per row.
-
-    Attributes
-    ----------
-    path : str
-        URL path of the requests.
-    bodies : list of bytes
-        Encoded requests.
     """
 
     def __init__(self, name: str, dialect: Dialect, rows: Row) -> None:

@@ -67,8 +67,6 @@ class Server:
 
     Attributes
     ----------
-    name : str
-        Its name in reports.
     module : str
         The module that runs it, with the model and the port as arguments; empty for Sojourn.
     dialect : Dialect
@@ -103,8 +101,6 @@ def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -
 
     Parameters
     ----------
-    model : str
-        A key of `HOSTED`.
     workload : Workload
         Its first request must be answered rightly before the server counts as running.
     replicas : int

@@ -33,8 +33,6 @@ class Load:
         Poisson arrivals over shared connections.
     large_every : int
         One request in so many has a body of `LARGE_BODY_BYTES`; 0 for none.
-    idle_clients : int
-        Clients with a connection of their own.
     idle_s : float
         How long each of them is idle between two requests.
     timeout_s : float
@@ -51,13 +49,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go, and when they are late.
-
-    Attributes
-    ----------
-    sla_s : float
-        Response time.
-    """
+    """Where requests go, and when they are late."""
 
     host: str
     port: int
@@ -144,8 +136,6 @@ class Bystanders(threading.Thread):
 
     Attributes
     ----------
-    requests : list of Request
-        What has ended.
     doubled : int
         Answers that nobody had asked for.
     """

@@ -41,8 +41,6 @@ class Part:
     ----------
     file : str
         Its name in the folder of the traces.
-    name : str
-        What the report calls it.
     """
 
     file: str

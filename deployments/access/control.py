@@ -109,8 +109,6 @@ class AccessControl:
 
         Parameters
         ----------
-        authorization : bytes or None
-            The value of its Authorization header.
         scope : str or None
             Scope of its path (`scope_of`).
         now_s : float

@@ -65,8 +65,6 @@ class Batcher:
     ----------
     lost_reason : str or None
         Why the device is lost, which means that this replica must be replaced; None while it works.
-    starts : Counter of StartReason
-        Batches started.
     rows : RowCounts
         What became of the rows that reached this batcher.
     rejections : RejectionHandler

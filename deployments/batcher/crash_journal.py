@@ -126,8 +126,6 @@ class CrashJournal:
     ----------
     deaths : mapping of int to int
         How many deaths a request has seen, by its digest; those that have seen none are left out.
-    hung : set of int
-        Those that were in a batch that hung.
 
     Raises
     ------

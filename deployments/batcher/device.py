@@ -52,8 +52,6 @@ class DeviceThread:
 
     Parameters
     ----------
-    runner : ModelRunner
-        Runs the batches.
     on_done : callable
         Called on the event loop after each batch, with the batch and its run.
     on_lost : callable

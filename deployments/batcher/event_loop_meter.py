@@ -34,12 +34,8 @@ class EventLoopCounts:
 
     Attributes
     ----------
-    duration_s : float
-        Time between the calls.
     requests, refused : int
         Requests read, and those of them that were refused before they were parsed.
-    batches : int
-        Batches that ended.
     busy_s : float
         Wall time of the iterations that had work, without the batches that they computed.
     cpu_s : float
@@ -120,11 +116,6 @@ class EventLoopMeter:
     def request_read(self, now_s: float) -> float:
         """Count a request that is being read.
 
-        Parameters
-        ----------
-        now_s : float
-            Time, by `time.monotonic`.
-
         Returns
         -------
         float
@@ -148,8 +139,6 @@ class EventLoopMeter:
 
         Parameters
         ----------
-        now_s : float
-            Time, by `time.monotonic`.
         forward_s, forward_cpu_s : float
             Wall and CPU time for which the model computed it on the loop's own thread; 0 if another
             thread did.

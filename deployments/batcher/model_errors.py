@@ -23,8 +23,6 @@ class ModelErrors:
 
     Attributes
     ----------
-    count : int
-        Requests so far.
     model : str
         The model's name, for the log; assign it if there is one.
     """
@@ -42,10 +40,6 @@ class ModelErrors:
         ----------
         error : BaseException
             What `Model.forward` raised, or what was wrong with its outputs.
-        rows : int
-            Rows of the request that it was raised on.
-        request_id : bytes
-            Its id, if it has one.
         """
         self.count += 1
         frames = _model_frames(error.__traceback__)

@@ -24,20 +24,12 @@ class BatchRecord:
 
     Attributes
     ----------
-    size : int
-        Number of rows.
-    reason : StartReason
-        Why it was started.
     queue_length_left : int
         Rows left waiting when it started.
     oldest_wait_s : float
         How long its oldest request had waited when it started.
-    duration_s : float
-        Time on the device.
     energy_mj : float or None
         Energy of the batch; None unless the model reports it.
-    failed : bool
-        Whether the model failed on it.
     cpu_s : float
         CPU time of the thread that ran it.
     on_loop : bool
@@ -98,8 +90,6 @@ class BatchRun:
     outcome : sequence of Tensors or ModelError, or Failure
         The outputs of each of the batch's slices, or what is wrong with them; or why there are
         none.
-    duration_s : float
-        Time that it took.
     cpu_s : float
         CPU time of the thread that ran it.
     """

@@ -21,15 +21,7 @@ IN_A_ROW = 8
 
 
 def longest_on_loop_ms(cpus: float, response_time_ms: float) -> float:
-    """Return how long the batches may take that the event loop runs itself.
-
-    Parameters
-    ----------
-    cpus : float
-        CPUs of this process.
-    response_time_ms : float
-        Response time of the SLA.
-    """
+    """Return how long the batches may take that the event loop runs itself."""
     longest_ms = LONGEST_ON_LOOP_MS if cpus <= 1 else LONGEST_BESIDE_CPUS_MS
     return min(longest_ms, SHARE_ON_LOOP * response_time_ms)
 
@@ -74,10 +66,6 @@ class BatchPlacement:
         ----------
         latency_ms : sequence of float
             Batch latency; entry ``b - 1`` is for batch size ``b``. It does not decrease.
-        limit_ms : float
-            As in the class.
-        now_s : float
-            Time, on the caller's clock.
         """
         self._limit_ms = limit_ms
         if now_s >= self._banned_until_s:
@@ -98,8 +86,6 @@ class BatchPlacement:
             Wall time, and CPU time of the thread.
         waited : bool
             Whether the thread gave up its CPU of its own accord.
-        now_s : float
-            Time, on the caller's clock.
         """
         # A thread that was preempted would have been on the device thread as well.
         ms = 1e3 * (duration_s if waited else cpu_s)

@@ -38,13 +38,9 @@ class QueuedRequest(Request):
     ----------
     inputs : mapping of str to ndarray
         The model's inputs, each of shape ``(rows, ...)``.
-    priority : int
-        As in `Request`.
 
     Attributes
     ----------
-    deadline_timer : asyncio.TimerHandle or None
-        Runs at the request's own deadline.
     on_cancel : callable or None
         Called with this object when its sender gives it up.
     trace : RequestTrace or None
@@ -138,13 +134,7 @@ class QueuedRequest(Request):
             logger.exception("failed to hand an outcome to the sender of its request")
 
     def add_outputs(self, start: int, stop: int, outputs: Tensors) -> bool:
-        """Add the outputs of rows ``start`` to ``stop - 1``; finish once all are there.
-
-        Returns
-        -------
-        bool
-            Whether all are there.
-        """
+        """Add the outputs of rows ``start`` to ``stop - 1``; finish once all are there."""
         if stop - start == self.rows:
             self.finish(outputs)
             return True

@@ -23,8 +23,6 @@ class RejectionHandler:
     ----------
     core : BatcherCore
         Where they wait, and where those refused count as load.
-    rows : RowCounts
-        Takes their rows.
     """
 
     def __init__(self, core: BatcherCore, rows: RowCounts) -> None:

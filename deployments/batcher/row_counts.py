@@ -12,11 +12,6 @@ class ArrivalCounts:
 
     Windows are aligned to the clock. The window of the first arrival is not reported, because
     counting may have begun within it.
-
-    Parameters
-    ----------
-    window_s : float
-        Length of a window.
     """
 
     def __init__(self, window_s: float) -> None:

@@ -33,8 +33,6 @@ class Feed:
         Returns the reports of all models (``GET /sojourn/policy``), the first model's first.
     autoscaler : async callable
         Returns the content of ``GET /sojourn/autoscaler``: the fleet's log of decisions.
-    replica : str
-        Id of this replica.
     clock : callable
         Returns the time in s, on any steady clock.
     """

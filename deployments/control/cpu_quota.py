@@ -16,8 +16,6 @@ class CpuQuota:
 
     Attributes
     ----------
-    cores : float
-        CPU time per time.
     statistics : Path
         The kernel's ``cpu.stat`` of the group.
     """

@@ -87,8 +87,6 @@ async def apply_user_config(
 
     Parameters
     ----------
-    content : mapping
-        The `user_config`.
     last_good : LastGoodConfig
         That of the service's deployment.
     parse : callable

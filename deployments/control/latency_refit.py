@@ -27,8 +27,6 @@ class _SizeGroup:
 
     Attributes
     ----------
-    size : float
-        Mean batch size.
     ratios : ndarray of float, shape (batches,)
         Measured time over the profile's median time of the same size, ascending.
     """
@@ -59,16 +57,6 @@ class LatencyRefit:
     factor as their neighbors, so a device that became twice as slow is taken to be so at every
     size. The profile is refitted only if some group of sizes is off by more than `TOLERANCE` in two
     successive calls of `revise`, by more than chance, so noise changes nothing.
-
-    Parameters
-    ----------
-    profile : Profile
-        The initial profile.
-
-    Attributes
-    ----------
-    profile : Profile
-        The profile now believed.
     """
 
     #: Batches remembered, and batches needed before a group of sizes is judged.

@@ -85,15 +85,8 @@ class WaitCorrection:
 class ModelCorrections:
     """The corrections of the model: batch latency, the event loop, HAProxy, bursts and waits.
 
-    Parameters
-    ----------
-    profile : Profile
-        The initial profile.
-
     Attributes
     ----------
-    profile : Profile
-        The profile now believed.
     profile_revisions : int
         How often the profile was refitted, the event loop's costs included.
     event_loop : EventLoopFit

@@ -29,12 +29,8 @@ class Observations:
 
     Attributes
     ----------
-    batches : list of BatchRecord
-        Batches that ended.
     response_times_s : ndarray of float, shape (requests,)
         Response times of the requests answered; `ReplicaObserver` says which are counted.
-    late_answers : int
-        Number of these requests that were late.
     arrival_counts : list of int
         Rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S` that ended, refused
         ones included.
@@ -44,8 +40,6 @@ class Observations:
         Whether batches were computed on the CPU that the event loop runs on.
     proxy_delay_ms : float
         What requests wait in HAProxy, beyond the delay that the SLA allows for.
-    refused : int
-        Rows that were refused.
     """
 
     batches: list[BatchRecord]
@@ -212,17 +206,7 @@ class ReplicaObserver:
     def take(
         self, arrival_counts: list[int], *, shares_cpu: bool = False, refused: int = 0
     ) -> Observations:
-        """Return what was observed since the last call.
-
-        Parameters
-        ----------
-        arrival_counts : list of int
-            As in `Observations`, since the last call.
-        shares_cpu : bool
-            Likewise.
-        refused : int
-            Likewise.
-        """
+        """Return what was observed since the last call."""
         response_times_s, late_answers = self._take_answers()
         seen = Observations(
             self._batches,

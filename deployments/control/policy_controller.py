@@ -46,15 +46,11 @@ class PolicyController:
     ----------
     profile : Profile
         The initial profile of the device.
-    user_config : UserConfig
-        The configuration.
     on_change : callable
         Called after the core got another policy or other limits, because a batch may now be due.
 
     Attributes
     ----------
-    core : BatcherCore
-        The core whose policy this controls.
     user_config : UserConfig
         The configuration in force.
     sla_at_replica : ServiceLevelObjective

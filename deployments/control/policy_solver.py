@@ -49,8 +49,6 @@ class SlaCapacity:
 
     Attributes
     ----------
-    sla : SLAConfig
-        The SLA that the client sees.
     curve : LoadLatenessCurve or None
         None while it is not solved, or if no arrival rate meets the SLA.
     out_of_reach : bool
@@ -76,12 +74,8 @@ class SolveRequest:
 
     Attributes
     ----------
-    objective : Objective
-        The objective of the policy table.
     sla : ServiceLevelObjective
         The SLA of the curve: the client's, less the delays to and from the replica.
-    max_queue_rows : int
-        Requests that may wait.
     admit_within_ms : float
         A request is refused if it will not be done within this time; infinity: none is.
     """
@@ -204,8 +198,6 @@ class PolicySolver:
 
     Parameters
     ----------
-    sla : SLAConfig
-        The SLA that the client sees.
     on_solved : callable
         Called on the event loop after `table` and `sla_capacity` have changed.
     sleep : callable
@@ -213,8 +205,6 @@ class PolicySolver:
 
     Attributes
     ----------
-    table : PolicyTable or None
-        The last table that was solved.
     sla_capacity : SlaCapacity
         The last curve that was solved; none if the latest request has no solution.
     error : str or None

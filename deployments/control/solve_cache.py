@@ -34,8 +34,6 @@ class SolveCache:
 
     Parameters
     ----------
-    folder : Path
-        An existing folder.
     code : str, optional
         What computes the solutions; by default `code_digest`.
     max_bytes : int

@@ -37,8 +37,6 @@ class WorkerProcess:
 
     Parameters
     ----------
-    name : str
-        For errors.
     quota : CpuQuota, optional
         By default, that of this process, if it has one.
     """

@@ -33,13 +33,7 @@ def ended(pidfd: int, timeout_s: float | None = 0.0) -> bool:
 
 
 class Haproxy:
-    """A HAProxy, or a supervisor in charge of one.
-
-    Parameters
-    ----------
-    admin_socket : Path
-        Of the HAProxy.
-    """
+    """A HAProxy, or a supervisor in charge of one."""
 
     def __init__(self, pid: int, admin_socket: Path) -> None:
         self.pid, self.admin_socket = pid, admin_socket

@@ -210,8 +210,6 @@ def amend(
         Where HAProxy is to open its admin socket.
     listeners : mapping of int to int
         An open file descriptor for the port of each of `config.addresses`.
-    unavailable : Path
-        A file with `UNAVAILABLE`.
     held_ms : mapping of str to int
         How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
     max_clients : int

@@ -151,8 +151,6 @@ def request_environment(
         Those of the models; read by default.
     own : mapping of str to str, optional
         What the user has set, which is left as it is; by default, this process's environment.
-    open_files : int
-        How many files HAProxy may open.
     """
     if traits is None:
         hosted = [(service, model) for service in services for model in service.args.all_models]

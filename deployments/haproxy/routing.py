@@ -35,8 +35,6 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
 
     Parameters
     ----------
-    balance : str
-        A key of `BALANCES`.
     open_files : int
         How many files HAProxy may open (``ulimit -Hn``); it does not start if it needs more.
 

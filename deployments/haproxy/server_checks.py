@@ -39,8 +39,6 @@ class Server:
 
     Attributes
     ----------
-    backup : bool
-        Whether it is used only if all others are down: Serve's own proxy.
     check : str
         HAProxy's code for the last health check: ``L7TOUT`` if it was not answered, ``L4TOUT`` if
         not even its connection was.

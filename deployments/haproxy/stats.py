@@ -58,8 +58,6 @@ class BackendStats:
 
     Attributes
     ----------
-    requests : int
-        Those to the replica.
     mean_ms : float
         The running mean of their times.
     denied : int
@@ -88,8 +86,6 @@ class HaproxyStats:
     ----------
     server_ends_with : str
         How HAProxy's name of the server ends: Ray ends it with the replica's unique id.
-    socket_path : Path
-        HAProxy's admin socket.
     """
 
     def __init__(self, server_ends_with: str, socket_path: Path) -> None:
@@ -161,8 +157,6 @@ def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
     ----------
     table : str
         CSV, its header line beginning with ``#``.
-    server_ends_with : str
-        How the server's name ends.
 
     Returns
     -------

@@ -60,13 +60,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 class Supervisor:
     """Run one HAProxy until a successor replaces it or Ray ends it.
 
-    Parameters
-    ----------
-    binary : str
-        HAProxy.
-    arguments : list of str
-        Ray's arguments.
-
     Raises
     ------
     UnknownConfigError

@@ -41,13 +41,7 @@ _MAX_BODY_BYTES = 64 << 10
 
 
 class HostingApp(InferenceApp):
-    """ASGI app for the models of a `ModelReconciler`.
-
-    Parameters
-    ----------
-    server_version, autoscaler, replica
-        As in `InferenceApp`.
-    """
+    """ASGI app for the models of a `ModelReconciler`."""
 
     def __init__(
         self,

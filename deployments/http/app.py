@@ -114,8 +114,6 @@ class InferenceApp:
         The connections whose clients have not read their answers yet.
     outcomes : Outcomes
         Answers, counts and logs the outcomes of inference requests.
-    request_ids : RequestIds
-        Makes ids for requests that have none.
     """
 
     def __init__(

@@ -39,8 +39,6 @@ class Console:
         Returns what ``GET /sojourn/policy`` tells of each model, the first model's first.
     autoscaler : async callable
         Returns the content of ``GET /sojourn/autoscaler``.
-    replica : str
-        Id of this replica.
     planning : Planning
         Answers what-if questions.
     """
@@ -76,12 +74,8 @@ class Console:
         ----------
         method, path : str
             The path without the application's prefix, and without slashes at its end.
-        fields : mapping of bytes to bytes
-            Header fields.
         receive : callable
             Of ASGI.
-        slash : bool
-            Whether the path had a slash at its end.
 
         Raises
         ------

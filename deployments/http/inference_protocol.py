@@ -39,10 +39,6 @@ class InferenceRequest(QueuedRequest):
     ----------
     inputs : mapping of str to ndarray, each of shape (rows, *spec.shape)
         One array per input of the model.
-    rows : int
-        Number of rows of each input.
-    outputs : tuple of RequestedOutput
-        The outputs to return.
     id : str or None
         The client's identifier of the request; the response repeats it.
     deadline_ms : float or None

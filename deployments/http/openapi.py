@@ -250,8 +250,6 @@ def openapi_document(
         Maximum size of a request's body.
     example : mapping
         A valid request.
-    root_path : str
-        Prefix of all paths.
 
     Returns
     -------

@@ -85,13 +85,7 @@ class BodyBudget:
 
 
 class Reservation:
-    """The part of a budget that one body takes; as a context, until its end.
-
-    Parameters
-    ----------
-    token : str or None
-        The name of its token.
-    """
+    """The part of a budget that one body takes; as a context, until its end."""
 
     __slots__ = ("_budget", "_bytes", "_token")
 

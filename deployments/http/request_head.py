@@ -74,8 +74,6 @@ class RequestHead(NamedTuple):
         The deadline, in ms after arrival.
     request_id, traceparent : bytes or None
         These headers, unless they are in lines that the key leaves out.
-    authorization : bytes or None
-        The Authorization header.
     gzip : bool
         Whether a large answer may be compressed.
     only_replica : bool
@@ -115,13 +113,6 @@ class HeaderCache:
 
     def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None, bytes | None]:
         """Return the head at the start of `data`, and what its key leaves out.
-
-        Parameters
-        ----------
-        data : bytes
-            Bytes of a connection, from the start of a request.
-        end : int
-            Index of the `END_OF_HEAD` in `data`.
 
         Returns
         -------

@@ -37,8 +37,6 @@ class Resources:
         The version that ``GET /v2`` reports.
     autoscaler : async callable
         Returns the content of ``GET /sojourn/autoscaler``.
-    totals : RequestTotals
-        The requests that were answered.
     more : mapping of str to callable, optional
         Further paths, and what returns their answers.
     """
@@ -68,8 +66,6 @@ class Resources:
         ----------
         method, path : str
             The path without the application's prefix, and without slashes at its end.
-        root_path : str
-            That prefix.
 
         Raises
         ------

@@ -30,8 +30,6 @@ class Service(ABC):
 
     Attributes
     ----------
-    model_name, model_version : str
-        As above.
     replica : str or None
         The id of the Ray replica that it is in, the label `replica` of its metrics; the adapter
         sets it.
@@ -39,22 +37,14 @@ class Service(ABC):
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
     answers : Counter of int
         Answers by HTTP status; the HTTP interface counts them.
-    batch_totals : BatchTotals
-        The batches that the model computed.
     draining : bool
         Whether this replica is about to stop.
     bodies : BodyBudget
         Bounds the memory that the bodies of unanswered requests take.
-    access : AccessControl
-        Who may use the service.
-    tracing : Tracing
-        Which requests are traced.
     platform : str
         As Triton names the backend.
     signature : Signature
         What requests may say.
-    max_body_bytes : int
-        The largest body.
     receive_timeout_s : float
         How long a request may take to arrive.
     event_loop_meter : EventLoopMeter
@@ -148,11 +138,6 @@ class Service(ABC):
             the request is cancelled.
         info : RequestInfo, optional
             Its id, and what takes the times of its batches.
-
-        Returns
-        -------
-        Cancellable
-            Its `cancel` gives the request up.
 
         Raises
         ------

@@ -67,8 +67,6 @@ def check_parameters(parameters: object, where: str) -> dict[str, Any]:
     ----------
     parameters : object
         The value of "parameters", as parsed from JSON.
-    where : str
-        Whose they are.
 
     Raises
     ------
@@ -211,13 +209,7 @@ def claimed_rows(body: bytes, max_rows: int, start: int = 0) -> int:
 
 
 class JsonGuard:
-    """Check the JSON of requests for a model.
-
-    Parameters
-    ----------
-    max_rows : int
-        The most rows of a request.
-    """
+    """Check the JSON of requests for a model."""
 
     def __init__(self, inputs: Sequence[TensorSpec], max_rows: int) -> None:
         self._has_texts = any(spec.datatype == "BYTES" for spec in inputs)
@@ -270,15 +262,7 @@ class RequestedOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a model.
-
-    Attributes
-    ----------
-    max_rows : int
-        The most rows that one request may have.
-    priorities : PriorityLevels
-        The priorities that requests may have.
-    """
+    """The inputs and outputs of a model."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

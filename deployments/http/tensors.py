@@ -70,8 +70,6 @@ class TensorCodec:
 
         Parameters
         ----------
-        data : object
-            The value of "data", as parsed from JSON.
         shape : list of int
             The whole shape, with the number of rows first.
         booleans_possible : bool

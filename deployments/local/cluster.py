@@ -169,13 +169,6 @@ def _shut_serve_down() -> None:
 def deploy(document: dict[str, Any], dashboard: str) -> None:
     """Deploy the content of a config file to a running cluster, as ``serve deploy`` does.
 
-    Parameters
-    ----------
-    document : dict
-        The parsed config file.
-    dashboard : str
-        URL of the cluster's dashboard.
-
     Raises
     ------
     StartError

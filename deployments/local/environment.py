@@ -29,10 +29,6 @@ def environment_of(
 
     Parameters
     ----------
-    run : LocalRun
-        What is served, and where.
-    directory : Path
-        An empty folder of the run's own.
     balance : str
         How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
     ports : ReservedPorts

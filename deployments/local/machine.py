@@ -25,13 +25,7 @@ def gpu_count() -> int:
 
 
 def check_room(num_cpus: float, num_gpus: float) -> None:
-    """Raise a `StartError` of one line if this machine has fewer CPUs or GPUs than replicas take.
-
-    Parameters
-    ----------
-    num_cpus, num_gpus : float
-        Of all replicas that must run.
-    """
+    """Raise a `StartError` if this machine has fewer CPUs or GPUs than the replicas take."""
     for what, needed, has in (
         ("num_cpus", num_cpus, os.cpu_count() or 1),
         ("num_gpus", num_gpus, gpu_count() if num_gpus else 0),
@@ -44,13 +38,7 @@ def check_room(num_cpus: float, num_gpus: float) -> None:
 
 
 def check_machine(host: str, port: int) -> None:
-    """Raise a `StartError` of one line if nothing can be served on this machine.
-
-    Parameters
-    ----------
-    host, port : str, int
-        Where to listen.
-    """
+    """Raise a `StartError` of one line if nothing can be served on this machine."""
     if sys.platform != "linux":
         raise StartError(f"Serve's HAProxy mode runs on Linux, not on {sys.platform}")
     owner = _port_owner(host, port)

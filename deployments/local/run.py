@@ -15,8 +15,6 @@ class ServedApplication:
 
     Attributes
     ----------
-    application : str
-        Its name.
     model : str
         Name of the model, or of the pipeline, that it serves.
     route_prefix : str
@@ -34,14 +32,8 @@ class LocalRun:
 
     Attributes
     ----------
-    http_host, http_port : str, int
-        Where to listen.
-    document : mapping
-        The content of the file.
     environment : mapping of str to str
         HAProxy's settings that follow from the applications.
-    num_cpus, num_gpus : float
-        CPUs and GPUs of all replicas that must run.
     """
 
     http_host: str

@@ -56,8 +56,6 @@ class LocalService:
         The URL of each application, with its route prefix.
     dashboard : str
         URL of Ray's dashboard; also the address for ``serve deploy -a``.
-    metrics_url : str
-        URL of the Prometheus metrics.
     wait : callable
         Wait until Ray ends of its own accord, and report deployments that fail; raise `StartError`.
     """
@@ -84,18 +82,11 @@ def local_service(
 
     Parameters
     ----------
-    run : LocalRun
-        What to serve, and where to listen.
     report : callable
         Called with one line of text at each step, and, from another thread, with each line that a
         replica prints.
     balance : str
         How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
-
-    Yields
-    ------
-    LocalService
-        The running service.
 
     Raises
     ------
@@ -124,8 +115,6 @@ class _Cluster:
 
     Parameters
     ----------
-    environment : dict
-        Its environment.
     report : callable
         Called with one line of text at each step.
     """

@@ -19,8 +19,6 @@ class ModelDevice:
         May set when a batch hangs.
     measured_cpus : float or None
         CPUs with which the model's profile was measured; None if unknown.
-    cpus : float
-        CPUs that this process may use.
     computes_here : bool
         Whether batches are computed on the CPUs of this process.
     not_run : collection of int
@@ -28,8 +26,6 @@ class ModelDevice:
 
     Attributes
     ----------
-    cpus : float
-        As above.
     placement : BatchPlacement
         Decides which batches the event loop runs.
     """

@@ -159,11 +159,6 @@ class Sentences(Model):
         texts : sequence of bytes
             UTF-8.
 
-        Returns
-        -------
-        list of list of int
-            The token ids of each text.
-
         Raises
         ------
         RowsError

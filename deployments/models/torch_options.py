@@ -19,8 +19,6 @@ def use_torch(device: str, threads: int | None) -> torch.device:
 
     Parameters
     ----------
-    device : str
-        ``cpu`` or ``cuda``.
     threads : int or None
         CPU threads that torch may use; None leaves their number as it is: in a replica, one for
         each of its CPUs.

@@ -20,13 +20,9 @@ class WeightsLoader:
         The source that the config names; it replaces the one that the model requests.
     socket_path : Path or None
         Socket of the model store's manager; None means that of this user.
-    split : StartupTimings or None
-        Where the time of loading is counted.
 
     Attributes
     ----------
-    source : str or None
-        The source that was loaded last.
     found_in : str or None
         Where its weights were: ``file``, or the tier of the store: ``device``, ``host``,
         ``disk``, ``remote``.

@@ -89,13 +89,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a model.
-
-    Attributes
-    ----------
-    files : tuple of (str, Blob)
-        Each file's name and content.
-    """
+    """The files of a model."""
 
     files: tuple[tuple[str, Blob], ...]
 

@@ -22,8 +22,6 @@ class RequestInfo:
         Its header of that name, unchecked.
     token : str or None
         The name of its token, once it is admitted by one.
-    trace : RequestTrace or None
-        Its trace, if it is traced.
     """
 
     request_id: bytes

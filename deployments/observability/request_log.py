@@ -77,8 +77,6 @@ class RequestLog:
             What the answer says.
         arrival_s : float
             When it arrived, by the log's clock.
-        token : str, optional
-            Name of its token.
         traceparent : bytes, optional
             Its header of that name.
         likewise : int

@@ -47,8 +47,6 @@ class BatchTimes(NamedTuple):
         When the event loop started it, and when it had the results.
     duration_s : float
         For how long the model ran.
-    size : int
-        Rows of the batch.
     reason : str
         Why it was started.
     """
@@ -84,15 +82,8 @@ class Tracing:
 
     Parameters
     ----------
-    model, version : str
-        The model, in every trace.
     make_provider : callable, optional
         Returns what makes spans for a configuration; by default, one that exports them.
-
-    Attributes
-    ----------
-    on : bool
-        Whether any requests are traced.
     """
 
     def __init__(
@@ -168,8 +159,6 @@ class Tracing:
         ----------
         status : int
             HTTP status of its answer.
-        token : str, optional
-            Name of its token.
         """
         tracer = self._tracer
         if tracer is None:

@@ -55,13 +55,6 @@ def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> E
         A loaded model. It runs once; its example is the request.
     profile : Profile
         The model's, by which the batcher decides where batches run.
-    shares_cpu : bool
-        As in the result.
-
-    Returns
-    -------
-    EventLoopCosts
-        In CPU time.
 
     Raises
     ------

@@ -72,8 +72,6 @@ def measure_profile(
         A loaded model; it runs on its `example`.
     model_name, device : str
         Names for the profile; `device` is ``cpu`` or ``cuda``.
-    max_batch_size : int
-        Largest batch size.
     batch_sizes : sequence of int, optional
         Sizes to measure, besides 1 and the largest. The fit interpolates between them. By default,
         the grid of `default_batch_sizes`.
@@ -89,8 +87,6 @@ def measure_profile(
         Measures the energy, unless the model knows its own; of a GPU also the idle power.
     energy_note : str
         Why there is no meter, for the profile.
-    date : str, optional
-        Date for the profile.
     progress : callable
         Called with the share of work done, from 0 to 1.
 
@@ -192,8 +188,6 @@ def fit_table(
         Increasing; the last one is `max_batch_size`.
     values : sequence of float, shape (k,)
         Not negative, in the unit of the table (ms or mJ).
-    max_batch_size : int
-        Length of the table.
 
     Returns
     -------

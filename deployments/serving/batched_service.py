@@ -29,12 +29,6 @@ class BatchedService(Service):
         Whether a configuration is in force, and so the attributes below are there.
     batcher : Batcher
         Queues and computes the requests.
-    counts : RequestCounts
-        Counts them.
-    event_loop_meter : EventLoopMeter
-        The meter of the event loop.
-    signature : Signature
-        What requests may say.
     """
 
     batcher: Batcher

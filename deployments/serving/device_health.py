@@ -16,8 +16,6 @@ class HangLimits:
 
     Parameters
     ----------
-    config : ModelConfig
-        May set the limits.
     not_run : collection of int
         Batch sizes that the model compiles for and that have not run yet.
     """

@@ -34,11 +34,6 @@ class RandRequestRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     def initialize_state(self, retry_delay_ms: float = RETRY_DELAY_MS) -> None:
         """Set the options from `request_router_kwargs`.
 
-        Parameters
-        ----------
-        retry_delay_ms : float
-            Delay before each retry.
-
         Raises
         ------
         InvalidInputError

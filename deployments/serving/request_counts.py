@@ -20,8 +20,6 @@ class RequestCounts:
         Counts rows, and the load that clients offer.
     observer : ReplicaObserver
         Counts rows by whether they were in time.
-    event_loop_meter : EventLoopMeter
-        Counts what the event loop has worked for.
 
     Attributes
     ----------

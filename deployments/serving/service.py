@@ -42,39 +42,19 @@ class InferenceService(BatchedService):
 
     Parameters
     ----------
-    config : ModelConfig
-        The model's configuration.
-    model : Model
-        The loaded model.
-    profile : Profile
-        The model's profile on this device.
     device : str
         ``cpu`` or ``cuda``.
-    cpus : float
-        CPUs that this process may use.
-    warm : WarmUp, optional
-        What warming the model up has found.
     journals : Path, optional
         Directory in which the replicas of this model on this machine tell each other what they
         were computing when they died (`deployments.batcher.crash_journal`); by default, they do
         not.
-    start : ServiceStart, optional
-        What the start takes.
 
     Attributes
     ----------
-    start : ServiceStart
-        As above.
-    device : ModelDevice
-        Where batches run.
     controller : PolicyController
         Controls the batcher's policy; the first `configure` makes it, as the next.
-    observer : ReplicaObserver
-        The counts of batches and answers.
     standby : bool
         Whether this replica stands by.
-    counting_since_s : float
-        Since when it counts, by `time.monotonic`.
     last_minute : LastMinute
         Its answers, refusals and failures lately; the first `configure` makes it.
     """

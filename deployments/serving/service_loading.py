@@ -35,13 +35,9 @@ def load_service(
 
     Parameters
     ----------
-    config : ModelConfig
-        The model's configuration.
     cpus : float, optional
         CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
         default, all that it may run on, and its threads stay as they are.
-    journals : Path, optional
-        As in `InferenceService`.
     start : ServiceStart, optional
         Where the start is timed, and where the model store is.
 
@@ -101,14 +97,8 @@ def profile_of(
 
     Parameters
     ----------
-    model : Model
-        The loaded model.
     device : str
         ``cpu`` or ``cuda``.
-    cpus : float, optional
-        CPUs of this process, to be noted in a profile that is measured here.
-    kept : ProfileCache, optional
-        Where a profile that is measured here is kept.
 
     Raises
     ------

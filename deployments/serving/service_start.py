@@ -15,8 +15,6 @@ class ServiceStart:
 
     Attributes
     ----------
-    timings : StartupTimings
-        The times of its phases.
     store_socket : Path or None
         Socket of the model store's manager; None means that of this user.
     profile_cache : ProfileCache or None

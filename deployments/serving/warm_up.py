@@ -49,8 +49,6 @@ def warm_up(
 
     Parameters
     ----------
-    model : Model
-        A loaded model.
     latency_ms : sequence of float
         Batch latency by the profile; entry ``b - 1`` is for batch size ``b``.
     budget_s : float

@@ -29,8 +29,6 @@ class Setting:
         The command that runs the test again.
     connections : int
         Maximum number of requests in flight.
-    rows : sequence of (str, str)
-        Names and values of all other settings.
     """
 
     model: str

@@ -31,12 +31,8 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
 
     Parameters
     ----------
-    records : Records
-        The record of each request.
     schedule : Schedule
         When each request was due, and the steps.
-    sla : SLAConfig
-        The SLA to judge by.
 
     Returns
     -------

@@ -30,11 +30,6 @@ class ArrivalRate:
     is therefore no higher than a confidence bound from the recent requests; and after a pause of
     `LONGEST_PAUSE` mean gaps, no higher than one request in the time since the last one.
 
-    Parameters
-    ----------
-    window_s : float
-        Time constant of the weights.
-
     Attributes
     ----------
     weight : float

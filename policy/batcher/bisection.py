@@ -65,11 +65,6 @@ class BatchBisection:
     def next_test(self, max_rows: int) -> tuple[list[Slice], bool]:
         """Return the slices to test next: half of a group with a culprit, or a whole group.
 
-        Parameters
-        ----------
-        max_rows : int
-            Largest batch.
-
         Returns
         -------
         slices : list of Slice

@@ -72,8 +72,6 @@ class BatcherCore:
     ----------
     limits : Limits
         The limits in force; `use` replaces them.
-    running : int
-        Batches on devices.
     wake_at_s : float or None
         When to ask again, if nothing happens before.
     deadline_missed : list of Request
@@ -277,8 +275,6 @@ class BatcherCore:
 
         Parameters
         ----------
-        batch : Batch
-            The batch that failed.
         blamed : collection of int
             Indices into ``batch.slices`` of the culprits, if the model names them; the other slices
             then need no search.

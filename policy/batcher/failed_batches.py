@@ -28,8 +28,6 @@ class FailedBatches:
 
     Attributes
     ----------
-    bisection : BatchBisection
-        The suspects.
     queue_is_next : bool
         Whether an ordinary batch that is due goes before the next test: the latest batch was a test
         that took no rows of the queue along, or that failed.
@@ -67,8 +65,6 @@ class FailedBatches:
         ----------
         blamed : collection of int
             Indices into ``batch.slices`` of the culprits, if the model names them.
-        largest_batch, max_queue_rows : int
-            In rows.
 
         Returns
         -------
@@ -122,8 +118,6 @@ class FailedBatches:
         -------
         slices : list of Slice
             Empty if every slice to test was cancelled or would be too late.
-        under_test : int
-            Number of slices, from the first, that are tested.
         """
         suspects, is_last_suspect = self.bisection.next_test(max_rows)
         size = sum(part.rows for part in suspects)

@@ -97,13 +97,6 @@ def batch_size_within(profile: Profile, sla: ServiceLevelObjective) -> int:
     throughput; with a longer batch, an overloaded device would answer nobody in time. If none fits
     twice, it is the largest that takes no longer than a batch of one: only requests that arrive
     late in a batch can be admitted then, and the fewer the longer the next batch may take.
-
-    Parameters
-    ----------
-    profile : Profile
-        The device's profile.
-    sla : ServiceLevelObjective
-        The SLA at the replica.
     """
     time_ms = ADMISSION_SHARE * sla.response_time_ms
     fitting = int(np.count_nonzero(2 * profile.latency_ms <= time_ms))
@@ -132,10 +125,6 @@ def limits_for(
 
     Parameters
     ----------
-    profile : Profile
-        The device's profile.
-    sla : ServiceLevelObjective
-        The SLA that the client sees.
     delays : TryDelays
         What the way to the replica and back takes of it, and each try elsewhere.
     max_queue_rows : int, optional

@@ -18,11 +18,6 @@ class RequestQueue:
     Slices put back after a failed batch go first. Then the order is first in, first out, with
     every request treated as if it had arrived a head start earlier for each step of its priority.
     Only requests of the kind of the first one are taken together.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that wait.
     """
 
     def __init__(self) -> None:
@@ -66,8 +61,6 @@ class RequestQueue:
         ----------
         kind : hashable
             Its kind. If that is None although others have one, it is not known yet.
-        batch_size : int
-            The largest batch.
         priority : int
             Its priority; what waits of a lower one does not count.
         """
@@ -167,8 +160,6 @@ class RequestQueue:
         ----------
         size : int
             Rows to take; fewer are taken if the queue runs out.
-        done_s : float
-            When the batch will be done.
         oldest_s : float
             A request that arrived before this would be answered too late.
         head_start_s : float
@@ -176,8 +167,6 @@ class RequestQueue:
         miss : callable
             Called with each request that would be answered too late; it must cancel the request
             and `discard` it here.
-        kind : hashable
-            Requests of other kinds keep their places.
 
         Returns
         -------

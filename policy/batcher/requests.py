@@ -61,8 +61,6 @@ class Request:
     ----------
     arrival_s : float
         When it reached the replica, on the caller's clock. Its wait counts from here.
-    rows : int
-        Number of rows it carries.
     content : Any
         The caller's own data, handed back with each slice; the core never reads it.
     deadline_s : float
@@ -73,8 +71,6 @@ class Request:
         A batch has requests of one kind only; see `deployments.batcher.shapes`.
     rows_started : int
         Rows that have left the queue for a batch at least once.
-    rows_queued : int
-        Rows in the queue for ordinary batches.
     rows_suspected : int
         Rows that wait to be tested after a batch failed.
     failed_batches : int
@@ -119,10 +115,6 @@ class Batch:
     ----------
     slices : tuple of Slice
         Its contents; the slices under test come first.
-    size : int
-        Number of rows.
-    reason : StartReason
-        Why it was started.
     slices_under_test : int
         Number of slices, from the first, that it tests; 0 for an ordinary batch.
     """

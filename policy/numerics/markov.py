@@ -118,11 +118,6 @@ def tail_decay(mean_arrivals: float, batch_size: int) -> float:
     ----------
     mean_arrivals : float
         Mean number of Poisson arrivals during a batch, above 0 and below `batch_size`.
-
-    Returns
-    -------
-    float
-        x, per request.
     """
 
     def excess(x: float) -> float:

@@ -151,8 +151,6 @@ class ControlLimitChain:
 
     Attributes
     ----------
-    longest : int
-        Longest queue at a start that is listed.
     batch_sizes, left_over : ndarray of int, shape (longest,)
         Requests that the batch takes, and that it leaves in the queue.
     probabilities : ndarray of float, shape (longest,)

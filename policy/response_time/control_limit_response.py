@@ -52,8 +52,6 @@ class ControlLimitResponse(ResponseTimeDistribution):
 
         Returns
         -------
-        panels : Panels
-            The time left, r.
         arriving : ndarray, shape (blocks, nodes, max_batch_size)
             Per start, by position in the queue: position ``k`` is ``[k // B, :, k % B]``, from 0.
         """
@@ -126,8 +124,6 @@ class ControlLimitResponse(ResponseTimeDistribution):
 
         Returns
         -------
-        axis : Panels
-            Ages at the end of a batch.
         timer_running : ndarray, shape (panels, order)
             Density of the age of the oldest request at the end of a batch, where its timer still
             runs. These wait, unless the control limit is reached.

@@ -100,8 +100,6 @@ class Sample:
     ----------
     size_probabilities : ndarray of float, shape (max_batch_size + 1,)
         Fraction of the batches by their size, from 0 on.
-    served_per_start, refused_per_start, ms_per_start : float
-        Means per batch.
     mean_ms : float
         Mean response time of accepted requests.
 

@@ -88,10 +88,6 @@ def follow_requests(
         Batch starts and arrivals before the window of each path, and in it, at least.
     request_ms, batch_ms : float
         The event loop's time per request, and per batch when it has ended.
-    actions : ndarray of int
-        As `BatchingPolicy.actions`.
-    largest : int
-        Largest batch, which a timer starts.
     max_wait_ms : float
         Since the request arrived; infinite without a timer.
     max_queue_rows : int
@@ -112,8 +108,6 @@ def follow_requests(
 
     Returns
     -------
-    paths : int
-        Paths followed to their end.
     keeps_up : bool
         Whether the backlog stayed below `MAX_BACKLOG`.
     """

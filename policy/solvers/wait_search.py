@@ -184,13 +184,7 @@ class WaitSearch:
     def longest_wait_cheaper_than(
         self, cost: float, limit: int, near: float | None
     ) -> Candidate | None:
-        """Find the longest wait in time at a control limit, if it costs less than `cost`.
-
-        Parameters
-        ----------
-        near : float or None
-            A wait at which to begin.
-        """
+        """Find the longest wait in time at a control limit, if it costs less than `cost`."""
         if self.cost(limit, None) >= cost:
             return None
         shortest = self._shortest_wait_cheaper_than(

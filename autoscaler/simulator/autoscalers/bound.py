@@ -72,8 +72,6 @@ def bound_replica_seconds(
         Share of a window's requests that may be late, from 0 to below 1.
     start_time_s : float
         Time from an order, when payment begins, until the replica serves.
-    min_replicas : int
-        The fewest replicas in any second.
     window_s : int
         Length of a window, in s.
     rounds : int

@@ -29,8 +29,6 @@ class KnativeSettings:
     ----------
     concurrency_target : float
         Requests in one pod, waiting or running, at full utilization.
-    target_utilization : float
-        Share of the target to use.
     stable_window_s, panic_window_s : float
         Lengths of the two windows.
     panic_threshold : float
@@ -62,8 +60,6 @@ class KnativeScale:
     ready_at_start : int
         With more than one ready pod it starts in panic mode: without a history it must not scale
         in.
-    now_s : float
-        When it starts.
     """
 
     def __init__(self, settings: KnativeSettings, ready_at_start: int, now_s: float) -> None:

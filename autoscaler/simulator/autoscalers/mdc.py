@@ -37,10 +37,6 @@ def mmc_wait_percentile_s(
 
     Parameters
     ----------
-    arrival_rate_per_s, service_time_s : float
-        λ and s.
-    servers : int
-        c.
     percentile : float
         Between 0 and 100.
 

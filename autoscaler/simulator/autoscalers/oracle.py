@@ -66,8 +66,6 @@ def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> Int
     ----------
     required_replicas : array of int, shape (seconds,)
         Replicas that must serve in each second.
-    start_time_s : int
-        Time from an order until the replica serves.
 
     Returns
     -------

@@ -71,8 +71,6 @@ class DelayedTarget:
         ----------
         ongoing : float
             Mean number of requests that wait or run.
-        running : int
-            Replicas that serve.
         target : int
             Replicas ordered so far.
         """

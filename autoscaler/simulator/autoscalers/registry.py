@@ -77,8 +77,6 @@ class Choice:
 
     Attributes
     ----------
-    name : str
-        The choice as it was written: ``name`` or ``name:value``.
     value : float or None
         Value of the knob; None: as published.
     settings : Settings

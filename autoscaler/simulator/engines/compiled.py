@@ -35,16 +35,8 @@ class CompiledEngine:
 
     Parameters
     ----------
-    model : ReplicaModel
-        The replicas.
     counters : FleetCounters
         Counts the answers and refusals.
-    seed : int
-        Seed of the balancer's choices.
-    batch_seed : int
-        Seed of the batch times, where they vary.
-    log_requests : bool
-        Whether to keep a log of the answered requests.
     rate_window_s : float
         Window of the arrival-rate estimate, as of `BatcherCore`.
     """

@@ -108,8 +108,6 @@ class ReplicaCounters(NamedTuple):
         count as well.
     expired : int
         Requests that it accepted and dropped, because a batch would have answered them too late.
-    waiting : int
-        Requests that wait now.
     """
 
     offered: int
@@ -125,12 +123,8 @@ class AnsweredRequest(NamedTuple):
 
     Attributes
     ----------
-    sent_s : float
-        When the client sent the request.
     response_ms : float
         Time until the client had the answer.
-    batch_size : int
-        Size of the batch that it was answered in.
     attempts : int
         Attempts, including the one that was accepted.
     """
@@ -146,8 +140,6 @@ class FleetWork(NamedTuple):
 
     Attributes
     ----------
-    batches : int
-        Batches started.
     devices_busy_s : float
         Time of these batches, in s.
     loops_busy_s : float

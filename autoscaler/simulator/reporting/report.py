@@ -34,8 +34,6 @@ def render(
 
     Parameters
     ----------
-    title : str
-        One line.
     command : str
         The command that produces the same page again.
     predicted : ServicePrediction, optional

@@ -19,8 +19,6 @@ class Entry:
         Holders, and opens that wait, which need it in this tier.
     reads : int
         Copies to a tier above that read it, or are queued to.
-    last_use : int
-        Number of the open that used it last.
     uses : int
         Opens that used it since it entered the tier.
     """

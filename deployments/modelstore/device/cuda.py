@@ -184,11 +184,6 @@ class _Region:
 class CudaClient:
     """A client's side of a GPU.
 
-    Parameters
-    ----------
-    ordinal : int
-        The number that this process has for the GPU.
-
     Raises
     ------
     DeviceError

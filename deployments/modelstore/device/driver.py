@@ -95,8 +95,6 @@ class ClientDriver(Protocol):
     ----------
     device : str
         Names the device in all processes of this machine.
-    torch_device : str
-        Torch's name of the device.
     """
 
     device: str

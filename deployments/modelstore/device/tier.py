@@ -28,8 +28,6 @@ class DeviceTier:
     ----------
     device : str
         The device, as `CUDA_VISIBLE_DEVICES` names it: its number or its UUID.
-    driver : str
-        The module of the device's driver.
 
     Attributes
     ----------
@@ -37,8 +35,6 @@ class DeviceTier:
         Why the device cannot be used.
     name : str or None
         What names the device in all processes of the machine.
-    holder_starts : int
-        How many holders were started.
     """
 
     def __init__(self, device: str, driver: str = CUDA) -> None:

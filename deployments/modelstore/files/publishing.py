@@ -32,11 +32,6 @@ def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> list[Publ
     root : Path
         The folder of a `file://` remote, or one to copy to a bucket.
 
-    Returns
-    -------
-    list of PublishedModel
-        In the order of `models`.
-
     Raises
     ------
     InvalidInputError

@@ -64,8 +64,6 @@ def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry,
     ----------
     file : bytes-like
         The file, or its beginning; it must contain the whole header.
-    size_bytes : int
-        Size of the file.
 
     Raises
     ------

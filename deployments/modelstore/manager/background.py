@@ -32,8 +32,6 @@ class Background:
 
     Parameters
     ----------
-    core : StoreCore
-        Only the events use it.
     report : callable
         Called with each event, from any thread.
     stopped : Event

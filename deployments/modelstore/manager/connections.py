@@ -46,8 +46,6 @@ class Connections:
         Called with a client and its message. An error that it raises is the answer.
     on_gone : callable
         Called with a client whose connection has been closed.
-    readers : Readers
-        Who may connect.
     """
 
     def __init__(

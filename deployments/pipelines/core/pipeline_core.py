@@ -39,8 +39,6 @@ class PipelineCore:
     ----------
     ended : list of Flow
         Requests that have their result or error since the caller last emptied the list.
-    open : dict of int to Flow
-        Requests in the pipeline, by number.
     offered, admitted, refused, completed, failed, late, cancelled : int
         Requests: all that came; those admitted; those refused; those answered with a result; those
         that failed in a stage; those cancelled at their deadline; those that their client

@@ -36,8 +36,6 @@ class PipelinePlan:
 
     Attributes
     ----------
-    workers : mapping of str to int
-        Of each stage.
     cost : float
         Of all workers together.
     percentile_ms : float
@@ -99,14 +97,10 @@ def plan_pipeline(
         Every stage needs a profile. A stage's own workers are not used; its policy is.
     arrival_rate_per_s : float
         Poisson arrivals, requests per second.
-    sla : ServiceLevelObjective
-        Of the whole pipeline.
     worker_costs : mapping of str to float, optional
         Cost of one worker of each stage, above 0; 1 if not given.
     max_workers : mapping of str to int, optional
         Of each stage; any number if not given.
-    requests : int
-        Simulated for each division.
 
     Raises
     ------

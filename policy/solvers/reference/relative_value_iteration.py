@@ -40,8 +40,6 @@ def solve(
     ----------
     span : float
         The paper's epsilon: the average cost is known to within this.
-    max_sweeps : int
-        Sweeps over all states after which it gives up.
     must_converge : bool
         If false, return the policy of the last sweep instead of giving up, as the paper does. Its
         `average_cost` is then the middle of bounds that may still be far apart.
