@@ -203,6 +203,12 @@ class Batcher:
         """Rows of the current batch; 0 without a batch."""
         return 0 if self._batch is None else self._batch.size
 
+    def hang_in_words(self) -> str:
+        """Return how long the batch on the device has taken, and where the model is."""
+        line = self._device.current_line({made.__module__ for made in type(self._model).__mro__})
+        where = f" in {line}" if line else ""
+        return f"a batch of {self.size_on_device} has hung for {self.busy_for_s():.0f} s{where}"
+
     def lose_device(self, reason: str) -> None:
         """Abandon the device: answer all requests with `reason`, and refuse new ones.
 

@@ -3,9 +3,10 @@
 import asyncio
 import math
 import queue
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from deployments.batcher.model_runner import BatchRun, DeviceLostError, ModelRunner
 from policy.batcher.requests import Batch
@@ -73,10 +74,18 @@ class DeviceThread:
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        threading.Thread(target=self._drive, name="sojourn-device", daemon=True).start()
+        self._thread = threading.Thread(target=self._drive, name="sojourn-device", daemon=True)
+        self._thread.start()
 
     def start(self, batch: Batch) -> None:
         self._jobs.put(batch)
+
+    def current_line(self, modules: Container[object]) -> str:
+        """Return the innermost file and line of these modules that the thread runs; "" if none."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None and frame.f_globals.get("__name__") not in modules:
+            frame = frame.f_back
+        return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def close(self) -> None:
         """End the thread after its current batch."""

@@ -315,8 +315,9 @@ class Replica:
         RuntimeError
             The device hangs.
         """
-        if any(service.stuck() for service in self._repository.services):
-            raise RuntimeError("the device hangs: it has been running one batch for too long")
+        for service in self._repository.services:
+            if service.stuck():
+                raise RuntimeError(service.batcher.lost_reason or service.batcher.hang_in_words())
 
     async def __del__(self) -> None:
         if hasattr(self, "_app"):

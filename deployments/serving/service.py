@@ -246,6 +246,8 @@ class InferenceService(BatchedService):
     def end_overdue(self) -> None:
         """Abandon a device that hangs, and answer the requests whose time is over."""
         if self.stuck():
+            if self.batcher.lost_reason is None:
+                logger.error("%s", self.batcher.hang_in_words())
             self.batcher.lose_device("the device of this replica does not answer")
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
 

@@ -1,7 +1,9 @@
 """The live batcher on a real event loop and device thread, with a model that the test controls."""
 
 import asyncio
+import inspect
 import math
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,7 +34,7 @@ from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
 from tests.support.batching.batcher_requests import submit, submit_nowait
 from tests.support.models.emulated_service import end_device_thread
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S, until
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -278,6 +280,20 @@ async def test_a_wrong_number_of_output_rows_fails_the_request(on_loop: bool) ->
         assert batcher.model_errors.count == 1
         model.answer = np.square
         assert (await ask(batcher, 3))["y"].tolist() == [9], "the batcher still works"
+
+
+async def test_a_hang_is_told_with_the_line_of_the_model() -> None:
+    model = Squares()
+    model.gate.clear()
+    async with running(model) as batcher:
+        asking = ask(batcher, 1)
+        await until(lambda: " in " in batcher.hang_in_words())
+        file = re.escape(inspect.getfile(Squares))
+        assert re.fullmatch(
+            rf"a batch of 1 has hung for 0 s in {file}:\d+", batcher.hang_in_words()
+        )
+        model.gate.set()
+        await asking
 
 
 async def test_a_request_that_costs_its_batch_a_row_fails_alone(on_loop: bool) -> None:
