@@ -231,7 +231,7 @@ class InferenceApp:
             slash = scope["path"].endswith("/")
             return await self.console.answer(method, path, fields, receive, slash=slash)
         if path != self.infer_path and not self._resources.names_inference(path):
-            return await self._resources.answer(method, path, scope.get("root_path", ""))
+            return await self._resources.answer(method, path)
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)

@@ -5,12 +5,11 @@ configuration, for statistics and for the model repository that its clients ask 
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from deployments.errors import NotFoundError
 from deployments.http.answers import Answer, check_method, json_answer, quote
-from deployments.http.openapi import openapi_document, tensor_metadata
 from deployments.http.service import Service
 from deployments.models.base import TensorSpec
 from deployments.observability.inference_statistics import RequestTotals
@@ -59,7 +58,7 @@ class Resources:
         """Describe another service of the same model from now on."""
         self._service = service
 
-    async def answer(self, method: str, path: str, root_path: str) -> Answer:
+    async def answer(self, method: str, path: str) -> Answer:
         """Return the answer to a request for one of them.
 
         Parameters
@@ -82,7 +81,7 @@ class Resources:
         all_models = path == "/v2/models/stats" and service.model_name != "stats"
         found = None if all_models else _MODEL_PATH.fullmatch(path)
         if found is None:
-            answer = self._server_answer(path, root_path)
+            answer = self._server_answer(path)
             check_method(method, *_READ_METHODS)
             return answer
         name, version, verb = found.groups()
@@ -96,7 +95,7 @@ class Resources:
             return json_answer(self._statistics())
         return json_answer(self._metadata())
 
-    def _server_answer(self, path: str, root_path: str) -> Answer:
+    def _server_answer(self, path: str) -> Answer:
         service = self._service
         if path in self._more:
             return self._more[path]()
@@ -121,8 +120,6 @@ class Resources:
                 return json_answer(service.explain())
             case "/sojourn/example":
                 return json_answer(service.example_request())
-            case "/sojourn/openapi.json":
-                return json_answer(self._openapi(root_path))
         for start, problem in _NOT_SUPPORTED.items():
             if path.startswith(start):
                 raise NotFoundError(problem)
@@ -174,8 +171,8 @@ class Resources:
             "name": service.model_name,
             "versions": [service.model_version],
             "platform": service.platform,
-            "inputs": tensor_metadata(service.signature.inputs),
-            "outputs": tensor_metadata(service.signature.outputs),
+            "inputs": _tensor_metadata(service.signature.inputs),
+            "outputs": _tensor_metadata(service.signature.outputs),
         }
 
     def _config(self) -> Mapping[str, Any]:
@@ -205,17 +202,14 @@ class Resources:
         )
         return {"model_stats": [totals]}
 
-    def _openapi(self, root_path: str) -> Mapping[str, Any]:
-        service = self._service
-        return openapi_document(
-            model_name=service.model_name,
-            model_version=service.model_version,
-            signature=service.signature,
-            max_body_bytes=service.max_body_bytes,
-            example=service.example_request(),
-            server_version=self._server_version,
-            root_path=root_path,
-        )
+
+def _tensor_metadata(specs: Sequence[TensorSpec]) -> list[Mapping[str, Any]]:
+    """Return the protocol's metadata of tensors; -1 stands for any number of rows, or length."""
+    return [
+        {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]}
+        | ({"parameters": {"max_dim": spec.max_dim}} if spec.is_variable else {})
+        for spec in specs
+    ]
 
 
 def _triton_tensor(spec: TensorSpec) -> Mapping[str, Any]:

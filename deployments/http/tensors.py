@@ -248,8 +248,6 @@ def _flatten(data: list[Any], shape: list[int]) -> list[Any] | None:
     return data
 
 
-#: The largest finite value of BF16.
-LARGEST_BF16 = (2 - 2**-7) * 2.0**127
 _LENGTH = struct.Struct("<I")
 #: The most texts among the raw bytes of a request: taking them apart blocks the event loop, for
 #: some 15 ms.

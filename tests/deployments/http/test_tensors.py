@@ -14,11 +14,13 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.tensors import LARGEST_BF16, MAX_TEXTS, booleans_possible, codec_of
+from deployments.http.tensors import MAX_TEXTS, booleans_possible, codec_of
 from deployments.models.base import TensorSpec
 
 NUMBERS = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
 FRACTIONS = ("FP16", "FP32", "FP64")
+#: The largest finite value of BF16.
+LARGEST_BF16 = (2 - 2**-7) * 2.0**127
 STRINGS = TensorSpec("text", "BYTES", (2,))
 
 
