@@ -17,7 +17,6 @@ DEVICES = ("cpu", "cuda")
 MODELS = {
     "digits": "deployments.models.digits:Digits",
     "emulated": "deployments.models.emulated:Emulated",
-    "sentences": "deployments.models.sentences:Sentences",
 }
 """Import paths of the models that come with Sojourn, by short name."""
 

