@@ -69,9 +69,12 @@ class RequestError(SojournError):
     ----------
     status : int
         HTTP status code of the response.
+    reason : str or None
+        Of a refusal: why, for programs, in the header ``X-Sojourn-Reason``.
     """
 
     status = 500
+    reason: str | None = None
 
 
 class BadRequestError(RequestError):
@@ -170,6 +173,7 @@ class CrowdedOutError(RequestError):
     """
 
     status = 429
+    reason = "queue_full"
 
 
 class RateLimitedError(RequestError):
@@ -182,6 +186,7 @@ class RateLimitedError(RequestError):
     """
 
     status = 429
+    reason = "rate_limit"
 
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
@@ -216,9 +221,19 @@ class ReplicaDiedError(RequestError):
 
 
 class BusyError(RequestError):
-    """The replica has no room. Another replica may have some, and this one may later."""
+    """The replica has no room. Another replica may have some, and this one may later.
+
+    Parameters
+    ----------
+    reason : str
+        ``queue_full``, ``deadline``, ``memory``, ``loading``, ``suspected`` or ``stopping``.
+    """
 
     status = 503
+
+    def __init__(self, message: str, reason: str = "queue_full") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class DeviceError(RequestError):
@@ -228,9 +243,11 @@ class DeviceError(RequestError):
     """
 
     status = 503
+    reason = "device_lost"
 
 
 class DeadlineError(RequestError):
-    """The request's own deadline passed, or can no longer be met."""
+    """The request's own deadline, or the SLA's, passed or can no longer be met."""
 
     status = 504
+    reason = "deadline"

@@ -69,7 +69,7 @@ class DeathGuard:
                     self._core.cancel(part.request)
                     recalled = True
                 elif self._may_hang_the_last(queued(part.request).digest):
-                    queued(part.request).finish(BusyError(_HUNG))
+                    queued(part.request).finish(BusyError(_HUNG, "suspected"))
                     self._core.cancel(part.request)
                     recalled = True
                 elif deaths:

@@ -41,7 +41,7 @@ class RejectionHandler:
         if refusal is Refusal.EXPIRED:
             return DeadlineError(TOO_LATE)
         if refusal is Refusal.DEADLINE:
-            return BusyError("this replica cannot answer before the request's deadline")
+            return BusyError("this replica cannot answer before the request's deadline", "deadline")
         waiting = self._core.queue_length
         return BusyError(f"this replica is full: {waiting} rows are waiting; try again later")
 
@@ -80,7 +80,9 @@ class RejectionHandler:
             self.too_late(request)
             return
         self._rows.refused += request.rows
-        one.finish(BusyError("this replica has no time left for the request; try again later"))
+        one.finish(
+            BusyError("this replica has no time left for the request; try again later", "deadline")
+        )
 
     def crowded_out(self, request: Request) -> None:
         """Answer a suspected request with a `CrowdedOutError`."""

@@ -36,7 +36,7 @@ from types import MappingProxyType
 from deployments.haproxy import replica_sockets
 from deployments.haproxy.command import UnknownConfigError
 from deployments.haproxy.open_files import MAX_CONNECTIONS
-from deployments.haproxy.refusals import CLOSE_HEADER, rules
+from deployments.haproxy.refusals import CLOSE_HEADER, REASON_HEADER, rules
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
@@ -75,8 +75,8 @@ _MESSAGE = b'{"error":"no replica can answer now; please retry"}'
 #: The answer if there is no replica, or none can be reached.
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\nRetry-After: 1\r\n%b: 1\r\n\r\n%b"
-    % (len(_MESSAGE), CLOSE_HEADER, _MESSAGE)
+    b"Content-Length: %d\r\nRetry-After: 1\r\n%b: no_replica\r\n%b: 1\r\n\r\n%b"
+    % (len(_MESSAGE), REASON_HEADER, CLOSE_HEADER, _MESSAGE)
 )
 #: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
 #: without any server left to try, it would close the client's connection without a word, as it does

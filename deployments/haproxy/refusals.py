@@ -30,6 +30,8 @@ LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 MAX_BODY_HEADER = b"x-sojourn-max-body-bytes"
 #: The header of answers with which HAProxy closes the client's connection; HAProxy removes it.
 CLOSE_HEADER = b"x-sojourn-close"
+#: The header of refusals that says why, for programs.
+REASON_HEADER = b"x-sojourn-reason"
 #: More than any server has at a time.
 UNLIMITED = 1_000_000
 #: The header of requests to an only replica; HAProxy removes it from what clients send.
@@ -105,6 +107,7 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
         *looks,
         f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
+        f"hdr {REASON_HEADER.decode()} concurrency_limit "
         f"string '{FULL}' if {limited} !{room}",
         *told,
         f"http-after-response set-header connection close if {closes}",

@@ -144,7 +144,7 @@ class HostingApp(InferenceApp):
         try:
             await self._reconciler.load_on_demand(name)
         except StoreFullError as error:
-            raise BusyError(f"model {name!r} has no room now: {error}") from error
+            raise BusyError(f"model {name!r} has no room now: {error}", "memory") from error
         except SojournError as error:
             raise _as_request_error(error) from error
         return time.monotonic()

@@ -121,7 +121,7 @@ class ModelRepository:
         found = self._serving.get(name)
         if found is None or found.service is None:
             state = self._latest[name].state.value.lower() if name in self._latest else "not loaded"
-            raise BusyError(f"model {name!r} is {state}")
+            raise BusyError(f"model {name!r} is {state}", "loading")
         if version is not None and version != found.config.version:
             raise NotFoundError(
                 f"model {name!r} has no version {version!r:.100}; its version is "

@@ -22,6 +22,7 @@ from deployments.errors import (
     RequestError,
     UnauthorizedError,
 )
+from deployments.haproxy.refusals import REASON_HEADER
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.request_head import HEADER_LENGTH, Headers
 from deployments.http.service import Service
@@ -53,6 +54,8 @@ def json_answer(content: Any, status: int = 200) -> Answer:
 
 def error_answer(error: RequestError) -> Answer:
     headers = [JSON]
+    if error.reason is not None:
+        headers.append((REASON_HEADER, error.reason.encode()))
     if isinstance(error, UnauthorizedError | ForbiddenError):
         headers.append((b"www-authenticate", error.challenge.encode()))
     elif isinstance(error, RateLimitedError):

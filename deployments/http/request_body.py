@@ -69,10 +69,10 @@ class BodyBudget:
         """
         used_bytes, of_token = self.used_bytes, self._by_token[token]
         if used_bytes > held_bytes and used_bytes + more_bytes > self.limit_bytes:
-            raise BusyError(NO_MEMORY)
+            raise BusyError(NO_MEMORY, "memory")
         most_bytes = TOKEN_SHARE * self.limit_bytes
         if token and of_token > held_bytes and of_token + more_bytes > most_bytes:
-            raise BusyError(f"the token {token!r} has too many large requests here")
+            raise BusyError(f"the token {token!r} has too many large requests here", "memory")
         self.used_bytes += more_bytes
         self._by_token[token] += more_bytes
 

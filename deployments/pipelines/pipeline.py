@@ -127,7 +127,7 @@ class Pipeline:
         self._answer_ended()
         for flow in [*self.core.open.values()]:
             self.core.cancel(flow)
-            set_exception(flow, BusyError("the pipeline is closed"))
+            set_exception(flow, BusyError("the pipeline is closed", "stopping"))
         self._left.set()
         await self._workers.close()
 
@@ -284,7 +284,7 @@ class Pipeline:
 
     def _check_running(self) -> None:
         if not self._running:
-            raise BusyError("the pipeline is not running")
+            raise BusyError("the pipeline is not running", "stopping")
 
     def _pump_soon(self) -> None:
         """Pump at the end of this turn of the event loop, so that requests can share a batch."""

@@ -113,7 +113,9 @@ class PipelineCore:
         for stage in self.stages:
             if not stage.workers:
                 self.refused += 1
-                raise BusyError(f"stage {stage.name!r} has no worker now; try again later")
+                raise BusyError(
+                    f"stage {stage.name!r} has no worker now; try again later", "loading"
+                )
         left_ms = 1e3 * (deadline_s - now_s)
         if left_ms < self._least_ms:
             self.late += 1
@@ -121,7 +123,9 @@ class PipelineCore:
         if self.expected_ms() > _ADMISSION_SHARE * left_ms:
             self.refused += 1
             stage = self.bottleneck()
-            raise BusyError(f"stage {stage.name!r} is too busy to answer in time; try again later")
+            raise BusyError(
+                f"stage {stage.name!r} is too busy to answer in time; try again later", "deadline"
+            )
 
     def expected_ms(self) -> float:
         """Return the expected response time of a request admitted now.

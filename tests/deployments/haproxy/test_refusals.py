@@ -150,6 +150,7 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
         for refusal in beyond:
             assert refusal.text == FULL
             assert refusal.headers["retry-after"] == "1"
+            assert refusal.headers["x-sojourn-reason"] == "concurrency_limit"
             assert refusal.headers["content-type"] == "application/json"
         # The limit is for HAProxy alone.
         assert all(LIMIT_HEADER.decode() not in one.headers for one in answers)

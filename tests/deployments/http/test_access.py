@@ -88,6 +88,7 @@ async def test_a_rate_is_refused_with_the_time_to_come_back(http: type[asyncio.P
             statuses.append(answer.status_code)
         assert statuses == [200, 200, 429, 429]
         assert 900 < int(answer.headers["retry-after"]) <= 1000
+        assert answer.headers["x-sojourn-reason"] == "rate_limit"
         assert "0.001 requests per second" in answer.json()["error"]
         assert service.batcher.rows.offered == 2
 

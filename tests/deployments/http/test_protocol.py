@@ -180,7 +180,7 @@ async def test_a_full_replica_refuses_as_over_uvicorn() -> None:
             )
             assert served.service.answers[503] == 1
     assert normal(answers[0]) == normal(answers[1])
-    assert b"\r\nretry-after: 1\r\n" in answers[1][0]
+    assert b"\r\nx-sojourn-reason: queue_full\r\nretry-after: 1\r\n" in answers[1][0]
 
 
 async def test_the_only_replica_refuses_by_a_status_that_haproxy_does_not_try_again() -> None:
