@@ -80,9 +80,8 @@ class ExpertStoreConfig(StrictModel):
     device: str = "0"
     #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
     disk: str | None = None
-    #: Which model leaves a full tier first: the least recently used, the least commonly used, or
-    #: the quickest to bring back.
-    eviction: Literal["lru", "lcu", "reload-time"] = "lru"
+    #: Which model leaves a full tier first: the least recently or the least commonly used.
+    eviction: Literal["lru", "lcu"] = "lru"
 
 
 class StoreConfig(StrictModel):

@@ -1,7 +1,7 @@
 """Messages between the manager and its clients, on a Unix socket with message boundaries.
 
 A message is one JSON object and may carry descriptors. The kernel identifies each side's user
-(SO_PEERCRED); `deployments.modelstore.manager.readers` decides who is admitted and trusted.
+(SO_PEERCRED), and neither talks to another user.
 """
 
 import array
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from deployments.modelstore.errors import StoreError, UnavailableError
-from deployments.modelstore.manager.readers import OWNER_VARIABLE, trusted_owners
 from deployments.modelstore.names import MAX_FILES
 
 #: Far more than the longest message: a grant of `MAX_FILES` files, or a list of models.
@@ -46,7 +45,7 @@ def connect(path: Path) -> socket.socket:
     Raises
     ------
     UnavailableError
-        No manager listens there, or one of a user who is not trusted.
+        No manager of this user listens there.
     """
     made = make_socket()
     try:
@@ -57,13 +56,9 @@ def connect(path: Path) -> socket.socket:
             f"no model store answers at {path} ({error.strerror or error}); start one with "
             "`sojourn store serve`"
         ) from error
-    owner = peer_uid(made)
-    if owner not in trusted_owners():
+    if peer_uid(made) != os.getuid():
         made.close()
-        raise UnavailableError(
-            f"the model store at {path} belongs to another user ({owner}); to trust that user, set "
-            f"{OWNER_VARIABLE}"
-        )
+        raise UnavailableError(f"the model store at {path} belongs to another user")
     return made
 
 

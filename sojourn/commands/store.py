@@ -9,14 +9,13 @@ import click
 from rich.console import Console
 
 from deployments.modelstore.client import ask, list_models, open_model
-from deployments.modelstore.core.eviction import EVICTION_RULES
+from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.files import publishing
 from deployments.modelstore.manager.endpoint import allow_many_clients
 from deployments.modelstore.manager.manager import Manager
 from deployments.modelstore.manager.prometheus import exposition
-from deployments.modelstore.manager.readers import Reader
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import ModelName
 from deployments.modelstore.wire import default_socket
@@ -79,13 +78,6 @@ def command() -> None:
     show_default=True,
     help="What leaves a full tier first.",
 )
-@click.option(
-    "--reader",
-    "readers",
-    multiple=True,
-    metavar="USER=PATTERN",
-    help="Allow another user to open models, such as alice=pytorch/resnet*; may be repeated.",
-)
 @_socket_option
 def serve(
     remote: str,
@@ -96,7 +88,6 @@ def serve(
     device: str,
     device_driver: str,
     eviction: str,
-    readers: tuple[str, ...],
     socket_path: Path | None,
 ) -> None:
     """Run the manager of this machine's store until Ctrl-C."""
@@ -110,7 +101,6 @@ def serve(
         device_driver=device_driver,
         socket=socket_path or default_socket(),
         eviction=eviction,
-        readers=tuple(Reader.parse(text) for text in readers),
     )
     allow_many_clients()
     manager = Manager(settings)
@@ -175,7 +165,7 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
     if as_json:
         print_json({"models": models})
         return
-    columns = ["name", "files", "bytes", "host_bytes", "disk_bytes", "leases", "pinned"]
+    columns = ["name", "files", "bytes", "host_bytes", "disk_bytes", "leases"]
     if any("device_bytes" in model for model in models):
         columns.insert(3, "device_bytes")
     print_table(columns, [[model[column] for column in columns] for model in models])
@@ -204,24 +194,6 @@ def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
     )
 
 
-@command.command()
-@_name_argument
-@click.option("--off", is_flag=True, help="Allow its eviction again.")
-@_socket_option
-@json_option
-def pin(name: str, off: bool, socket_path: Path | None, as_json: bool) -> None:
-    """Keep a model in memory until `--off`, or until the manager ends."""
-    if off:
-        ask("unpin", name, socket_path)
-    else:
-        hold, files = open_model(name, socket_path=socket_path)
-        for file in files:
-            os.close(file.descriptor)
-        ask("pin", name, socket_path)
-        hold.close()
-    _answer({"name": name, "pinned": not off}, f"{name}: {'un' if off else ''}pinned.", as_json)
-
-
 @command.command(short_help="Drop a model that nobody uses from memory.")
 @_name_argument
 @click.option("--disk", is_flag=True, help="Remove it from the disk, too.")
@@ -246,7 +218,7 @@ def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    totals = ("opens", "granted", "refused", "waiting", "leases", "pins")
+    totals = ("opens", "granted", "refused", "waiting", "leases")
     print_table(totals, [[found[total] for total in totals]])
     columns = ("budget_bytes", "used_bytes", "blobs", "hits", "misses", "evictions")
     print_table(

@@ -30,11 +30,6 @@ def test_a_model_through_all_commands(store, capsys):
     [listed] = run(capsys, "ls")["models"]
     assert listed["name"] == "pytorch/m@1"
     assert listed["host_bytes"] == listed["disk_bytes"] == warmed["bytes"]
-    assert run(capsys, "pin", "m")["pinned"]
-    assert run(capsys, "ls")["models"][0]["pinned"]
-    assert main(["store", "evict", "m"]) == 2
-    assert "in use" in capsys.readouterr().err
-    assert not run(capsys, "pin", "m", "--off")["pinned"]
     assert run(capsys, "evict", "m", "--disk")["evicted"]
     stats = run(capsys, "stats")
     assert stats["tiers"]["host"]["evictions"] == stats["tiers"]["disk"]["evictions"] == 1
@@ -54,7 +49,7 @@ def test_the_tables_for_people(store, capsys):
 
 def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
-    for command in (["ls"], ["stats"], ["warm", "m"], ["pin", "m"], ["evict", "m"]):
+    for command in (["ls"], ["stats"], ["warm", "m"], ["evict", "m"]):
         assert main(["store", *command]) == 2
         error = capsys.readouterr().err
         assert "sojourn store serve" in error

@@ -19,7 +19,7 @@ from deployments.modelstore.core.actions import (
     Resolve,
     Tier,
 )
-from deployments.modelstore.core.eviction import EVICTION_RULES, EvictionRule
+from deployments.modelstore.core.tier_space import EVICTION_RULES, EvictionRule
 from deployments.modelstore.core.transfers import Failure, Transfers
 from deployments.modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from deployments.modelstore.names import Blob, Manifest, ModelName, Origin
@@ -42,13 +42,6 @@ class Lease:
     name: ModelName
     tier: Tier
     manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Pin:
-    """The holder of a pinned model."""
-
-    name: ModelName
 
 
 class StoreCore:
@@ -182,27 +175,6 @@ class StoreCore:
 
     # Administration.
 
-    def pin(self, name: ModelName) -> list[Action]:
-        """Keep a model in host memory until `unpin`.
-
-        Raises
-        ------
-        UnknownModelError
-            It is not in host memory.
-        """
-        manifest = self._manifests.get(name)
-        if manifest is None or not self._spaces[Tier.HOST].holds(manifest):
-            raise UnknownModelError(f"{name}: not in host memory; warm it first")
-        if Pin(name) not in self._leases:
-            for blob in manifest.blobs:
-                self._spaces[Tier.HOST].entries[blob].references += 1
-            self._leases[Pin(name)] = Lease(name, Tier.HOST, manifest)
-        return self._taken()
-
-    def unpin(self, name: ModelName) -> list[Action]:
-        """Allow a pinned model to be evicted."""
-        return self.disconnect(Pin(name))
-
     def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
         """Drop a model from memory and, optionally, from the disk.
 
@@ -213,13 +185,13 @@ class StoreCore:
         Raises
         ------
         InUseError
-            Somebody holds it, waits for it or has pinned it.
+            Somebody holds it or waits for it.
         UnknownModelError
             The store does not know it.
         """
         names = {lease.name for lease in self._leases.values()}
         if name in names or name in {waiting.name for waiting in self._opens.values()}:
-            raise InUseError(f"{name}: in use or pinned")
+            raise InUseError(f"{name}: in use")
         if name not in self._manifests:
             raise UnknownModelError(f"{name}: not in the store")
         for blob in self._manifests.pop(name).blobs:
@@ -231,10 +203,8 @@ class StoreCore:
         return self._advance()
 
     def models(self) -> list[dict[str, Any]]:
-        """Return each known model: its name, bytes, resident bytes per tier, holders and pin."""
-        held = Counter(
-            lease.name for holder, lease in self._leases.items() if not isinstance(holder, Pin)
-        )
+        """Return each known model: its name, bytes, resident bytes per tier, and holders."""
+        held = Counter(lease.name for lease in self._leases.values())
         return [
             {
                 "name": str(name),
@@ -245,16 +215,14 @@ class StoreCore:
                     for tier, space in self._spaces.items()
                 },
                 "leases": held[name],
-                "pinned": Pin(name) in self._leases,
             }
             for name, manifest in sorted(self._manifests.items())
         ]
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, in total and per tier."""
-        pins = sum(isinstance(holder, Pin) for holder in self._leases)
         counts = {name: self._counts[name] for name in ("opens", "granted", "refused")}
-        now = {"waiting": len(self._opens), "leases": len(self._leases) - pins, "pins": pins}
+        now = {"waiting": len(self._opens), "leases": len(self._leases)}
         return counts | now | self._transfers.describe()
 
     # Steps.

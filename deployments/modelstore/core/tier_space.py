@@ -1,9 +1,11 @@
-"""The space of one tier: its blobs, and which of them may be evicted."""
+"""The space of one tier: its blobs, and which of them may be evicted.
+
+A blob in use is never evicted (Dakkak et al., TrIMS, 2018, section 4.1.2).
+"""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from deployments.modelstore.core.eviction import EvictionRule, IdleBlob
 from deployments.modelstore.names import Blob, Manifest
 
 
@@ -34,6 +36,17 @@ class Entry:
     def idle(self) -> bool:
         """Whether the blob may be evicted."""
         return self.resident and not self.references and not self.reads
+
+
+EvictionRule = Callable[[Entry], tuple[int, ...]]
+
+#: The rules by name: the idle entry of the lowest rank leaves a full tier first.
+EVICTION_RULES: dict[str, EvictionRule] = {
+    # The least recently used.
+    "lru": lambda entry: (entry.last_use,),
+    # The least commonly used.
+    "lcu": lambda entry: (entry.uses, entry.last_use),
+}
 
 
 class TierSpace:
@@ -86,32 +99,16 @@ class TierSpace:
         return any(not entry.resident or entry.reads for entry in self.entries.values())
 
     def victims(
-        self,
-        needed_bytes: int,
-        keep: Collection[Blob],
-        rule: EvictionRule,
-        reload_s_per_byte: Callable[[Blob], float],
+        self, needed_bytes: int, keep: Collection[Blob], rule: EvictionRule
     ) -> list[Blob] | None:
-        """Return the idle blobs to evict to free `needed_bytes`, or None if they do not suffice.
-
-        `keep` are blobs that must stay; `reload_s_per_byte` returns the cost of reloading a blob.
-        """
+        """Return the idle blobs, but for `keep`, to evict for `needed_bytes`; None: too few."""
         excess = self.used_bytes + needed_bytes - self.budget_bytes
         if excess <= 0:
             return []
         idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
         if self.room_bytes(entry.blob for entry in idle) < excess:
             return None
-        idle.sort(
-            key=lambda entry: rule(
-                IdleBlob(
-                    entry.blob.size_bytes,
-                    entry.last_use,
-                    entry.uses,
-                    reload_s_per_byte(entry.blob),
-                )
-            )
-        )
+        idle.sort(key=rule)
         chosen = []
         for entry in idle:
             if excess <= 0:

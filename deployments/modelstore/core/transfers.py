@@ -10,14 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Fault, Tier
-from deployments.modelstore.core.eviction import EvictionRule
-from deployments.modelstore.core.tier_space import TierSpace
+from deployments.modelstore.core.tier_space import EvictionRule, TierSpace
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.names import Blob, Manifest
-
-#: Assumed before the first copy is measured: a remote of 100 MB/s, a disk of 1 GB/s.
-_FIRST_S_PER_BYTE = {Tier.REMOTE: 1e-8, Tier.DISK: 1e-9, Tier.HOST: 1e-10}
-_SMOOTHING = 0.3
 
 
 @dataclass
@@ -77,7 +72,6 @@ class Transfers:
         self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
         self._running: dict[tuple[Tier, Tier], int] = {}
         self._bypassed: set[tuple[Blob, Tier]] = set()
-        self._s_per_byte = dict(_FIRST_S_PER_BYTE)
 
     def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
         """Count hits and misses from this tier down; return the fastest tier that has the model."""
@@ -93,10 +87,7 @@ class Transfers:
     def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
         """Reserve room for new blobs, evicting idle ones; return whether it sufficed."""
         space, new = self.spaces[tier], list(blobs)
-        needed_bytes = space.room_bytes(new)
-        victims = space.victims(
-            needed_bytes, keep, self._rule, lambda blob: self._reload_s_per_byte(blob, tier)
-        )
+        victims = space.victims(space.room_bytes(new), keep, self._rule)
         if victims is None:
             return False
         for blob in victims:
@@ -152,8 +143,6 @@ class Transfers:
         link = (fill.source, tier)
         self.copied_bytes[link] = self.copied_bytes.get(link, 0) + blob.size_bytes
         self.copied_s[link] = self.copied_s.get(link, 0.0) + seconds
-        measured = seconds / max(1, blob.size_bytes)
-        self._s_per_byte[fill.source] += _SMOOTHING * (measured - self._s_per_byte[fill.source])
         entry = self.spaces[tier].get(blob)
         assert entry is not None
         entry.resident = True
@@ -203,13 +192,6 @@ class Transfers:
                 for (source, target), size_bytes in sorted(self.copied_bytes.items())
             ],
         }
-
-    def _reload_s_per_byte(self, blob: Blob, tier: Tier) -> float:
-        for below, space in self.spaces.items():
-            entry = space.get(blob)
-            if below > tier and entry is not None and entry.resident:
-                return self._s_per_byte[below]
-        return self._s_per_byte[Tier.REMOTE]
 
     def _queue(self, blob: Blob, source: Tier, target: Tier) -> None:
         self._fills[blob, target] = _Fill(blob, source, waiting=False)

@@ -6,13 +6,12 @@ import resource
 import selectors
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from deployments.modelstore import wire
 from deployments.modelstore.errors import StoreError
-from deployments.modelstore.manager.readers import Readers
 from policy.errors import SojournError
 
 logger = logging.getLogger(__name__)
@@ -26,10 +25,10 @@ PAUSE_S = 0.5
 
 
 class Client:
-    """A connection; the core's holder. `uid` is the user of its process."""
+    """A connection; the core's holder."""
 
-    def __init__(self, connection: socket.socket, uid: int) -> None:
-        self.connection, self.uid = connection, uid
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
         self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
 
 
@@ -54,21 +53,18 @@ class Connections:
         selector: selectors.BaseSelector,
         on_message: Callable[[Client, dict[str, Any]], None],
         on_gone: Callable[[Client], None],
-        readers: Readers,
     ) -> None:
         self._listener = listener
         self._selector = selector
         self._on_message, self._on_gone = on_message, on_gone
-        self._readers = readers
         self._clients: set[Client] = set()
-        self._per_user: Counter[int] = Counter()
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_clients = int(CLIENT_SHARE * descriptors)
         self._accept_at_s: float | None = None
         selector.register(listener, selectors.EVENT_READ)
 
     def accept(self) -> None:
-        """Accept waiting connections; close those of users without access, or with too many."""
+        """Accept waiting connections; close those of other users."""
         while len(self._clients) < self._max_clients:
             try:
                 connection, _ = self._listener.accept()
@@ -76,17 +72,12 @@ class Connections:
                 return
             except OSError:  # no descriptor, or no memory
                 break
-            uid = wire.peer_uid(connection)
-            share = self._max_clients // self._readers.users
-            if not self._readers.admit(uid) or (
-                uid != os.getuid() and self._per_user[uid] >= share
-            ):
+            if wire.peer_uid(connection) != os.getuid():
                 connection.close()
                 continue
             connection.setblocking(False)
-            client = Client(connection, uid)
+            client = Client(connection)
             self._clients.add(client)
-            self._per_user[uid] += 1
             self._selector.register(connection, selectors.EVENT_READ, client)
         # The listener would stay ready.
         self._selector.unregister(self._listener)
@@ -168,7 +159,6 @@ class Connections:
         if client not in self._clients:
             return
         self._clients.remove(client)
-        self._per_user[client.uid] -= 1
         self._selector.unregister(client.connection)
         client.connection.close()
         self._on_gone(client)

@@ -19,13 +19,8 @@ def allow_many_clients() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def own_folder(folder: Path, *, enterable: bool = False) -> None:
+def own_folder(folder: Path) -> None:
     """Create the socket's folder.
-
-    Parameters
-    ----------
-    enterable : bool
-        Whether other users may open its files, without listing them.
 
     Raises
     ------
@@ -34,8 +29,6 @@ def own_folder(folder: Path, *, enterable: bool = False) -> None:
     """
     try:
         make_private(folder)
-        if enterable:
-            folder.chmod(0o711)
     except OSError as error:
         raise StoreError(str(error)) from error
 
@@ -60,14 +53,8 @@ def lock(path: Path) -> int:
     return descriptor
 
 
-def listen(path: Path, *, for_all: bool = False) -> socket.socket:
+def listen(path: Path) -> socket.socket:
     """Listen at a path whose lock this process holds, so an existing socket is stale.
-
-    Parameters
-    ----------
-    for_all : bool
-        Whether other users may connect; who is admitted is decided by the user that the kernel
-        names.
 
     Raises
     ------
@@ -79,7 +66,7 @@ def listen(path: Path, *, for_all: bool = False) -> socket.socket:
         if path.is_socket():
             path.unlink()
         listener.bind(os.fspath(path))
-        path.chmod(0o666 if for_all else 0o600)
+        path.chmod(0o600)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

@@ -24,8 +24,8 @@ from deployments.modelstore.core.actions import (
     Resolve,
     Tier,
 )
-from deployments.modelstore.core.eviction import EVICTION_RULES
 from deployments.modelstore.core.store_core import StoreCore
+from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.tier import PAGE_BYTES, DeviceTier
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.files.disk import Disk
@@ -35,7 +35,6 @@ from deployments.modelstore.manager.background import Background, Event
 from deployments.modelstore.manager.connections import Client, Connections, fault_of
 from deployments.modelstore.manager.copies import Copier
 from deployments.modelstore.manager.endpoint import listen, lock, own_folder
-from deployments.modelstore.manager.readers import Readers
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import ModelName
 
@@ -57,8 +56,7 @@ class Manager:
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
         self._remote = open_remote(settings.remote)
-        self._readers = Readers(settings.readers)
-        own_folder(settings.socket.parent, enterable=bool(self._readers))
+        own_folder(settings.socket.parent)
         self._locks = [lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
         try:
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,7 +79,7 @@ class Manager:
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             self._recover()
-            listener = listen(settings.socket, for_all=bool(self._readers))
+            listener = listen(settings.socket)
         except OSError as error:
             self._unlock()
             raise StoreError(str(error)) from error
@@ -106,7 +104,6 @@ class Manager:
             self._selector,
             self._handle,
             lambda client: self._take(lambda: self._core.disconnect(client)),
-            self._readers,
         )
         if self._device is not None:
             self._device.start()
@@ -140,8 +137,6 @@ class Manager:
 
     def _handle(self, client: Client, message: dict[str, Any]) -> None:
         do, name = message.get("do"), message.get("name")
-        if do != "open" and client.uid != os.getuid():
-            raise StoreError("only the store's owner may do that; other users may open models")
         if do == "stats":
             counted = self._core.stats() | {"taken_over": self._memory.taken_over}
             if self._device is not None:
@@ -153,36 +148,22 @@ class Manager:
             rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
             self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
             return
-        if do not in ("open", "pin", "unpin", "evict") or not isinstance(name, str):
+        if do not in ("open", "evict") or not isinstance(name, str):
             raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
         model = ModelName.parse(name)
-        if not self._readers.may_open(client.uid, model):
-            raise StoreError(f"{model}: this user may not read it")
         if do == "open":
             tier = str(message.get("tier", "host")).upper()
             if tier not in Tier.__members__:
                 raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
             if Tier[tier] is Tier.DEVICE:
-                self._check_device(client)
+                self._check_device()
             self._carry_out(self._core.open(client, model, Tier[tier]))
             return
-        if do == "evict":
-            self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
-            self._disk.remove_manifest(model)
-        else:
-            self._carry_out(self._core.pin(model) if do == "pin" else self._core.unpin(model))
+        self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
+        self._disk.remove_manifest(model)
         self._connections.send(client, {"result": None})
 
-    def _check_device(self, client: Client) -> None:
-        """Refuse a client that cannot use the device's memory.
-
-        Raises
-        ------
-        StoreError
-            It is another user's, who could write to that memory, or the device cannot be used.
-        """
-        if client.uid != os.getuid():
-            raise StoreError("only the store's owner may share memory of the device")
+    def _check_device(self) -> None:
         if self._device is None:
             raise StoreError("this store has no device tier; start it with --device-bytes")
         if self._device.fault is not None:

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.modelstore import wire
-from deployments.modelstore.core.eviction import EVICTION_RULES
+from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
-from deployments.modelstore.manager.readers import Reader
 from policy.errors import InvalidInputError
 
 
@@ -25,9 +24,7 @@ class ManagerSettings:
     socket : Path
         Where clients connect.
     eviction : str
-        A key of `deployments.modelstore.core.eviction.EVICTION_RULES`.
-    readers : tuple of Reader
-        Other users who may open models.
+        A key of `deployments.modelstore.core.tier_space.EVICTION_RULES`.
     copies_at_once : int
         Copies that may run at the same time from the remote, and as many from the disk.
     device_bytes : int
@@ -49,7 +46,6 @@ class ManagerSettings:
     disk_bytes: int
     socket: Path = field(default_factory=wire.default_socket)
     eviction: str = "lru"
-    readers: tuple[Reader, ...] = ()
     copies_at_once: int = 2
     device_bytes: int = 0
     device: str = "0"

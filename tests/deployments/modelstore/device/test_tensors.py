@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from deployments.modelstore import tensors, wire
+from deployments.modelstore import tensors
 from deployments.modelstore import tensors as tensors_module
 from deployments.modelstore.client import ask
 from deployments.modelstore.device.tensors import attach_to_device
@@ -23,7 +22,6 @@ from deployments.modelstore.errors import (
     StoreError,
     StoreFullError,
 )
-from deployments.modelstore.manager.readers import Reader
 from deployments.modelstore.tensors import load_state_dict
 from tests.support.models import emulated_device
 from tests.support.models.emulated_device import DEATH_VARIABLE, EmulatedClient
@@ -180,22 +178,6 @@ def test_a_client_with_another_device_is_refused_and_holds_nothing(store):
     with pytest.raises(DeviceError, match="the store's device is emulated"):
         attach(store, client=EmulatedClient("another"))
     wait_until(lambda: stats(store)["leases"] == 0)
-
-
-def test_other_users_share_no_memory_of_the_device(tmp_path, monkeypatch):
-    publish_models(tmp_path)
-
-    def uid(connection):
-        """Tell the manager, which has a thread of its own here, that the client is a reader."""
-        in_client = threading.current_thread() is threading.main_thread()
-        return os.getuid() + (not in_client)
-
-    monkeypatch.setattr(wire, "peer_uid", uid)
-    readers = (Reader(os.getuid() + 1, "pytorch/*"),)
-    with manager_thread(device_settings(tmp_path, readers=readers)) as store:
-        with pytest.raises(StoreError, match="store's owner may share"):
-            attach(store)
-        assert right(load_state_dict("m", socket_path=store))
 
 
 def test_a_device_that_cannot_be_used_leaves_the_other_tiers(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Descriptors of the manager: no client takes those of others, and a shortage is waited for."""
 
 import errno
-import os
 import resource
 import selectors
 from contextlib import ExitStack
@@ -12,9 +11,7 @@ from deployments.modelstore import wire
 from deployments.modelstore.manager import connections as connections_module
 from deployments.modelstore.manager.connections import Connections
 from deployments.modelstore.manager.endpoint import listen
-from deployments.modelstore.manager.readers import Reader, Readers
 
-READER = os.getuid() + 1
 #: Three quarters of 16.
 ROOM = 12
 
@@ -27,11 +24,9 @@ def listener(tmp_path, monkeypatch):
 
 
 class Server:
-    def __init__(self, listener, *readers):
+    def __init__(self, listener):
         self.selector = selectors.DefaultSelector()
-        self.connections = Connections(
-            listener, self.selector, lambda *a: None, lambda *a: None, Readers(readers)
-        )
+        self.connections = Connections(listener, self.selector, lambda *a: None, lambda *a: None)
 
     def serve(self, ready):
         """Serve sockets that are ready; return how many clients there are."""
@@ -60,17 +55,6 @@ def test_clients_that_find_no_room_wait_without_a_busy_loop(listener, tmp_path):
             client.close()
         assert server.serve(server.selector.select(0)) == ROOM - 3
         assert server.serve(server.connections.wait()) == ROOM
-        server.connections.close()
-
-
-def test_one_reader_leaves_the_owner_and_other_readers_their_room(listener, tmp_path, monkeypatch):
-    users = [READER] * 10 + [READER + 1] * 10 + [os.getuid()] * 10
-    monkeypatch.setattr(wire, "peer_uid", lambda connection: users.pop(0))
-    server = Server(listener, *(Reader(READER + n, "pytorch/*") for n in (0, 0, 1)))
-    with ExitStack() as stack:
-        connect(stack, tmp_path / "store.sock", 30)
-        assert server.serve(server.selector.select(0)) == ROOM
-        assert server.connections._per_user == {READER: 4, READER + 1: 4, os.getuid(): 4}
         server.connections.close()
 
 

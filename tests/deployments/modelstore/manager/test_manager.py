@@ -192,19 +192,13 @@ def test_a_manager_that_does_not_answer_is_not_waited_for(tmp_path):
             ask("stats", socket_path=path, timeout_s=0.01)
 
 
-def test_pin_and_evict(tmp_path, remote):
+def test_a_model_in_use_is_not_evicted(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
-        with pytest.raises(UnknownModelError, match="warm it"):
-            ask("pin", "m", store)
         state = load(store)
         with pytest.raises(InUseError):
             ask("evict", "m", store)
-        ask("pin", "m", store)
         del state
         wait_until(lambda: stats(store)["leases"] == 0)
-        with pytest.raises(InUseError):
-            ask("evict", "m", store)
-        ask("unpin", "m", store)
         ask("evict", "m", store, disk=True)
         tiers = stats(store)["tiers"]
         assert tiers["host"]["used_bytes"] == tiers["disk"]["used_bytes"] == 0
