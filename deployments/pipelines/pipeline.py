@@ -33,7 +33,8 @@ MAX_PENDING = 1024
 class Pipeline:
     """Stages with their own workers and batches, used as one function.
 
-    Use it as an async context manager, or call `start` and `close`.
+    Use it as an async context manager, or call `start` and `close`. Raises `InvalidInputError` if
+    the steps are not a pipeline.
 
     Parameters
     ----------
@@ -45,18 +46,6 @@ class Pipeline:
         The most requests in the pipeline; more are refused.
     replicas : mapping of str to ReplicaAccess, optional
         How to reach the stages whose workers are Ray replicas.
-
-    Attributes
-    ----------
-    core : PipelineCore
-        The queues and counts.
-    replicas : mapping of str to ReplicaAccess
-        The stages whose workers are Ray replicas.
-
-    Raises
-    ------
-    InvalidInputError
-        The steps are not a pipeline.
     """
 
     def __init__(
@@ -99,14 +88,8 @@ class Pipeline:
     async def start(self) -> None:
         """Start all workers; return when each can take a batch.
 
-        Raises
-        ------
-        InvalidInputError
-            It has been started before.
-        StartError
-            A worker did not start; the message says which and why.
-        StageError
-            A stage failed on its example.
+        Raises `InvalidInputError` if it has been started before, and `StartError` if a worker did
+        not start; the message says which and why.
         """
         if self._started:
             raise InvalidInputError("pipeline: it has been started before")
@@ -134,18 +117,8 @@ class Pipeline:
     def resize(self, name: str, workers: int) -> None:
         """Change the number of workers of a running stage; no request is lost.
 
-        Parameters
-        ----------
-        name : str
-            The stage.
-        workers : int
-            At least 1. More are started; fewer end, those with a batch after it.
-
-        Raises
-        ------
-        InvalidInputError
-            There is no such stage, the number is below 1, or the stage has one worker on the event
-            loop or workers pinned to CPUs.
+        Those with a batch end after it. Raises `InvalidInputError` if there is no such stage, the
+        number is below 1, or the stage has one worker on the event loop or workers pinned to CPUs.
         """
         self._workers.resize(name, workers)
 
@@ -169,19 +142,8 @@ class Pipeline:
     ) -> Flow:
         """Admit a request; its ``content`` is the future of its result.
 
-        Parameters
-        ----------
-        value : Any
-            The input of the first stage.
-        timeout_ms : float, optional
-            The answer is useless later than this after the arrival. The SLA bounds it, too.
-        arrival_s : float, optional
-            When it arrived, by `time.monotonic`; by default now.
-
-        Raises
-        ------
-        RequestError
-            As `PipelineCore.submit`.
+        The answer is useless `timeout_ms` after `arrival_s`, which is by `time.monotonic`, and by
+        default now. Errors as of `PipelineCore.submit`.
         """
         self._check_running()
         now_s = time.monotonic()
@@ -200,13 +162,6 @@ class Pipeline:
     async def predict(self, value: Any, *, timeout_ms: float | None = None) -> Any:
         """Return the pipeline's result for one value.
 
-        Parameters
-        ----------
-        value : Any
-            The input of the first stage.
-        timeout_ms : float, optional
-            The answer is useless later than this.
-
         Raises
         ------
         StageError
@@ -216,7 +171,7 @@ class Pipeline:
         DeviceError
             A stage has no worker, and cannot start one.
         DeadlineError
-            The deadline passed, or can no longer be met.
+            `timeout_ms` passed, or can no longer be met.
         """
         return await self.result(self.submit(value, timeout_ms=timeout_ms))
 
@@ -241,37 +196,18 @@ class Pipeline:
         values: Iterable[Any] | AsyncIterable[Any],
         *,
         in_flight: int | None = None,
-        raise_errors: bool = False,
     ) -> AsyncGenerator[Any, None]:
         """Stream many values through; their results come in order, with bounded memory.
 
         Values are read as room becomes free, so other requests are served meanwhile, and the SLA
-        does not apply.
-
-        Parameters
-        ----------
-        values : iterable or async iterable
-            An exception among them is not sent: it takes its place among the results.
-        in_flight : int, optional
-            The most values in the pipeline or waiting to be yielded; by default half of the
-            pipeline's room.
-        raise_errors : bool
-            Whether the first error ends the stream; otherwise it is yielded in its place.
-
-        Returns
-        -------
-        async iterator
-            Of results, and of the errors of values, mostly `RequestError`.
-
-        Raises
-        ------
-        InvalidInputError
-            `in_flight` is below 1.
+        does not apply. An exception among the values is not sent; it takes its place among the
+        results, as an error of a value does, mostly a `RequestError`. At most `in_flight` values
+        are in the pipeline or wait to be yielded, by default half of the pipeline's room.
         """
         limit = max(1, self.core.max_pending // 2) if in_flight is None else in_flight
         if limit < 1:
             raise InvalidInputError(f"in_flight: must be at least 1, not {in_flight}")
-        return stream_results(values, self._submit_when_room, self.give_up, limit, raise_errors)
+        return stream_results(values, self._submit_when_room, self.give_up, limit)
 
     async def _submit_when_room(self, value: Any) -> Flow:
         while self._running and len(self.core.open) >= self.core.max_pending:
@@ -306,7 +242,6 @@ class Pipeline:
         self._pump()
 
     def _pump(self) -> None:
-        """Start batches that are due, and answer requests that have ended."""
         if self._pumping or not self._running:
             return  # a worker on the event loop has ended its batch: the loop below continues
         self._pumping = True

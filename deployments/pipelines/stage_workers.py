@@ -14,19 +14,17 @@ from deployments.control.worker_process import WorkerProcess
 from deployments.pipelines.core.items import BatchFailure, Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.steps import Stage
-from deployments.pipelines.planning.profiling import measure_stage
 from deployments.pipelines.workers.factory import make_workers
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.pipelines.workers.worker import Workers
 from policy.errors import InvalidInputError, SojournError
+from policy.objective import Weights
 from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.pipelines")
 
 #: Interval of the checks for hanging workers, and how many there are for one of the profiles.
 _CHECK_S, _CHECKS_PER_REFIT = 0.2, 10
-#: Measuring time per batch size of a stage without a profile.
-_MEASURE_S = 0.1
 #: Time limit of solving a policy table.
 _SOLVE_S = 600.0
 
@@ -60,9 +58,7 @@ class StageWorkers:
     async def start(self) -> None:
         """Start all workers; return when each can take a batch. Errors as of `Pipeline.start`."""
         for number, stage in enumerate(self.stages):
-            if stage.policy == "smdp" and stage.profile is None:
-                self._believe(number, await _measured_profile(stage))
-            profile = self.stages[number].batch_profile
+            profile = stage.batch_profile
             if profile is not None:
                 self._refits[number] = LatencyRefit(profile)
         self._core.refresh(time.monotonic())
@@ -94,11 +90,9 @@ class StageWorkers:
         await asyncio.gather(*(workers.close() for workers in self._workers))
 
     def run(self, number: int, batch: StageBatch) -> None:
-        """Run a batch on a free worker of a stage; there must be one."""
         self._workers[number].run(batch)
 
     def resize(self, name: str, workers: int) -> None:
-        """Change the number of workers of a stage, as `Pipeline.resize`."""
         numbers = {stage.name: number for number, stage in enumerate(self.stages)}
         if name not in numbers:
             raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
@@ -112,14 +106,12 @@ class StageWorkers:
         self._workers[numbers[name]].resize(workers)
 
     def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:
-        """Record the time of a batch, and pass its outcome on."""
         refit = self._refits.get(number)
         if refit is not None and not isinstance(outcome, BatchFailure | WorkerLoss):
             refit.observe(len(batch.items), 1e3 * (time.monotonic() - batch.started_s))
         self._on_batch_ended(number, batch, outcome)
 
     def workers_changed(self, number: int, workers: int, problem: str | None) -> None:
-        """Pass the numbers of a stage's workers on to the core."""
         stage = self._core.stages[number]
         stage.workers = workers
         if problem is None:
@@ -175,11 +167,12 @@ class StageWorkers:
             self._spawn(self._solve(number, self.stages[number]))
 
     async def _solve(self, number: int, stage: Stage) -> None:
-        """Solve the policy table of a stage, and apply it."""
         solver = WorkerProcess(f"the solver of stage {stage.name!r}")
         function = "policy.table_solving:solve_table"
         try:
-            table = await solver.ask(function, *stage.table_problem(), time_limit_s=_SOLVE_S)
+            table = await solver.ask(
+                function, stage.batch_profile, Weights(), time_limit_s=_SOLVE_S
+            )
         except SojournError:
             logger.exception("stage %r keeps its present policy: no table was found", stage.name)
             return
@@ -193,9 +186,3 @@ class StageWorkers:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _measured_profile(stage: Stage) -> Profile:
-    profile, _ = await measure_stage(stage, stage.example, _MEASURE_S)
-    # So short a measurement gives medians, but not tails good enough for a policy.
-    return replace(profile, latency_quantiles=None)

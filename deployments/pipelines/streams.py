@@ -13,13 +13,11 @@ async def stream_results(
     submit: Callable[[Any], Awaitable[Flow]],
     give_up: Callable[[Flow], None],
     in_flight: int,
-    raise_errors: bool,
 ) -> AsyncGenerator[Any, None]:
     """Yield the results of values in order.
 
     `submit` sends a value once there is room, and `give_up` cancels a request that has not ended.
-    At most `in_flight` values are read and not yet yielded. An error is yielded in its place, or
-    raised.
+    At most `in_flight` values are read and not yet yielded. An error is yielded in its place.
     """
     room = asyncio.Semaphore(in_flight)
     sent: asyncio.Queue[Flow | None] = asyncio.Queue()
@@ -41,8 +39,6 @@ async def stream_results(
             try:
                 result = await flow.content
             except Exception as error:
-                if raise_errors:
-                    raise
                 result = error
             yield result
             room.release()
@@ -81,7 +77,6 @@ def set_exception(flow: Flow, error: Exception) -> None:
 
 
 def _failed(error: Exception) -> Flow:
-    """Return a request that failed before it was sent."""
     loop = asyncio.get_running_loop()
     flow = Flow(-1, loop.time(), content=loop.create_future())
     flow.done = True

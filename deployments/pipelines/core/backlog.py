@@ -18,8 +18,6 @@ _MEMORY = 1000.0
 
 
 class Backlog:
-    """The work ahead of a new request."""
-
     def __init__(self, graph: Graph, stages: Sequence[StageCore]) -> None:
         self._graph, self._stages = graph, stages
         self._chosen: dict[int, dict[Any, float]] = {}
@@ -34,14 +32,12 @@ class Backlog:
                 self._divided[number] = [_STATED, _STATED, _STATED * step.expected_items]
 
     def count_chosen(self, at: int, key: Any) -> None:
-        """Count an item that took a branch of the switch at node `at`."""
         counts = self._chosen[at]
         counts[key] += 1
         if counts[key] > _MEMORY:
             self._chosen[at] = {key: count / 2 for key, count in counts.items()}
 
     def count_divided(self, at: int, elements: int) -> None:
-        """Count an item with this many elements at node `at`."""
         counts = self._divided[at]
         counts[0] += 1
         counts[1] += elements > 0

@@ -26,7 +26,6 @@ class StageError(ModelError):
             self.status = cause.status
 
     def __reduce__(self) -> tuple[type["StageError"], tuple[str, BaseException]]:
-        """Pickle by the arguments, which differ from the message."""
         return type(self), (self.stage, self.cause)
 
     def for_client(self) -> RequestError:

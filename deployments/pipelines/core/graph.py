@@ -63,13 +63,7 @@ class Graph:
 
 
 def compile_steps(steps: Sequence[Step]) -> Graph:
-    """Compile the steps of a pipeline.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no stage, something is not a step, or two stages have the same name.
-    """
+    """Compile the steps, or raise `InvalidInputError` if they are no pipeline."""
     if isinstance(steps, Stage | Ensemble | Switch | Each):
         steps = [steps]
     graph = Graph()

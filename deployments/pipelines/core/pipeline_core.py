@@ -30,21 +30,10 @@ _RESPONSE_TIMES = 4096
 class PipelineCore:
     """The requests in a pipeline, and the queues of its stages.
 
-    After every event the caller asks `next_batches`, runs them, and answers the requests in
-    `ended`.
-
-    There is one stage core for each stage of the graph, and room for `max_pending` requests.
-
-    Attributes
-    ----------
-    ended : list of Flow
-        Requests that have their result or error since the caller last emptied the list.
-    offered, admitted, refused, completed, failed, late, cancelled : int
-        Requests: all that came; those admitted; those refused; those answered with a result; those
-        that failed in a stage; those cancelled at their deadline; those that their client
-        gave up.
-    response_times : deque of (float, float)
-        When the latest requests were completed, in s, and their response times, in ms.
+    After every event the caller asks `next_batches`, runs them, answers the requests in `ended`,
+    and empties it. Requests are `late` if cancelled at their deadline, `cancelled` if their client
+    gave up. `response_times` has when the latest requests were completed, in s, and their response
+    times, in ms.
     """
 
     def __init__(self, graph: Graph, stages: Sequence[StageCore], max_pending: int) -> None:
@@ -82,14 +71,9 @@ class PipelineCore:
     ) -> Flow:
         """Admit a request.
 
-        Raises
-        ------
-        BusyError
-            There is no room, or the stages are too busy to answer it in time.
-        DeadlineError
-            Not even an idle pipeline could answer it in time.
-        DeviceError
-            A stage has no worker, and cannot start one.
+        Raises `BusyError` without room, or if the stages are too busy to answer it in time,
+        `DeadlineError` if not even an idle pipeline could, and `DeviceError` if a stage has no
+        worker and cannot start one.
         """
         self.offered += 1
         if len(self.open) >= self.max_pending:
@@ -128,10 +112,7 @@ class PipelineCore:
             )
 
     def expected_ms(self) -> float:
-        """Return the expected response time of a request admitted now.
-
-        It is the time of its own batches and its wait (`Backlog.measure`).
-        """
+        """Return the expected response time of a request admitted now."""
         return self._least_ms + self._backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
@@ -165,7 +146,6 @@ class PipelineCore:
         return min(times, default=None)
 
     def tick(self, now_s: float) -> None:
-        """Advance the time, so that stages whose wait is over start their batches."""
         for number, stage in enumerate(self.stages):
             if stage.wake_at_s is not None and stage.wake_at_s <= now_s + 1e-6:
                 self._touched.add(number)
@@ -175,7 +155,6 @@ class PipelineCore:
         self._touched.add(number)
 
     def batch_ended(self, now_s: float, number: int, batch: StageBatch, outcome: Outcome) -> None:
-        """Process the outcome of a batch, and move its items on."""
         stage = self.stages[number]
         node = self._node_of[number]
         self._touched.add(number)
@@ -206,7 +185,6 @@ class PipelineCore:
             self._end(flow, error=None, answer=False)
 
     def expire(self, flow: Flow) -> None:
-        """Cancel a request whose deadline has passed."""
         self._give_up_late(flow)
 
     def _give_up_late(self, flow: Flow) -> None:
@@ -234,7 +212,6 @@ class PipelineCore:
             self.ended.append(flow)
 
     def _advance(self, now_s: float, item: Item, value: Any, at: int) -> None:
-        """Move an item with its new value from node `at` to the next stage or to its end."""
         flow = item.flow
         nodes = self._nodes
         while not flow.done:
@@ -299,7 +276,6 @@ class PipelineCore:
 
 
 def _branch(step: Switch, value: Any) -> Any:
-    """Return the key of the branch that a value takes."""
     key = step.choose(value)
     if key not in step.branches:
         known = ", ".join(repr(known) for known in step.branches)

@@ -53,28 +53,13 @@ class StageCore:
     """The queue of one stage, and the decisions about its batches.
 
     After every event the caller asks `next_batch` until it returns None, and answers the items of
-    `take_late`.
+    `take_late`. It sets `workers`, and `rest_ms`, the least time that the later stages need.
 
     A policy table is looked up at the arrival rate per worker. Entry ``b - 1`` of `latency_ms` is
-    for batch size ``b``; without it, the latency is measured.
-
-    Attributes
-    ----------
-    workers : int
-        Workers that can run a batch; the caller sets it.
-    in_service : int
-        Items that are with a worker.
-    rest_ms : float
-        The least time that the later stages need; the caller sets it.
-    batches, items, batched, completed, deaths : int
-        Batches started, items that arrived, items in batches that started, items that were
-        computed, workers lost.
-    busy_s, expected_s : float
-        Time of all batches together, and the time that they were believed to take.
-    item_ms : float
-        The least time that one worker needs for one item, in full batches; 0 if unknown.
-    lost : str or None
-        Why the stage has no worker and cannot start one.
+    for batch size ``b``; without it, the latency is measured. `item_ms` is the least time of one
+    worker for an item, in full batches, or 0. `batched` counts items in batches that started,
+    `expected_s` is the time that the batches were believed to take. `lost` is why the stage has no
+    worker and cannot start one.
     """
 
     def __init__(
@@ -102,12 +87,10 @@ class StageCore:
         self._batcher.use(self.policies, self._limits())
 
     def state_latency(self, latency_ms: Sequence[float]) -> None:
-        """Set the latency by batch size, instead of measuring it."""
         self._stated_ms = tuple(latency_ms)
         self._batcher.use(self.policies, self._limits())
 
     def _limits(self) -> Limits:
-        """Return the limits for the latency and the policy."""
         latency_ms, policy = self._stated_ms, self.policies.lookup(0.0)
         if latency_ms is None:
             latency_ms = (self._batch_ms,) * policy.max_batch_size

@@ -19,14 +19,11 @@ from typing import Any, Literal, get_args
 from deployments.models.loading import DEVICES
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 Place = Literal["process", "thread", "loop", "deployment"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-#: Percentile for the budget of one stage; the pipeline's percentile follows from all stages.
-_BUDGET_PERCENTILE = 99.0
 #: Default maximum number of items from one value in an `Each`.
 MAX_ITEMS = 1000
 
@@ -62,19 +59,13 @@ class Stage:
         A free worker waits for a full batch until its first item has waited this long.
     policy : BatchingPolicy or "smdp", optional
         Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length; or ``"smdp"`` to
-        solve one for each arrival rate from `profile`, or from one that is measured with `example`
-        at the start.
+        solve one for each arrival rate from `profile`, for the least mean response time.
     profile : Profile, optional
         The time of its batches, by which requests that cannot be finished in time are refused.
-    budget_ms : float, optional
-        With a solved policy and a profile with energy: the response time that this stage may
-        take; the policy then saves energy within it.
     device : {"cpu", "cuda"}
         Of a `Model`.
     hang_after_s : float
         A worker that takes longer than this for one batch is killed and replaced.
-    example : Any, optional
-        An item for measuring the profile with ``policy="smdp"``.
 
     Raises
     ------
@@ -92,10 +83,8 @@ class Stage:
     max_wait_ms: float = 0.0
     policy: BatchingPolicy | Literal["smdp"] | None = None
     profile: Profile | None = None
-    budget_ms: float | None = None
     device: str = "cpu"
     hang_after_s: float = 30.0
-    example: Any = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -149,8 +138,8 @@ class Stage:
 
     def _check_policy(self) -> None:
         name = self.name
-        if self.policy == "smdp" and self.profile is None and self.example is None:
-            raise InvalidInputError(f"stage {name}: policy smdp needs a profile or an example")
+        if self.policy == "smdp" and self.profile is None:
+            raise InvalidInputError(f"stage {name}: policy smdp needs a profile")
         if not (isinstance(self.policy, BatchingPolicy) or self.policy in (None, "smdp")):
             raise InvalidInputError(
                 f"stage {name}: policy must be a BatchingPolicy or 'smdp', not {self.policy!r}"
@@ -172,14 +161,9 @@ class Stage:
                 f"stage {name}: the profile ends at batches of {self.profile.max_batch_size}, "
                 f"batch_size is {self.batch_size}"
             )
-        if self.budget_ms is not None and not 0 < self.budget_ms < math.inf:
-            raise InvalidInputError(
-                f"stage {name}: budget_ms must be above 0 and finite, not {self.budget_ms!r}"
-            )
 
     @cached_property
     def batch_profile(self) -> Profile | None:
-        """The profile up to the largest batch, if there is one."""
         return None if self.profile is None else self.profile.up_to(self.batch_size or 1)
 
     def first_policy(self) -> BatchingPolicy:
@@ -190,18 +174,6 @@ class Stage:
         if size == 1 or self.max_wait_ms == 0:
             return BatchingPolicy.from_control_limit(1, size)
         return BatchingPolicy.from_control_limit(size, size, self.max_wait_ms)
-
-    def table_problem(self) -> tuple[Profile, Objective]:
-        """Return the profile and the objective of the stage's policy table.
-
-        With energies and a budget, the objective is the least power within the budget; otherwise
-        the least mean response time.
-        """
-        profile = self.batch_profile
-        assert profile is not None, "a solved policy has a profile"
-        if profile.energy_mj is not None and self.budget_ms is not None:
-            return profile, ServiceLevelObjective(self.budget_ms, _BUDGET_PERCENTILE)
-        return profile, Weights()
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +229,6 @@ class Switch:
 
     @property
     def expected_shares(self) -> Mapping[Any, float]:
-        """The fraction of the items that takes each branch."""
         return self.shares or dict.fromkeys(self.branches, 1 / len(self.branches))
 
 
@@ -293,7 +264,6 @@ Step = Stage | Ensemble | Switch | Each
 
 
 def default_name(code: Any) -> str:
-    """Return the default name of a stage."""
     if isinstance(code, str):
         return code.rpartition(":")[2].lower()
     named = code if hasattr(code, "__name__") else type(code)

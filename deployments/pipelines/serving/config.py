@@ -112,10 +112,7 @@ class PipelineConfig(StrictModel):
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 
     def solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
-        """Return the workers of the stages by rate, or None without autoscaling.
-
-        It takes seconds. Errors are those of `planning.scaling.solve_divisions`.
-        """
+        """Return the workers of the stages by rate, after seconds, or None without autoscaling."""
         config = self.autoscaling
         if config is None:
             return None
@@ -180,13 +177,7 @@ def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> P
 
 
 def load_pipeline_file(path: str | Path) -> PipelineFile:
-    """Read and check the config file of a pipeline.
-
-    Raises
-    ------
-    InvalidInputError
-        The first error, in one line: the file, the line, the key, and the allowed values.
-    """
+    """Read and check a config file, or raise `InvalidInputError`, in one line."""
     file = YamlFile(path)
     with file.located():
         found = find_applications(file.content, IMPORT_PATH, DEPLOYMENT, policy_function=None)

@@ -32,7 +32,6 @@ def plan(
 
 
 def described(found: PipelinePlan, sla: ServiceLevelObjective) -> dict[str, Any]:
-    """Return a plan in JSON's types."""
     return {
         "cost": found.cost,
         "meets_sla": found.percentile_ms <= sla.response_time_ms,

@@ -43,7 +43,6 @@ class PipelinePlanning:
         self._steps, self._costs, self._stages = steps, costs, stages
 
     def calls(self, content: Any) -> dict[str, Call]:
-        """Return the planning calls of both scenarios."""
         question = validate(PipelineQuestion, content)
         current = {stage.name: stage for stage in self._stages()}
         steps = without_code([*self._steps], current)
@@ -62,7 +61,7 @@ def without_code(step: Any, current: Mapping[str, Stage]) -> Any:
     if isinstance(step, Stage):
         stage = current[step.name]
         policy = None if stage.policy == "smdp" else stage.policy
-        return replace(stage, code="", options={}, cpus=None, example=None, policy=policy)
+        return replace(stage, code="", options={}, cpus=None, policy=policy)
     if isinstance(step, Each):
         return replace(step, branch=without_code(step.branch, current), join=list)
     if isinstance(step, Ensemble):

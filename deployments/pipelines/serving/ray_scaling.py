@@ -26,11 +26,8 @@ _ROUNDING = 1e-6
 def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
     """Return the number of replicas of each deployment, and no policy state.
 
-    Parameters
-    ----------
-    contexts : mapping of DeploymentID to AutoscalingContext
-        The deployments of one application. The one whose replicas report is the pipeline; the
-        others have the names of their stages.
+    `contexts` has those of one application by DeploymentID. The one whose replicas report is the
+    pipeline; the others have the names of their stages.
     """
     try:
         needs = _needs(contexts)
@@ -50,7 +47,6 @@ def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[s
 
 
 def _needs(contexts: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the reported replica needs by name of the deployment."""
     needs: dict[str, float] = {}
     for deployment, context in contexts.items():
         for name, by_replica in (context.raw_metrics or {}).items():

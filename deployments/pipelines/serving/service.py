@@ -107,12 +107,8 @@ class PipelineService(Service):
     async def start(self) -> None:
         """Start the workers of all stages, and check the result of the example, if there is one.
 
-        Raises
-        ------
-        StartError
-            A worker did not start, or the pipeline failed on its example.
-        InvalidInputError, InfeasibleError
-            With autoscaling: a stage has no profile, or its workers cannot keep the SLA.
+        Raises `StartError` if a worker did not start or the pipeline failed on its example; with
+        autoscaling `InvalidInputError` or `InfeasibleError` if its workers cannot keep the SLA.
         """
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
         table = None
@@ -128,7 +124,10 @@ class PipelineService(Service):
         if self._example is None:
             return
         try:
-            async for result in self.pipeline.stream([self._example()], raise_errors=True):
+            # A stream has no SLA, and the first batches may be slow.
+            async for result in self.pipeline.stream([self._example()]):
+                if isinstance(result, Exception):
+                    raise result
                 self._stack([result])
         except Exception as error:
             await self.pipeline.close()
@@ -153,7 +152,6 @@ class PipelineService(Service):
         self._scaling = asyncio.create_task(self.autoscaler.run(PERIOD_S))
 
     async def close(self) -> None:
-        """End all workers."""
         self.tracing.close()
         for task in (self._scaling, self._counting):
             if task is not None:
@@ -195,8 +193,7 @@ class PipelineService(Service):
     ) -> None:
         self._count_refused(sum([rows for _, rows in requests]))
 
-    def count_answered(self, rows: int, arrival_s: float) -> None:
-        """Do nothing: the core counts each flow."""
+    def count_answered(self, rows: int, arrival_s: float) -> None: ...
 
     def _count_refused(self, rows: int) -> None:
         core = self.pipeline.core
@@ -269,7 +266,6 @@ class PipelineService(Service):
             raise ModelError("the pipeline returned something else than its outputs") from None
 
     def explain(self) -> Mapping[str, Any]:
-        """Return the content of ``GET /sojourn/policy``: the policy of each stage."""
         now_s = time.monotonic()
         policies = {}
         for stage in self.pipeline.core.stages:
@@ -288,7 +284,6 @@ class PipelineService(Service):
         }
 
     def example_request(self) -> Mapping[str, Any]:
-        """Return a valid request of one row, for ``GET /sojourn/example``."""
         item = self._example() if self._example is not None else {}
         example = {}
         for spec in self._inputs:

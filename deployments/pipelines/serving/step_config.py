@@ -49,13 +49,8 @@ class ExpertStageConfig(StrictModel):
 
     #: One worker process for each entry, pinned to that CPU; instead of `workers`.
     cpus: list[int] | None = None
-    #: With a solved policy and a profile with energy: the response time that this stage may take;
-    #: the policy then saves energy within it.
-    budget_ms: float | None = None
     #: A worker that takes longer than this for one batch is killed and replaced.
     hang_after_s: float = 30.0
-    #: A function that returns an item, for measuring the profile with `policy: smdp`.
-    example: str | None = None
     #: Cost of one worker, for `sojourn pipeline plan`.
     cost: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
@@ -95,15 +90,11 @@ class StageConfig(StrictModel):
 
     @property
     def stage_name(self) -> str:
-        """The name of the stage, explicit or default."""
         return self.name or default_name(self.code)
 
     def build(self) -> Stage:
-        """Return the stage, or raise `InvalidInputError`."""
         values = self.model_dump(exclude={"profile", "expert", "max_workers", "ray_actor_options"})
-        values |= self.expert.model_dump(exclude={"cost", "example"})
-        if self.expert.example is not None:
-            values["example"] = import_function(self.expert.example)()
+        values |= self.expert.model_dump(exclude={"cost"})
         if isinstance(self.profile, str):
             values["profile"] = Profile.load(self.profile)
         elif self.profile is not None:
@@ -177,7 +168,6 @@ class StepConfig(StrictModel):
         return self
 
     def build(self) -> Step:
-        """Return the step, or raise `InvalidInputError`."""
         if self.stage is not None:
             return self.stage.build()
 

@@ -7,7 +7,6 @@ import pytest
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", latency_ms=[1.0, 1.5, 2.0])
@@ -32,12 +31,11 @@ POLICY = BatchingPolicy.from_control_limit(2, 4)
         ({"hang_after_s": 0}, "hang_after_s must be above 0"),
         ({"device": "tpu"}, "device must be cpu or cuda"),
         ({"policy": "best", "batch_size": 4}, "must be a BatchingPolicy or 'smdp'"),
-        ({"policy": "smdp", "batch_size": 4}, "policy smdp needs a profile or an example"),
+        ({"policy": "smdp", "batch_size": 4}, "policy smdp needs a profile"),
         ({"policy": POLICY}, "a policy needs batch_size"),
         ({"policy": POLICY, "batch_size": 4, "max_wait_ms": 1}, "policy or max_wait_ms, not both"),
         ({"policy": POLICY, "batch_size": 3}, "the policy starts batches of 4, batch_size is 3"),
         ({"profile": PROFILE, "batch_size": 4}, "the profile ends at batches of 3"),
-        ({"budget_ms": 0}, "budget_ms must be above 0"),
     ],
 )
 def test_a_stage_that_is_wrong(options, complaint):
@@ -78,21 +76,3 @@ def test_the_first_policy():
     waits = Stage(abs, batch_size=4, max_wait_ms=5.0).first_policy()
     assert waits == BatchingPolicy.from_control_limit(4, 4, 5.0)
     assert Stage(abs, batch_size=4, policy=POLICY).first_policy() is POLICY
-
-
-PLAIN = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])
-POWERED = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5], energy_mj=[50.0, 51.0, 52.0, 53.0])
-
-
-@pytest.mark.parametrize(
-    ("profile", "budget_ms", "objective"),
-    [
-        (POWERED, 40.0, ServiceLevelObjective(40.0, 99.0)),
-        (PLAIN, 40.0, Weights()),
-        (POWERED, None, Weights()),
-    ],
-)
-def test_only_with_energies_and_a_budget_a_solved_policy_saves_power(profile, budget_ms, objective):
-    stage = Stage(abs, batch_size=3, policy="smdp", profile=profile, budget_ms=budget_ms)
-    solved_for, found = stage.table_problem()
-    assert (solved_for.max_batch_size, found) == (3, objective)
