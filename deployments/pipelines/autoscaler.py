@@ -25,7 +25,6 @@ class PipelineAutoscaler:
         self._stepped_s = time.monotonic()
 
     def step(self, now_s: float) -> None:
-        """Resize stages if the load since the last step requires it."""
         elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s
         for stage, workers in self.scaler.decide(now_s, elapsed_s).items():
             if workers != self._ordered[stage]:
@@ -43,7 +42,6 @@ class PipelineAutoscaler:
         return {"": self.scaler.pipeline_replicas(), **needs}
 
     async def run(self, period_s: float) -> None:
-        """Step at intervals, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
             try:

@@ -25,7 +25,6 @@ def answer_length(received: bytes) -> int | None:
 
 
 def run(port: int, connections: int, request: bytes) -> None:
-    """Send `request` on each connection, and again after each answer, forever."""
     selector = selectors.DefaultSelector()
     received: dict[socket.socket, bytes] = {}
     for _ in range(connections):

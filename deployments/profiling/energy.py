@@ -17,13 +17,7 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter(Protocol):
-    """A counter of the energy that a device uses.
-
-    Attributes
-    ----------
-    source : str
-        A description of the counter, for people.
-    """
+    """A counter of the energy that a device uses; `source` describes it, for people."""
 
     @property
     def source(self) -> str: ...
@@ -33,20 +27,7 @@ class EnergyMeter(Protocol):
 
 
 def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
-    """Return the energy meter of a device, if there is one.
-
-    Parameters
-    ----------
-    device : str
-        ``cpu`` or ``cuda``.
-
-    Returns
-    -------
-    meter : EnergyMeter or None
-        None if the energy cannot be read.
-    note : str
-        The meter's source, or why there is no meter.
-    """
+    """Return the energy meter of ``cpu`` or ``cuda`` and its source, or None and why."""
     try:
         meter: EnergyMeter = NvmlMeter() if device == "cuda" else RaplMeter()
     except InfeasibleError as error:
@@ -55,13 +36,7 @@ def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
 
 
 class NvmlMeter:
-    """Energy meter of the first GPU of this process, of Volta or newer.
-
-    Raises
-    ------
-    InfeasibleError
-        There is no NVIDIA driver or no GPU, or the GPU does not count its energy.
-    """
+    """Energy meter of the first GPU of this process, of Volta or newer; else `InfeasibleError`."""
 
     def __init__(self) -> None:
         try:
@@ -73,7 +48,6 @@ class NvmlMeter:
             raise InfeasibleError(f"NVML: {error}") from error
 
     def read_mj(self) -> float:
-        """Return the energy in mJ since the driver was loaded."""
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
 
@@ -92,15 +66,8 @@ def _gpu_handle() -> Any:
 class RaplMeter:
     """Energy meter of all processor packages, and of their memory if it has separate counters.
 
-    Parameters
-    ----------
-    root : Path
-        Folder of the kernel's powercap interface.
-
-    Raises
-    ------
-    InfeasibleError
-        The machine has no such counters, as most virtual machines, or they are not readable.
+    Raises `InfeasibleError` if the machine has no such counters, as most virtual machines, or they
+    are not readable.
     """
 
     source = "RAPL counters of the whole machine's processors"
@@ -117,7 +84,6 @@ class RaplMeter:
         self._zones = [_RaplZone(zone) for zone in zones]
 
     def read_mj(self) -> float:
-        """Return the energy in mJ since construction."""
         return sum(zone.read_uj() for zone in self._zones) / 1e3
 
 

@@ -49,17 +49,8 @@ _NAME = "profiled"
 def measure_event_loop(model: Model, profile: Profile, *, shares_cpu: bool) -> EventLoopCosts:
     """Measure the event loop's costs for requests of one row of a model, in about four seconds.
 
-    Parameters
-    ----------
-    model : Model
-        A loaded model. It runs once; its example is the request.
-    profile : Profile
-        The model's, by which the batcher decides where batches run.
-
-    Raises
-    ------
-    StartError
-        The requests were not answered.
+    The model is loaded. It runs once; its example is the request. By its profile the batcher
+    decides where batches run. Raises `StartError` if the requests were not answered.
     """
     found: list[EventLoopCosts | BaseException] = []
 

@@ -64,14 +64,10 @@ def measure_profile(
     date: str | None = None,
     progress: Callable[[float], None] = lambda share_done: None,
 ) -> Profile:
-    """Measure the profile of a loaded model.
+    """Measure the profile of a loaded model, which runs on its `example`.
 
     Parameters
     ----------
-    model : Model
-        A loaded model; it runs on its `example`.
-    model_name, device : str
-        Names for the profile; `device` is ``cpu`` or ``cuda``.
     batch_sizes : sequence of int, optional
         Sizes to measure, besides 1 and the largest. The fit interpolates between them. By default,
         the grid of `default_batch_sizes`.
@@ -89,12 +85,6 @@ def measure_profile(
         Why there is no meter, for the profile.
     progress : callable
         Called with the share of work done, from 0 to 1.
-
-    Returns
-    -------
-    Profile
-        A profile in table form. Its `measured` has ``batch_sizes`` (the quantiles of each measured
-        size), ``fit``, ``energy_source``, ``hardware``, ``versions`` and ``date``.
 
     Raises
     ------
@@ -176,26 +166,15 @@ def default_batch_sizes(max_batch_size: int) -> list[int]:
 def fit_table(
     batch_sizes: Sequence[int], values: Sequence[float], max_batch_size: int
 ) -> tuple[FloatArray, dict[str, Any]]:
-    """Fit a non-decreasing table to values measured at some batch sizes.
+    """Fit a non-decreasing table to values measured at increasing sizes up to `max_batch_size`.
 
     The fit is a line if that comes within `LINE_TOLERANCE` of every value; the line has no negative
     coefficient and minimizes the squared relative errors. Otherwise the fit is the isotonic
     regression, interpolated linearly between the measured sizes.
 
-    Parameters
-    ----------
-    batch_sizes : sequence of int, shape (k,)
-        Increasing; the last one is `max_batch_size`.
-    values : sequence of float, shape (k,)
-        Not negative, in the unit of the table (ms or mJ).
-
-    Returns
-    -------
-    table : ndarray, shape (max_batch_size,)
-        Entry ``b - 1`` is for batch size ``b``.
-    description : dict
-        ``form`` ("line" or "isotonic"), ``max_relative_error`` at the measured sizes and, for a
-        line, ``per_request`` and ``fixed``.
+    Entry ``b - 1`` of the table is for batch size ``b``. The description has its ``form`` ("line"
+    or "isotonic"), ``max_relative_error`` at the measured sizes and, of a line, ``per_request`` and
+    ``fixed``.
     """
     every_size = np.arange(1, max_batch_size + 1, dtype=np.float64)
     sizes, measured = np.array(batch_sizes, float), np.array(values, float)
@@ -234,7 +213,6 @@ def fit_quantiles(times_ms: Mapping[int, Sequence[float]], max_batch_size: int) 
 
 
 def hardware_name(device: str) -> str:
-    """Return the name of this machine's processor, or of its GPU for ``cuda``."""
     if device == "cuda":
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
@@ -249,7 +227,6 @@ def hardware_name(device: str) -> str:
 
 
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, the platform and the imported numerical libraries."""
     libraries = {
         name: str(sys.modules[name].__version__)
         for name in ("numpy", "torch")
@@ -308,7 +285,6 @@ def _measure_latency(
 
 
 def _preemptions() -> int:
-    """Return how often this thread was preempted."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
@@ -338,7 +314,6 @@ def _measure_energy_mj(model: Model, size: int, meter: EnergyMeter) -> float:
 
 
 def _measure_idle_power_w(meter: EnergyMeter) -> float:
-    """Return the mean power while no batch runs."""
     before_mj, started_s = meter.read_mj(), time.perf_counter()
     time.sleep(IDLE_WINDOW_S)
     return 1e-3 * (meter.read_mj() - before_mj) / (time.perf_counter() - started_s)

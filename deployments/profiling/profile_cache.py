@@ -15,19 +15,13 @@ logger = logging.getLogger("sojourn.service")
 class ProfileCache:
     """The profile that an earlier replica measured with the same model, config and machine.
 
-    Attributes
-    ----------
-    read : callable
-        Returns what was written, or None.
-    write : callable
-        Keeps bytes.
+    `read` returns the bytes of the last `write`, or None.
     """
 
     read: Callable[[], bytes | None]
     write: Callable[[bytes], None]
 
     def load(self) -> Profile | None:
-        """Return the cached profile, or None."""
         content = self.read()
         if content is None:
             return None

@@ -24,20 +24,7 @@ _MAX_PIXELS = 4096 * 4096
 def decode(item: Mapping[str, bytes]) -> dict[str, Any]:
     """Decode an image of a dark digit on a light ground, or the reverse, and resize it.
 
-    Parameters
-    ----------
-    item : mapping
-        ``image``: the bytes of an image file, or their base64 encoding.
-
-    Returns
-    -------
-    dict
-        ``image``: float32 of shape (8, 8), 0 for the ground to 16.
-
-    Raises
-    ------
-    BadRequestError
-        The bytes are no image, or one that is too large.
+    The bytes are those of an image file, or their base64. 0 is the ground, 16 the darkest.
     """
     content = bytes(item["image"])
     try:

@@ -40,20 +40,14 @@ async def measure_profiles(
     """Measure the time of the batches of every stage that an example passes.
 
     Each stage runs with one worker of its own kind, so its time contains that to a process and
-    back. It is measured at the powers of two and at its largest batch, and interpolated between;
-    the profile has the medians, and how the times vary about them. The example's result is the
-    input of the next stage; a branch that a switch does not choose is measured with the input of
-    the switch.
+    back. It is measured for `seconds` at the powers of two and at its largest batch, and
+    interpolated between; the profile has the medians, and how the times vary about them. The
+    example's result is the input of the next stage; a branch that a switch does not choose is
+    measured with the input of the switch. `report` is called with the name of each stage before it
+    is measured.
 
-    Each batch size takes `seconds`; `report` is called with the name of each stage before it is
-    measured. The profiles are returned by the name of the stage.
-
-    Raises
-    ------
-    InvalidInputError
-        The example has no element for an `Each`.
-    StageError
-        A stage failed on the example.
+    Raises `InvalidInputError` if the example has no element for an `Each`, and `StageError` if a
+    stage failed on it.
     """
     compile_steps(steps)
     profiles: dict[str, Profile] = {}
@@ -84,8 +78,7 @@ async def measure_profiles(
 async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profile, Any]:
     """Return the profile of a stage, and its result for an item.
 
-    Each batch size is measured for this number of seconds. Raises `StartError` or `StageError` if
-    the worker did not start, or failed on the item.
+    Raises `StartError` or `StageError` if the worker did not start, or failed on the item.
     """
     largest = stage.batch_size or 1
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]

@@ -78,15 +78,8 @@ def solve_divisions(
 ) -> DivisionTable:
     """Solve the divisions of least cost for all rates that a number of workers can carry.
 
-    Arguments are those of `plan_pipeline`. `max_workers` is of all stages together, but those in
-    `max_replicas`, whose workers are replicas of their own.
-
-    Raises
-    ------
-    InvalidInputError
-        A stage has no profile, or there are fewer workers than stages.
-    InfeasibleError
-        No number of workers keeps the SLA, even with little load.
+    Arguments and errors are those of `plan_pipeline`. `max_workers` is of all stages together, but
+    those in `max_replicas`, whose workers are replicas of their own.
     """
     stages = compile_steps(steps).stages
     most = max_replicas or {}
@@ -151,7 +144,6 @@ class StageScaler:
         self._held: dict[str, float] = {}
 
     def decide(self, now_s: float, elapsed_s: float = PERIOD_S) -> dict[str, int]:
-        """Return the workers of each stage for the load since the last call."""
         offered, self._offered = self._core.offered - self._offered, self._core.offered
         self._measure_items()
         rate_per_s = MARGIN * offered / elapsed_s
@@ -168,7 +160,6 @@ class StageScaler:
         return self.workers
 
     def _measure_items(self) -> None:
-        """Update the mean number of items per request at each stage."""
         core = self._core
         admitted, self._admitted = core.admitted - self._admitted, core.admitted
         if not admitted:

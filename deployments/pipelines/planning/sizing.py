@@ -34,21 +34,8 @@ _PLENTY = 64
 class PipelinePlan:
     """A plan and its predicted results.
 
-    Attributes
-    ----------
-    cost : float
-        Of all workers together.
-    percentile_ms : float
-        The SLA's percentile of the response time.
-    service_level : float
-        Fraction of the requests answered in time.
-    budgets_ms : mapping of str to float
-        The division of the SLA's response time among the stages: in proportion to the percentile
-        that each has by itself.
-    mean_power_w : float or None
-        Of all workers; None if a profile has no energy.
-    loads : mapping of str to StageLoad
-        Batches, utilization and times of each stage.
+    `budgets_ms` divides the SLA's response time among the stages, in proportion to the percentile
+    that each has by itself. `service_level` is the fraction of the requests answered in time.
     """
 
     workers: Mapping[str, int]
@@ -91,16 +78,9 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """Find a division of workers that keeps an SLA at little cost (`cheap_division`).
 
-    Parameters
-    ----------
-    steps : sequence of steps
-        Every stage needs a profile. A stage's own workers are not used; its policy is.
-    arrival_rate_per_s : float
-        Poisson arrivals, requests per second.
-    worker_costs : mapping of str to float, optional
-        Cost of one worker of each stage, above 0; 1 if not given.
-    max_workers : mapping of str to int, optional
-        Of each stage; any number if not given.
+    Every stage needs a profile; its own workers are not used, its policy is. `worker_costs` are
+    above 0, and 1 if not given; `max_workers` is any number if not given. Each division is
+    simulated with this number of Poisson `requests`.
 
     Raises
     ------
@@ -193,7 +173,6 @@ def cheap_division(
 def _with_another(
     workers: Division, change: int, limits: Sequence[int]
 ) -> list[tuple[int, Division]]:
-    """Return the divisions with a changed number in one stage, unless it is at its limit."""
     return [
         (stage, (*workers[:stage], count + change, *workers[stage + 1 :]))
         for stage, count in enumerate(workers)

@@ -71,14 +71,9 @@ def simulate(
     """Simulate a pipeline under Poisson arrivals.
 
     `workers` are those of the stages, by default their own. The same seed gives the same arrivals,
-    whatever the workers, so that plans can be compared.
-
-    Raises
-    ------
-    InvalidInputError
-        A stage has no profile, or the rate is not above 0 and finite.
-    InfeasibleError
-        A stage cannot keep up.
+    whatever the workers, so that plans can be compared. Raises `InvalidInputError` if a stage has
+    no profile or the rate is not above 0 and finite, and `InfeasibleError` if a stage cannot keep
+    up.
     """
     if not 0 < arrival_rate_per_s < math.inf:
         raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
@@ -108,8 +103,6 @@ def _without_warm_up(times_ms: FloatArray) -> FloatArray:
 
 @dataclass
 class _Passage:
-    """The passage of items through the steps of a pipeline, and each stage's load."""
-
     workers: Mapping[str, int]
     random: np.random.Generator
     stages: dict[str, StageLoad] = field(default_factory=dict)

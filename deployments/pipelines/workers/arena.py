@@ -40,7 +40,6 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """Bytes that this process has mapped."""
         return self._memory.nbytes
 
     def write(self, value: Any) -> int:

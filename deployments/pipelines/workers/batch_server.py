@@ -36,7 +36,6 @@ _ACCEPT_AGAIN_S = 0.1
 
 
 def socket_folder(*words: str) -> Path:
-    """Return the folder of a stage's sockets; `words` identify the stage."""
     # A socket's path may have some hundred bytes.
     name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir()) / f"sojourn-stage-{os.getuid()}-{name}"

@@ -94,7 +94,6 @@ def not_sent(error: Exception) -> BatchFailure:
 
 
 def _readable(error: Exception) -> Exception:
-    """Return an exception that can be read in another process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -103,7 +102,6 @@ def _readable(error: Exception) -> Exception:
 
 
 def command(descriptors: list[int]) -> list[str]:
-    """Return the command line of a worker process that inherits `descriptors`."""
     paths = json.dumps([path or os.getcwd() for path in sys.path])
     program = (
         "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "

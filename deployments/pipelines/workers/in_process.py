@@ -20,7 +20,6 @@ class LoopWorker:
         self._predict: Predictor | None = None
 
     def start(self) -> None:
-        """Construct the stage's code now."""
         self._predict, problem = construct(self._recipe)
         if problem is None:
             self._pool.ready(self)
@@ -31,11 +30,9 @@ class LoopWorker:
         assert self._predict is not None
         return self._predict(batch.values)
 
-    def end(self) -> None:
-        """Do nothing."""
+    def end(self) -> None: ...
 
-    async def close(self) -> None:
-        """Do nothing."""
+    async def close(self) -> None: ...
 
 
 class ThreadWorker:

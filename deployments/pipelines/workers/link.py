@@ -66,7 +66,6 @@ class WorkerLink:
         return None
 
     def stop_reading(self) -> None:
-        """Report no further message."""
         self._loop.remove_reader(self._socket)
 
     def close(self) -> None:

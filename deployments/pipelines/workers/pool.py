@@ -46,7 +46,6 @@ class WorkerPool(Workers[PooledWorker]):
         self._closing = False
 
     async def start(self) -> None:
-        """Start all workers; return when each can take a batch, or raise `StartError`."""
         self._started = self.loop.create_future()
         try:
             for cpus in self._cpus:
@@ -57,11 +56,9 @@ class WorkerPool(Workers[PooledWorker]):
             raise
 
     def run(self, batch: StageBatch) -> None:
-        """Run a batch on a free worker; there must be one."""
         self._begin(self._free.pop(), batch)
 
     def resize(self, count: int) -> None:
-        """Start more workers, or end some after their batches."""
         more = count - len(self._cpus)
         self._cpus += [None] * more
         del self._cpus[count:]
@@ -106,7 +103,6 @@ class WorkerPool(Workers[PooledWorker]):
         self.lost(worker, how)
 
     def check(self, now_s: float) -> None:
-        """Replace workers that hang, in a batch or during their start."""
         super().check(now_s)
         for worker, since_s in [*self._starting.items()]:
             if now_s - since_s > _START_S:

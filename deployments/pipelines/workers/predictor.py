@@ -131,7 +131,6 @@ def _check_results(results: Any, wanted: int) -> list[Any]:
 
 
 def _rows_failed(error: RowsError, items: int) -> "list[Any] | BatchFailure":
-    """Return the outcomes if the code has named the failed items."""
     blamed = {row: cause for row, cause in error.errors.items() if 0 <= row < items}
     if not blamed:
         return BatchFailure(error)

@@ -21,15 +21,12 @@ _STANDARD_ERROR = 2
 
 
 class ProcessWorker:
-    """The parent's view of a worker process."""
-
     def __init__(self, pool: WorkerPool, recipe: bytes, cpus: list[int] | None) -> None:
         self.cpus = cpus
         self._pool, self._recipe = pool, recipe
         self._ready = False
 
     def start(self) -> None:
-        """Start the process, or raise OSError if the machine has no room for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._link = WorkerLink(ours, self._on_message, self._on_end)
@@ -49,7 +46,6 @@ class ProcessWorker:
                 raise
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if none of it can be sent."""
         return self._link.run(batch)
 
     def end(self) -> None:
@@ -60,7 +56,6 @@ class ProcessWorker:
             threading.Thread(target=self.process.wait, daemon=True).start()
 
     async def close(self) -> None:
-        """End the process; wait two seconds for its batch."""
         self._link.close()
         if not self._ready:
             self.process.kill()

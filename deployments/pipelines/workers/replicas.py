@@ -63,7 +63,6 @@ class _Replica:
             raise
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if none of it can be sent."""
         return self.link.run(batch)
 
     def _on_message(self, kind: int, content: Any) -> None:
@@ -101,7 +100,6 @@ class ReplicaWorkers(Workers[_Replica]):
         self._missing_since_s = time.monotonic()
 
     async def start(self) -> None:
-        """Wait for a replica that can take a batch, or raise `StartError`."""
         private(self._access.folder)
         self._search_elsewhere()
         try:
@@ -113,7 +111,6 @@ class ReplicaWorkers(Workers[_Replica]):
             raise StartError(_NO_REPLICA.format(self.name)) from None
 
     def run(self, batch: StageBatch) -> None:
-        """Run a batch on a random free replica; there must be one."""
         free = [one for one in self._usable() if not one.retired and one not in self._busy]
         if free:
             self._begin(random.choice(free), batch)
@@ -127,7 +124,6 @@ class ReplicaWorkers(Workers[_Replica]):
         raise InvalidInputError(f"stage {self.name}: Ray decides how many replicas it has")
 
     def check(self, now_s: float) -> None:
-        """Find new replicas, and abandon hanging ones."""
         super().check(now_s)
         self._find()
         if self._usable() or self._remote:
@@ -153,13 +149,11 @@ class ReplicaWorkers(Workers[_Replica]):
             self._search.cancel()
 
     def replica_changed(self, replica: _Replica) -> None:
-        """Record that a replica is ready or about to end."""
         if replica.retired and replica not in self._busy:
             self._leave(replica)
         self._changed()
 
     def replica_lost(self, replica: _Replica, how: str) -> None:
-        """Disconnect from a replica that died or hangs."""
         self._leave(replica)
         reason = f"a replica of stage {self.name!r} {how}"
         if not replica.retired:
@@ -180,7 +174,6 @@ class ReplicaWorkers(Workers[_Replica]):
         del self._replicas[replica.path]
 
     def _search_elsewhere(self) -> None:
-        """Start looking for replicas on other machines, unless a search is running."""
         if self._access.call is not None and (self._search is None or self._search.done()):
             self._search = asyncio.create_task(self._look_elsewhere())
 
@@ -232,7 +225,6 @@ class ReplicaWorkers(Workers[_Replica]):
         self._on_change(self._count, None)
 
     async def _call_with(self, batch: StageBatch) -> None:
-        """Run a batch on another machine."""
         assert self._access.call is not None
         outcome: Outcome
         try:

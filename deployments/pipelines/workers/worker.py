@@ -13,8 +13,6 @@ logger = logging.getLogger("sojourn.pipelines")
 
 
 class Worker(Protocol):
-    """Runs one batch at a time."""
-
     def run(self, batch: StageBatch) -> Outcome | None:
         """Start a batch; return its outcome if it is known at once."""
 
@@ -72,16 +70,13 @@ class Workers(ABC, Generic[SomeWorker]):
         """Start more workers, or end some after their batches, or raise `InvalidInputError`."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """End all workers and abandon their batches."""
+    async def close(self) -> None: ...
 
     @abstractmethod
-    def _worker_free(self, worker: SomeWorker) -> None:
-        """Mark a worker as free."""
+    def _worker_free(self, worker: SomeWorker) -> None: ...
 
     @abstractmethod
-    def _abandon(self, worker: SomeWorker, how: str) -> None:
-        """Abandon a worker that hangs."""
+    def _abandon(self, worker: SomeWorker, how: str) -> None: ...
 
     def check(self, now_s: float) -> None:
         """Abandon workers that hang; called several times a second."""
@@ -109,12 +104,10 @@ class Workers(ABC, Generic[SomeWorker]):
             self.ended(worker, outcome)
 
     def _lose(self, worker: SomeWorker, reason: str) -> None:
-        """Report a lost worker and the outcome of its batch."""
         job = self._busy.pop(worker, None)
         self._changed()
         if job is not None:
             self._on_ended(job[0], WorkerLoss(reason))
 
     @abstractmethod
-    def _changed(self) -> None:
-        """Report the number of workers."""
+    def _changed(self) -> None: ...
