@@ -24,11 +24,6 @@ def file(tmp_path):
     return str(path)
 
 
-def test_check(file, capsys):
-    assert main(["pipeline", "serve", file, "--check"]) == 0
-    assert "is fine: 2 steps, 99% of requests within 5000 ms" in capsys.readouterr().err
-
-
 def test_plan(file, capsys):
     arguments = ["--arrival-rate", "4000", "--response-time-ms", "20"]
     assert main(["pipeline", "plan", file, *arguments, "--json"]) == 0
@@ -64,19 +59,6 @@ def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsy
     assert results[4] == [8, 0, 0]
     summary = json.loads(err)
     assert (summary["completed"], summary["failed"]) == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["plan", "--arrival-rate", "inf"], "'--arrival-rate': inf is not in the range"),
-        (["plan", "--arrival-rate", "5", "--percentile", "0.99"], "write 99 for 99%"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_one_line(file, capsys, words, message):
-    assert main(["pipeline", words[0], file, *words[1:]]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
 
 
 def test_profile_needs_an_example(file, capsys):

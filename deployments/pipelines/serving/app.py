@@ -57,8 +57,7 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
             "workers_lost": stage.deaths,
             "lost": stage.lost,
             "latency_ms": least,
-            "budget_ms": made.budget_ms
-            or (sla.response_time_ms * least / total_ms if total_ms else None),
+            "budget_ms": sla.response_time_ms * least / total_ms if total_ms else None,
         }
         for stage, made, least in zip(core.stages, service.pipeline.stages, least_ms, strict=True)
     ]

@@ -11,7 +11,6 @@ from deployments.errors import BadRequestError, BusyError, DeadlineError, Device
 from deployments.pipelines.workers import pool
 from deployments.pipelines.workers.in_process import ThreadWorker
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.table import PolicyTable
 from sojourn import Each, Ensemble, Pipeline, Stage, StageError, Switch
@@ -132,17 +131,6 @@ async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
         assert all(isinstance(y, DeviceError) for y in seen[2:4])
 
 
-async def test_two_streams_share_a_small_pipeline():
-    async def collect(pipeline, values):
-        return [y async for y in pipeline.stream(values, in_flight=4)]
-
-    async with Pipeline([Stage(Scale, place="thread")], max_pending=2) as pipeline:
-        a, b = await asyncio.gather(
-            collect(pipeline, range(100)), collect(pipeline, range(100, 200))
-        )
-    assert a + b == [2 * value for value in range(200)]
-
-
 @pytest.mark.parametrize("place", ["thread", "loop", "process"])
 async def test_a_stage_may_write_into_its_inputs(place):
     """Read-only inputs, other branches, and items that run again are not changed."""
@@ -190,25 +178,6 @@ async def test_a_cancelled_request_leaves_its_place():
         assert gone.cancelled()
         await pipeline.drain()
     assert gate.begun == [0, 2]
-
-
-async def test_another_sla_holds_for_the_requests_to_come():
-    """What is in the pipeline keeps the deadline with which it was admitted."""
-    gate = Gate()
-    sla = ServiceLevelObjective(60_000.0, 99.0)
-    stages = [Stage(gate, "gate", place="thread"), Stage(shift, place="loop")]
-    async with Pipeline(stages, sla=sla) as pipeline:
-        early = asyncio.create_task(pipeline.predict(1))
-        await until(lambda: gate.begun)
-        pipeline.sla = ServiceLevelObjective(20.0, 99.0)
-        with pytest.raises(DeadlineError):
-            await pipeline.predict(2)
-        pipeline.sla = None
-        late = asyncio.create_task(pipeline.predict(3))
-        await asyncio.sleep(0.03)  # longer than the second SLA
-        gate.open.set()
-        assert await asyncio.gather(early, late) == [4, 6]
-        assert gate.begun == [1, 3]
 
 
 @pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])

@@ -111,14 +111,6 @@ def test_a_non_decreasing_table_is_kept(sizes, data):
     assert description["max_relative_error"] <= LINE_TOLERANCE
 
 
-def test_steps_of_the_hardware_are_not_smoothed_into_a_line():
-    # Real accelerators have such steps: here, tiles of 8.
-    sizes = list(range(1, 17))
-    table, description = fit_table(sizes, [1.0] * 8 + [2.0] * 8, 16)
-    assert description["form"] == "isotonic"
-    np.testing.assert_array_equal(table, [1.0] * 8 + [2.0] * 8)
-
-
 def test_zero_energies_of_a_coarse_counter_can_be_fitted():
     table, _ = fit_table([1, 2, 4], [0.0, 0.0, 8.0], 4)
     np.testing.assert_allclose(table, [0, 0, 4, 8])
@@ -178,15 +170,6 @@ def test_a_budget_ends_the_rounds_after_at_least_one():
     assert [row["repeats"] for row in profile.measured["batch_sizes"]] == [1, 1, 1, 1]
 
 
-def test_progress_rises_to_one(clock):
-    for meter in (None, ConstantPower(clock)):
-        shares: list[float] = []
-        measure(Sleeper(LINE), energy_meter=meter, progress=shares.append)
-        assert shares == sorted(shares)
-        assert shares[0] > 0
-        assert shares[-1] == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -215,15 +198,6 @@ def test_the_error_of_a_failing_model_names_the_batch_size():
 
     with pytest.raises(StartError, match="batch of 3: MemoryError: out of memory"):
         measure(Small())
-
-
-def test_a_model_must_know_the_energy_of_all_batch_sizes_or_none():
-    class Partly(Emulated):
-        def batch_energy_mj(self, batch_size):
-            return 1.0 if batch_size < 3 else None
-
-    with pytest.raises(InvalidInputError, match="energy of a batch of 1 but not of 3"):
-        measure(Partly(LINE))
 
 
 @pytest.mark.slow
@@ -255,24 +229,3 @@ def test_the_idle_power_of_a_gpu_is_measured_and_below_that_of_batches(clock):
     profile = measure(Sleeper(LINE), device="cuda", energy_meter=ConstantPower(clock))
     assert profile.idle_power_w == pytest.approx(2.0)
     assert measure(Sleeper(LINE), energy_meter=ConstantPower(clock)).idle_power_w is None
-
-
-class Texts(Model):
-    inputs = (TensorSpec("text", "BYTES"),)
-    outputs = (TensorSpec("text", "BYTES"),)
-
-    def load(self, device): ...
-
-    def forward(self, batch):
-        return batch
-
-
-class TextsWithExample(Texts):
-    def example(self, batch_size):
-        return {"text": np.array([b"a text"] * batch_size, object)}
-
-
-@pytest.mark.parametrize(("model", "warned"), [(Texts(), True), (TextsWithExample(), False)])
-def test_a_profile_of_empty_strings_is_warned_of(model, warned, caplog):
-    measure(model)
-    assert ("input 'text': the profile is measured with empty" in caplog.text) == warned

@@ -70,11 +70,6 @@ def test_what_cannot_be_scaled():
         solve_divisions(STEPS, ServiceLevelObjective(5.0, 99.0), 6, requests=10_000)
 
 
-def test_a_stage_on_the_event_loop_stays_one_worker():
-    table = solve_divisions([stage("a", 1.0, 1, "loop")], SLA, 5, requests=10_000)
-    assert {division["a"] for division in table.divisions} == {1}
-
-
 @settings(max_examples=30)
 @given(loads=st.lists(st.integers(0, 40), min_size=1, max_size=60))
 def test_more_at_once_and_fewer_after_the_hold(loads):

@@ -9,7 +9,6 @@ from deployments.pipelines.serving.config import (
     AUTOSCALING_POLICY,
     load_pipeline_file,
     parse_args,
-    parse_user_config,
 )
 from policy.errors import InvalidInputError
 from tests.support.pipelines.configs import config
@@ -157,11 +156,3 @@ class TestStagesInDeployments:
         application["autoscaling_policy"] = {"policy_function": AUTOSCALING_POLICY}
         path.write_text(yaml.safe_dump(document))
         assert load_pipeline_file(path).pipeline.max_replicas() == {"scale": 4}
-
-
-def test_files_that_are_no_config(tmp_path):
-    path = tmp_path / "file.yaml"
-    with pytest.raises(InvalidInputError, match="No such file"):
-        load_pipeline_file(path)
-    with pytest.raises(InvalidInputError, match=r"user_config\.sla\.percentile: .*, not 100"):
-        parse_user_config({"sla": {"percentile": 100}})

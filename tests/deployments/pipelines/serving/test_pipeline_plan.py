@@ -10,7 +10,6 @@ from deployments.pipelines.core.steps import Each, Stage, Step, Switch
 from deployments.pipelines.planning.sizing import plan_pipeline
 from deployments.pipelines.serving.pipeline_plan import REQUESTS, plan
 from deployments.pipelines.serving.planning import PipelinePlanning
-from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -70,20 +69,3 @@ def test_current_profiles_count_and_not_the_first_ones() -> None:
     slower = replace(ENCODE, profile=heavy(8, 15, 6))
     now = planned(STEPS, [DECODE, slower, LEFT])
     assert now["workers"] > planned(STEPS, [DECODE, ENCODE, LEFT])["workers"]
-
-
-def test_why_there_is_no_plan() -> None:
-    with pytest.raises(InfeasibleError, match="no number of workers keeps 99% of requests"):
-        planned(STEPS, [DECODE, ENCODE, LEFT], response_time_ms=10)
-    bare = Stage(abs, "a")
-    with pytest.raises(InvalidInputError, match="stage a: planning needs its profile"):
-        planned([bare], [bare])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"margin": 0.5}, "then.margin: "), ({"burst_factor": 2}, "then.burst_factor: ")],
-)
-def test_questions_that_are_none(change: dict[str, float], said: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"^{said}"):
-        planned(STEPS, [DECODE, ENCODE, LEFT], **change)

@@ -28,49 +28,38 @@ def predictor(code, lists=False, **options):
 )
 def test_a_class_an_object_a_path_or_a_function(code):
     assert predictor(code)([4]) == [8]
-
-
-def test_options():
     assert predictor(Scale, factor=5)([4]) == [20]
 
 
-def test_a_single_item_that_fails_fails_alone():
+def test_items_that_fail_alone():
     good, bad = predictor(shift)([1, None])
-    assert good == 4
-    assert type(bad.error) is TypeError
-
-
-def test_a_returned_exception_fails_its_item_alone():
+    assert (good, type(bad.error)) == (4, TypeError)
     good, bad = predictor(ReturnsErrors, lists=True)([2, 3])
-    assert good == 2
-    assert type(bad) is ItemFailure
-    assert type(bad.error) is BadRequestError
+    assert (good, type(bad), type(bad.error)) == (2, ItemFailure, BadRequestError)
+    first, named, third = predictor(NamesRows, lists=True)([1, -2, 3])
+    assert (first, named.error.status, third) == (RETRY, 400, RETRY)
 
 
-def test_named_rows_fail_and_the_others_run_again():
-    first, second, third = predictor(NamesRows, lists=True)([1, -2, 3])
-    assert (first, third) == (RETRY, RETRY)
-    assert second.error.status == 400
+def raise_model_error(items):
+    raise ModelError("no GPU")
 
 
-def test_too_few_results_fail_the_batch():
-    failure = predictor(DropsNegative, lists=True)([1, -2, 3])
+@pytest.mark.parametrize(
+    ("code", "whole", "complaint"),
+    [
+        (FailsOnNegative, False, "negative"),
+        (DropsNegative, False, "predict returned 1 results for 2 items"),
+        (lambda items: "ab", False, "must return a list of 2 results"),
+        (lambda items: {0: 1, 1: 2}, False, "must return a list of 2 results"),
+        (lambda items: None, False, "must return a list of 2 results"),
+        (raise_model_error, True, "no GPU"),
+    ],
+)
+def test_batches_that_fail(code, whole, complaint):
+    failure = predictor(code, lists=True)([1, -1])
     assert type(failure) is BatchFailure
-    assert str(failure.error) == "predict returned 2 results for 3 items"
-
-
-@pytest.mark.parametrize("results", ["ab", {0: 1, 1: 2}, None, 2.5])
-def test_what_is_no_list_of_results(results):
-    failure = predictor(lambda items: results, lists=True)([1, 2])
-    assert "must return a list of 2 results" in str(failure.error)
-
-
-def test_an_unknown_culprit_and_a_failure_of_the_whole_batch():
-    def give_up(items):
-        raise ModelError("no GPU")
-
-    assert not predictor(FailsOnNegative, lists=True)([1, -1]).whole
-    assert predictor(give_up, lists=True)([1, -1]).whole
+    assert failure.whole == whole
+    assert complaint in str(failure.error)
 
 
 @pytest.mark.parametrize("code", [Doubler, "tests.support.pipelines.stages:Doubler"])

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import pickle
 import signal
 import subprocess
 import threading
@@ -11,10 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from deployments.errors import DeviceError, StartError
-from deployments.pipelines.core.items import RETRY
-from deployments.pipelines.workers.pool import WorkerPool
-from deployments.pipelines.workers.processes import ProcessWorker
+from deployments.errors import StartError
 from sojourn import Pipeline, Stage, StageError
 from tests.support.pipelines.stages import (
     DiesOnNegative,
@@ -39,10 +35,6 @@ def children():
     """Return the processes that this one has started and that still run."""
     with open(f"/proc/self/task/{os.getpid()}/children") as listed:
         return {int(pid) for pid in listed.read().split()}
-
-
-def test_what_is_to_run_again_is_known_in_every_process():
-    assert pickle.loads(pickle.dumps([RETRY]))[0] is RETRY
 
 
 @pytest.mark.slow
@@ -121,32 +113,11 @@ async def test_the_event_loop_does_not_wait_for_the_end_of_a_worker(monkeypatch)
     assert threading.main_thread() not in threads
 
 
-@pytest.mark.slow
-async def test_when_no_worker_can_be_started_what_waits_is_answered(tmp_path):
-    weights = tmp_path / "weights"
-    weights.touch()
-    async with Pipeline([Stage(StartsOnce, options={"path": str(weights)})]) as pipeline:
-        with pytest.raises(DeviceError, match="did not start: RuntimeError: no weights"):
-            await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
-        with pytest.raises(DeviceError):
-            await pipeline.predict(1)
-        weights.touch()
-        await until(lambda: pipeline.core.stages[0].lost is None)
-        with pytest.raises(DeviceError):  # the new worker dies as well, and leaves no weights
-            await asyncio.wait_for(pipeline.predict(2), LIMIT_S)
-
-
 async def test_a_stage_that_does_not_start_leaves_no_process():
     before = children()
     with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
         await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
     await until(lambda: children() <= before)
-
-
-@pytest.mark.slow
-async def test_why_a_worker_did_not_start():
-    with pytest.raises(StartError, match="did not start: SystemExit: no licence"):
-        await Pipeline([Stage(Exits, options={"at_start": True})]).start()
 
 
 def failing(function, failures, *error):
@@ -187,18 +158,3 @@ async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypat
 
     monkeypatch.setattr(call, failing(None, 10, 24, "no room"))
     assert await start() == await start()
-
-
-@pytest.mark.slow
-async def test_memory_does_not_grow_with_what_was_sent():
-    array = np.ones(1 << 18)
-    async with Pipeline([Stage(Scale)]) as pipeline:
-        pool = pipeline._workers[0]
-        assert isinstance(pool, WorkerPool)
-        (worker,) = pool._free
-        assert isinstance(worker, ProcessWorker)
-        await pipeline.predict(array)
-        size = worker._link.requests.size, worker._link.replies.size
-        for _ in range(200):
-            await pipeline.predict(array)
-        assert (worker._link.requests.size, worker._link.replies.size) == size

@@ -10,7 +10,6 @@ from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.replicas import ReplicaAccess
-from policy.errors import InvalidInputError
 from sojourn import Pipeline, Stage, StageError
 from tests.support.pipelines.stage_replica import serve, start
 from tests.support.pipelines.stages import Batched
@@ -49,14 +48,6 @@ class Gate:
         assert self.open.wait(LIMIT_S)
         self.running -= 1
         return items
-
-
-async def test_the_pipeline_makes_the_batches(tmp_path):
-    async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-        results = await asyncio.gather(*(pipeline.predict(v) for v in range(40)))
-        assert [value for value, _ in results] == [*range(40)]
-        assert max(size for _, size in results) == 4
-        assert pipeline.core.stages[0].batches < 40
 
 
 async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
@@ -153,12 +144,6 @@ async def test_a_folder_that_others_could_write_to_is_not_used(tmp_path):
             await pipeline_with(ReplicaAccess(tmp_path)).start()
 
 
-async def test_ray_decides_the_number(tmp_path):
-    async with served(Batched, tmp_path), pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-        with pytest.raises(InvalidInputError, match="Ray decides"):
-            pipeline.resize("stage", 2)
-
-
 class TestOnOtherMachines:
     """Calls in place of Ray's handle."""
 
@@ -168,30 +153,6 @@ class TestOnOtherMachines:
 
     async def any_runs(self):
         await asyncio.sleep(0)
-
-    async def test_batches_are_called(self, tmp_path):
-        async def call(items):
-            await asyncio.sleep(0)
-            return [2 * item for item in items]
-
-        async with pipeline_with(ReplicaAccess(tmp_path, call, self.any_runs)) as pipeline:
-            results = await asyncio.gather(*(pipeline.predict(v) for v in range(20)))
-        assert results == [2 * v for v in range(20)]
-
-    async def test_a_replica_on_this_machine_is_preferred(self, tmp_path):
-        async def call(items):
-            return ["called"] * len(items)
-
-        elsewhere = 3
-        async with (
-            served(Batched, tmp_path),
-            pipeline_with(
-                ReplicaAccess(tmp_path, call, self.any_runs), workers=elsewhere
-            ) as pipeline,
-        ):
-            # There are as many elsewhere until the one here has been found.
-            await until(lambda: pipeline.core.stages[0].workers == 1)
-            assert await pipeline.predict(1) == (1, 1)
 
     async def test_when_the_last_replica_here_has_gone_those_elsewhere_are_called(self, tmp_path):
         asked = 0
