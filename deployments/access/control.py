@@ -8,10 +8,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from deployments.access.token_bucket import TokenBucket
 from deployments.access.tokens import bearer_token, digest_of
 from deployments.config.user_config import AccessConfig, Scope, TokenConfig
 from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedError
+from deployments.token_bucket import TokenBucket
 
 #: The errors of denied requests.
 DENIALS = (UnauthorizedError, ForbiddenError, RateLimitedError)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from deployments.batcher.crash_journal import CrashJournal
 from deployments.batcher.death_guard import DeathGuard
 from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace_batch
-from deployments.batcher.device import DeviceThread, WakeTimer
-from deployments.batcher.loop_run import run_on_loop
+from deployments.batcher.device import DeviceThread, WakeTimer, run_on_loop
 from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.model_runner import (
     BatchRecord,
@@ -43,32 +42,10 @@ LONGEST_TURN_S = 0.01
 class Batcher:
     """Batch the rows of concurrent requests on one device.
 
-    Create and use it on a running event loop.
-
-    Parameters
-    ----------
-    model : Model
-        A loaded model; its `forward` runs only here, one batch at a time.
-    core : BatcherCore
-        Decides when batches start and what is in them.
-    on_batch : callable, optional
-        Called on the event loop with a `BatchRecord` after each batch.
-    placement : BatchPlacement, optional
-        Decides which batches the event loop runs itself; by default, none.
-    prepare_thread : callable, optional
-        Called in the device thread before its first batch.
-    journal : CrashJournal, optional
-        Where the other replicas of this machine read what was on the device if this process dies;
-        it is closed with the batcher.
-
-    Attributes
-    ----------
-    lost_reason : str or None
-        Why the device is lost, which means that this replica must be replaced; None while it works.
-    rows : RowCounts
-        What became of the rows that reached this batcher.
-    rejections : RejectionHandler
-        Answers and counts the requests that get no outputs.
+    Create and use it on a running event loop. `placement` decides which batches the event loop runs
+    itself, by default none. `prepare_thread` is called in the device thread before its first batch.
+    The `journal`, where other replicas read what was on the device if this process dies, is closed
+    with the batcher. A device with a `lost_reason` is lost: this replica must be replaced.
     """
 
     def __init__(
@@ -195,12 +172,10 @@ class Batcher:
 
     @property
     def model_errors(self) -> ModelErrors:
-        """The requests that the model failed on."""
         return self._runner.errors
 
     @property
     def size_on_device(self) -> int:
-        """Rows of the current batch; 0 without a batch."""
         return 0 if self._batch is None else self._batch.size
 
     def hang_in_words(self) -> str:

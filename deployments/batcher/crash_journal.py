@@ -116,16 +116,8 @@ _OWN: set[Path] = set()
 class CrashJournal:
     """The journal of this process, and its view of those of its peers.
 
-    Parameters
-    ----------
-    directory : Path
-        A directory that only replicas of the same model on this machine use, best one in memory.
-        It is made if it is missing.
-
-    Attributes
-    ----------
-    deaths : mapping of int to int
-        How many deaths a request has seen, by its digest; those that have seen none are left out.
+    The directory is for replicas of the same model on this machine only, and made if it is missing.
+    `deaths` says how many deaths a request has seen, by its digest, if any.
 
     Raises
     ------

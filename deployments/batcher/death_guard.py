@@ -25,14 +25,7 @@ _HUNG = "another replica hangs on this request, and no third one is known; try a
 class DeathGuard:
     """Check each batch before it starts, and record it for the replicas that survive it.
 
-    Parameters
-    ----------
-    core : BatcherCore
-        Takes back the batches that may not run as they are.
-    journal : CrashJournal or None
-        None: this process knows only of its own device.
-    idempotent : bool
-        Whether a request may be computed again.
+    Without a journal, this process knows only of its own device.
     """
 
     def __init__(

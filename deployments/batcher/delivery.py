@@ -17,21 +17,10 @@ def deliver_outputs(
     on_answered: Callable[[QueuedRequest], None],
     on_failed: Callable[[QueuedRequest], None],
 ) -> int:
-    """Hand over the outputs of a batch.
+    """Hand over the outputs of each slice; return the rows whose senders still wait for them.
 
-    Parameters
-    ----------
-    outputs : sequence of mapping of str to ndarray, or ModelError
-        The outputs of each slice of `batch`, or what is wrong with them.
-    on_answered : callable
-        Called with each request whose last rows these are.
-    on_failed : callable
-        Called with each request that an error answers.
-
-    Returns
-    -------
-    int
-        Rows whose senders still wait for them.
+    `on_answered` is called with each request whose last rows these are, `on_failed` with each that
+    an error answers.
     """
     rows = 0
     for (request, start, stop), part in zip(batch.slices, outputs, strict=True):

@@ -1,15 +1,20 @@
-"""The threads of control of a batcher: the device thread, and the timer that wakes it."""
+"""What runs batches: the device thread, or the event loop's own; and the timer that wakes it."""
 
 import asyncio
+import logging
 import math
 import queue
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Container
 
 from deployments.batcher.model_runner import BatchRun, DeviceLostError, ModelRunner
+from deployments.batcher.placement import BatchPlacement
 from policy.batcher.requests import Batch
+
+logger = logging.getLogger("sojourn.batcher")
 
 
 class WakeTimer:
@@ -17,11 +22,6 @@ class WakeTimer:
 
     A later time does not move it: whoever is woken too early sets it again. So a time that changes
     with every request costs nothing.
-
-    Parameters
-    ----------
-    callback : callable
-        Called when the time has come.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
@@ -51,14 +51,8 @@ class WakeTimer:
 class DeviceThread:
     """A thread that drives the device for a batcher on an event loop.
 
-    Parameters
-    ----------
-    on_done : callable
-        Called on the event loop after each batch, with the batch and its run.
-    on_lost : callable
-        Called on the event loop with the reason, once, when the device is lost.
-    prepare : callable
-        Called in the thread before its first batch.
+    `on_done` and `on_lost` are called on the event loop, after each batch and once when the device
+    is lost; `prepare` in the thread, before its first batch.
     """
 
     def __init__(
@@ -109,3 +103,34 @@ class DeviceThread:
         except RuntimeError:
             return False
         return True
+
+
+def run_on_loop(runner: ModelRunner, placement: BatchPlacement, batch: Batch) -> BatchRun:
+    """Run a batch on this thread, and let the placement know how that went.
+
+    Raises
+    ------
+    DeviceLostError
+        The device can answer no batch any more.
+    """
+    switches = _voluntary_switches()
+    run = runner.run(batch)
+    goes_back = placement.observe(
+        batch.size,
+        run.duration_s,
+        run.cpu_s,
+        waited=_voluntary_switches() > switches,
+        now_s=time.monotonic(),
+    )
+    if goes_back:
+        logger.warning(
+            "a batch of %d kept the event loop for %.1f ms; such batches go to the device thread",
+            batch.size,
+            1e3 * run.duration_s,
+        )
+    return run
+
+
+def _voluntary_switches() -> int:
+    """Return how often this thread has waited for something, and so given up its CPU."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw

@@ -63,21 +63,8 @@ class EventLoopCounts:
 class EventLoopMeter:
     """Count and time the work of one event loop; every method runs on the loop's thread.
 
-    Parameters
-    ----------
-    call_soon : callable
-        Runs a callback in the loop's next iteration, as `asyncio.AbstractEventLoop.call_soon`.
-    call_later : callable
-        Runs a callback after a delay in seconds, as `asyncio.AbstractEventLoop.call_later`.
-    clock, thread_clock : callable
-        Wall time, and CPU time of the calling thread, in seconds.
-    cpu_wait_clock : callable
-        For how long the calling thread has waited for a CPU, in seconds; None: not known.
-
-    Attributes
-    ----------
-    requests, refused, batches : int
-        Since the start; as in `EventLoopCounts`.
+    The counts are since the start. `cpu_wait_clock` says for how long the thread has waited for a
+    CPU, in seconds; None: not known.
     """
 
     def __init__(
@@ -110,17 +97,10 @@ class EventLoopMeter:
 
     @classmethod
     def on_loop(cls, loop: asyncio.AbstractEventLoop) -> "EventLoopMeter":
-        """Return a meter for `loop`; call this on its thread."""
         return cls(loop.call_soon, loop.call_later)
 
     def request_read(self, now_s: float) -> float:
-        """Count a request that is being read.
-
-        Returns
-        -------
-        float
-            When it could first have been read, as `readable_since_s`.
-        """
+        """Count a request that is being read; return when it could first have been read."""
         self.requests += 1
         return self.part_read(now_s)
 
@@ -135,14 +115,7 @@ class EventLoopMeter:
         self.refused += requests
 
     def batch_ended(self, now_s: float, forward_s: float = 0.0, forward_cpu_s: float = 0.0) -> None:
-        """Count a batch that ended.
-
-        Parameters
-        ----------
-        forward_s, forward_cpu_s : float
-            Wall and CPU time for which the model computed it on the loop's own thread; 0 if another
-            thread did.
-        """
+        """Count a batch, and the time for which the model computed it on the loop's own thread."""
         self.batches += 1
         if self._working:
             self._iteration_forward_s += forward_s

@@ -20,11 +20,6 @@ class ModelErrors:
     Two exceptions are of one kind if they have the same type and were raised at the same line. The
     first is logged with its traceback, from the model's first frame on; later ones when their count
     reaches 10, 100, 1,000 and so on.
-
-    Attributes
-    ----------
-    model : str
-        The model's name, for the log; assign it if there is one.
     """
 
     def __init__(self) -> None:
@@ -34,13 +29,7 @@ class ModelErrors:
         self._kinds: Counter[tuple[str, str, int]] = Counter()
 
     def record(self, error: BaseException, rows: int, request_id: bytes = b"") -> None:
-        """Count a request; log the error if it is new.
-
-        Parameters
-        ----------
-        error : BaseException
-            What `Model.forward` raised, or what was wrong with its outputs.
-        """
+        """Count a request; log the error if it is new."""
         self.count += 1
         frames = _model_frames(error.__traceback__)
         where = traceback.extract_tb(frames)[-1:] if frames else []

@@ -69,12 +69,8 @@ PROBE_AFTER = 3
 class Failure:
     """A batch on which the model failed.
 
-    Attributes
-    ----------
-    error : RequestError
-        The answer to the culprit, once it is found.
-    blamed : mapping of int to RequestError
-        The answers to the culprits that the model named, by index into the batch's slices.
+    `error` is the answer to the culprit, once it is found. `blamed` has the answers to the culprits
+    that the model named, by index into the batch's slices.
     """
 
     error: RequestError
@@ -83,15 +79,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """A batch that was run.
+    """A batch that was run: the outcome of each slice, or why there is none.
 
-    Attributes
-    ----------
-    outcome : sequence of Tensors or ModelError, or Failure
-        The outputs of each of the batch's slices, or what is wrong with them; or why there are
-        none.
-    cpu_s : float
-        CPU time of the thread that ran it.
+    `cpu_s` is of the thread that ran it.
     """
 
     outcome: Sequence[Tensors | ModelError] | Failure
@@ -104,20 +94,7 @@ class DeviceLostError(Exception):
 
 
 class ModelRunner:
-    """Run batches on a model.
-
-    Parameters
-    ----------
-    model : Model
-        A loaded model. Its `forward` is called by nobody else, and never by two threads at once.
-
-    Attributes
-    ----------
-    errors : ModelErrors
-        The requests that it failed on.
-    shapes : BatchShapes
-        Which requests may share a batch.
-    """
+    """Run batches on a loaded model, whose `forward` nobody else calls."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

@@ -27,7 +27,7 @@ def longest_on_loop_ms(cpus: float, response_time_ms: float) -> float:
 
 
 class BatchPlacement:
-    """Decide which batches the event loop runs itself.
+    """Decide which batches the event loop runs itself: those of at most `largest` rows.
 
     Those are the batches of the sizes whose latency is within the limit. A size that was taken
     stays until its latency exceeds `LEAVE` times the limit.
@@ -35,16 +35,6 @@ class BatchPlacement:
     If `IN_A_ROW` batches turn out to take longer than that, or to wait for something else than the
     CPU, their size and all larger ones go back to the device thread: at once where one computes for
     `AT_ONCE` times the limit or waits for `LONGEST_WAIT_S`. They stay away for `BAN_S`.
-
-    Parameters
-    ----------
-    limit_ms : float
-        Longest batch to run on the event loop; 0 if it shall run none.
-
-    Attributes
-    ----------
-    largest : int
-        Largest batch that the event loop runs; 0 if it runs none.
     """
 
     LEAVE, AT_ONCE = 2.0, 10.0
@@ -60,13 +50,7 @@ class BatchPlacement:
         self._slow = 0
 
     def use(self, latency_ms: Sequence[float], limit_ms: float, now_s: float) -> None:
-        """Decide anew; call this now and then, at least when the profile changed.
-
-        Parameters
-        ----------
-        latency_ms : sequence of float
-            Batch latency; entry ``b - 1`` is for batch size ``b``. It does not decrease.
-        """
+        """Decide anew by the latency of batches of 1, 2, …: at least when the profile changed."""
         self._limit_ms = limit_ms
         if now_s >= self._banned_until_s:
             self._banned_from = math.inf
@@ -80,12 +64,7 @@ class BatchPlacement:
     ) -> bool:
         """Record a batch that the event loop ran; return whether its size goes back.
 
-        Parameters
-        ----------
-        duration_s, cpu_s : float
-            Wall time, and CPU time of the thread.
-        waited : bool
-            Whether the thread gave up its CPU of its own accord.
+        `waited`: the thread gave up its CPU of its own accord.
         """
         # A thread that was preempted would have been on the device thread as well.
         ms = 1e3 * (duration_s if waited else cpu_s)

@@ -34,17 +34,7 @@ class RequestObserver(Protocol):
 class QueuedRequest(Request):
     """A queued request, its outputs and its callback; its `content` is the model's inputs.
 
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-        The model's inputs, each of shape ``(rows, ...)``.
-
-    Attributes
-    ----------
-    on_cancel : callable or None
-        Called with this object when its sender gives it up.
-    trace : RequestTrace or None
-        Takes the times of its batches, if the request is traced.
+    `on_cancel` is called when its sender gives it up. A `trace` takes the times of its batches.
     """
 
     __slots__ = (
@@ -70,25 +60,16 @@ class QueuedRequest(Request):
         deadline_s: float = math.inf,
         observer: RequestObserver | None = None,
     ) -> None:
-        """Set what is not known when a request is parsed.
+        """Set what is not known when a request is parsed; times are by `time.monotonic`.
 
-        Parameters
-        ----------
-        arrival_s : float
-            When it reached this process, by `time.monotonic`.
-        on_done : callable
-            Called once with the outcome, unless the request is given up.
-        deadline_s : float
-            When its answer becomes useless, by the same clock.
-        observer : RequestObserver, optional
-            Counts it if it gets no outputs.
+        `on_done` is called once with the outcome, unless the request is given up. The `observer`
+        counts it if it gets no outputs.
         """
         self.arrival_s, self.deadline_s = arrival_s, deadline_s
         self._on_done, self._observer = on_done, observer
 
     @property
     def inputs(self) -> Tensors:
-        """The model's inputs, each of shape ``(rows, ...)``."""
         inputs: Tensors = self.content
         return inputs
 
@@ -171,11 +152,6 @@ class Cancellable(Protocol):
 
 async def outputs_of(start: Callable[[Callable[[Outcome], None]], Cancellable]) -> Tensors:
     """Start a request, and return its outputs; cancelling the call gives the request up.
-
-    Parameters
-    ----------
-    start : callable
-        Starts the request; its argument is the callback for the outcome.
 
     Raises
     ------

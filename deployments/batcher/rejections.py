@@ -17,13 +17,7 @@ TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
 class RejectionHandler:
-    """Answers and counts the requests that get no outputs.
-
-    Parameters
-    ----------
-    core : BatcherCore
-        Where they wait, and where those refused count as load.
-    """
+    """Answers and counts the requests that get no outputs."""
 
     def __init__(self, core: BatcherCore, rows: RowCounts) -> None:
         self._core = core

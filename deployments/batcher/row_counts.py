@@ -73,7 +73,6 @@ class RowCounts:
     arrivals: ArrivalCounts = field(default_factory=lambda: ArrivalCounts(COUNT_WINDOW_S))
 
     def arrived(self, rows: int, arrival_s: float) -> None:
-        """Count rows that reached the batcher."""
         self.offered += rows
         self.arrivals.count(arrival_s, rows)
 

@@ -14,11 +14,6 @@ def declared_models(
 ) -> dict[str, ModelConfig]:
     """Return each model, by its name, with the version and the weights that `user_config` names.
 
-    Parameters
-    ----------
-    configs : iterable of ModelConfig
-        The models as `args` have them.
-
     Raises
     ------
     InvalidInputError
@@ -51,12 +46,7 @@ def _declared(config: ModelConfig, named: HostedModelConfig) -> ModelConfig:
 def revised(config: ModelConfig, version: str | None, weights: str | None) -> ModelConfig:
     """Return a model with another version, other weights of the store, or both.
 
-    Parameters
-    ----------
-    version : str or None
-        Its label; if `weights` are not given, also its version in the model store.
-    weights : str or None
-        ``store://[framework/]name[@version]``.
+    The version is a label; if `weights` are not given, it is also the version in the model store.
 
     Raises
     ------

@@ -39,13 +39,7 @@ MAX_METRICS_INTERVAL_S = 2.0
 
 @dataclass(frozen=True)
 class Application:
-    """One application of a config file, and the one deployment that Sojourn gives it.
-
-    Attributes
-    ----------
-    place : Place
-        Where the application's entry is.
-    """
+    """One application of a config file, and the one deployment that Sojourn gives it."""
 
     entry: ApplicationEntry
     deployment: DeploymentEntry
@@ -58,7 +52,6 @@ class Application:
 
     @property
     def actor(self) -> ActorOptions:
-        """What a replica takes of its node."""
         return self.deployment.ray_actor_options or ActorOptions()
 
     @property
@@ -137,16 +130,8 @@ def find_applications(
 ) -> list[Application]:
     """Check a config file's structure and return the applications that `import_path` builds.
 
-    Parameters
-    ----------
-    content : object
-        The content of the file.
-    import_path : str
-        The application builder.
-    deployment : str
-        Name of the one deployment that it builds.
-    policy_function : str or None
-        The autoscaling policy that an ``autoscaling_config`` must name. None: it may have none.
+    Each must have the one `deployment`. An ``autoscaling_config`` must name `policy_function`;
+    None: it may name none.
 
     Raises
     ------

@@ -14,12 +14,7 @@ with warnings.catch_warnings():
 
 
 def check_schema(document: Mapping[str, Any]) -> None:
-    """Raise an error for what `serve deploy` would refuse.
-
-    Parameters
-    ----------
-    document : mapping
-        The content of a file whose structure `find_applications` has checked.
+    """Check by Ray's schema a file whose structure `find_applications` has checked.
 
     Raises
     ------

@@ -35,11 +35,6 @@ class StrictModel(BaseModel):
 def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
     """Return `content` as a `model`.
 
-    Parameters
-    ----------
-    *place : str or int
-        Where the content is, for the message.
-
     Raises
     ------
     ConfigError

@@ -12,13 +12,7 @@ _ROOT, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 @dataclass(frozen=True)
 class CpuQuota:
-    """The tightest quota of the groups that this process is in.
-
-    Attributes
-    ----------
-    statistics : Path
-        The kernel's ``cpu.stat`` of the group.
-    """
+    """The tightest quota of the groups that this process is in, with the kernel's ``cpu.stat``."""
 
     cores: float
     statistics: Path
@@ -33,13 +27,7 @@ class CpuQuota:
 
 
 def cpu_quota(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> CpuQuota | None:
-    """Return the quota; None if there is none, or no control groups.
-
-    Parameters
-    ----------
-    root, membership : Path
-        Where the kernel shows the groups, and which of them this process is in.
-    """
+    """Return the quota; None if there is none, or no control groups."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

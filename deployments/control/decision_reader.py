@@ -26,12 +26,7 @@ def replicas_in(content: Mapping[str, Any]) -> int:
 class DecisionReader:
     """Read the log that a deployment's autoscaler writes in Serve's controller.
 
-    Parameters
-    ----------
-    application, deployment : str
-        Names of the Ray Serve application and deployment.
-    read : callable
-        Returns the value of a key, or None. It may block, so a thread calls it.
+    `read` returns the value of a key, or None. It may block, so a thread calls it.
     """
 
     def __init__(

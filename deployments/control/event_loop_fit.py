@@ -30,21 +30,9 @@ _MAX_SLOWDOWN = 100.0
 class EventLoopFit:
     """Track how busy the event loop is, and what it spends; revise the costs that the model uses.
 
-    Parameters
-    ----------
-    costs : EventLoopCosts or None
-        The costs in the profile; None if they are not known.
-
-    Attributes
-    ----------
-    costs : EventLoopCosts or None
-        The costs that the model uses; None until they are measured.
-    utilization : float
-        Fraction of the time for which the loop had work.
-    slowdown : float
-        Time over CPU time of the loop's work, at least 1: it waits for a CPU.
-    lag_s : float
-        The longest that the loop kept anything waiting in the last tick.
+    `costs` are None until they are known. `slowdown` is time over CPU time of the loop's work, at
+    least 1: it waits for a CPU. `lag_s` is the longest that the loop kept anything waiting in the
+    last tick.
     """
 
     #: Time after which a second's data counts for 1/e.
@@ -92,13 +80,7 @@ class EventLoopFit:
         }
 
     def observe(self, counts: EventLoopCounts, *, shares_cpu: bool) -> None:
-        """Record what the loop did in a tick.
-
-        Parameters
-        ----------
-        shares_cpu : bool
-            Whether batches were computed on the CPU that the event loop runs on.
-        """
+        """Record a tick. `shares_cpu`: batches were computed on the event loop's CPU."""
         if counts.duration_s <= 0:
             return
         self._times_s *= math.exp(-counts.duration_s / _WAITS_MEMORY_S)

@@ -39,16 +39,8 @@ class Configurable(Protocol[Config]):
 class LastGoodConfig:
     """The last good `user_config` of a deployment, in a store that outlives the replica.
 
-    Parameters
-    ----------
-    application, deployment : str
-        Names of the Ray Serve application and deployment.
-    model : str
-        The model's name; another model of the same deployment has a configuration of its own.
-    read : callable
-        Returns the value of a key, or None. It may block, so a thread calls it.
-    save : callable
-        Has a key and a function whose result is to be saved under it; it does not wait.
+    Each model of the deployment has one of its own. `read` may block, so a thread calls it; `save`
+    has a key and a function whose result is to be saved, and does not wait.
     """
 
     def __init__(
@@ -64,12 +56,10 @@ class LastGoodConfig:
         self._save = save
 
     def keep(self, content: Mapping[str, Any]) -> None:
-        """Save a `user_config` that is in force."""
         packed = orjson.dumps(content)
         self._save(self._key, lambda: packed)
 
     async def recall(self) -> dict[str, Any] | None:
-        """Return the last one that was saved; None if there is none."""
         packed = await asyncio.to_thread(self._read, self._key)
         if packed is None:
             return None
@@ -84,13 +74,6 @@ async def apply_user_config(
     parse: Callable[[Mapping[str, Any]], Config],
 ) -> None:
     """Apply a `user_config`, or say why not, and use the last good one.
-
-    Parameters
-    ----------
-    last_good : LastGoodConfig
-        That of the service's deployment.
-    parse : callable
-        Returns the checked content, or raises a `SojournError`.
 
     Raises
     ------

@@ -23,13 +23,7 @@ MEASURED_PERCENTILES = (5.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
 
 @dataclass(frozen=True)
 class _SizeGroup:
-    """The latest batches of neighboring sizes.
-
-    Attributes
-    ----------
-    ratios : ndarray of float, shape (batches,)
-        Measured time over the profile's median time of the same size, ascending.
-    """
+    """The latest batches of neighboring sizes: times over the profile's medians, ascending."""
 
     size: float
     ratios: FloatArray

@@ -36,12 +36,7 @@ class WaitCorrection:
     neighbor), more requests are late than the SLA allows, and waits shrink until it holds again.
     They grow back slowly while at most half of the allowed requests are late.
 
-    Attributes
-    ----------
-    factor : float
-        Multiplies the policy's maximum wait: 1 trusts the model, 0 starts batches at once.
-    late_share : float
-        Fraction of requests that were late, over about a window; 0 until half a window was seen.
+    `factor` multiplies the policy's maximum wait: 1 trusts the model, 0 starts batches at once.
     """
 
     #: The window holds as many requests as may include this many late ones: enough to measure the
@@ -57,15 +52,7 @@ class WaitCorrection:
         self._late = 0.0
 
     def revise(self, requests: int, late: int, late_share_allowed: float) -> float:
-        """Record the latest requests, and return the factor for the next ones.
-
-        Parameters
-        ----------
-        requests, late : int
-            Requests answered since the last call, and the late ones among them.
-        late_share_allowed : float
-            Fraction of requests that the SLA allows to be late, above 0.
-        """
+        """Record the latest answers, and which were late; return the factor for the next ones."""
         window = self.ALLOWED_LATE_PER_WINDOW / late_share_allowed
         keep = max(0.0, 1.0 - requests / window)
         self._requests = keep * self._requests + requests
@@ -83,19 +70,7 @@ class WaitCorrection:
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, the event loop, HAProxy, bursts and waits.
-
-    Attributes
-    ----------
-    profile_revisions : int
-        How often the profile was refitted, the event loop's costs included.
-    event_loop : EventLoopFit
-        What requests and batches cost the event loop, and how busy it is.
-    index_of_dispersion : float
-        The index that the waits in force allow for; 1 for Poisson arrivals.
-    proxy_delay_ms : float
-        The delay in HAProxy that the SLA's rate allows for.
-    """
+    """The corrections of the model: batch latency, the event loop, HAProxy, bursts and waits."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile_revisions = 0
@@ -134,13 +109,6 @@ class ModelCorrections:
         return self._dispersion.index
 
     def observe(self, seen: Observations, late_share_allowed: float) -> None:
-        """Record one tick's observations.
-
-        Parameters
-        ----------
-        late_share_allowed : float
-            Fraction of requests that the SLA allows to be late.
-        """
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
         if seen.refused:  # in an overload, a longer delay is no property of the load it can take
             self._proxy_delays_ms.clear()
@@ -162,11 +130,8 @@ class ModelCorrections:
     def refit_profile(self, *, solving: bool = False) -> bool:
         """Refit the profile if a check is due and it is wrong; return whether it changed.
 
-        Parameters
-        ----------
-        solving : bool
-            Whether a table is being solved, which a change of the profile would begin anew. Until
-            it is solved, only the batch times are refitted, and costs that were not known.
+        A change begins the `solving` of a table anew. So until it is solved, only the batch times
+        are refitted, and costs that were not known.
         """
         if self._ticks % REVISE_EVERY:
             return False

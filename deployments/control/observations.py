@@ -67,11 +67,6 @@ class ProxyDelay:
     HAProxy counts from when it has read a request until its answer begins; the replica, from when
     it could have read the request until the answer is known. What lies between is mainly waits for
     HAProxy's thread, on the way there and back, and tries at other replicas.
-
-    Attributes
-    ----------
-    delay_s : float
-        The mean of late, beyond what the SLA allows for.
     """
 
     def __init__(self) -> None:
@@ -86,14 +81,9 @@ class ProxyDelay:
         self._requests += 1
 
     def update(self, mean_ms: float | None, allowed_ms: float) -> None:
-        """Compare HAProxy's mean time with that of the requests counted since the last mean.
+        """Compare HAProxy's mean time, if it is new, with that of the requests counted since.
 
-        Parameters
-        ----------
-        mean_ms : float or None
-            HAProxy's mean time of a request; None: nothing new.
-        allowed_ms : float
-            Delay to the replica and back that the SLA allows for.
+        `allowed_ms` is the delay to the replica and back that the SLA allows for.
         """
         if mean_ms is None:
             self._reports_without_mean += 1
@@ -122,22 +112,6 @@ class ReplicaObserver:
 
     Response times count from when the request could first have been read. The delay in HAProxy is
     added to those since the last `take` when that is called next, as HAProxy reports it in arrears.
-
-    Parameters
-    ----------
-    sla : ServiceLevelObjective
-        The SLA at the replica; assign the attribute to change it.
-    event_loop_meter : EventLoopMeter, optional
-        Counts the batches, too, and what the event loop did between ticks.
-
-    Attributes
-    ----------
-    answered_rows, late_rows : int
-        Rows of the requests counted since the start, and of the late ones among them.
-    device_busy_s, energy_j : float
-        Time on the device of all batches, and their energy as far as it is known.
-    last_batches : deque of (float, BatchRecord)
-        The last `BATCHES_SHOWN` batches, each with the time when it ended, by `time.monotonic`.
     """
 
     def __init__(

@@ -40,25 +40,8 @@ class PolicyController:
     """Create a batcher's core, and keep its policy right.
 
     A `PolicySolver` solves the policy table, `ModelCorrections` adjusts the model to what is
-    observed, and `ResponseTimePercentiles` measures and predicts response times.
-
-    Parameters
-    ----------
-    profile : Profile
-        The initial profile of the device.
-    on_change : callable
-        Called after the core got another policy or other limits, because a batch may now be due.
-
-    Attributes
-    ----------
-    user_config : UserConfig
-        The configuration in force.
-    sla_at_replica : ServiceLevelObjective
-        What the delays to the replica and back leave of the SLA.
-    percentiles : ResponseTimePercentiles
-        Response times, measured and predicted.
-    profiled_full_batch_ms : float
-        Time of the largest batch by the initial profile.
+    observed, and `ResponseTimePercentiles` measures and predicts response times. `on_change` is
+    called after the core got another policy or other limits, because a batch may now be due.
 
     Raises
     ------
@@ -87,12 +70,10 @@ class PolicyController:
 
     @property
     def profile_revisions(self) -> int:
-        """How often the profile was refitted."""
         return self._corrections.profile_revisions
 
     @property
     def event_loop(self) -> EventLoopFit:
-        """What requests and batches cost the event loop, and how busy it is."""
         return self._corrections.event_loop
 
     @property
@@ -109,7 +90,6 @@ class PolicyController:
 
     @property
     def sla_capacity(self) -> SlaCapacity:
-        """The load that this replica takes under its SLA."""
         return self._solver.sla_capacity
 
     @property
@@ -119,7 +99,6 @@ class PolicyController:
 
     @property
     def solver_failures(self) -> int:
-        """How often solving the policy failed."""
         return self._solver.failures
 
     def configure(self, user_config: UserConfig) -> None:

@@ -47,12 +47,7 @@ class SlaCapacity:
     The two change together: a curve says nothing about another SLA. Until the curve of a changed
     SLA is solved, which takes a second or two, the fleet stays sized for the old SLA.
 
-    Attributes
-    ----------
-    curve : LoadLatenessCurve or None
-        None while it is not solved, or if no arrival rate meets the SLA.
-    out_of_reach : bool
-        Whether it is known that no arrival rate meets the SLA.
+    `out_of_reach`: it is known that no arrival rate meets the SLA.
     """
 
     sla: SLAConfig
@@ -72,12 +67,7 @@ class SlaCapacity:
 class SolveRequest:
     """A policy table and a load-lateness curve to solve.
 
-    Attributes
-    ----------
-    sla : ServiceLevelObjective
-        The SLA of the curve: the client's, less the delays to and from the replica.
-    admit_within_ms : float
-        A request is refused if it will not be done within this time; infinity: none is.
+    The SLA of the curve is the client's, less the delays to and from the replica.
     """
 
     profile: Profile
@@ -104,7 +94,6 @@ class SolveRequest:
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}"
 
     def same_as(self, other: "SolveRequest") -> bool:
-        """Return whether both requests have the same solution."""
         names = (self.table_name, self.curve_name)
         return names == (other.table_name, other.curve_name)
 
@@ -195,22 +184,7 @@ class PolicySolver:
 
     A solver that dies or hangs is started again, after pauses that double. One that finds no
     solution would find none again, so nothing more is tried until something else is asked for.
-
-    Parameters
-    ----------
-    on_solved : callable
-        Called on the event loop after `table` and `sla_capacity` have changed.
-    sleep : callable
-        Waits for a number of seconds.
-
-    Attributes
-    ----------
-    sla_capacity : SlaCapacity
-        The last curve that was solved; none if the latest request has no solution.
-    error : str or None
-        Why the latest request has no solution.
-    failures : int
-        How often a solver died, hung or found no solution.
+    `on_solved` is called on the event loop after `table` and `sla_capacity` have changed.
     """
 
     def __init__(
@@ -308,7 +282,6 @@ class PolicySolver:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def close(self) -> None:
-        """Cancel an unfinished request, and end the solver."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

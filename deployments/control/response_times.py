@@ -34,13 +34,9 @@ MAX_INTENSITY = 0.97
 class ResponseTimePercentiles:
     """The percentiles `PERCENTILES` of the response time, keyed by percentile ("99").
 
-    Attributes
-    ----------
-    measured_ms : dict of str to float
-        Of the last tick that had answers, with the delay in HAProxy.
-    predicted_ms : dict of str to float
-        At the arrival rate observed at the last prediction, under the policy then in force; empty
-        if they cannot be predicted. With the delay in HAProxy that was observed then.
+    Measured ones are of the last tick that had answers. Predicted ones are for the arrival rate and
+    the policy of the last prediction; empty if they cannot be predicted. Both have the delay in
+    HAProxy.
     """
 
     def __init__(self) -> None:
@@ -56,17 +52,7 @@ class ResponseTimePercentiles:
         core: BatcherCore,
         proxy_delay_ms: float = 0.0,
     ) -> None:
-        """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more.
-
-        Parameters
-        ----------
-        response_times_s : sequence or ndarray of float, shape (requests,)
-            Of the requests answered in this tick.
-        profile : callable
-            Returns the model to predict by.
-        proxy_delay_ms : float
-            What requests wait in HAProxy: part of the response times, and so of the prediction.
-        """
+        """Measure one tick's percentiles; predict new ones after `PREDICT_EVERY` ticks or more."""
         if len(response_times_s):
             quantiles_ms = 1e3 * np.percentile(response_times_s, PERCENTILES)
             self.measured_ms = _by_percentile(quantiles_ms.tolist())

@@ -30,14 +30,9 @@ _LIBRARIES = ("numpy", "scipy", "numba")
 
 
 class SolveCache:
-    """Solutions in a folder, a JSON file for each.
+    """Solutions in a folder, a JSON file for each, for the `code` that computes them.
 
-    Parameters
-    ----------
-    code : str, optional
-        What computes the solutions; by default `code_digest`.
-    max_bytes : int
-        The files used longest ago are deleted when all of them exceed this.
+    The files used longest ago are deleted when all of them exceed `max_bytes`.
     """
 
     def __init__(self, folder: Path, code: str | None = None, max_bytes: int = MAX_BYTES) -> None:

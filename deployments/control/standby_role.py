@@ -30,16 +30,7 @@ UNKNOWN_AFTER_S = 10.0
 class StandbyRole:
     """Whether this replica stands by.
 
-    Parameters
-    ----------
-    read : callable
-        Returns what is published, or None. It may block, so a thread calls it.
-    nobody_serves : async callable, optional
-        Returns whether no replica gets requests.
-    on_change : callable, optional
-        Called with `standby` whenever it changes.
-    clock : callable
-        Returns the time in s.
+    `read` returns what is published, or None; it may block, so a thread calls it.
     """
 
     def __init__(
@@ -62,7 +53,6 @@ class StandbyRole:
 
     @property
     def standby(self) -> bool:
-        """Whether this replica stands by."""
         return self._standby
 
     @property
@@ -76,7 +66,6 @@ class StandbyRole:
         await self.follow()
 
     async def follow(self) -> None:
-        """Find this replica's part, and take it."""
         content = await asyncio.to_thread(self._read) if self._may_stand_by else None
         roles = StandbyRoles.from_bytes(content)
         if not self._may_stand_by:

@@ -34,11 +34,6 @@ class WorkerProcess:
 
     It starts at the first question, and after a failure at the next one. Its imports take half a
     second of a core, so it stays for the questions to come, until it is idle for `IDLE_S`.
-
-    Parameters
-    ----------
-    quota : CpuQuota, optional
-        By default, that of this process, if it has one.
     """
 
     def __init__(self, name: str = "the worker", quota: CpuQuota | None = None):
@@ -48,16 +43,9 @@ class WorkerProcess:
         self._lock = asyncio.Lock()
 
     async def ask(self, function: str, *arguments: Any, time_limit_s: float, **options: Any) -> Any:
-        """Return the result of a function. Cancelling kills the process.
+        """Return the result of a function, ``module:name``. Cancelling kills the process.
 
-        Parameters
-        ----------
-        function : str
-            As ``module:name``.
-        *arguments, **options
-            Its arguments, which can be pickled.
-        time_limit_s : float
-            The process is killed after this time; pauses extend it.
+        It is also killed after the time limit, which pauses extend.
 
         Raises
         ------

@@ -28,16 +28,8 @@ _FILE = "file://"
 def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[str]:
     """Check that each model can be imported and constructed, and that its SLA is in reach.
 
-    Parameters
-    ----------
-    cpu_count : int, optional
-        CPUs of the machine, to compare the replicas' with.
-
-    Returns
-    -------
-    list of str
-        What may be meant, but should be known: more replicas than this machine has CPUs for, and
-        a model that is elsewhere.
+    Return what may be meant, but should be known: more replicas than this machine has CPUs for, and
+    a model that is elsewhere.
 
     Raises
     ------

@@ -64,13 +64,7 @@ def main() -> int:
 
 
 class _InputEnd(threading.Thread):
-    """Wait for the end of standard input.
-
-    Attributes
-    ----------
-    while_starting : bool
-        Whether the process is to be ended at once then: nothing needs to be finished.
-    """
+    """Wait for the end of standard input; `while_starting`, end the process at once then."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -91,12 +85,7 @@ def _write(answers: TextIO, **content: object) -> None:
 
 
 def start(request: dict[str, Any], answers: TextIO) -> dict[str, str]:
-    """Start Ray and Serve, deploy, and wait for the first answer.
-
-    Returns
-    -------
-    dict of str to str
-        The URLs of the `dashboard` and of the Prometheus metrics (`metrics_url`).
+    """Start Ray and Serve, deploy, and wait for the first answer; return URLs of Ray's.
 
     Raises
     ------
@@ -225,17 +214,9 @@ def _deployment_failures(dashboard: str) -> dict[str, str]:
 
 
 def last_error(messages: list[str]) -> str:
-    """Return the line that names the error in Ray's messages about a failed deployment.
+    """Return the message of the last exception in Ray's messages, which contain tracebacks.
 
-    Parameters
-    ----------
-    messages : list of str
-        The messages of the application and its deployments; they contain tracebacks.
-
-    Returns
-    -------
-    str
-        The message of the last exception; if there is none, the last line.
+    If there is none, return the last line.
     """
     lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
     for line in reversed(lines):

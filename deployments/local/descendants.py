@@ -42,17 +42,9 @@ def descendants() -> set[psutil.Process]:
 
 
 def end_descendants(but: Set[psutil.Process] = frozenset()) -> set[psutil.Process]:
-    """Kill the processes that descend from this one, and wait for their end.
+    """Kill the processes that descend from this one, but not `but`, and wait for their end.
 
-    Parameters
-    ----------
-    but : set of psutil.Process
-        Processes to leave alone.
-
-    Returns
-    -------
-    set of psutil.Process
-        Processes that could not be ended.
+    Return those that could not be ended.
     """
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     # A process may start another one until it has ended itself, so look again.

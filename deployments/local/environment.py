@@ -25,14 +25,7 @@ from deployments.local.run import LocalRun
 def environment_of(
     run: LocalRun, directory: Path, balance: str, ports: ReservedPorts
 ) -> dict[str, str]:
-    """Return the environment of a local run's processes.
-
-    Parameters
-    ----------
-    balance : str
-        How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
-    ports : ReservedPorts
-        Held as long as the run.
+    """Return the environment of a local run's processes; `ports` are held as long as the run.
 
     Raises
     ------

@@ -88,13 +88,7 @@ class ReservedPorts:
         self._held: list[socket.socket] = []
 
     def take(self, host: str, port: int) -> None:
-        """Reserve a port.
-
-        Raises
-        ------
-        StartError
-            Another run has reserved it.
-        """
+        """Reserve a port, or raise a `StartError`: another run has reserved it."""
         if not self._reserve(host, port):
             raise StartError(
                 f"another service that starts now takes port {port} of {host}; choose another one "

@@ -11,15 +11,7 @@ from deployments.haproxy.request_environment import request_environment
 
 @dataclass(frozen=True)
 class ServedApplication:
-    """One application of a config file.
-
-    Attributes
-    ----------
-    model : str
-        Name of the model, or of the pipeline, that it serves.
-    route_prefix : str
-        Where it answers, without a slash at the end.
-    """
+    """One application of a config file; its route prefix has no slash at the end."""
 
     application: str
     model: str
@@ -28,13 +20,7 @@ class ServedApplication:
 
 @dataclass(frozen=True)
 class LocalRun:
-    """A config file as a local run takes it.
-
-    Attributes
-    ----------
-    environment : mapping of str to str
-        HAProxy's settings that follow from the applications.
-    """
+    """A config file as a local run takes it, with HAProxy's settings that follow from it."""
 
     http_host: str
     http_port: int

@@ -50,14 +50,8 @@ _PORT_IN_USE = re.compile(r"Failed to start \S+ server on port \d+: .*Retrying")
 class LocalService:
     """A running local run.
 
-    Attributes
-    ----------
-    urls : tuple of str
-        The URL of each application, with its route prefix.
-    dashboard : str
-        URL of Ray's dashboard; also the address for ``serve deploy -a``.
-    wait : callable
-        Wait until Ray ends of its own accord, and report deployments that fail; raise `StartError`.
+    `wait` returns when Ray ends of its own accord, and reports deployments that fail; it raises
+    `StartError`. The dashboard's URL is also the address for ``serve deploy -a``.
     """
 
     urls: tuple[str, ...]
@@ -78,15 +72,8 @@ def local_service(
     """Serve `run` on this machine while the context lasts. Leave no process behind.
 
     An exception that a signal handler raises ends the context. One more, raised while Ray stops,
-    has its processes killed at once.
-
-    Parameters
-    ----------
-    report : callable
-        Called with one line of text at each step, and, from another thread, with each line that a
-        replica prints.
-    balance : str
-        How HAProxy chooses a replica: a key of `deployments.haproxy.routing.BALANCES`.
+    has its processes killed at once. `report` is called with one line of text at each step, and,
+    from another thread, with each line that a replica prints.
 
     Raises
     ------
@@ -111,13 +98,7 @@ def local_service(
 
 
 class _Cluster:
-    """The child process that runs Ray.
-
-    Parameters
-    ----------
-    report : callable
-        Called with one line of text at each step.
-    """
+    """The child process that runs Ray."""
 
     def __init__(self, environment: dict[str, str], report: Callable[[str], None]) -> None:
         self._environment = environment
@@ -128,13 +109,7 @@ class _Cluster:
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
 
     def start(self, run: LocalRun) -> LocalService:
-        """Start the process, and wait until all applications answer.
-
-        Raises
-        ------
-        StartError
-            It does not.
-        """
+        """Start the process, and wait until all applications answer, or raise a `StartError`."""
         process = self._process = subprocess.Popen(
             [sys.executable, "-m", CLUSTER],
             env=self._environment,
@@ -175,13 +150,7 @@ class _Cluster:
         raise StartError(f"Ray ended while it started{self._last_words()}")
 
     def wait(self) -> None:
-        """Report the steps of the process until it ends.
-
-        Raises
-        ------
-        StartError
-            It ended.
-        """
+        """Report the steps of the process until it ends; then raise a `StartError`."""
         assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:

@@ -10,18 +10,7 @@ NO_ANSWER = (OSError, http.client.HTTPException)
 
 
 def check_url(name: str, url: str) -> None:
-    """Check that a URL is one of an HTTP service.
-
-    Parameters
-    ----------
-    name : str
-        What the user calls it, for the message.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not.
-    """
+    """Raise `InvalidInputError` unless a URL, which the user calls `name`, is one of HTTP."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

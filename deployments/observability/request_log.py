@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import orjson
 
-from deployments.access.token_bucket import TokenBucket
+from deployments.token_bucket import TokenBucket
 
 logger = logging.getLogger("sojourn.requests")
 

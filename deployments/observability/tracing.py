@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from deployments.access.token_bucket import TokenBucket
 from deployments.config.user_config import TracingConfig
+from deployments.token_bucket import TokenBucket
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -18,17 +18,7 @@ from policy.batcher.requests import Refusal
 class BatchedService(Service):
     """A service that answers requests by a batcher; its subclass makes that, and controls it.
 
-    Parameters
-    ----------
-    name, version : str
-        The model's, in paths and answers.
-
-    Attributes
-    ----------
-    configured : bool
-        Whether a configuration is in force, and so the attributes below are there.
-    batcher : Batcher
-        Queues and computes the requests.
+    Until a configuration is in force (`configured`), it has no batcher.
     """
 
     batcher: Batcher
@@ -72,7 +62,6 @@ class BatchedService(Service):
         return self.batcher.core.limits.concurrency if self.configured else None
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
-        """Count a request whose outputs are encoded."""
         self.counts.answered(rows, arrival_s)
 
     async def infer(

@@ -14,10 +14,7 @@ COMPILING_AFTER_S = 300.0
 class HangLimits:
     """How long a batch may take before its device counts as stuck.
 
-    Parameters
-    ----------
-    not_run : collection of int
-        Batch sizes that the model compiles for and that have not run yet.
+    `not_run` are the batch sizes that the model compiles for and that have not run yet.
     """
 
     def __init__(self, config: ModelConfig, not_run: Collection[int] = ()) -> None:
@@ -25,7 +22,6 @@ class HangLimits:
         self._not_run = set(not_run)
 
     def ran(self, sizes: Collection[int]) -> None:
-        """Record that batches of these sizes have run."""
         self._not_run.difference_update(sizes)
 
     def limit_s(self, full_batch_ms: float, size: int) -> float:

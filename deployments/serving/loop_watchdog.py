@@ -22,11 +22,6 @@ class LoopWatchdog:
 
         This needs a task of its own. One that waits for other work, such as a thread that imports
         a library on a busy machine, would end the process of a loop that runs.
-
-        Parameters
-        ----------
-        limit_s : callable
-            Returns how long the loop may hang.
         """
         try:
             while True:

@@ -14,20 +14,8 @@ from policy.batcher.requests import Refusal
 class RequestCounts:
     """Counts each request where its outcome matters: for the SLA, the load, or the event loop.
 
-    Parameters
-    ----------
-    batcher : Batcher
-        Counts rows, and the load that clients offer.
-    observer : ReplicaObserver
-        Counts rows by whether they were in time.
-
-    Attributes
-    ----------
-    rows_refused_by_balancer : int
-        Rows of the requests that the balancer refused; they never came here.
-    rows_failed : int
-        Rows of the requests that the model failed on. More replicas would not help them, so they
-        are not late.
+    Rows that the balancer refused never came here. More replicas would not help the rows that the
+    model failed on, so they are not late.
     """
 
     def __init__(
@@ -80,9 +68,7 @@ class RequestCounts:
             self._observer.deadline_missed(rows, time.monotonic() - arrival_s, deadline_ms)
 
     def answered(self, rows: int, arrival_s: float) -> None:
-        """Count a request that is answered with the model's outputs."""
         self._observer.answered(rows, time.monotonic() - arrival_s)
 
     def client_left(self, rows: int, arrival_s: float) -> None:
-        """Count a request whose client did not wait for the answer."""
         self._observer.client_left(rows, time.monotonic() - arrival_s)

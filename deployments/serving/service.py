@@ -38,25 +38,9 @@ logger = logging.getLogger("sojourn.service")
 class InferenceService(BatchedService):
     """One model behind its batcher; the `Service` of `deployments.http.app`.
 
-    Call `configure` before anything else.
-
-    Parameters
-    ----------
-    device : str
-        ``cpu`` or ``cuda``.
-    journals : Path, optional
-        Directory in which the replicas of this model on this machine tell each other what they
-        were computing when they died (`deployments.batcher.crash_journal`); by default, they do
-        not.
-
-    Attributes
-    ----------
-    controller : PolicyController
-        Controls the batcher's policy; the first `configure` makes it, as the next.
-    standby : bool
-        Whether this replica stands by.
-    last_minute : LastMinute
-        Its answers, refusals and failures lately; the first `configure` makes it.
+    Call `configure` before anything else. In the directory `journals`, the replicas of this model
+    on this machine tell each other what they were computing when they died
+    (`deployments.batcher.crash_journal`).
     """
 
     platform = "python"
@@ -207,14 +191,9 @@ class InferenceService(BatchedService):
         self.device.place_batches(controller.profile, controller.sla_at_replica.response_time_ms)
 
     async def tick(self) -> Observations:
-        """Adjust the policy to what was observed, and give up a device that hangs.
+        """Adjust the policy to what was observed since, and give up a device that hangs.
 
         To be called every `deployments.control.policy_controller.TICK_S`.
-
-        Returns
-        -------
-        Observations
-            What was observed since the last call.
         """
         self.end_overdue()
         self.batcher.refresh()
@@ -323,13 +302,7 @@ class InferenceService(BatchedService):
         return example_request(self._model.inputs, self._model.example(1))
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests, and wait until the accepted ones are answered.
-
-        Returns
-        -------
-        bool
-            Whether all were answered within `timeout_s`.
-        """
+        """Refuse new requests; return whether the accepted ones were answered in time."""
         self.begin_drain()
         if not self.configured:
             return True

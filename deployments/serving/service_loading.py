@@ -95,11 +95,6 @@ def profile_of(
 ) -> Profile:
     """Return the profile in the config, else the model's own, else the one kept, else measure one.
 
-    Parameters
-    ----------
-    device : str
-        ``cpu`` or ``cuda``.
-
     Raises
     ------
     InvalidInputError

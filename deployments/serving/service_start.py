@@ -11,18 +11,7 @@ from deployments.serving.startup_timings import StartupTimings
 
 @dataclass
 class ServiceStart:
-    """The start of one service.
-
-    Attributes
-    ----------
-    store_socket : Path or None
-        Socket of the model store's manager; None means that of this user.
-    profile_cache : ProfileCache or None
-        Where replicas share the profile that one of them measured.
-    weights : WeightsLoader or None
-        What the model loads its weights with; `deployments.serving.service_loading.load_service`
-        sets it.
-    """
+    """The start of one service. Without a `store_socket`, the model store is that of this user."""
 
     timings: StartupTimings = field(default_factory=StartupTimings)
     store_socket: Path | None = None
@@ -30,7 +19,6 @@ class ServiceStart:
     weights: WeightsLoader | None = None
 
     def explain(self) -> dict[str, Any]:
-        """Return the start in `GET /sojourn/policy`."""
         source, found_in = None, None
         if self.weights is not None:
             source, found_in = self.weights.source, self.weights.found_in

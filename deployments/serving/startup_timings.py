@@ -15,19 +15,8 @@ of the model's `load`; measuring its profile; its first batch; all else until th
 class StartupTimings:
     """Times the phases of a start. A phase within another one counts for the inner alone.
 
-    Parameters
-    ----------
-    process_s : float
-        Seconds that the process has worked before this object was made.
-    clock : callable
-        Returns the time in s.
-
-    Attributes
-    ----------
-    total_s : float or None
-        From the making of this object until `ready`, and `process_s`; None before.
-    first_answer_s : float or None
-        Time of the first answer after `ready`, from the arrival of its request.
+    `process_s` is how long the process has worked before; it counts in `total_s`. `first_answer_s`
+    is from the arrival of the first request.
     """
 
     def __init__(self, process_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +40,6 @@ class StartupTimings:
             self._within.pop()
 
     def ready(self) -> None:
-        """Record that the replica serves."""
         self._switch()
         self.total_s = sum(self._seconds.values())
 

@@ -21,15 +21,7 @@ COMPILE_FACTOR, COMPILE_S = 3.0, 0.05
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What a warm-up found.
-
-    Attributes
-    ----------
-    compiles : bool
-        Whether the model takes much longer on the first batch of a size.
-    not_run : frozenset of int
-        Batch sizes whose first batch is still to come, if the model compiles.
-    """
+    """Whether a model compiles for each batch size, and the sizes that have not run yet."""
 
     compiles: bool = False
     not_run: frozenset[int] = frozenset()
@@ -46,15 +38,6 @@ def warm_up(
     Powers of two and the largest size are run first. If one takes much longer than the profile
     says, and the next time does not, the model compiles for each size. Only then the other sizes
     are run as well, while `budget_s` lasts.
-
-    Parameters
-    ----------
-    latency_ms : sequence of float
-        Batch latency by the profile; entry ``b - 1`` is for batch size ``b``.
-    budget_s : float
-        No sizes but 1 and the largest are begun after this.
-    clock : callable
-        Returns the time in seconds.
 
     Raises
     ------

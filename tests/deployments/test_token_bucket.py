@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.access.token_bucket import TokenBucket
+from deployments.token_bucket import TokenBucket
 
 # Floating-point arithmetic with these is exact.
 rates = st.integers(-3, 6).map(lambda exponent: 2.0**exponent)
