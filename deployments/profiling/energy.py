@@ -74,33 +74,28 @@ class RaplMeter:
 
     def __init__(self, root: Path = POWERCAP) -> None:
         # A package includes its cores. psys and the mmio zones would count packages twice.
-        zones = [
+        self._zones = [
             zone
             for zone in sorted(root.glob("intel-rapl:*"))
             if _read_text(zone / "name").startswith(("package", "dram"))
         ]
-        if not zones:
+        if not self._zones:
             raise InfeasibleError(f"RAPL: this machine has no energy counters under {root}")
-        self._zones = [_RaplZone(zone) for zone in zones]
-
-    def read_mj(self) -> float:
-        return sum(zone.read_uj() for zone in self._zones) / 1e3
-
-
-class _RaplZone:
-    """One counter in µJ, unwrapped: the kernel's counter restarts at 0 after its maximum."""
-
-    def __init__(self, zone: Path) -> None:
-        self._counter = zone / "energy_uj"
-        self._range_uj = int(_read_text(zone / "max_energy_range_uj"))
-        self._last_uj = int(_read_text(self._counter))
+        self._last_uj = self._read_zones_uj()
         self._total_uj = 0
 
-    def read_uj(self) -> int:
-        now_uj = int(_read_text(self._counter))
-        self._total_uj += (now_uj - self._last_uj) % self._range_uj
+    def read_mj(self) -> float:
+        """Return the energy since construction, in mJ."""
+        now_uj = self._read_zones_uj()
+        for zone, last_uj, zone_uj in zip(self._zones, self._last_uj, now_uj, strict=True):
+            # The kernel's counter restarts at 0 after its maximum.
+            range_uj = int(_read_text(zone / "max_energy_range_uj"))
+            self._total_uj += (zone_uj - last_uj) % range_uj
         self._last_uj = now_uj
-        return self._total_uj
+        return self._total_uj / 1e3
+
+    def _read_zones_uj(self) -> list[int]:
+        return [int(_read_text(zone / "energy_uj")) for zone in self._zones]
 
 
 def _read_text(path: Path) -> str:

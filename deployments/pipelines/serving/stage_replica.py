@@ -76,7 +76,9 @@ class StageReplica:
         return True
 
     def check_health(self) -> None:
-        """Raise if Ray must replace this replica: the stage's code hangs."""
+        """Raise if Ray must replace this replica: the stage's code hangs, or no batch is taken."""
+        if self._server.failed:
+            raise RuntimeError("the thread that runs batches has ended")
         since_s = self._server.busy_since_s
         if since_s is not None and time.monotonic() - since_s > self._hang_after_s:
             raise RuntimeError(f"a batch took more than {self._hang_after_s:g} s")

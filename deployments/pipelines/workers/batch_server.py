@@ -6,16 +6,13 @@ connections in turn, one at a time.
 """
 
 import contextlib
-import errno
 import hashlib
-import logging
 import os
 import selectors
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from deployments.errors import StartError
@@ -25,14 +22,11 @@ from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from deployments.pipelines.workers.predictor import Predictor
 
-logger = logging.getLogger("sojourn.pipelines")
 
 #: A further kind of message: the replica takes no further batches.
 RETIRED = 2
 #: Suffix of the replicas' sockets.
 SUFFIX = ".sock"
-#: Pause before the next attempt when no descriptor is left for a connection.
-_ACCEPT_AGAIN_S = 0.1
 
 
 def socket_folder(*words: str) -> Path:
@@ -50,18 +44,6 @@ def private(folder: Path) -> Path:
         return make_private(folder)
     except OSError as error:
         raise StartError(f"sockets of a stage: {error}") from error
-
-
-def _arenas(descriptors: Sequence[int]) -> tuple[Arena, Arena]:
-    """Return the arenas of a pipeline's descriptors; raise OSError if there is no room."""
-    with contextlib.ExitStack() as undo:
-        for descriptor in descriptors:
-            undo.callback(os.close, descriptor)
-        if len(descriptors) != 2:  # the others are lost
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        arenas = Arena(descriptors[0]), Arena(descriptors[1])
-        undo.pop_all()
-        return arenas
 
 
 class BatchServer:
@@ -112,29 +94,36 @@ class BatchServer:
         with contextlib.suppress(OSError), self._wake:
             self._wake.send(b"\0")
 
+    @property
+    def failed(self) -> bool:
+        """Whether the thread has ended early, as without a descriptor for a connection."""
+        return not (self._retired or self._thread.is_alive())
+
     def _serve(self) -> None:
         limit_threads(self._cpus)  # OpenMP has a number for each thread
         with selectors.DefaultSelector() as selector, self._listener, self._woken:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             announced = False
-            while not self._closed and (self._clients or not announced):
-                for key, _ in selector.select():
-                    ready = key.fileobj
-                    assert isinstance(ready, socket.socket)
-                    if ready is self._listener:
-                        self._accept(selector)
-                    elif ready is self._woken:
-                        ready.recv(16)
-                    elif not self._serve_client(ready):
-                        selector.unregister(ready)
-                        self._disconnect(ready)
-                if self._retired and not announced:
-                    announced = True
-                    for connection in self._clients:
-                        _send(connection, RETIRED)
-            for connection in [*self._clients]:
-                self._disconnect(connection)
+            try:
+                while not self._closed and (self._clients or not announced):
+                    for key, _ in selector.select():
+                        ready = key.fileobj
+                        assert isinstance(ready, socket.socket)
+                        if ready is self._listener:
+                            self._accept(selector)
+                        elif ready is self._woken:
+                            ready.recv(16)
+                        elif not self._serve_client(ready):
+                            selector.unregister(ready)
+                            self._disconnect(ready)
+                    if self._retired and not announced:
+                        announced = True
+                        for connection in self._clients:
+                            _send(connection, RETIRED)
+            finally:
+                for connection in [*self._clients]:
+                    self._disconnect(connection)
 
     def _disconnect(self, connection: socket.socket) -> None:
         connection.close()
@@ -142,12 +131,7 @@ class BatchServer:
             arena.close()
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            logger.exception("a pipeline could not be accepted; trying again")
-            time.sleep(_ACCEPT_AGAIN_S)
-            return
+        connection, _ = self._listener.accept()
         self._clients[connection] = None
         selector.register(connection, selectors.EVENT_READ)
 
@@ -161,18 +145,14 @@ class BatchServer:
             return False
         kind, size = MESSAGE.unpack(message)
         if kind == START:
-            try:
-                self._clients[connection] = _arenas(descriptors)
-            except OSError:
-                logger.exception("a pipeline could not be served; it tries again")
-                return False
+            requests, replies = map(Arena, descriptors)
+            self._clients[connection] = requests, replies
             _send(connection, RETIRED if self._retired else START)
             return True
         arenas = self._clients[connection]
         assert arenas is not None
-        requests, replies = arenas
         self.busy_since_s = time.monotonic()
-        written = run_batch(self._run, requests, size, replies)
+        written = run_batch(self._run, arenas[0], size, arenas[1])
         self.busy_since_s = None
         _send(connection, BATCH, written)
         return True

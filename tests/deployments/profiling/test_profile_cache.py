@@ -43,13 +43,6 @@ def test_the_second_replica_uses_what_the_first_one_measured(measured):
     assert second.cpus == 2.0
 
 
-def test_a_profile_in_the_config_comes_first(measured):
-    shelf, model = Shelf(), load_model("digits", {}, "cpu")
-    profile_of(CONFIG, model, "cpu", kept=shelf.kept)
-    given = CONFIG.model_copy(update={"profile": {"latency_ms": [7.0]}})
-    assert profile_of(given, model, "cpu", kept=shelf.kept).latency_ms.tolist() == [7.0]
-
-
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"latency_ms": [-1]}'])
 def test_one_that_cannot_be_read_is_measured_again(measured, content):
     shelf, model = Shelf(content), load_model("digits", {}, "cpu")

@@ -1,6 +1,5 @@
 """A pipeline over HTTP: the protocol, its own paths, and its errors."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -13,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import StartError
 from deployments.pipelines.planning.scaling import DivisionTable
-from deployments.pipelines.serving.app import PipelineApp, describe
+from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
 from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
@@ -174,28 +173,6 @@ async def test_a_pipeline_whose_example_has_other_outputs_does_not_start(datatyp
         answer = await client.post(INFER, json=body([1, 1, 1]))
     await without.close()
     assert answer.status_code == 500
-
-
-@pytest.mark.slow
-async def test_the_workers_of_a_service_may_follow_the_load():
-    steps = config()["applications"][0]["args"]["pipeline"]["steps"]
-    service = make_service(
-        {"sla": {"response_time_ms": 20}}, steps=steps, autoscaling={"max_workers": 3}
-    )
-    await service.start()
-    assert service.autoscaler is not None
-    assert service._scaling is not None
-    scaling = describe(service)["scaling"]
-    assert scaling["workers_needed"] == {"doubler": 1, "again": 1}
-    assert scaling["replicas_needed"] == {"": 0.0}
-    assert not service._scaling.done()
-    await service.close()
-    await asyncio.wait([service._scaling])
-    impossible = make_service(
-        {"sla": {"response_time_ms": 0.5}}, steps=steps, autoscaling={"max_workers": 3}
-    )
-    with pytest.raises(InfeasibleError):
-        await impossible.start()
 
 
 def solved_for(monkeypatch):

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import signal
 import subprocess
 import threading
 
@@ -131,20 +130,6 @@ def failing(function, failures, *error):
         return function(*arguments, **options)
 
     return fail
-
-
-@pytest.mark.slow
-async def test_a_worker_that_the_machine_has_no_room_for_is_started_later(monkeypatch):
-    """A fork that fails, then one without a descriptor for its memory."""
-    async with Pipeline([Stage(WhereAmI)]) as pipeline:
-        pid, _ = await pipeline.predict(0)
-        fork = failing(subprocess.Popen, 1, 11, "no process left")
-        memory = failing(os.memfd_create, 1, 24, "no descriptor left")
-        monkeypatch.setattr(subprocess, "Popen", fork)
-        monkeypatch.setattr(os, "memfd_create", memory)
-        os.kill(pid, signal.SIGKILL)
-        again, _ = await asyncio.wait_for(pipeline.predict(0), LIMIT_S)
-        assert again != pid
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
+from deployments.pipelines.workers.child import MESSAGE, START
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from sojourn import Pipeline, Stage, StageError
 from tests.support.pipelines.stage_replica import serve, start
@@ -117,6 +119,19 @@ async def test_a_hanging_replica_is_given_up(tmp_path):
             await until(lambda: gate.batches == [[1], [1]])
             assert pipeline.core.stages[0].workers == 0
             gate.open.set()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_replica_that_can_serve_no_more_is_known_and_another_one_takes_over(tmp_path):
+    """As one that has no descriptor left for the memory of a pipeline."""
+    async with served(Batched, tmp_path, count=2) as servers:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(servers[0]._path))
+            client.send(MESSAGE.pack(START, 0))
+            await until(lambda: servers[0].failed)
+        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+            assert await pipeline.predict(1) == (1, 1)
+        assert not servers[1].failed
 
 
 async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):
