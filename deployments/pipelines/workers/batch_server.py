@@ -22,7 +22,6 @@ from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from deployments.pipelines.workers.predictor import Predictor
 
-
 #: A further kind of message: the replica takes no further batches.
 RETIRED = 2
 #: Suffix of the replicas' sockets.
