@@ -40,19 +40,7 @@ def _declared(config: ModelConfig, named: HostedModelConfig) -> ModelConfig:
                 "answers carry"
             )
         return _with(config, named.version, named.weights)
-    return revised(config, named.version, named.weights)
-
-
-def revised(config: ModelConfig, version: str | None, weights: str | None) -> ModelConfig:
-    """Return a model with another version, other weights of the store, or both.
-
-    The version is a label; if `weights` are not given, it is also the version in the model store.
-
-    Raises
-    ------
-    InvalidInputError
-        The weights are not in a model store, or a version is asked for without a store.
-    """
+    version, weights = named.version, named.weights
     if weights is None:
         if config.weights is None or not config.weights.startswith(STORE_PREFIX):
             raise InvalidInputError(
@@ -61,9 +49,6 @@ def revised(config: ModelConfig, version: str | None, weights: str | None) -> Mo
             )
         name = ModelName.parse(config.weights.removeprefix(STORE_PREFIX))
         weights = f"{STORE_PREFIX}{name.framework}/{name.name}@{version}"
-    elif not weights.startswith(STORE_PREFIX):
-        # A client must not make replicas read files.
-        raise InvalidInputError(f"weights: must begin with {STORE_PREFIX}, not {weights!r:.100}")
     if version is None:
         version = ModelName.parse(weights.removeprefix(STORE_PREFIX)).version
     return _with(config, version, weights)

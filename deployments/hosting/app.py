@@ -1,7 +1,7 @@
 """The HTTP interface of a replica with several models or versions.
 
 Each model has an `InferenceApp`. This app is the first model's; it routes requests of the other
-models by URL, and answers the repository extension of the Open Inference Protocol.
+models by URL, and answers the index of the protocol's repository extension.
 """
 
 import re
@@ -34,15 +34,11 @@ from deployments.serving.service import InferenceService
 from policy.errors import InvalidInputError, SojournError
 
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/.*)?")
-_REPOSITORY = re.compile(r"/v2/repository/(?:index|models/([^/]+)/(load|unload))")
 _JSON = (b"content-type", b"application/json")
-#: The repository's calls have few parameters.
 _MAX_BODY_BYTES = 64 << 10
 
 
 class HostingApp(InferenceApp):
-    """ASGI app for the models of a `ModelReconciler`."""
-
     def __init__(
         self,
         reconciler: ModelReconciler,
@@ -72,7 +68,6 @@ class HostingApp(InferenceApp):
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body of a request to any of the models, in bytes."""
         return max(service.max_body_bytes for service in self._repository.services)
 
     def reports(self) -> list[Mapping[str, Any]]:
@@ -88,15 +83,11 @@ class HostingApp(InferenceApp):
         info: RequestInfo,
     ) -> Answer:
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
-        asked = _REPOSITORY.fullmatch(path)
-        if asked is not None:
-            name, verb = asked.groups()
-            # Permission to load models includes permission to use them.
+        if path == "/v2/repository/index":
             info.token = self.admit_client(fields, OPERATIONS)
             if scope["method"] != "POST":
                 raise MethodNotAllowedError("the method must be POST", ("POST",))
-            body = await read_body(receive, fields, _MAX_BODY_BYTES)
-            return await self._repository_answer(name, verb, body)
+            return self._index(await read_body(receive, fields, _MAX_BODY_BYTES))
         model = _MODEL.fullmatch(path)
         if path == "/sojourn/policy":
             status, body, headers = await super()._route(scope, fields, receive, arrival_s, info)
@@ -149,43 +140,17 @@ class HostingApp(InferenceApp):
             raise _as_request_error(error) from error
         return time.monotonic()
 
-    async def _repository_answer(self, name: str | None, verb: str | None, body: bytes) -> Answer:
-        parameters = _parse(body)
-        if name is None:
-            rows = self._repository.index()
-            if parameters.get("ready") is True:
-                rows = [row for row in rows if row["state"] == State.READY.value]
-            return 200, orjson.dumps(rows), [_JSON]
+    def _index(self, body: bytes) -> Answer:
         try:
-            if verb == "unload":
-                await self._reconciler.unload(name)
-            else:
-                given = parameters.get("parameters", {})
-                await self._reconciler.load(name, **_load_parameters(given))
-        except SojournError as error:
-            raise _as_request_error(error) from error
-        return 200, b"{}", [_JSON]
-
-
-def _parse(body: bytes) -> dict[str, Any]:
-    try:
-        content = orjson.loads(body or b"{}")
-    except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the body is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise BadRequestError("the body must be an object")
-    return content
-
-
-def _load_parameters(given: Any) -> dict[str, str]:
-    if not isinstance(given, dict):
-        raise BadRequestError("parameters: must be an object")
-    for key, value in given.items():
-        if key not in ("version", "weights"):
-            raise BadRequestError(f"parameters: {key!r:.100} is not one of version, weights")
-        if not isinstance(value, str):
-            raise BadRequestError(f"parameters: {key} must be a string")
-    return given
+            asked = orjson.loads(body or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise BadRequestError(f"the body is not JSON: {error}") from None
+        if not isinstance(asked, dict):
+            raise BadRequestError("the body must be an object")
+        rows = self._repository.index()
+        if asked.get("ready") is True:
+            rows = [row for row in rows if row["state"] == State.READY.value]
+        return 200, orjson.dumps(rows), [_JSON]
 
 
 def _as_request_error(error: SojournError) -> RequestError:

@@ -21,20 +21,13 @@ class _Failure:
 
 
 class FailedLoads:
-    """The last failure of each model that could not be loaded.
-
-    Parameters
-    ----------
-    clock : callable
-        Returns the time in s.
-    """
+    """The last failure of each model that could not be loaded; `clock` returns s."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures: dict[str, _Failure] = {}
 
     def __contains__(self, wanted: ModelConfig) -> bool:
-        """Return whether the last load of this version failed."""
         return self._of(wanted) is not None
 
     def note(self, wanted: ModelConfig, error: Exception) -> None:

@@ -1,20 +1,12 @@
-"""Reconcile a replica's models with the config and the requests of clients.
-
-A client's call to load or unload a model reaches one replica. That replica saves an override of the
-config in the cluster's key-value store. The other replicas read it within a second or so, and new
-replicas at their start. A deploy that changes the model's config ends the override.
-"""
+"""Reconcile a replica's models with the config."""
 
 import asyncio
-import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import orjson
-
-from deployments.config.declared import declared_models, revised
+from deployments.config.declared import declared_models
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.hosting.failed_loads import FailedLoads
@@ -25,41 +17,20 @@ logger = logging.getLogger("sojourn.service")
 
 
 class ModelReconciler:
-    """Load and unload a replica's models until they are as desired.
-
-    Parameters
-    ----------
-    configs : list of ModelConfig
-        The models as the deployment's `args` have them.
-    key : str
-        The deployment's key of overrides in the key-value store.
-    read : callable
-        Returns the value of a key, or None. It may block, so it runs in a thread.
-    save : callable
-        Takes a key and a function whose result it saves under the key, without blocking.
-    clock : callable
-        Returns the time in s, for the pauses between attempts to load a version.
-    """
+    """Load a replica's models in the versions of the config; `configs` are those of `args`."""
 
     def __init__(
         self,
         repository: ModelRepository,
         configs: list[ModelConfig],
-        *,
-        key: str = "models",
-        read: Callable[[str], bytes | None] = lambda key: None,
-        save: Callable[[str, Callable[[], bytes]], object] = lambda key, content: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.repository = repository
         self._configs = configs
         #: The models as `args` and `user_config` have them.
         self._declared = declared_models(configs, UserConfig())
-        self._key, self._read, self._save = key, read, save
         #: The last version of each model that was acted upon.
-        self._reconciled: dict[str, ModelConfig | None] = {}
-        #: The newest override of each model; none is ever deleted.
-        self._overrides: dict[str, dict[str, Any]] = {}
+        self._reconciled: dict[str, ModelConfig] = {}
         self._failed = FailedLoads(clock)
         self._changing: set[asyncio.Future[None]] = set()
         self._started = False
@@ -86,11 +57,8 @@ class ModelReconciler:
 
         The first call waits for them. Later, the old versions serve until the new ones are loaded.
 
-        Returns
-        -------
-        Future or None
-            Done when they are loaded, cancelled by the next configuration; None if they are loaded
-            already.
+        The future is done when they are loaded, cancelled by the next configuration; None if they
+        are loaded already.
 
         Raises
         ------
@@ -109,21 +77,21 @@ class ModelReconciler:
         if self._activation is not None:
             self._activation.cancel()
         self._activation = asyncio.get_running_loop().create_future()
-        await self.reconcile()
+        self.reconcile()
         return self._activation
 
     async def _start(self) -> None:
         """Load the desired models concurrently."""
-        ends = await asyncio.gather(*await self._due_changes(), return_exceptions=True)
+        ends = await asyncio.gather(*self._due_loads(), return_exceptions=True)
         for end in ends:
             if end is not None:
                 raise end
         self._started = True
 
-    async def reconcile(self) -> None:
-        """Start loading and unloading models; the index shows the progress."""
-        for change in await self._due_changes():
-            task = asyncio.ensure_future(change)
+    def reconcile(self) -> None:
+        """Start loading versions; the index shows the progress."""
+        for load in self._due_loads():
+            task = asyncio.ensure_future(load)
             self._changing.add(task)
             task.add_done_callback(self._changed)
         self._update_status()
@@ -145,34 +113,6 @@ class ModelReconciler:
             self.config_error = None
         self._load_error = None
 
-    async def load(self, name: str, version: str | None = None, weights: str | None = None) -> None:
-        """Load a model, or another version of it, here and in all replicas.
-
-        Parameters
-        ----------
-        version : str, optional
-            Its label; without `weights`, also its version in the model store.
-        weights : str, optional
-            ``store://[framework/]name[@version]``.
-
-        Raises
-        ------
-        NotFoundError
-            The deployment has no such model.
-        InvalidInputError
-            The weights are not in a model store, or a version is requested without a store.
-        SojournError
-            It cannot be loaded; other replicas do not try.
-        """
-        self.repository.config(name)
-        declared = self._declared[name]
-        desired = (
-            declared if version is None and weights is None else revised(declared, version, weights)
-        )
-        if await self.repository.load(desired):
-            self._failed.forget(desired)
-            self._override(name, desired)
-
     async def load_on_demand(self, name: str) -> None:
         """Load a model in this replica, for a request.
 
@@ -184,76 +124,21 @@ class ModelReconciler:
             It cannot be loaded, or a load failed a moment ago.
         """
         self.repository.config(name)
-        desired = self._desired(name) or self._declared[name]
+        desired = self._declared[name]
         self._failed.raise_if_early(desired)
         await self._load(desired)
 
-    async def unload(self, name: str) -> None:
-        """Unload a model, here and in all replicas.
-
-        Raises
-        ------
-        NotFoundError
-            The deployment has no such model.
-        InvalidInputError
-            It is the deployment's own.
-        """
-        await self.repository.unload(name)
-        self._override(name, None)
-
-    def _override(self, name: str, desired: ModelConfig | None) -> None:
-        """Set an override here and save it for the other replicas."""
-        self._reconciled[name] = desired
-        before_s = self._overrides.get(name, {}).get("time_s", 0.0)
-        override = self._overrides[name] = {
-            # Clocks of nodes differ; an override is newer than those it replaces.
-            "time_s": max(time.time(), before_s + 1e-3),
-            "declared": _digest(self._declared[name]),
-            "desired": desired and {"version": desired.version, "weights": desired.weights},
-        }
-        self._save_override(name, override)
-
-    def _save_override(self, name: str, override: Mapping[str, Any]) -> None:
-        packed = orjson.dumps(override)
-        self._save(f"{self._key}#{name}", lambda: packed)
-
-    async def _due_changes(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the loads and unloads that are due."""
-        await self._read_overrides()
-        changes: list[Coroutine[Any, Any, None]] = []
-        for name in self._declared:
-            desired = self._desired(name)
-            first = name == self.repository.first.model_name
-            if name in self._reconciled:
-                changed = self._reconciled[name] != desired
-            else:
-                changed = first or name in self._overrides or not self.repository.on_demand
+    def _due_loads(self) -> list[Coroutine[Any, Any, None]]:
+        loads: list[Coroutine[Any, Any, None]] = []
+        for name, desired in self._declared.items():
+            at_start = name == self.repository.first.model_name or not self.repository.on_demand
+            changed = self._reconciled.get(name, None if at_start else desired) != desired
             self._reconciled[name] = desired
-            if desired is None:
-                if changed and not first:
-                    changes.append(self.repository.unload(name))
-                continue
             # A model loaded on demand is retried only by a request.
-            kept = first or not self.repository.on_demand or self.repository.is_serving(name)
+            kept = at_start or self.repository.is_serving(name)
             if changed or (kept and self._failed.take_due(desired)):
-                changes.append(self._reconcile_model(desired))
-        return changes
-
-    async def _read_overrides(self) -> None:
-        """Read other replicas' overrides, and end those of an earlier config."""
-        found = await asyncio.to_thread(
-            lambda: {name: self._read(f"{self._key}#{name}") for name in self._declared}
-        )
-        for name, packed in found.items():
-            # The key-value store may be unreadable, or return an old value.
-            override = packed and orjson.loads(packed)
-            if override and override["time_s"] > self._overrides.get(name, {}).get("time_s", 0.0):
-                self._overrides[name] = override
-        for name, override in self._overrides.items():
-            if not override.get("ended") and override["declared"] != _digest(self._declared[name]):
-                # Its time stays: a replica that has it keeps it until it has the new config, too.
-                override["ended"] = True
-                self._save_override(name, override)
+                loads.append(self._reconcile_model(desired))
+        return loads
 
     async def _reconcile_model(self, desired: ModelConfig) -> None:
         """Load a version; report a failure if the config names it."""
@@ -274,14 +159,3 @@ class ModelReconciler:
             self._failed.note(desired, error)
             raise
         self._failed.forget(desired)
-
-    def _desired(self, name: str) -> ModelConfig | None:
-        declared, override = self._declared[name], self._overrides.get(name)
-        if override is None or override.get("ended") or override["declared"] != _digest(declared):
-            return declared
-        desired = override["desired"]
-        return desired and declared.model_copy(update=desired)
-
-
-def _digest(config: ModelConfig) -> str:
-    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()

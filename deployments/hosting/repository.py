@@ -30,21 +30,9 @@ RETIRE_TIMEOUT_S = 60.0
 class ModelRepository:
     """The models of one replica. All methods run on its event loop.
 
-    Parameters
-    ----------
-    first : InferenceService
-        The deployment's own model, loaded. It is replaced by new versions, but never unloaded.
-    configs : iterable of ModelConfig
-        All models, the first one's included; their names differ.
-    load : callable
-        Loads a model. It blocks, and a thread calls it.
-    on_demand : bool
-        Whether models other than the first are loaded again when a request asks for one, so that
-        an idle one may be unloaded where the store is full.
-    on_takeover : callable, optional
-        Called with each service that begins to answer for its model.
-    on_retired : callable, optional
-        Called with each service that has answered its last request.
+    `first`, the deployment's own model, is replaced by new versions but never unloaded; `configs`
+    includes it. `load` blocks, so a thread calls it. With `on_demand`, other models are loaded
+    when a request asks for one, so an idle one may be unloaded where the store is full.
     """
 
     def __init__(
@@ -87,7 +75,6 @@ class ModelRepository:
 
     @property
     def names(self) -> list[str]:
-        """The names of all models, loaded or not."""
         return list(self._configs)
 
     def config(self, name: str) -> ModelConfig:
@@ -103,7 +90,6 @@ class ModelRepository:
         return self._configs[name]
 
     def is_serving(self, name: str) -> bool:
-        """Return whether a version of the model is loaded here."""
         return name in self._serving
 
     @contextmanager
@@ -168,16 +154,11 @@ class ModelRepository:
             await service.configure(user_config.for_model(service.model_name))
         self._user_config = user_config
 
-    async def load(self, config: ModelConfig) -> bool:
+    async def load(self, config: ModelConfig) -> None:
         """Load a version; it takes over from the active one as soon as it can answer.
 
         Calls for the same version share one load. Loads of different versions run side by side, and
         the version requested last becomes active.
-
-        Returns
-        -------
-        bool
-            Whether it serves now; False if another version has been requested since.
 
         Raises
         ------
@@ -191,7 +172,7 @@ class ModelRepository:
         if serving is not None and serving.config == config:
             # A running load of another version finds that it is superseded.
             self._latest[config.name] = serving
-            return True
+            return
         key = config.model_dump_json()
         if key not in self._loads:
             version = HostedVersion(config)
@@ -200,26 +181,6 @@ class ModelRepository:
         self._latest[config.name] = version
         # A client that disconnects does not stop a load that others may need.
         await asyncio.shield(task)
-        return self._serving.get(config.name) is version
-
-    async def unload(self, name: str) -> None:
-        """Unload a model: it answers its accepted requests, then releases its weights.
-
-        Raises
-        ------
-        NotFoundError
-            The deployment has no such model.
-        InvalidInputError
-            It is the deployment's own.
-        """
-        self.config(name)
-        if name == self._first:
-            raise InvalidInputError(f"model {name!r} is the deployment's first and stays loaded")
-        self._latest.pop(name, None)  # a running load finds that it is superseded
-        version = self._serving.pop(name, None)
-        if version is not None:
-            # A client that disconnects does not cut short requests that are still running.
-            await asyncio.shield(self._retire(version))
 
     async def tick(self) -> dict[str, Observations]:
         """Tick all services; return each model's observations by name."""
@@ -299,8 +260,11 @@ class ModelRepository:
                 if not idle or not self.on_demand:
                     raise
                 victim = min(idle, key=lambda version: version.last_use_s)
-                logger.info("%s makes room for %s: %s", victim.config.name, config.name, error)
-                await self.unload(victim.config.name)
+                name = victim.config.name
+                logger.info("%s makes room for %s: %s", name, config.name, error)
+                self._latest.pop(name, None)  # a running load finds that it is superseded
+                # A replica that stops ends this load, but not requests that still run.
+                await asyncio.shield(self._retire(self._serving.pop(name)))
 
     def _retire(self, version: HostedVersion) -> "asyncio.Task[None]":
         """Close a version without new requests, once its requests are answered."""

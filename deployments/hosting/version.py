@@ -9,7 +9,7 @@ from deployments.serving.service import InferenceService
 
 
 class State(Enum):
-    """The state of a version, in the terms of the protocol's repository extension."""
+    """The states of the protocol's repository extension."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -19,24 +19,13 @@ class State(Enum):
 
 @dataclass(eq=False)
 class HostedVersion:
-    """One version of a model.
-
-    Attributes
-    ----------
-    reason : str
-        Why it is not available.
-    service : InferenceService or None
-        None unless it is loaded.
-    in_use : int
-        Unanswered requests, except on the fast path.
-    last_use_s : float
-        When the last one began, by `time.monotonic`.
-    """
-
     config: ModelConfig
     state: State = State.LOADING
+    #: Why it is not available.
     reason: str = ""
     service: InferenceService | None = None
+    #: Unanswered requests, except on the fast path.
     in_use: int = 0
+    #: When the last one began, by `time.monotonic`.
     last_use_s: float = 0.0
     unused: asyncio.Event = field(default_factory=asyncio.Event)

@@ -115,13 +115,7 @@ class Replica:
             on_takeover=self._took_over,
             on_retired=self._report.retired,
         )
-        self._reconciler = ModelReconciler(
-            self._repository,
-            configs,
-            key=f"models#{context.app_name}#{context.deployment}",
-            read=ray_store.read,
-            save=ray_store.store().save,
-        )
+        self._reconciler = ModelReconciler(self._repository, configs)
         call_when_draining(self._repository.begin_drain)
         self._started_s = started_s
         self._start_time_s: float | None = None
@@ -256,7 +250,7 @@ class Replica:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                await self._reconciler.reconcile()
+                self._reconciler.reconcile()
             except Exception:
                 logger.exception("the replica's models could not be reconciled")
 

@@ -1,10 +1,10 @@
-"""What `user_config` may say of a model's version and weights, and what a client may."""
+"""What `user_config` may say of a model's version and weights."""
 
 from typing import Any
 
 import pytest
 
-from deployments.config.declared import declared_models, revised
+from deployments.config.declared import declared_models
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from policy.errors import InvalidInputError
@@ -39,10 +39,3 @@ def test_a_version_that_cannot_be_meant(
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         declared(config, **named)
-
-
-def test_a_client_names_only_weights_of_the_store() -> None:
-    with pytest.raises(InvalidInputError, match="must begin with store://"):
-        revised(config_of("a"), "2", "/etc/passwd")
-    with pytest.raises(InvalidInputError, match="a version needs weights"):
-        revised(NO_STORE, "2", None)

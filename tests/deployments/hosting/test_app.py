@@ -9,7 +9,7 @@ import pytest
 
 from deployments.config.user_config import AccessConfig
 from deployments.http.protocol import HostedApp, InferenceProtocol
-from deployments.modelstore.errors import FetchError, UnknownModelError
+from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from tests.support.models.doubles_service import listening
 from tests.support.models.hosted_models import hosted, user_config
 from tests.support.waiting import until
@@ -50,7 +50,7 @@ async def test_each_model_answers_under_its_name_and_version():
         assert [row["name"] for row in policy["repository"]] == ["a", "b"]
 
 
-async def test_a_new_version_by_http_takes_over_without_a_failed_request():
+async def test_a_new_version_takes_over_without_a_failed_request():
     async with hosted("a", "b") as models, client_of(models) as client:
         seen = []
 
@@ -60,9 +60,7 @@ async def test_a_new_version_by_http_takes_over_without_a_failed_request():
 
         asking = asyncio.create_task(keep_asking())
         for version in ("2", "3"):
-            load = {"parameters": {"version": version}}
-            answer = await client.post("/v2/repository/models/b/load", json=load)
-            assert answer.status_code == 200
+            await (await models.reconciler.configure(user_config(b={"version": version})))
             assert await infer(client, "b") == ("b", version, float(version))
         asking.cancel()
         assert {row[1] for row in seen} >= {"1"}
@@ -79,39 +77,23 @@ async def test_the_index_lists_all_models_or_those_that_are_ready():
         ]
         ready = (await client.post("/v2/repository/index", json={"ready": True})).json()
         assert [row["name"] for row in ready] == ["a"]
-
-
-async def test_load_and_unload():
-    async with hosted("a", "b") as models, client_of(models) as client:
-        assert (await client.post("/v2/repository/models/b/unload")).status_code == 200
-        assert await infer(client, "b") == 503
-        assert (await client.post("/v2/repository/models/b/load")).status_code == 200
-        assert await infer(client, "b") == ("b", "1", 1)
+        for wrong in (b"{", b"[]"):
+            answer = await client.post("/v2/repository/index", content=wrong)
+            assert answer.status_code == 400
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "status"),
+    ("error", "status"),
     [
-        ("c/load", {}, 404),
-        ("c/unload", {}, 404),
-        ("a/unload", {}, 400),
-        ("a/load", [], 400),
-        ("a/load", {"parameters": []}, 400),
-        ("a/load", {"parameters": {"config": "x"}}, 400),
-        ("a/load", {"parameters": {"version": 2}}, 400),
-        ("a/load", {"parameters": {"weights": "/etc/passwd"}}, 400),
-        ("a/load", {"parameters": {"version": "../2"}}, 400),
-        ("a/load", {"parameters": {"version": "missing"}}, 404),
-        ("a/load", {"parameters": {"version": "broken"}}, 500),
+        (UnknownModelError("b@1: not there"), 404),
+        (FetchError("the remote answers 500"), 500),
+        (StoreFullError("b: needs 5 bytes"), 503),
     ],
 )
-async def test_calls_that_cannot_be_met(path, content, status):
-    async with hosted("a") as models, client_of(models) as client:
-        models.errors["a", "missing"] = [UnknownModelError("a@missing: not there")]
-        models.errors["a", "broken"] = [FetchError("the remote answers 500")]
-        answer = await client.post(f"/v2/repository/models/{path}", json=content)
-        assert answer.status_code == status
-        assert answer.json()["error"].count("\n") == 0
+async def test_a_model_that_cannot_be_loaded_on_demand(error, status):
+    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
+        models.errors["b", "1"] = [error]
+        assert await infer(client, "b") == status
         assert await infer(client, "a") == ("a", "1", 1)
 
 
@@ -142,10 +124,10 @@ async def test_strangers_load_nothing():
             user_config().model_copy(update={"access": AccessConfig.model_validate(access)})
         )
         assert await infer(client, "b") == 401
-        assert (await client.post("/v2/repository/models/b/load")).status_code == 401
+        assert (await client.post("/v2/repository/index")).status_code == 401
         assert models.loads == [("a", "1")]
         client.headers["authorization"] = f"Bearer {TOKEN_FOR_INFERENCE}"
-        assert (await client.post("/v2/repository/models/b/load")).status_code == 403
+        assert (await client.post("/v2/repository/index")).status_code == 403
         assert await infer(client, "b") == ("b", "1", 1)
 
 
@@ -158,7 +140,7 @@ async def test_the_short_way_follows_a_takeover(monkeypatch):
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
         ):
             assert await infer(client, "a") == ("a", "1", 1)
-            await models.reconciler.load("a", version="2")
+            await (await models.reconciler.configure(user_config(a={"version": "2"})))
             assert await infer(client, "a") == ("a", "2", 2)
             assert await infer(client, "b") == ("b", "1", 1)
             assert InferenceProtocol.hosted.app.service.bodies.used_bytes == 0

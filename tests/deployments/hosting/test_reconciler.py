@@ -1,13 +1,11 @@
-"""What is wanted of a deployment's models: its config, and what clients asked for since."""
+"""What is wanted of a deployment's models: its config."""
 
-import asyncio
 import threading
 
 import pytest
 
 from deployments.config.user_config import parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
-from deployments.errors import NotFoundError
 from deployments.hosting.failed_loads import PAUSE_S
 from deployments.modelstore.errors import FetchError, UnknownModelError
 from policy.errors import InvalidInputError
@@ -33,10 +31,6 @@ class Store(dict):
     def save(self, key, content):
         self[key] = content()
 
-    @property
-    def callables(self):
-        return {"read": self.read, "save": self.save}
-
 
 def states(models, name):
     rows = [row for row in models.repository.index() if row["name"] == name]
@@ -47,121 +41,29 @@ def versions(models):
     return {service.model_name: service.model_version for service in models.repository.services}
 
 
-async def test_a_load_reaches_the_other_replicas_and_those_that_start_later():
-    store = Store()
-    async with (
-        hosted("a", "b", **store.callables) as one,
-        hosted("a", "b", **store.callables) as two,
-    ):
-        await one.reconciler.load("b", version="2")
-        assert versions(one) == {"a": "1", "b": "2"}
-        assert versions(two) == {"a": "1", "b": "1"}
-        await two.reconciler.reconcile()
-        await until(lambda: versions(two) == {"a": "1", "b": "2"})
-        async with hosted("a", "b", **store.callables) as three:
-            assert versions(three) == {"a": "1", "b": "2"}
-        await one.reconciler.unload("b")
-        await two.reconciler.reconcile()
-        await until(lambda: versions(two) == {"a": "1"})
-        await two.reconciler.load("b")
-        await one.reconciler.reconcile()
-        await until(lambda: versions(one) == {"a": "1", "b": "1"})
-
-
-async def test_an_override_that_is_not_saved_yet_is_not_undone():
-    store, unwritten = Store(), []
-    slow = {"read": store.read, "save": lambda key, content: unwritten.append((key, content))}
-    async with hosted("a", **slow) as models:
-        await models.reconciler.load("a", version="2")
-        for key, content in unwritten:
-            store.save(key, content)
-        unwritten.clear()
-        await models.reconciler.load("a", version="3")
-        await models.reconciler.reconcile()
-        await asyncio.sleep(0.01)
-        assert versions(models) == {"a": "3"}
-        assert models.loads == [("a", "1"), ("a", "2"), ("a", "3")]
-
-
-async def test_a_store_that_cannot_be_read_changes_nothing():
-    store = Store()
-    async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
-        await one.reconciler.load("a", version="2")
-        await two.reconciler.reconcile()
-        await until(lambda: versions(two) == {"a": "2"})
-        store.clear()
-        await two.reconciler.reconcile()
-        await asyncio.sleep(0.01)
-        assert versions(two) == {"a": "2"}
-        assert len(two.loads) == 2
-
-
-async def test_a_load_that_fails_is_no_override():
-    store = Store()
-    async with hosted("a", **store.callables) as models:
-        models.errors["a", "2"] = [UnknownModelError("a@2: not there")]
-        with pytest.raises(UnknownModelError):
-            await models.reconciler.load("a", version="2")
-        assert store == {}
-        assert versions(models) == {"a": "1"}
-
-
 async def test_the_config_that_came_last_holds_even_while_another_version_loads():
     async with hosted("a", "b") as models:
         gate = models.load_gates["b", "2"] = threading.Event()
         await models.reconciler.configure(user_config(b={"version": "2"}))
         await until(lambda: ("b", "2") in models.loads)
         await models.reconciler.configure(user_config())
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         gate.set()
         await until(lambda: states(models, "b") == {"1": "READY"})
         await until(lambda: not models.repository._tasks)
         assert versions(models) == {"a": "1", "b": "1"}
 
 
-async def test_a_load_that_another_one_outran_is_no_override():
-    store = Store()
-    async with hosted("a", **store.callables) as one, hosted("a", **store.callables) as two:
-        gate = one.load_gates["a", "2"] = threading.Event()
-        outrun = asyncio.create_task(one.reconciler.load("a", version="2"))
-        await until(lambda: ("a", "2") in one.loads)
-        await one.reconciler.load("a", version="3")
-        gate.set()
-        await outrun
-        await two.reconciler.reconcile()
-        await until(lambda: versions(two) == {"a": "3"})
-        assert versions(one) == {"a": "3"}
-        assert two.loads == [("a", "1"), ("a", "3")]
-
-
-async def test_what_cannot_be_wanted():
-    async with hosted("a") as models:
-        with pytest.raises(NotFoundError, match="'c'"):
-            await models.reconciler.load("c")
-        with pytest.raises(InvalidInputError, match="must begin with store://"):
-            await models.reconciler.load("a", weights="/etc/passwd")
-        with pytest.raises(InvalidInputError, match=r"models\.c: unknown key; known are a"):
-            await models.reconciler.configure(user_config(c={"version": "2"}))
-
-
-async def test_weights_give_the_label_and_a_label_the_weights():
-    async with hosted("a") as models:
-        await models.reconciler.load("a", weights="store://other@2")
-        serving = models.repository.config("a")
-        assert (serving.version, serving.weights) == ("2", "store://other@2")
-        await models.reconciler.load("a", version="3")
-        serving = models.repository.config("a")
-        assert (serving.version, serving.weights) == ("3", "store://pytorch/a@3")
-
-
 async def test_a_version_that_cannot_be_meant_is_rejected_before_anything_changes():
     async with hosted("a", "b") as models:
         sla = {"response_time_ms": 200, "percentile": 99}
+        with pytest.raises(InvalidInputError, match=r"models\.c: unknown key; known are a"):
+            await models.reconciler.configure(user_config(c={"version": "2"}))
         wrong = user_config(a={"sla": sla, "version": "2"}, b={"weights": "/models/b2.safetensors"})
         with pytest.raises(InvalidInputError, match=r"models\.b: weights: "):
             await models.reconciler.configure(wrong)
         assert models.repository.first.controller.user_config.sla.response_time_ms == 50
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         assert versions(models) == {"a": "1", "b": "1"}
 
 
@@ -170,7 +72,7 @@ async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
         assert versions(models) == {"a": "1"}
         await models.reconciler.load_on_demand("c")
         assert versions(models) == {"a": "1", "c": "1"}
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         assert versions(models) == {"a": "1", "c": "1"}
 
 
@@ -182,38 +84,19 @@ async def test_a_request_loads_the_version_that_the_config_names():
         assert models.loads == [("a", "1"), ("b", "2")]
 
 
-async def test_a_deploy_ends_an_override_for_good():
-    store = Store()
-    async with hosted("a", "b", **store.callables) as one:
-        await one.reconciler.load("b", version="9")
-        async with hosted("a", "b", **store.callables) as two:
-            await one.reconciler.configure(user_config(b={"version": "2"}))
-            await until(lambda: versions(one)["b"] == "2")
-            # Not before that one has the new config, too.
-            await two.reconciler.reconcile()
-            assert versions(two)["b"] == "9"
-            await one.reconciler.configure(user_config())
-            await until(lambda: versions(one)["b"] == "1")
-        async with hosted("a", "b", **store.callables) as three:
-            assert versions(three)["b"] == "1"
-        await one.reconciler.load("b", version="8")
-        async with hosted("a", "b", **store.callables) as four:
-            assert versions(four)["b"] == "8"
-
-
 async def test_a_load_that_fails_is_tried_again_after_a_pause():
     clock = Clock()
     async with hosted("a", "b", clock=clock) as models:
         models.errors["b", "2"] = [FetchError("the remote is away")] * 2
         await models.reconciler.configure(user_config(b={"version": "2"}))
         await until(lambda: models.reconciler.config_error == "b: the remote is away")
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         assert models.loads.count(("b", "2")) == 1
         clock.now_s += PAUSE_S
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         await until(lambda: len(models.errors["b", "2"]) == 0 and not models.reconciler._changing)
         clock.now_s += PAUSE_S
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         await until(lambda: versions(models) == {"a": "1", "b": "2"})
         await until(lambda: models.reconciler.config_error is None)
 
@@ -235,11 +118,11 @@ async def test_requests_do_not_load_again_and_again_what_cannot_be_loaded():
             with pytest.raises(UnknownModelError, match="b@1: not there"):
                 await models.reconciler.load_on_demand("b")
         clock.now_s += 0.5 * PAUSE_S
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         assert models.loads.count(("b", "1")) == 1
         clock.now_s += 0.5 * PAUSE_S
         # Nobody needs it before a request asks for it.
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         assert models.loads.count(("b", "1")) == 1
         with pytest.raises(UnknownModelError):
             await models.reconciler.load_on_demand("b")
@@ -301,7 +184,7 @@ async def test_a_config_is_the_last_good_one_once_its_version_serves():
         gate = models.load_gates["b", "2"] = threading.Event()
         await apply(models, store, b={"version": "2"})
         await until(lambda: ("b", "2") in models.loads)
-        await models.reconciler.reconcile()
+        models.reconciler.reconcile()
         assert store == {}
         gate.set()
         await until(lambda: store)

@@ -168,21 +168,6 @@ def test_a_start_is_explained_and_is_a_metric(service: Running) -> None:
     assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
 
 
-def test_a_load_by_one_client_reaches_all_replicas_and_no_request_fails(service: Running) -> None:
-    with asking(service, "twos", "threes") as seen:
-        url = f"{service.url}/v2/repository/models/threes/load"
-        answer = post(url, json={"parameters": {"version": "2"}})
-        assert answer.status_code == 200, answer.text
-        assert wait_for(lambda: answers(service, "threes") == {("2", 9.0)})
-    check(seen)
-    index = post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
-    assert {(row["name"], row["version"]) for row in index} == {
-        ("twos", "1"),
-        ("threes", "2"),
-        ("layers", "1"),
-    }
-
-
 def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
     service: Running, document: dict[str, Any]
 ) -> None:
@@ -194,6 +179,12 @@ def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
         assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)})
     check(seen)
     assert set(service.replicas()) == replicas
+    index = post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
+    assert {(row["name"], row["version"]) for row in index} == {
+        ("twos", "2"),
+        ("threes", "1"),
+        ("layers", "1"),
+    }
     socket_path = get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
 
     def old_weights_are_given_back() -> bool:
