@@ -16,13 +16,7 @@ from policy.errors import InvalidInputError
 class Hold:
     """A connection that keeps a model in memory. It closes when this object is garbage collected.
 
-    Parameters
-    ----------
-    descriptor : int
-        The connected socket, which this object owns from here on.
-    source : str
-        The fastest tier that had all of the model when it was opened: ``host``, ``disk`` or
-        ``remote``.
+    `source` is the fastest tier that had all of the model when it was opened.
     """
 
     def __init__(self, descriptor: int, source: str) -> None:
@@ -30,7 +24,6 @@ class Hold:
         self.source = source
 
     def close(self) -> None:
-        """Release the model."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -60,20 +53,8 @@ def open_model(
 ) -> tuple[Hold, tuple[SharedFile, ...]]:
     """Open a model in host memory; the store fetches it first if it has to.
 
-    Parameters
-    ----------
-    name : str
-        ``[framework/]name[@version]``.
-    socket_path : Path, optional
-        The manager's socket; by default `deployments.modelstore.wire.default_socket`.
-    timeout_s : float, optional
-        Limit on the wait for the manager. By default there is none, because another
-        process's fetch may be ahead.
-
-    Returns
-    -------
-    (Hold, tuple of SharedFile)
-        The model stays in memory as long as the hold does.
+    The model stays in memory as long as the hold does. By default the wait has no limit: another
+    process's fetch may be ahead.
 
     Raises
     ------
@@ -92,10 +73,7 @@ def open_in_tier(
     socket_path: Path | None,
     timeout_s: float | None = None,
 ) -> tuple[socket.socket, dict[str, Any], list[int]]:
-    """Open a model in one tier; return the connection, the grant and its descriptors.
-
-    Parameters and errors are those of `open_model`.
-    """
+    """Open a model in one tier; return the connection, the grant and its descriptors."""
     connection = wire.connect(socket_path or wire.default_socket())
     connection.settimeout(timeout_s)
     try:
@@ -116,7 +94,7 @@ def ask(
     timeout_s: float | None = None,
     **options: Any,
 ) -> Any:
-    """Send an administrative request: `stats`, `pin`, `unpin` or `evict`.
+    """Send an administrative request: `stats`, `models` or `evict`.
 
     Raises
     ------
@@ -131,13 +109,7 @@ def ask(
 
 
 def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:
-    """Return the models that the store knows, by name.
-
-    Raises
-    ------
-    StoreError
-        There is no store.
-    """
+    """Return the models that the store knows, by name."""
     models: list[dict[str, Any]] = []
     while part := ask("models", socket_path=socket_path, first=len(models)):
         models += part

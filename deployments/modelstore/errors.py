@@ -1,18 +1,4 @@
-"""Errors of the model store; each message is one line for the user.
-
-::
-
-    SojournError (policy.errors)
-    └── StoreError
-        ├── UnknownModelError     the remote has no such model, or its list of files is wrong
-        ├── UntrustedFileError    a file was refused: wrong digest, length, or format
-        ├── FetchError            the remote or the disk failed
-        ├── StoreFullError        the model does not fit while others are in use
-        ├── InUseError            the model cannot be evicted while somebody uses it
-        ├── DeviceError           the device, or its driver, refused
-        │   └── OutOfDeviceMemoryError
-        └── UnavailableError      no manager answers on this machine
-"""
+"""Errors of the model store; each message is one line for the user."""
 
 from policy.errors import SojournError
 

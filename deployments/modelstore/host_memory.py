@@ -22,17 +22,8 @@ _MEMORY_FILE = re.compile(r"/memfd:(sojourn:[0-9a-f:]+) \(deleted\)", re.ASCII)
 class HostMemory:
     """The blobs in host memory.
 
-    At its creation it looks for memory of an earlier manager that other processes still hold.
-
-    Parameters
-    ----------
-    store : Path, optional
-        The store's folder. Memory of other stores' managers is left alone.
-
-    Attributes
-    ----------
-    taken_over : int
-        Blobs whose memory an earlier manager made.
+    At its creation it looks for memory that other processes still hold from an earlier manager of
+    the same store's folder; `taken_over` counts the blobs adopted from there.
     """
 
     def __init__(self, store: Path | None = None) -> None:
@@ -47,11 +38,6 @@ class HostMemory:
         """Create a memory file for a blob's bytes. It is sealed on success and freed on error.
 
         Write to it with `write_at`, which is cheaper than mapping fresh memory.
-
-        Raises
-        ------
-        OSError
-            There is no memory.
         """
         descriptor = os.memfd_create(self.file_name(blob), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -94,7 +80,6 @@ class HostMemory:
         return False
 
     def descriptor(self, blob: Blob) -> int:
-        """Return the blob's descriptor, which stays this object's."""
         return self._descriptors[blob]
 
     def drop(self, blob: Blob) -> None:
@@ -102,19 +87,12 @@ class HostMemory:
         os.close(self._descriptors.pop(blob))
 
     def close(self) -> None:
-        """Free all blobs."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of `data` to a file at an offset.
-
-    Raises
-    ------
-    OSError
-        There is no memory.
-    """
+    """Write all of `data` to a file at an offset; `OSError` if there is no memory."""
     with memoryview(data) as view:
         done = 0
         while done < len(view):

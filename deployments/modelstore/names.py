@@ -75,12 +75,8 @@ Origin = tuple[ModelName, str]
 class Blob:
     """The content of a file. The store holds it once, however many models contain it.
 
-    Attributes
-    ----------
-    sha256 : str
-        Hexadecimal digest of the content; it is the blob's name in every tier.
-    size_bytes : int
-        What a model claims of it. A claim that is wrong makes another blob, which no file has.
+    The digest names it in every tier. The size is what a model claims of it; a claim that is wrong
+    makes another blob, which no file has.
     """
 
     sha256: str
@@ -89,7 +85,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a model."""
+    """The files of a model: each file's name and content."""
 
     files: tuple[tuple[str, Blob], ...]
 

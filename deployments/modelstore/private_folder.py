@@ -8,8 +8,7 @@ from pathlib import Path
 def make_private(folder: Path) -> Path:
     """Create `folder` if necessary and return it.
 
-    Other users may know its name and may write to its parent. Raises `OSError` if the folder cannot
-    be created or written, or if another user created it or could have put something there.
+    Other users may know its name and may write to its parent.
 
     Raises
     ------

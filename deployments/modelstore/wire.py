@@ -33,7 +33,6 @@ def default_socket() -> Path:
 
 
 def make_socket() -> socket.socket:
-    """Return a socket of the protocol's kind."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE_BYTES)
     return made
@@ -63,7 +62,6 @@ def connect(path: Path) -> socket.socket:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the user of the peer process."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(raw)[1]
     return uid

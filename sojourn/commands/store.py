@@ -131,14 +131,15 @@ def serve(
 @json_option
 def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
     """Write models to a remote's folder. PATH is a safetensors file, or a folder of them."""
-    published = publishing.publish(dict(_model_files(text) for text in models), root)
+    found = dict(_model_files(text) for text in models)
+    publishing.publish(found, root)
     rows = [
         {
-            "name": str(model.name),
-            "files": model.files,
-            "bytes": model.size_bytes,
+            "name": str(name),
+            "files": len(paths),
+            "bytes": sum(path.stat().st_size for path in paths),
         }
-        for model in published
+        for name, paths in found.items()
     ]
     if as_json:
         print_json({"models": rows})

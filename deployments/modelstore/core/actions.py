@@ -60,18 +60,13 @@ class Drop:
 
 @dataclass(frozen=True)
 class Granted:
-    """The model is in the tier and stays there until the holder leaves.
-
-    Attributes
-    ----------
-    source : Tier
-        The fastest tier that had all of the model when it was opened.
-    """
+    """The model is in the tier and stays there until the holder leaves."""
 
     holder: Hashable
     name: ModelName
     tier: Tier
     manifest: Manifest
+    #: The fastest tier that had all of the model when it was opened.
     source: Tier
 
 

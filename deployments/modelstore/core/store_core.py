@@ -47,18 +47,8 @@ class Lease:
 class StoreCore:
     """Models, their holders, and the tiers of their blobs.
 
-    A holder is one connection. It opens one model, and releases everything when it disconnects.
-
-    Parameters
-    ----------
-    budgets_bytes : mapping of Tier to int
-        Bytes that each tier may hold. A tier that is not named does not exist.
-    rule : EvictionRule
-        Which idle blob leaves a full tier first.
-    copies_at_once : int
-        Copies that may run at the same time from one tier to another.
-    page_bytes : mapping of Tier to int, optional
-        Tiers in which each blob takes a whole number of pages, and their size.
+    A holder is one connection. It opens one model, and releases everything when it disconnects. A
+    tier without a budget does not exist; `copies_at_once` may run from one tier to another.
     """
 
     def __init__(

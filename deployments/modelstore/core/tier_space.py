@@ -11,30 +11,21 @@ from deployments.modelstore.names import Blob, Manifest
 
 @dataclass
 class Entry:
-    """A blob in a tier. Its room is reserved when the copy into the tier is ordered.
-
-    Attributes
-    ----------
-    resident : bool
-        Whether all of its bytes are there.
-    references : int
-        Holders, and opens that wait, which need it in this tier.
-    reads : int
-        Copies to a tier above that read it, or are queued to.
-    uses : int
-        Opens that used it since it entered the tier.
-    """
+    """A blob in a tier. Its room is reserved when the copy into the tier is ordered."""
 
     blob: Blob
+    #: Whether all of its bytes are there.
     resident: bool = False
+    #: Holders, and opens that wait, which need it in this tier.
     references: int = 0
+    #: Copies to a tier above that read it, or are queued to.
     reads: int = 0
+    #: Number of the open that used it last, and how many did since it entered the tier.
     last_use: int = 0
     uses: int = 0
 
     @property
     def idle(self) -> bool:
-        """Whether the blob may be evicted."""
         return self.resident and not self.references and not self.reads
 
 
@@ -50,13 +41,7 @@ EVICTION_RULES: dict[str, EvictionRule] = {
 
 
 class TierSpace:
-    """The blobs of a tier within a budget of bytes.
-
-    Parameters
-    ----------
-    page_bytes : int
-        Each blob takes a whole number of pages of this size.
-    """
+    """The blobs of a tier within a budget; each takes a whole number of pages."""
 
     def __init__(self, budget_bytes: int, page_bytes: int = 1) -> None:
         self.budget_bytes, self._page_bytes = budget_bytes, page_bytes
@@ -64,7 +49,6 @@ class TierSpace:
         self.entries: dict[Blob, Entry] = {}
 
     def get(self, blob: Blob) -> Entry | None:
-        """Return the blob's entry, or None."""
         return self.entries.get(blob)
 
     def holds(self, manifest: Manifest) -> bool:
@@ -73,7 +57,6 @@ class TierSpace:
         return all(entry is not None and entry.resident for entry in entries)
 
     def resident_bytes(self, manifest: Manifest) -> int:
-        """Return how much of a model is here."""
         entries = map(self.get, manifest.blobs)
         return sum(entry.blob.size_bytes for entry in entries if entry and entry.resident)
 
@@ -81,13 +64,11 @@ class TierSpace:
         return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)
 
     def add(self, blob: Blob) -> Entry:
-        """Reserve room for a new blob."""
         entry = self.entries[blob] = Entry(blob)
         self.used_bytes += self.room_bytes([blob])
         return entry
 
     def remove(self, blob: Blob) -> None:
-        """Free the room of a blob."""
         del self.entries[blob]
         self.used_bytes -= self.room_bytes([blob])
 

@@ -35,19 +35,7 @@ class Failure:
 
 
 class Transfers:
-    """The tiers' entries and the copies between them.
-
-    Parameters
-    ----------
-    budgets_bytes : mapping of Tier to int
-        The tiers that this store has, without `REMOTE`.
-    page_bytes : mapping of Tier to int
-        Tiers in which each blob takes a whole number of pages, and their size.
-    copies_at_once : int
-        Copies that may run at the same time from one tier to another.
-    actions : list of Action
-        The list to which orders to the driver are appended.
-    """
+    """The tiers' entries and the copies between them; orders to the driver go to `actions`."""
 
     def __init__(
         self,

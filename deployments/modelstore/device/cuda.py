@@ -57,7 +57,6 @@ class _Gpu:
         return pointer
 
     def unmap(self, pointer: int, size_bytes: int) -> None:
-        """Undo `map`."""
         self.api.call("cuMemUnmap", pointer, size_bytes)
         self.api.call("cuMemAddressFree", pointer, size_bytes)
 
@@ -150,9 +149,8 @@ class _Array:
 class _Region:
     """Memory of another process that this one is attached to."""
 
-    def __init__(self, gpu: _Gpu, pointer: int, size_bytes: int, read_only: bool) -> None:
+    def __init__(self, gpu: _Gpu, pointer: int, size_bytes: int) -> None:
         self._gpu, self._size_bytes = gpu, size_bytes
-        self.read_only = read_only
         self.hold: object = None
         self._pointer: int | None = pointer
 
@@ -182,13 +180,7 @@ class _Region:
 
 
 class CudaClient:
-    """A client's side of a GPU.
-
-    Raises
-    ------
-    DeviceError
-        There is no such GPU.
-    """
+    """A client's side of a GPU, which has the number `ordinal` in this process."""
 
     def __init__(self, ordinal: int) -> None:
         self._gpu = _Gpu(CudaApi(), ordinal)
@@ -196,13 +188,6 @@ class CudaClient:
         self.torch_device = f"cuda:{ordinal}"
 
     def attach(self, export: Export) -> _Region:
-        """Attach to memory of the holder.
-
-        Raises
-        ------
-        DeviceError
-            It is not possible.
-        """
         gpu, api = self._gpu, self._gpu.api
         with gpu.current():
             allocation: int = api.get(
@@ -211,25 +196,17 @@ class CudaClient:
                 export.descriptor,
                 cuda.POSIX_DESCRIPTOR,
             ).value
-            read_only = True
             try:
                 try:
                     pointer = gpu.map(allocation, export.size_bytes, cuda.READ)
                 except DeviceError:  # not every driver protects memory on the device
                     pointer = gpu.map(allocation, export.size_bytes, cuda.READ_WRITE)
-                    read_only = False
             finally:
                 # The mapping keeps the memory alive.
                 api.call("cuMemRelease", allocation)
-            return _Region(gpu, pointer, export.size_bytes, read_only)
+            return _Region(gpu, pointer, export.size_bytes)
 
 
 def open_holder() -> _Holder:
-    """Open the first GPU that this process sees, to hold memory on it.
-
-    Raises
-    ------
-    DeviceError
-        There is none.
-    """
+    """Open the first GPU that this process sees, to hold memory on it."""
     return _Holder(_Gpu(CudaApi(), 0))

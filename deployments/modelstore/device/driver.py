@@ -1,7 +1,7 @@
 """The interface of a device driver, one part for each side.
 
 The holder, a child process of the manager, allocates and fills memory. Clients attach to it.
-`deployments.modelstore.device.cuda` implements both for NVIDIA GPUs.
+`deployments.modelstore.device.cuda` implements both for NVIDIA GPUs; tests have one on host memory.
 """
 
 from collections.abc import Sequence
@@ -28,92 +28,56 @@ class Staging(Protocol):
     """Host memory from which the device copies; for one thread."""
 
     @property
-    def buffer(self) -> memoryview:
-        """The bytes, writable."""
+    def buffer(self) -> memoryview: ...
 
 
 class HolderDriver(Protocol):
-    """The holder's side of a device.
-
-    Attributes
-    ----------
-    device : str
-        Names the device in all processes of this machine.
-    """
+    """The holder's side. `device` names the device in all processes of this machine."""
 
     device: str
 
     def allocate(self, size_bytes: int) -> int:
-        """Allocate at least this much memory; return its handle.
+        """Return the handle of new memory; `OutOfDeviceMemoryError` if there is no room."""
 
-        Raises
-        ------
-        OutOfDeviceMemoryError
-            The device has no room.
-        """
-
-    def staging(self, size_bytes: int) -> Staging:
-        """Return host memory to copy from."""
+    def staging(self, size_bytes: int) -> Staging: ...
 
     def write(self, handle: int, offset: int, staging: Staging, size_bytes: int) -> None:
         """Copy the first bytes of a staging buffer to the device; return when done."""
 
-    def export(self, handle: int) -> Export:
-        """Return the data with which another process attaches. The caller closes the descriptor."""
+    def export(self, handle: int) -> Export: ...
 
     def free(self, handle: int) -> None:
         """Free memory; clients that are attached keep it."""
 
 
 class Region(Protocol):
-    """Device memory that this process is attached to, until `close`.
+    """Device memory that this process is attached to until the last array is gone.
 
-    If `read_only`, the device refuses writes. `hold` is kept until the last array is gone, which
-    also detaches the region.
+    As long, it keeps `hold`.
     """
 
-    read_only: bool
     hold: object
 
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return bytes of the region."""
+    def read(self, offset: int, size_bytes: int) -> bytes: ...
 
     def array(self, offset: int, shape: Sequence[int], typestr: str) -> Any:
         """Return an object that `torch.as_tensor` turns into a tensor without a copy.
 
-        The object keeps the region attached. `typestr` is numpy's name of the data type.
+        `typestr` is numpy's name of the data type.
         """
-
-    def close(self) -> None:
-        """Detach. No array may be used after this."""
 
 
 class ClientDriver(Protocol):
-    """A client's side of a device.
-
-    Attributes
-    ----------
-    device : str
-        Names the device in all processes of this machine.
-    """
+    """A client's side; `torch_device` is torch's name of the device."""
 
     device: str
     torch_device: str
 
     def attach(self, export: Export) -> Region:
-        """Attach to exported memory; the descriptor stays the caller's.
-
-        Raises
-        ------
-        DeviceError
-            It is not possible.
-        """
+        """Attach to exported memory, or raise `DeviceError`; the descriptor stays the caller's."""
 
 
 def open_holder_driver(module: str) -> HolderDriver:
-    """Open the first device that this process sees with the driver of `module`.
-
-    Raises `DeviceError` if there is no device.
-    """
+    """Open the first device that this process sees, or raise `DeviceError` if there is none."""
     driver: HolderDriver = import_module(module).open_holder()
     return driver

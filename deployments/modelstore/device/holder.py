@@ -102,7 +102,6 @@ def _read_all(descriptor: int, target: memoryview, offset: int) -> None:
 
 
 def serve(connection: socket.socket, driver_module: str) -> None:
-    """Serve the manager's requests until it closes the connection."""
     try:
         driver = open_holder_driver(driver_module)
     except StoreError as error:
@@ -136,7 +135,6 @@ def _fill(
 
 
 def main() -> None:
-    """Serve the connection that the manager passed on."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for the manager; this process ends with it

@@ -23,15 +23,7 @@ class Piece:
 
 
 def offsets(data_begin: int, entries: Sequence[TensorEntry]) -> list[int]:
-    """Return the offset of each tensor on the device, and that of the end.
-
-    Parameters
-    ----------
-    data_begin : int
-        Offset of the first tensor's bytes in the file: the header's size.
-    entries : sequence of TensorEntry
-        In the order of their bytes.
-    """
+    """Return the offset of each tensor on the device, in the order of their bytes, and the end."""
     position, found = data_begin, []
     for entry in entries:
         position = -(-position // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -58,11 +50,8 @@ def windows(
 ) -> Iterator[tuple[int, int, list[Piece]]]:
     """Split a copy into parts that fit a staging buffer.
 
-    Yields
-    ------
-    (int, int, list of Piece)
-        Where the part begins on the device, its size, and its pieces; their `device_offset` counts
-        from the part's beginning.
+    Yield where each begins on the device, its size, and its pieces, whose `device_offset` counts
+    from there.
     """
     begin = 0
     inside: list[Piece] = []

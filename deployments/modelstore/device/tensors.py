@@ -21,21 +21,8 @@ def attach_to_device(
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Attach to a model in the store's device tier; the store loads it there if necessary.
 
-    The store keeps the model on the device until the last of the tensors is gone.
-
-    Parameters
-    ----------
-    name : str
-        ``[framework/]name[@version]``.
-    driver : ClientDriver
-        This process's side of the device.
-    socket_path
-        As for `modelstore.load_state_dict`.
-
-    Returns
-    -------
-    (dict of str to torch.Tensor, str)
-        The tensors by name, and the fastest tier that had all of the model.
+    Return the tensors, and the fastest tier that had all of the model. The store keeps it on the
+    device until the last of the tensors is gone.
 
     Raises
     ------

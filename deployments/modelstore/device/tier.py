@@ -24,17 +24,7 @@ class _HolderDiedError(FetchError):
 class DeviceTier:
     """The blobs in a device's memory, by digest.
 
-    Parameters
-    ----------
-    device : str
-        The device, as `CUDA_VISIBLE_DEVICES` names it: its number or its UUID.
-
-    Attributes
-    ----------
-    fault : str or None
-        Why the device cannot be used.
-    name : str or None
-        What names the device in all processes of the machine.
+    `fault` says why the device cannot be used; `name` names it in all processes of the machine.
     """
 
     def __init__(self, device: str, driver: str = CUDA) -> None:
@@ -56,7 +46,6 @@ class DeviceTier:
             self.fault = str(error)
 
     def describe(self) -> dict[str, Any]:
-        """Return the device, its fault, and its holder, as JSON values."""
         return {
             "name": self.name,
             "fault": self.fault,
@@ -101,7 +90,6 @@ class DeviceTier:
                 wire.send(connection, {"do": "drop", "blob": blob.sha256}, [])
 
     def close(self) -> None:
-        """End the holder and forget all blobs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -111,13 +99,7 @@ class DeviceTier:
             os.close(self._exports.popitem()[1].descriptor)
 
     def _start_holder(self) -> None:
-        """Start a holder; return once it is ready.
-
-        Raises
-        ------
-        StoreError
-            It cannot use the device.
-        """
+        """Start a holder; return once it is ready. `StoreError` if it cannot use the device."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wire.MAX_MESSAGE_BYTES)
         with far:

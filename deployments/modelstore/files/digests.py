@@ -36,7 +36,6 @@ class BlockTags:
     tags: tuple[bytes, ...]
 
     def check(self, blob: Blob, index: int, block: memoryview) -> None:
-        """Check one block; raise `UntrustedFileError` if it is not as verified."""
         if AESGCM(self.key).encrypt(_nonce(index), b"", block) != self.tags[index]:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: block {index} is corrupted")
 
@@ -45,13 +44,7 @@ class BlockTags:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "BlockTags":
-        """Create tags from the result of `to_dict`.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It does not have this form.
-        """
+        """Undo `to_dict`; `KeyError`, `TypeError` or `ValueError` if `saved` has another form."""
         return cls(bytes.fromhex(saved["key"]), tuple(map(bytes.fromhex, saved["tags"])))
 
 

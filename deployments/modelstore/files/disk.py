@@ -35,13 +35,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class Disk:
-    """The files of the disk tier.
-
-    Parameters
-    ----------
-    root : Path
-        Folder of this tier, made if missing.
-    """
+    """The files of the disk tier below a folder, made if missing."""
 
     def __init__(self, root: Path) -> None:
         self._blobs, self._partial = root / "blobs", root / "partial"
@@ -52,7 +46,6 @@ class Disk:
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
 
     def close(self) -> None:
-        """Stop the reading threads."""
         self._pool.shutdown()
 
     def recover(self) -> tuple[dict[ModelName, Manifest], list[Blob]]:
@@ -84,7 +77,6 @@ class Disk:
         _write(path, json.dumps(_manifest_to(name, manifest)).encode())
 
     def remove_manifest(self, name: ModelName) -> None:
-        """Forget the files of a model."""
         (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
 
     def fetch(self, blob: Blob, parts: Iterable[bytes]) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from deployments.modelstore.errors import UntrustedFileError
@@ -13,24 +12,10 @@ from deployments.modelstore.names import MAX_FILES, SUMS, ModelName
 from policy.errors import InvalidInputError
 
 
-@dataclass(frozen=True)
-class PublishedModel:
-    name: ModelName
-    files: int
-    size_bytes: int
-
-
-def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> list[PublishedModel]:
+def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> None:
     """Write models below `root`, in the layout of a remote.
 
     A model's folder appears when it is complete.
-
-    Parameters
-    ----------
-    models : mapping of ModelName to sequence of Path
-        The safetensors files of each model.
-    root : Path
-        The folder of a `file://` remote, or one to copy to a bucket.
 
     Raises
     ------
@@ -42,7 +27,6 @@ def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> list[Publ
     """
     for name, paths in models.items():
         _check(name, paths, root)
-    published = []
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".publish-") as made:
         for name, paths in models.items():
@@ -54,12 +38,9 @@ def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> list[Publ
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 lines.append(f"{digest}  {path.name}\n")
             (folder / SUMS).write_text("".join(lines))
-            size_bytes = sum(path.stat().st_size for path in paths)
-            published.append(PublishedModel(name, len(paths), size_bytes))
         for name in models:
             (root / name.path).parent.mkdir(parents=True, exist_ok=True)
             shutil.move(Path(made) / name.path, root / name.path)
-    return published
 
 
 def _check(name: ModelName, paths: Sequence[Path], root: Path) -> None:

@@ -40,13 +40,7 @@ class Remote(Protocol):
 
 
 def open_remote(url: str) -> Remote:
-    """Return the remote at a URL.
-
-    Raises
-    ------
-    InvalidInputError
-        The URL cannot be one of a remote.
-    """
+    """Return the remote at a URL; `InvalidInputError` if it cannot be one of a remote."""
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc:
         return FolderRemote(Path(unquote(parts.path)))

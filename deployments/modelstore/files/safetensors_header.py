@@ -60,11 +60,6 @@ class TensorEntry(NamedTuple):
 def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry, ...]:
     """Return the tensors of a safetensors file, in the order of their bytes.
 
-    Parameters
-    ----------
-    file : bytes-like
-        The file, or its beginning; it must contain the whole header.
-
     Raises
     ------
     UntrustedFileError

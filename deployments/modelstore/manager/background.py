@@ -29,13 +29,7 @@ class Background:
     """Threads that block, so that a hanging remote delays only work that needs it.
 
     They are daemons: threads of `ThreadPoolExecutor` would keep the process alive while they block.
-
-    Parameters
-    ----------
-    report : callable
-        Called with each event, from any thread.
-    stopped : Event
-        Set to end the work; `copier` checks it, too.
+    `report` is called with each event, from any thread; only events use the core.
     """
 
     def __init__(
@@ -62,7 +56,6 @@ class Background:
         )
 
     def resolve(self, name: ModelName) -> None:
-        """Look up the files of a model."""
         self._unresolved.append(name)
         self._resolve_next()
 
@@ -78,7 +71,7 @@ class Background:
     def _start(
         self, name: str, work: Callable[[], Event], failed: Callable[[Exception], Event]
     ) -> None:
-        """Run `work` and report its event, or the event that `failed` makes of its error."""
+        """Run `work`, and report its event or the one that `failed` makes of its error."""
 
         def run() -> None:
             try:

@@ -35,16 +35,8 @@ class Client:
 class Connections:
     """The clients of one listening socket, on one thread.
 
-    Parameters
-    ----------
-    listener : socket
-        Not blocking; this object closes it.
-    selector : BaseSelector
-        `wait` waits on it; the caller passes ready sockets to `accept` or `serve`.
-    on_message : callable
-        Called with a client and its message. An error that it raises is the answer.
-    on_gone : callable
-        Called with a client whose connection has been closed.
+    The caller passes ready sockets to `accept` or `serve`. An error that `on_message` raises is the
+    answer; `on_gone` is called when a connection has been closed.
     """
 
     def __init__(
@@ -100,17 +92,14 @@ class Connections:
     def send(
         self, client: Client, message: dict[str, Any], descriptors: Sequence[int] = ()
     ) -> None:
-        """Send a message to a client, unless it is gone."""
         if client in self._clients:
             client.outbox.append((message, list(descriptors)))
             self._flush(client)
 
     def send_error(self, client: Client, error: SojournError) -> None:
-        """Send an error to a client, unless it is gone."""
         self.send(client, {"error": [type(error).__name__, str(error)]})
 
     def close(self) -> None:
-        """Close all connections and the listener without notice."""
         for client in self._clients:
             client.connection.close()
         self._listener.close()

@@ -36,11 +36,6 @@ class Copier:
 
     Its methods block and may run in several threads. Once `stopped` is set, copies end after the
     current piece.
-
-    Parameters
-    ----------
-    stopped : Event, optional
-        Once it is set, copies end with the piece that they are at.
     """
 
     def __init__(
@@ -56,12 +51,6 @@ class Copier:
 
     def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
         """Carry out a copy.
-
-        Parameters
-        ----------
-        origins : sequence of Origin
-            Where the remote may have the blob. Locations without it, because a model was
-            retired or replaced, are skipped.
 
         Raises
         ------

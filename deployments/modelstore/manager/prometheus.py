@@ -21,13 +21,7 @@ _GAUGES = {"leases": "Models held by processes.", "waiting": "Opens that wait fo
 
 
 def exposition(stats: Mapping[str, Any]) -> str:
-    """Return the metrics `sojourn_store_*` in Prometheus's text format.
-
-    Parameters
-    ----------
-    stats : mapping
-        What `deployments.modelstore.core.store_core.StoreCore.stats` returned.
-    """
+    """Return the metrics `sojourn_store_*` of `StoreCore.stats` in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(_StatsCollector(stats))
     return generate_latest(registry).decode()

@@ -13,27 +13,6 @@ from policy.errors import InvalidInputError
 class ManagerSettings:
     """Settings of a manager.
 
-    Attributes
-    ----------
-    remote : str
-        URL below which the models lie.
-    disk : Path
-        Folder of the disk tier.
-    host_bytes, disk_bytes : int
-        Budgets of host memory and disk.
-    socket : Path
-        Where clients connect.
-    eviction : str
-        A key of `deployments.modelstore.core.tier_space.EVICTION_RULES`.
-    copies_at_once : int
-        Copies that may run at the same time from the remote, and as many from the disk.
-    device_bytes : int
-        Budget of the device's memory; 0 for a store without that tier.
-    device : str
-        The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
-    device_driver : str
-        Module of the device's driver (`deployments.modelstore.device.driver`).
-
     Raises
     ------
     InvalidInputError
@@ -46,8 +25,11 @@ class ManagerSettings:
     disk_bytes: int
     socket: Path = field(default_factory=wire.default_socket)
     eviction: str = "lru"
+    #: From the remote, and as many from the disk.
     copies_at_once: int = 2
+    #: 0 for a store without that tier.
     device_bytes: int = 0
+    #: The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
     device: str = "0"
     device_driver: str = CUDA
 

@@ -67,8 +67,6 @@ class Mapping(mmap.mmap):
 
 
 class EmulatedRegion:
-    read_only = False
-
     def __init__(self, descriptor, size_bytes):
         self._mapping = Mapping(descriptor, size_bytes)
 

@@ -28,8 +28,7 @@ def test_the_store_holds_a_file_of_frozen_layers_once(tmp_path):
         name: write(tmp_path / name.name / "head.safetensors", {"head": torch.full((3,), value)})
         for name, value in ((CATS, 1.0), (DOGS, 2.0))
     }
-    published = publish({name: [frozen, head] for name, head in heads.items()}, tmp_path / "remote")
-    assert [(model.name, model.files) for model in published] == [(CATS, 2), (DOGS, 2)]
+    publish({name: [frozen, head] for name, head in heads.items()}, tmp_path / "remote")
     with manager_thread(settings_for(tmp_path)) as socket_path:
         held = [load_state_dict(str(name), socket_path=socket_path) for name in heads]
         used_bytes = ask("stats", socket_path=socket_path)["tiers"]["host"]["used_bytes"]
