@@ -8,15 +8,20 @@ late rows correct it, as they do for one model.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 from weakref import WeakKeyDictionary
-
-from deployments.serving.service import InferenceService
 
 #: Counters, which only grow; other values are gauges.
 _COUNTERS = (
     *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
     "refused_by_balancer_total",
 )
+
+
+class Reporting(Protocol):
+    """The reporting side of a service."""
+
+    def autoscaling_stats(self) -> dict[str, float]: ...
 
 
 class CombinedReport:
@@ -26,10 +31,10 @@ class CombinedReport:
         self._clock = clock
         self._since_s: float | None = None
         self._totals = dict.fromkeys(_COUNTERS, 0.0)
-        self._seen: WeakKeyDictionary[InferenceService, dict[str, float]] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[Reporting, dict[str, float]] = WeakKeyDictionary()
         self._first: Mapping[str, float] = {}
 
-    def of(self, services: Iterable[InferenceService]) -> dict[str, float]:
+    def of(self, services: Iterable[Reporting]) -> dict[str, float]:
         """Return the combined report of the active services, the first model's first."""
         first, *others = services
         if self._since_s is None:
@@ -43,12 +48,12 @@ class CombinedReport:
         counted_s = self._clock() - self._since_s
         return {**report, **self._totals, "queue_length": queue_length, "counted_s": counted_s}
 
-    def retired(self, service: InferenceService) -> None:
+    def retired(self, service: Reporting) -> None:
         """Count a service's rows since the last report, before it closes."""
         if self._first:
             self._count(service, service.autoscaling_stats())
 
-    def _count(self, service: InferenceService, stats: Mapping[str, float]) -> float:
+    def _count(self, service: Reporting, stats: Mapping[str, float]) -> float:
         """Add a service's counts since the last report; return the weight of its rows."""
         weight = _relative_cost(stats, self._first)
         before = self._seen.get(service, {})

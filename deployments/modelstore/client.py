@@ -94,13 +94,7 @@ def ask(
     timeout_s: float | None = None,
     **options: Any,
 ) -> Any:
-    """Send an administrative request: `stats`, `models` or `evict`.
-
-    Raises
-    ------
-    StoreError
-        The manager refused, there is none, or it has not answered within `timeout_s`.
-    """
+    """Send a request: `stats`, `models` or `evict`; wait for the answer at most `timeout_s`."""
     with wire.connect(socket_path or wire.default_socket()) as connection:
         connection.settimeout(timeout_s)
         _send(connection, {"do": do, "name": name, **options})

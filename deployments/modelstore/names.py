@@ -22,14 +22,7 @@ _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)", re.ASCII)
 
 @dataclass(frozen=True, order=True)
 class ModelName:
-    """A model's framework, name and version.
-
-    Raises
-    ------
-    InvalidInputError
-        A part contains anything but letters, digits, ``.``, ``_`` and ``-``, starts with one of
-        those signs, or is longer than 128 characters.
-    """
+    """A model's framework, name and version: each of 1 to 128 letters, digits, `.`, `_` or `-`."""
 
     framework: str
     name: str
@@ -45,13 +38,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> "ModelName":
-        """Parse ``[framework/]name[@version]``; the defaults are ``pytorch`` and ``1``.
-
-        Raises
-        ------
-        InvalidInputError
-            The text does not have this form.
-        """
+        """Parse ``[framework/]name[@version]``; the defaults are ``pytorch`` and ``1``."""
         path, at, version = text.partition("@")
         framework, slash, name = path.rpartition("/")
         return cls(

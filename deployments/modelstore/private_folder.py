@@ -8,12 +8,8 @@ from pathlib import Path
 def make_private(folder: Path) -> Path:
     """Create `folder` if necessary and return it.
 
-    Other users may know its name and may write to its parent.
-
-    Raises
-    ------
-    OSError
-        It cannot be made or written, or another user made it, or could have put something there.
+    `OSError` if it cannot be made or written, or if another user made it, or could have put
+    something there.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()

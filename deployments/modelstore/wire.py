@@ -39,13 +39,7 @@ def make_socket() -> socket.socket:
 
 
 def connect(path: Path) -> socket.socket:
-    """Connect to the manager.
-
-    Raises
-    ------
-    UnavailableError
-        No manager of this user listens there.
-    """
+    """Connect to the manager; `UnavailableError` if none of this user listens there."""
     made = make_socket()
     try:
         made.connect(os.fspath(path))

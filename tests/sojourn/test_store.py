@@ -5,7 +5,6 @@ import json
 import pytest
 from safetensors.numpy import save_file
 
-from deployments.modelstore.device.tensors import attach_to_device
 from sojourn.cli import main
 from tests.support.models import emulated_device
 from tests.support.models.model_stores import manager_thread, publish, settings_for, weights
@@ -31,29 +30,12 @@ def test_a_model_through_all_commands(store, capsys):
     assert listed["name"] == "pytorch/m@1"
     assert listed["host_bytes"] == listed["disk_bytes"] == warmed["bytes"]
     assert run(capsys, "evict", "m", "--disk")["evicted"]
+    for command in ("ls", "stats"):
+        assert main(["store", command]) == 0
+    assert "budget_bytes" in capsys.readouterr().out
     stats = run(capsys, "stats")
     assert stats["tiers"]["host"]["evictions"] == stats["tiers"]["disk"]["evictions"] == 1
     assert stats["tiers"]["host"]["used_bytes"] == 0
-
-
-def test_the_tables_for_people(store, capsys):
-    assert main(["store", "warm", "m"]) == 0
-    for command in ("ls", "stats"):
-        assert main(["store", command]) == 0
-    assert main(["store", "stats", "--prometheus"]) == 0
-    out = capsys.readouterr()
-    assert 'sojourn_store_misses_total{tier="host"} 1.0' in out.out
-    assert "pytorch/m@1" in out.out
-    assert "budget_bytes" in out.out
-
-
-def test_without_a_manager_each_command_says_how_to_start_one(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
-    for command in (["ls"], ["stats"], ["warm", "m"], ["evict", "m"]):
-        assert main(["store", *command]) == 2
-        error = capsys.readouterr().err
-        assert "sojourn store serve" in error
-        assert error.count("\n") == 1
 
 
 def test_serve_with_a_device_that_cannot_be_used_is_one_line(tmp_path, monkeypatch, capsys):
@@ -64,21 +46,6 @@ def test_serve_with_a_device_that_cannot_be_used_is_one_line(tmp_path, monkeypat
     assert main(["store", "serve", *arguments]) == 2
     assert capsys.readouterr().err.strip().endswith("--device-bytes: this device is broken")
     assert not (tmp_path / "run/store.sock").exists()
-
-
-def test_the_device_tier_is_listed(tmp_path, monkeypatch, capsys):
-    publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
-    device = {"device_bytes": 1 << 22, "device_driver": emulated_device.MODULE}
-    with manager_thread(settings_for(tmp_path, **device)) as socket_path:
-        monkeypatch.setenv("SOJOURN_STORE", str(socket_path))
-        state, _ = attach_to_device("m", emulated_device.EmulatedClient())
-        assert main(["store", "ls"]) == 0
-        assert "device" in capsys.readouterr().out  # the column, whatever the width
-        [listed] = run(capsys, "ls")["models"]
-        assert listed["device_bytes"] == listed["bytes"]
-        assert main(["store", "stats", "--prometheus"]) == 0
-        assert 'used_bytes{tier="device"} 2.097152e+06' in capsys.readouterr().out
-        del state
 
 
 def test_published_models_are_served(tmp_path, monkeypatch, capsys):

@@ -78,11 +78,6 @@ class StoreCore:
         """Open a model in device or host memory.
 
         The holder is granted the model or refused exactly once, now or after a later event.
-
-        Raises
-        ------
-        InvalidInputError
-            The holder has opened a model already.
         """
         if holder in self._opens or holder in self._leases:
             raise InvalidInputError("this connection has opened a model already")
@@ -168,16 +163,8 @@ class StoreCore:
     def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
         """Drop a model from memory and, optionally, from the disk.
 
-        Blobs in use by other models stay.
-
-        The list of its files is dropped, too, so the next open reads it from the remote.
-
-        Raises
-        ------
-        InUseError
-            Somebody holds it or waits for it.
-        UnknownModelError
-            The store does not know it.
+        Blobs in use by other models stay. The list of its files is dropped, too, so the next open
+        reads it from the remote. `InUseError` if somebody holds it or waits for it.
         """
         names = {lease.name for lease in self._leases.values()}
         if name in names or name in {waiting.name for waiting in self._opens.values()}:

@@ -93,13 +93,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class CudaApi:
-    """CUDA's driver, initialized.
-
-    Raises
-    ------
-    DeviceError
-        There is no driver, or no GPU.
-    """
+    """CUDA's driver, initialized; `DeviceError` if there is none, or no GPU."""
 
     def __init__(self) -> None:
         try:
@@ -113,13 +107,7 @@ class CudaApi:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises
-        ------
-        DeviceError
-            It failed; `OutOfDeviceMemoryError` if for want of memory.
-        """
+        """Call a function; `DeviceError`, or `OutOfDeviceMemoryError`, if it failed."""
         result = getattr(self._library, name)(*arguments)
         if result:
             text = c_char_p()

@@ -43,13 +43,7 @@ class Holder:
         self._local = threading.local()
 
     def fill(self, sha256: str, descriptor: int, size_bytes: int) -> Export:
-        """Copy a blob from sealed host memory to the device; return its export.
-
-        Raises
-        ------
-        StoreError
-            The blob is no safetensors file, or the device refused.
-        """
+        """Copy a blob from sealed host memory to the device; return its export."""
         data_begin = header_end(os.pread(descriptor, 8, 0), size_bytes)
         entries = read_header(os.pread(descriptor, data_begin, 0), size_bytes)
         handle = self._driver.allocate(offsets(data_begin, entries)[-1])

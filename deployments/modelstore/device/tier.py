@@ -54,15 +54,7 @@ class DeviceTier:
         }
 
     def fill(self, blob: Blob, descriptor: int) -> None:
-        """Copy a blob from sealed host memory to the device.
-
-        A holder that dies meanwhile is restarted once.
-
-        Raises
-        ------
-        StoreError
-            It is not possible; `OutOfDeviceMemoryError` if the device has no room.
-        """
+        """Copy a blob from sealed host memory to the device; restart a holder that dies, once."""
         with self._lock:
             if self.fault is not None:
                 raise StoreError(self.fault)

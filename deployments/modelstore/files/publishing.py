@@ -13,17 +13,10 @@ from policy.errors import InvalidInputError
 
 
 def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> None:
-    """Write models below `root`, in the layout of a remote.
+    """Write each model's files below `root`, in the layout of a remote.
 
-    A model's folder appears when it is complete.
-
-    Raises
-    ------
-    InvalidInputError
-        A model has no tensors, or too many files, is there already, or has a tensor or a file
-        name twice.
-    UntrustedFileError
-        A file is not safetensors.
+    A model's folder appears when it is complete. `InvalidInputError` or `UntrustedFileError` says
+    which model cannot be published; then nothing is written.
     """
     for name, paths in models.items():
         _check(name, paths, root)

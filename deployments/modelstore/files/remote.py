@@ -8,6 +8,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,15 +59,7 @@ def open_remote(url: str) -> Remote:
 
 
 def resolve(remote: Remote, name: ModelName) -> Manifest:
-    """Return the files of a model: their digests from `SHA256SUMS`, their sizes from the remote.
-
-    Raises
-    ------
-    UnknownModelError
-        There is no such model, or its list is malformed.
-    FetchError
-        The remote failed.
-    """
+    """Return the files of a model: their digests from `SHA256SUMS`, their sizes from the remote."""
     if remote.size_bytes(name, SUMS) > _MAX_SUMS_BYTES:
         raise UnknownModelError(f"{name}: {SUMS} has more than {_MAX_SUMS_BYTES} bytes")
     try:
@@ -156,21 +149,17 @@ class ObjectRemote:
                     raise FetchError(f"{name}: {file} stopped at byte {offset} of {end}")
 
 
-class _errors_of:  # noqa: N801  # a context manager, used like a function
+@contextmanager
+def _errors_of(name: ModelName, file: str) -> Iterator[None]:
     """Turn a remote's exceptions into `StoreError`."""
-
-    def __init__(self, name: ModelName, file: str) -> None:
-        self._name, self._file = name, file
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, Exception) or isinstance(error, StoreError):
-            return
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise UnknownModelError(f"{self._name}: the remote has no {self._file}") from error
-        raise FetchError(f"{self._name}: {self._file}: {_first_line(error)}") from error
+    try:
+        yield
+    except StoreError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UnknownModelError(f"{name}: the remote has no {file}") from error
+    except Exception as error:
+        raise FetchError(f"{name}: {file}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -95,13 +95,7 @@ def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry,
 
 
 def header_end(length: memoryview | bytes, size_bytes: int) -> int:
-    """Return the offset of the first tensor's bytes, from the first 8 bytes of a file.
-
-    Raises
-    ------
-    UntrustedFileError
-        The header would be longer than the file or than the format allows.
-    """
+    """Return the offset of the first tensor's bytes, from the first 8 bytes of a file."""
     if len(length) < _LENGTH_BYTES:
         raise UntrustedFileError(f"safetensors: a file of {len(length)} bytes has no header")
     header_bytes = int.from_bytes(length, "little")

@@ -50,13 +50,7 @@ class Copier:
         self._remote, self._disk, self._memory, self._device = remote, disk, memory, device
 
     def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
-        """Carry out a copy.
-
-        Raises
-        ------
-        CopyError
-            It failed, and why.
-        """
+        """Carry out a copy, or raise `CopyError`."""
         blob = order.blob
         try:
             if order.target is Tier.DISK:

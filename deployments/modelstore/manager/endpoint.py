@@ -20,13 +20,7 @@ def allow_many_clients() -> None:
 
 
 def own_folder(folder: Path) -> None:
-    """Create the socket's folder.
-
-    Raises
-    ------
-    StoreError
-        Another user could have put a socket there.
-    """
+    """Create the socket's folder; `StoreError` if another user could have put a socket there."""
     try:
         make_private(folder)
     except OSError as error:
@@ -34,13 +28,7 @@ def own_folder(folder: Path) -> None:
 
 
 def lock(path: Path) -> int:
-    """Acquire a lock that ends with this process; return its descriptor.
-
-    Raises
-    ------
-    StoreError
-        Another process holds the lock, or its file cannot be opened.
-    """
+    """Acquire a lock that ends with this process; return its descriptor, or raise `StoreError`."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -54,13 +42,7 @@ def lock(path: Path) -> int:
 
 
 def listen(path: Path) -> socket.socket:
-    """Listen at a path whose lock this process holds, so an existing socket is stale.
-
-    Raises
-    ------
-    StoreError
-        It is not possible, as when there is a file that is no socket.
-    """
+    """Listen at a path whose lock this process holds, so an existing socket is stale."""
     listener = wire.make_socket()
     try:
         if path.is_socket():

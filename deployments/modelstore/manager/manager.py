@@ -45,13 +45,7 @@ MODELS_PER_MESSAGE = 200
 
 
 class Manager:
-    """Serve a store until `stop`.
-
-    Raises
-    ------
-    StoreError
-        Another manager has the socket or the disk's folder, or they cannot be used.
-    """
+    """Serve a store until `stop`; `StoreError` if another manager has the socket or the disk."""
 
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings

@@ -11,13 +11,7 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """Settings of a manager.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is not possible.
-    """
+    """Settings of a manager; `InvalidInputError` if a value is not possible."""
 
     remote: str
     disk: Path

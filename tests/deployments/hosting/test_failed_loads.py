@@ -51,10 +51,3 @@ def test_a_full_store_is_asked_at_every_request() -> None:
     failed.note(B, StoreFullError("b: needs 5 bytes"))
     failed.raise_if_early(B)
     assert not failed.take_due(B)
-
-
-def test_what_is_forgiven_is_due_at_once() -> None:
-    failed = FailedLoads(Clock())
-    failed.note(B, AWAY)
-    failed.forgive()
-    assert failed.take_due(B)

@@ -67,23 +67,6 @@ async def test_a_version_that_cannot_be_meant_is_rejected_before_anything_change
         assert versions(models) == {"a": "1", "b": "1"}
 
 
-async def test_on_demand_only_the_first_model_is_loaded_at_the_start():
-    async with hosted("a", "b", "c", on_demand=True) as models:
-        assert versions(models) == {"a": "1"}
-        await models.reconciler.load_on_demand("c")
-        assert versions(models) == {"a": "1", "c": "1"}
-        models.reconciler.reconcile()
-        assert versions(models) == {"a": "1", "c": "1"}
-
-
-async def test_a_request_loads_the_version_that_the_config_names():
-    async with hosted("a", "b", on_demand=True) as models:
-        await models.reconciler.configure(user_config(b={"version": "2"}))
-        await models.reconciler.load_on_demand("b")
-        assert versions(models) == {"a": "1", "b": "2"}
-        assert models.loads == [("a", "1"), ("b", "2")]
-
-
 async def test_a_load_that_fails_is_tried_again_after_a_pause():
     clock = Clock()
     async with hosted("a", "b", clock=clock) as models:

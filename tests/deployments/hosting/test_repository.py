@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.config.replica_args import ExpertModelConfig
-from deployments.errors import BusyError, DeadlineError, DeviceError, NotFoundError
+from deployments.errors import BusyError, DeviceError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.modelstore.errors import StoreFullError, UnknownModelError
@@ -34,16 +34,6 @@ def states(models, name):
     return {row["version"]: row["state"] for row in rows}
 
 
-async def test_models_are_loaded_at_the_start_and_found_by_name_and_version():
-    async with hosted("a", "b") as models:
-        assert await ask(models, "a") == await ask(models, "b", "1") == 1
-        assert [service.model_name for service in models.repository.services] == ["a", "b"]
-        with pytest.raises(NotFoundError, match="'a', 'b'"), models.repository.using("c"):
-            pass
-        with pytest.raises(NotFoundError, match="its version is '1'"):
-            await ask(models, "b", "2")
-
-
 async def test_a_new_version_takes_over_and_the_old_one_answers_what_it_has():
     async with hosted("a") as models:
         models.batch_gates["a", "2"] = threading.Event()
@@ -58,26 +48,6 @@ async def test_a_new_version_takes_over_and_the_old_one_answers_what_it_has():
         models.batch_gates["a", "2"].set()
         assert await held == 2
         await until(lambda: states(models, "a") == {"3": "READY"})
-
-
-async def test_requests_never_fail_while_versions_change():
-    answers = []
-
-    async def keep_asking():
-        while True:
-            answers.append(await ask(models, "a"))
-
-    async with hosted("a") as models:
-        clients = [asyncio.create_task(keep_asking()) for _ in range(4)]
-        for version in range(2, 8):
-            await models.repository.load(config_of("a", str(version)))
-            assert await ask(models, "a") == version
-        for client in clients:
-            client.cancel()
-        done = await asyncio.gather(*clients, return_exceptions=True)
-        assert all(isinstance(end, asyncio.CancelledError) for end in done)
-    assert set(answers) <= set(map(float, range(1, 8)))
-    assert len(answers) > 20
 
 
 async def test_loads_of_one_version_are_shared_and_those_of_others_run_beside_it():
@@ -183,13 +153,6 @@ async def test_a_replaced_version_that_hangs_answers_that_it_does():
         await until(lambda: states(models, "a") == {"3": "READY"})
         # Its thread may still compute with what would be given back.
         assert "_gate" in vars(second._model)
-
-
-async def test_a_replaced_version_gives_requests_up_whose_time_is_over():
-    async with retiring() as (models, second, asking):
-        second._max_timeout_ms = 1e-6
-        await models.repository.tick()
-        assert await refused(asking) == {DeadlineError}
 
 
 async def test_a_version_that_is_closed_in_use_leaves_no_request_without_an_answer(monkeypatch):

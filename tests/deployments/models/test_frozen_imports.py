@@ -33,16 +33,3 @@ def test_the_collector_rests_meanwhile_and_leaves_what_was_made() -> None:
     gc.collect()
     assert kept() is not None
     assert freed() is None
-
-
-def test_it_goes_on_after_an_error_and_only_where_it_was_on() -> None:
-    with pytest.raises(ImportError), frozen_imports():
-        raise ImportError
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with frozen_imports():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from deployments.errors import StartError
-from deployments.models.base import Model
-from deployments.models.loading import MODELS, load_model
+from deployments.models.loading import load_model
 from policy.errors import InvalidInputError
 
 USER_MODEL = """
@@ -48,9 +47,6 @@ class PaddedOutput(Doubler):
 class LongAsNothing(Doubler):
     outputs = (TensorSpec("y", "FP32", (-1,), length_of="x"),)
 
-class LateSpecs(Doubler):
-    def load(self, device):
-        self.inputs = (TensorSpec("late", "INT8"),)
 
 def function(): ...
 """
@@ -71,17 +67,6 @@ def test_a_users_model_is_imported_constructed_and_loaded(user_module):
     np.testing.assert_array_equal(answer["y"], np.full((2, 3), 3, np.float32))
     assert model.profile() is None
     assert model.batch_energy_mj(1) is None
-
-
-def test_specs_may_be_set_in_load(user_module):
-    assert load_model(f"{user_module}:LateSpecs", {}, "cpu").inputs[0].name == "late"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_short_names_name_models(name):
-    options = {"profile": {"latency_ms": [1.0]}} if name == "emulated" else {}
-    assert isinstance(load_model(name, options, "cpu"), Model)
 
 
 @pytest.mark.parametrize(
@@ -116,12 +101,6 @@ def test_an_invalid_model_is_rejected_in_one_line(user_module, path, options, me
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_model(path, options, "cpu")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("device", ["gpu", "cuda:0", "", None])
-def test_an_unknown_device_is_rejected(device):
-    with pytest.raises(InvalidInputError, match="device: must be cpu or cuda"):
-        load_model("digits", {}, device)
 
 
 def test_an_error_in_load_keeps_its_message_and_traceback(user_module):

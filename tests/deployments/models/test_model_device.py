@@ -13,7 +13,7 @@ from deployments.errors import DeviceError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.serving.device_health import COMPILING_AFTER_S, STUCK_AFTER_S
+from deployments.serving.device_health import COMPILING_AFTER_S
 from deployments.serving.service import InferenceService
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
@@ -71,20 +71,6 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
         assert service.stuck() == hangs
         assert service.longest_batch_s == (COMPILING_AFTER_S if sizes else hang_after_s)
         await asking
-    finally:
-        await service.close()
-
-
-async def test_a_size_that_has_been_run_is_no_compile_any_more() -> None:
-    config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
-    warm = WarmUp(compiles=True, not_run=frozenset({1}))
-    service = InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE, warm=warm)
-    try:
-        await service.configure(parse_user_config({}))
-        assert service.longest_batch_s == COMPILING_AFTER_S
-        await infer(service)
-        await service.tick()
-        assert service.longest_batch_s == STUCK_AFTER_S
     finally:
         await service.close()
 

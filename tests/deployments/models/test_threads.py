@@ -48,10 +48,3 @@ def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch: pytest.Mon
     # A thread that neither sleeps nor computes waits for a CPU, or for the hypervisor.
     waited_s = time.monotonic() - began_s - (time.thread_time() - began_cpu_s)
     assert 0 <= after_s - before_s <= waited_s + 0.001
-
-
-def test_with_one_cpu_a_thread_may_wait_for_its_own_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert thread_cpu_wait_s() is None

@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 
 from deployments.config.replica_args import ModelConfig
 from deployments.models.base import Model, TensorSpec
-from deployments.models.digits import WEIGHTS, Digits
+from deployments.models.digits import WEIGHTS
 from deployments.models.loading import load_model
 from deployments.models.weights import WeightsLoader, load_weights
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
-from deployments.modelstore.errors import UnavailableError
 from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.startup_timings import StartupTimings
@@ -67,13 +65,6 @@ def test_digits_from_the_store_answers_as_from_its_file(store):
     )
 
 
-def test_a_model_takes_weights_that_a_test_hands_it():
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in load_weights(WEIGHTS).items()}
-    model = Digits()
-    model.load("cpu", weights=lambda source, device: zeros)
-    np.testing.assert_allclose(model.forward(model.example(1))["probabilities"], 0.1)
-
-
 def test_the_config_replaces_what_the_model_asks_for(store):
     loader = WeightsLoader("store://digits", store)
     state = loader("a-file-that-is-not-there.safetensors")
@@ -107,12 +98,6 @@ def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():
     config = ModelConfig(name="m", import_path=f"{__name__}:OnlyDevice", weights="file")
     with pytest.raises(InvalidInputError, match="second parameter `weights`"):
         load_service(config)
-
-
-def test_a_store_that_is_not_there_is_one_line_for_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOJOURN_STORE", str(tmp_path / "nobody.sock"))
-    with pytest.raises(UnavailableError, match="sojourn store serve"):
-        load_model("digits", {"weights": "store://digits"}, "cpu")
 
 
 def test_the_device_that_a_model_names_is_that_of_its_tensors(store, monkeypatch):

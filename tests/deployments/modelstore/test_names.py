@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.modelstore.errors import UnknownModelError
-from deployments.modelstore.names import MAX_FILES, Blob, Manifest, ModelName, parse_sums
+from deployments.modelstore.names import MAX_FILES, ModelName, parse_sums
 from policy.errors import InvalidInputError
 
 NAME = ModelName("pytorch", "resnet50", "1")
@@ -74,10 +74,3 @@ def test_parse_sums_keeps_the_weights():
 def test_a_wrong_list_is_refused(text):
     with pytest.raises(UnknownModelError, match="SHA256SUMS"):
         parse_sums(NAME, text)
-
-
-def test_equal_files_of_a_model_are_one_blob():
-    blob = Blob(DIGEST, 7)
-    manifest = Manifest((("a.safetensors", blob), ("b.safetensors", blob)))
-    assert manifest.blobs == (blob,)
-    assert manifest.size_bytes == 7

@@ -17,11 +17,6 @@ def test_a_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:
     assert (folder / "kept").exists()
 
 
-def test_one_that_others_could_only_read_is_closed_to_them(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir(mode=0o755)
-    assert stat.S_IMODE(make_private(tmp_path / "open").stat().st_mode) == 0o700
-
-
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
 def test_one_that_others_could_write_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "open"

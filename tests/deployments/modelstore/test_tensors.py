@@ -71,11 +71,6 @@ def test_another_process_cannot_change_the_memory(store):
         os.close(file.descriptor)
 
 
-def test_saving_one_tensor_does_not_save_the_file(store, tmp_path):
-    bias = load_state_dict("m", socket_path=store)["bias"]
-    assert bias.untyped_storage().nbytes() == bias.nbytes
-
-
 def test_the_model_is_held_until_the_last_tensor_is_gone(store):
     state = load_state_dict("m", socket_path=store)
     bias = state["bias"][2:5]
@@ -85,13 +80,6 @@ def test_the_model_is_held_until_the_last_tensor_is_gone(store):
     assert torch.isfinite(bias).all()
     del bias
     wait_until(lambda: leases(store) == 0)
-
-
-def test_a_sharded_model_is_one_state(tmp_path):
-    shards = {"model-1.safetensors": {"a": np.ones(3)}, "model-2.safetensors": {"b": np.zeros(2)}}
-    publish(tmp_path / "remote", "m", shards)
-    with manager_thread(settings_for(tmp_path)) as store:
-        assert load_state_dict("m", socket_path=store).keys() == {"a", "b"}
 
 
 def test_a_tensor_in_two_files_is_refused(tmp_path):

@@ -8,9 +8,7 @@ themselves run here in every process; what a GPU does with them is shown by the 
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from deployments.modelstore.device import cuda_api
 from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
-from deployments.modelstore.tensors import attach, load_state_dict
+from deployments.modelstore.tensors import attach
 from tests.support.models.model_stores import (
     MB,
     manager_thread,
@@ -129,14 +127,6 @@ def test_a_driver_that_cannot_share_is_one_line(tmp_path, fake_cuda):
         assert fault == "the GPU's driver cannot share virtual memory by file descriptors"
 
 
-def test_no_gpu_is_one_line(tmp_path, fake_cuda):
-    with fake_store(tmp_path, fake_cuda, "no-device") as store:
-        expected = "cuInit: no CUDA-capable device is detected (100)"
-        assert ask("stats", socket_path=store)["device"]["fault"] == expected
-        with pytest.raises(DeviceError, match="no CUDA-capable device"):
-            CudaClient(0)
-
-
 def test_a_full_gpu_is_told_from_other_faults(tmp_path, fake_cuda):
     with (
         fake_store(tmp_path, fake_cuda, FAKE_CUDA_BYTES="1000000") as store,
@@ -154,25 +144,7 @@ def test_a_library_that_is_not_cudas_is_refused(monkeypatch):
         CudaClient(0)
 
 
-@pytest.mark.slow
-def test_the_holder_of_a_gpu_is_killed(tmp_path, fake_cuda):
-    with fake_store(tmp_path, fake_cuda) as store, region_of(store) as held:
-        holder = ask("stats", socket_path=store)["device"]["holder_pid"]
-        os.kill(holder, signal.SIGKILL)
-        assert weight_in(held) == content(tmp_path)[-80_000:]
-        with region_of(store) as region:
-            assert weight_in(region) == content(tmp_path)[-80_000:]
-
-
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-#: Loads a model onto the GPU, says its sum, and waits to be killed.
-CLIENT = """
-import pathlib, sys
-from deployments.modelstore.tensors import load_state_dict
-state = load_state_dict("m", "cuda:0", socket_path=pathlib.Path(sys.argv[1]))
-print(float(state["weight"].double().sum()), flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.mark.gpu
@@ -188,28 +160,3 @@ def test_a_gpus_memory_is_shared(tmp_path, caplog):
             assert tensors["weight"].device == torch.device("cuda:0")
             for name, expected in weights(0, floats=20_000).items():
                 assert torch.equal(tensors[name].cpu(), torch.from_numpy(expected))
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.slow
-def test_a_gpus_client_and_holder_are_killed(tmp_path, caplog):
-    publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
-    expected = torch.from_numpy(weights(0, floats=20_000)["weight"])
-    with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, os.fspath(store)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert float(process.stdout.readline()) == pytest.approx(float(expected.double().sum()))
-        process.kill()
-        process.communicate()
-        ask_until_idle(store)
-        state = load_state_dict("m", "cuda:0", socket_path=store)
-        os.kill(ask("stats", socket_path=store)["device"]["holder_pid"], signal.SIGKILL)
-        again = load_state_dict("m", "cuda:0", socket_path=store)
-        assert torch.equal(state["weight"].cpu(), expected)
-        assert torch.equal(again["weight"].cpu(), expected)
-        assert not caplog.records

@@ -2,12 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,7 +16,6 @@ from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.errors import (
     DeviceError,
     OutOfDeviceMemoryError,
-    StoreError,
     StoreFullError,
 )
 from deployments.modelstore.tensors import load_state_dict
@@ -35,16 +31,6 @@ from tests.support.models.model_stores import (
     wait_until,
     weights,
 )
-
-#: Attaches to a model, says so, and waits to be killed.
-CLIENT = """
-import pathlib, sys
-from deployments.modelstore.device.tensors import attach_to_device
-from tests.support.models.emulated_device import EmulatedClient
-state, _ = attach_to_device(sys.argv[1], EmulatedClient(), pathlib.Path(sys.argv[2]))
-print(float(state["weight"].sum()), flush=True)
-sys.stdin.read()
-"""
 
 
 def device_settings(folder, **options):
@@ -104,11 +90,6 @@ def test_processes_share_one_copy(store):
     second["weight"][0, 0] = 7.0
     assert first["weight"][0, 0] == 7.0
     assert stats(store)["tiers"]["device"]["blobs"] == 1
-
-
-def test_tensors_are_aligned_whatever_the_file(store):
-    state, _ = attach(store)
-    assert [tensor.data_ptr() % 256 for tensor in state.values()] == [0, 0]
 
 
 def test_the_lease_ends_with_the_last_tensor(store):
@@ -180,16 +161,6 @@ def test_a_client_with_another_device_is_refused_and_holds_nothing(store):
     wait_until(lambda: stats(store)["leases"] == 0)
 
 
-def test_a_device_that_cannot_be_used_leaves_the_other_tiers(tmp_path, monkeypatch):
-    publish_models(tmp_path)
-    monkeypatch.setenv(emulated_device.BROKEN_VARIABLE, "1")
-    with manager_thread(device_settings(tmp_path)) as store:
-        assert stats(store)["device"]["fault"] == "this device is broken"
-        with pytest.raises(StoreError, match="this device is broken"):
-            attach(store)
-        assert right(load_state_dict("m", socket_path=store))
-
-
 @pytest.mark.parametrize("share", [True, False])
 def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
     tmp_path, monkeypatch, caplog, share
@@ -252,26 +223,6 @@ def test_a_holder_that_dies_in_the_middle_of_a_copy_is_started_again(tmp_path, m
         assert right(held, seed=1)
         assert stats(store)["device"]["holder_starts"] == 2
         assert stats(store)["tiers"]["device"]["blobs"] == 2
-
-
-@pytest.mark.slow
-def test_a_client_killed_on_the_device_gives_its_model_back(tmp_path):
-    publish_models(tmp_path)
-    with manager_thread(device_settings(tmp_path)) as store:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, "m", os.fspath(store)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        expected = np.float32(torch.from_numpy(weights(0, floats=20_000)["weight"]).sum())
-        assert np.float32(process.stdout.readline()) == expected
-        assert stats(store)["leases"] == 1
-        process.kill()
-        process.communicate()
-        wait_until(lambda: stats(store)["leases"] == 0)
-        ask("evict", "m", store)
-        assert stats(store)["tiers"]["device"]["used_bytes"] == 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from deployments.modelstore.errors import FetchError, UntrustedFileError
+from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.files import digests as digests_module
 from deployments.modelstore.files import disk as disk_module
 from deployments.modelstore.files.digests import BlockTags, StreamCheck
@@ -67,8 +67,8 @@ def test_one_wrong_byte_is_found_and_nothing_is_left_behind(disk, tmp_path, posi
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("other", [1, 5])
-def test_blocks_that_changed_places_are_found(disk, tmp_path, other):
+def test_blocks_that_changed_places_are_found(disk, tmp_path):
+    other = 5
     path = tmp_path / "blobs" / BLOB.sha256
     swapped = bytearray(CONTENT)
     swapped[:BLOCK_BYTES] = CONTENT[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES]
@@ -78,25 +78,10 @@ def test_blocks_that_changed_places_are_found(disk, tmp_path, other):
         read(disk)
 
 
-@pytest.mark.parametrize("saved", ["[]", "{", '{"key": "00"}', '{"key": "00", "tags": ["00"]}'])
-def test_tags_that_are_damaged_count_as_a_damaged_file(disk, tmp_path, saved):
-    (tmp_path / "blobs" / f"{BLOB.sha256}.blocks").write_text(saved)
-    with pytest.raises(UntrustedFileError):
-        read(disk)
-
-
 def test_a_truncated_file_is_found(disk, tmp_path):
     os.truncate(tmp_path / "blobs" / BLOB.sha256, len(CONTENT) - 1)
     with pytest.raises(UntrustedFileError, match="truncated"):
         read(disk)
-
-
-def test_a_file_that_cannot_be_deleted_is_no_error(disk, tmp_path):
-    path = tmp_path / "blobs" / BLOB.sha256
-    path.unlink()
-    path.mkdir()
-    disk.drop(BLOB)
-    assert path.exists()
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -119,19 +104,6 @@ def test_a_disk_that_is_full_at_the_end_keeps_nothing(tmp_path, monkeypatch, aft
     with pytest.raises(OSError, match="No space"):
         disk.save_manifest(NAME, Manifest((("model.safetensors", BLOB),)))
     assert not list((tmp_path / "manifests").rglob("*.new"))
-
-
-@pytest.mark.parametrize("fault", [FetchError("the network is gone"), OSError(errno.EIO, "I/O")])
-def test_a_broken_download_takes_no_room_on_the_disk(tmp_path, fault):
-    def parts():
-        yield CONTENT[:100]
-        raise fault
-
-    disk = Disk(tmp_path)
-    with pytest.raises(type(fault)):
-        disk.fetch(BLOB, parts())
-    assert not list((tmp_path / "partial").iterdir())
-    disk.close()
 
 
 def test_a_restart_finds_what_is_whole_and_deletes_the_rest(disk, tmp_path):
@@ -197,14 +169,3 @@ def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():
             block = CONTENT[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
             found.check(BLOB, index, memoryview(block))
     assert BlockTags.from_dict(json.loads(json.dumps(tags.to_dict()))) == tags
-
-
-def test_a_stream_check_refuses_one_byte_more_or_less():
-    check = StreamCheck(BLOB)
-    check.update(CONTENT)
-    with pytest.raises(UntrustedFileError, match="more than"):
-        check.update(b"x")
-    short = StreamCheck(BLOB)
-    short.update(CONTENT[:-1])
-    with pytest.raises(UntrustedFileError, match=f"of {len(CONTENT)} bytes"):
-        short.finish()

@@ -13,7 +13,7 @@ from deployments.modelstore.errors import (
     UntrustedFileError,
 )
 from deployments.modelstore.files import remote as remote_module
-from deployments.modelstore.files.remote import FolderRemote, ObjectRemote, open_remote, resolve
+from deployments.modelstore.files.remote import FolderRemote, open_remote, resolve
 from deployments.modelstore.names import ModelName
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
@@ -122,12 +122,6 @@ def test_a_link_out_of_the_remote_is_refused(tmp_path, folder):
     os.symlink(secret, folder / FILE)
     with pytest.raises(UnknownModelError, match="link"):
         resolve(FolderRemote(tmp_path / "remote"), NAME)
-
-
-def test_what_is_missing_is_named(tmp_path, http):
-    for remote in (FolderRemote(tmp_path / "remote"), ObjectRemote(http[0])):
-        with pytest.raises(UnknownModelError, match="SHA256SUMS"):
-            resolve(remote, ModelName("pytorch", "missing", "1"))
 
 
 @pytest.mark.parametrize("url", ["", "models", "/models", "file://host/models", "gopher://x/y"])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +25,7 @@ from deployments.modelstore.errors import (
 from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.host_memory import HostMemory
 from deployments.modelstore.manager import manager as manager_module
-from deployments.modelstore.manager.endpoint import allow_many_clients
 from deployments.modelstore.manager.manager import Manager
-from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.tensors import load_state_dict
 from tests.support.http.file_server import http_files
 from tests.support.models.model_stores import (
@@ -101,25 +98,6 @@ def test_two_managers_on_one_socket_or_one_disk(tmp_path, remote):
             Manager(settings_for(tmp_path))
         with pytest.raises(StoreError, match="another manager"):
             Manager(settings_for(tmp_path, socket=tmp_path / "other" / "store.sock"))
-    with manager_thread(settings_for(tmp_path)) as store:
-        assert right(load(store))
-
-
-def test_a_folder_that_others_can_write_to_is_refused(tmp_path, remote):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run").chmod(0o777)
-    with pytest.raises(StoreError, match="this user alone"):
-        Manager(settings_for(tmp_path))
-
-
-@pytest.mark.parametrize("what", ["disk", "disk/lock", "run/store.sock.lock"])
-def test_a_place_that_cannot_be_used_is_an_error_of_one_line(tmp_path, remote, what):
-    path = tmp_path / what
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    path.symlink_to("/dev/null/none")
-    with pytest.raises(StoreError, match=path.name):
-        Manager(settings_for(tmp_path))
-    path.unlink()
     with manager_thread(settings_for(tmp_path)) as store:
         assert right(load(store))
 
@@ -227,37 +205,21 @@ def test_a_model_on_disk_opens_without_its_remote(tmp_path, remote):
             load(store, "n")
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "longer", "gone", "digests"])
+@pytest.mark.parametrize("damage", ["flipped", "gone", "tags"])
 def test_a_damaged_cached_file_is_never_served(tmp_path, remote, damage):
     with manager_thread(settings_for(tmp_path)) as store:
         assert right(load(store))
     blobs = tmp_path / "disk" / "blobs"
     [path] = [path for path in blobs.iterdir() if not path.suffix]
-    content = path.read_bytes()
-    if damage == "flipped":
-        path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
     with manager_thread(settings_for(tmp_path)) as store:
-        if damage == "truncated":
-            os.truncate(path, 5000)
-        elif damage == "longer":
-            path.write_bytes(content + b"x")
+        if damage == "flipped":
+            content = path.read_bytes()
+            path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
         elif damage == "gone":
             path.unlink()
-        elif damage == "digests":
+        else:
             path.with_suffix(".blocks").write_text("[]")
         assert right(load(store))
-
-
-def test_a_damaged_file_whose_remote_is_gone_is_an_error(tmp_path, remote):
-    with manager_thread(settings_for(tmp_path)) as store:
-        assert right(load(store))
-    [path] = [path for path in (tmp_path / "disk/blobs").iterdir() if not path.suffix]
-    path.write_bytes(bytes(path.stat().st_size))
-    remote.rename(tmp_path / "elsewhere")
-    with manager_thread(settings_for(tmp_path)) as store:
-        with pytest.raises(StoreError):
-            load(store)
-        assert stats(store)["tiers"]["host"]["used_bytes"] == 0
 
 
 def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
@@ -267,15 +229,6 @@ def test_a_long_list_of_models_comes_in_parts(tmp_path, remote, monkeypatch):
             load(store, name)
         names = [model["name"] for model in list_models(store)]
         assert names == ["pytorch/m@1", "pytorch/n@1"]
-
-
-def test_a_file_at_the_sockets_path_is_not_overwritten(tmp_path, remote):
-    settings = settings_for(tmp_path)
-    settings.socket.parent.mkdir(mode=0o700)
-    settings.socket.write_text("mine")
-    with pytest.raises(StoreError, match="in use"):
-        Manager(settings)
-    assert settings.socket.read_text() == "mine"
 
 
 @pytest.mark.parametrize("do", ["evict", "open"])
@@ -293,19 +246,6 @@ def test_a_request_that_fails_unforeseen_is_answered_and_the_next_is_served(
             patch.setattr(Disk, "save_manifest", fail)
             with pytest.raises(StoreError, match="unforeseen"):
                 ask(do, "m" if do == "open" else "n", store, timeout_s=LIMIT_S, disk=True)
-        assert right(load(store))
-
-
-def test_a_grant_that_fails_unforeseen_is_answered(tmp_path, remote, monkeypatch):
-    def fail(*arguments):
-        raise RuntimeError("unforeseen")
-
-    with manager_thread(settings_for(tmp_path)) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(HostMemory, "descriptor", fail)
-            with pytest.raises(StoreError, match="unforeseen"):
-                load(store)
-        wait_until(lambda: stats(store)["leases"] == 0)
         assert right(load(store))
 
 
@@ -356,21 +296,6 @@ def test_memory_of_evicted_models_is_given_back(tmp_path, remote):
         wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
-def test_a_model_is_not_evicted_while_it_is_opened(tmp_path, remote):
-    with http_files(remote) as (url, behavior):
-        behavior.hang = threading.Event()
-        with manager_thread(settings_for(tmp_path, remote=url)) as store:
-            loaded = []
-            opening = threading.Thread(target=lambda: loaded.append(load(store)))
-            opening.start()
-            wait_until(lambda: behavior.hanging)
-            with pytest.raises(InUseError):
-                ask("evict", "m", store, disk=True)
-            behavior.hang.set()
-            opening.join(LIMIT_S)
-            assert right(loaded[0])
-
-
 def test_a_version_replaced_while_it_is_open_stays_for_its_holder(tmp_path, remote):
     with manager_thread(settings_for(tmp_path)) as store:
         held = load(store)
@@ -399,22 +324,6 @@ def test_a_client_killed_while_it_holds_a_model_gives_it_back(tmp_path, remote):
             wait_until(lambda: stats(store)["leases"] == 0)
         ask("evict", "m", store)
         assert stats(store)["tiers"]["host"]["used_bytes"] == 0
-
-
-@pytest.mark.slow
-def test_a_client_killed_while_it_waits_leaves_nothing(tmp_path, remote):
-    with http_files(remote) as (url, behavior):
-        behavior.hang = threading.Event()
-        with manager_thread(settings_for(tmp_path, remote=url)) as store:
-            with holder_process(store) as process:
-                wait_until(lambda: behavior.hanging)
-                process.send_signal(signal.SIGKILL)
-                wait_until(lambda: stats(store)["waiting"] == 0)
-            behavior.hang.set()
-            wait_until(lambda: stats(store)["tiers"]["disk"]["blobs"] == 1)
-            wait_until(lambda: len(stats(store)["copies"]) == 1)
-            assert stats(store)["tiers"]["host"]["used_bytes"] == 0
-            assert right(load(store))
 
 
 @pytest.mark.slow
@@ -460,44 +369,3 @@ def test_a_manager_killed_during_a_fetch_serves_no_wrong_byte_afterwards(tmp_pat
             behavior.hang.set()
             manager.start()
             assert right(load(store))
-
-
-@pytest.mark.slow
-def test_many_clients_are_one_fetch_and_one_copy(tmp_path, remote):
-    clients = 1000
-    allow_many_clients()
-    with http_files(remote) as (url, behavior):
-        behavior.hang = threading.Event()
-        with manager_thread(settings_for(tmp_path, remote=url)) as store:
-            results = []
-
-            def work():
-                results.append(open_model("m", socket_path=store))
-
-            threads = [threading.Thread(target=work) for _ in range(clients)]
-            for thread in threads:
-                thread.start()
-            wait_until(lambda: stats(store)["waiting"] == clients)
-            behavior.hang.set()
-            for thread in threads:
-                thread.join(LIMIT_S)
-            assert stats(store)["leases"] == clients
-            assert [copy["bytes"] for copy in stats(store)["copies"]] == [
-                stats(store)["tiers"]["host"]["used_bytes"]
-            ] * 2
-            memory = {os.fstat(files[0].descriptor).st_ino for _, files in results}
-            assert len(memory) == 1
-            for hold, files in results:
-                os.close(files[0].descriptor)
-                hold.close()
-            wait_until(lambda: stats(store)["leases"] == 0)
-
-
-def test_the_settings_name_the_default_socket(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOJOURN_STORE", os.fspath(tmp_path / "s.sock"))
-    assert ManagerSettings("file:///m", tmp_path, 1, 1).socket == Path(tmp_path / "s.sock")
-    monkeypatch.delenv("SOJOURN_STORE")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", os.fspath(tmp_path))
-    assert wire.default_socket() == tmp_path / "sojourn" / "store.sock"
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert str(os.getuid()) in os.fspath(wire.default_socket())
