@@ -271,8 +271,6 @@ class HostedModelConfig(StrictModel):
 class UserConfig(StrictModel):
     """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
-    block = "user_config"
-
     #: The SLA of the service.
     sla: SLAConfig = SLAConfig()
     #: When batches start.

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deployments.models.startup_timings import StartupTimings
 from deployments.modelstore.names import STORE_PREFIX
-from deployments.serving.startup_timings import StartupTimings
 from policy.errors import InvalidInputError
 
 if TYPE_CHECKING:

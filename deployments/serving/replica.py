@@ -30,14 +30,14 @@ from deployments.hosting.repository import ModelRepository
 from deployments.http.middleware import open_fast_path
 from deployments.models.frozen_imports import frozen_imports
 from deployments.models.loading import find_model_class
+from deployments.models.startup_timings import StartupTimings, process_busy_s
 from deployments.observability.metrics import ReplicaMetrics
 from deployments.profiling.profile_cache import ProfileCache
-from deployments.serving.loop_watchdog import LoopWatchdog
+from deployments.serving.loop_watchdog import end_if_loop_hangs
 from deployments.serving.ray_replica import call_when_draining, confine_to_node, leave_out_while
 from deployments.serving.service import InferenceService
 from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
-from deployments.serving.startup_timings import StartupTimings, process_busy_s
 from deployments.serving.store_actor import open_store
 from policy.errors import InvalidInputError, SojournError
 
@@ -202,7 +202,7 @@ class Replica:
             gc.collect()
             gc.freeze()
             self._tasks = [
-                asyncio.create_task(LoopWatchdog().watch(self._longest_turn_s, TICK_S)),
+                asyncio.create_task(end_if_loop_hangs(self._longest_turn_s, TICK_S)),
                 asyncio.create_task(self._tick_forever()),
                 asyncio.create_task(self._follow_forever()),
                 asyncio.create_task(self._follow_role_forever()),

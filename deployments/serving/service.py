@@ -23,10 +23,10 @@ from deployments.http.request_body import default_limit_bytes
 from deployments.http.signature import PriorityLevels, Signature
 from deployments.models.base import Model
 from deployments.models.example_request import example_request
-from deployments.models.model_device import ModelDevice
 from deployments.models.threads import limit_threads, threads_in_use
 from deployments.observability.last_minute import LastMinute
 from deployments.serving.batched_service import BatchedService
+from deployments.serving.model_device import ModelDevice
 from deployments.serving.request_counts import RequestCounts
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.warm_up import WarmUp
@@ -214,8 +214,6 @@ class InferenceService(BatchedService):
                 "failed": self.counts.rows_failed,
             },
         )
-        if seen.response_times_s.size:
-            self.start.timings.answered(float(seen.response_times_s[0]))
         await asyncio.sleep(0)
         self.device.ran({record.size for record in seen.batches})
         await self.controller.tick(seen)

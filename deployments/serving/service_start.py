@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deployments.models.startup_timings import StartupTimings
 from deployments.models.weights import WeightsLoader
 from deployments.profiling.profile_cache import ProfileCache
-from deployments.serving.startup_timings import StartupTimings
 
 
 @dataclass
@@ -26,9 +26,6 @@ class ServiceStart:
         return {
             "total_s": self.timings.total_s,
             "phases_s": self.timings.seconds(),
-            "first_answer_ms": (
-                None if self.timings.first_answer_s is None else 1e3 * self.timings.first_answer_s
-            ),
             "weights": source,
             "weights_found_in": found_in,
             "store_socket": None if socket is None else str(socket),

@@ -8,12 +8,12 @@ from deployments.config.replica_args import ModelConfig
 from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS
 from deployments.models.loading import load_model
+from deployments.models.startup_timings import StartupTimings
 from deployments.models.weights import WeightsLoader, load_weights
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
 from deployments.serving.service_loading import load_service
 from deployments.serving.service_start import ServiceStart
-from deployments.serving.startup_timings import StartupTimings
 from policy.errors import InvalidInputError
 from tests.support.models.model_stores import manager_thread, publish, settings_for
 

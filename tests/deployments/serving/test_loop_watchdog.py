@@ -9,7 +9,7 @@ from tests.support.waiting import LIMIT_S
 
 SCRIPT = """
 import asyncio, ctypes, time
-from deployments.serving.loop_watchdog import LoopWatchdog
+from deployments.serving.loop_watchdog import end_if_loop_hangs
 
 def sleep_without_the_lock():
     time.sleep(600)
@@ -18,7 +18,7 @@ def sleep_with_the_lock():
     ctypes.PyDLL(None).sleep(600)
 
 async def main():
-    watching = asyncio.create_task(LoopWatchdog().watch(lambda: 1.0, 0.2))
+    watching = asyncio.create_task(end_if_loop_hangs(lambda: 1.0, 0.2))
     await asyncio.to_thread(time.sleep, 2.0)  # work that the loop only waits for
     print("alive after twice the limit", flush=True)
     {then}

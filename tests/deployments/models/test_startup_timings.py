@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.serving.startup_timings import PHASES, StartupTimings, process_busy_s
+from deployments.models.startup_timings import PHASES, StartupTimings, process_busy_s
 
 
 class Clock:

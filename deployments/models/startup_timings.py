@@ -15,8 +15,7 @@ of the model's `load`; measuring its profile; its first batch; all else until th
 class StartupTimings:
     """Times the phases of a start. A phase within another one counts for the inner alone.
 
-    `process_s` is how long the process has worked before; it counts in `total_s`. `first_answer_s`
-    is from the arrival of the first request.
+    `process_s` is how long the process has worked before; it counts in `total_s`.
     """
 
     def __init__(self, process_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +26,6 @@ class StartupTimings:
         self._within: list[str] = []
         self._since_s = self._begin_s
         self.total_s: float | None = None
-        self.first_answer_s: float | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -42,11 +40,6 @@ class StartupTimings:
     def ready(self) -> None:
         self._switch()
         self.total_s = sum(self._seconds.values())
-
-    def answered(self, seconds: float) -> None:
-        """Record an answer; only the first one counts."""
-        if self.first_answer_s is None:
-            self.first_answer_s = seconds
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase; they add up to `total_s`."""

@@ -13,7 +13,7 @@ from deployments.errors import DeviceError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.serving.device_health import COMPILING_AFTER_S
+from deployments.serving.model_device import COMPILING_AFTER_S
 from deployments.serving.service import InferenceService
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
@@ -32,8 +32,8 @@ PROFILE = Profile.from_dict(LATENCY)
 async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("deployments.serving.device_health.STUCK_AFTER_S", 0.0)
-    monkeypatch.setattr("deployments.serving.device_health.STUCK_AFTER_BATCHES", 0)
+    monkeypatch.setattr("deployments.serving.model_device.STUCK_AFTER_S", 0.0)
+    monkeypatch.setattr("deployments.serving.model_device.STUCK_AFTER_BATCHES", 0)
     async with emulated_service(PROFILE) as service:
         assert service.ready
         asking = [asyncio.create_task(infer(service)) for _ in range(3)]

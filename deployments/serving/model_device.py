@@ -6,28 +6,21 @@ from collections.abc import Collection
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.placement import BatchPlacement, longest_on_loop_ms
 from deployments.config.replica_args import ModelConfig
-from deployments.serving.device_health import HangLimits
 from policy.profile import Profile
+
+#: The device is stuck if one batch takes longer than this, and than this many full batches.
+STUCK_AFTER_S = 10.0
+STUCK_AFTER_BATCHES = 20
+#: The same for the first batch of a size that a model compiles for.
+COMPILING_AFTER_S = 300.0
 
 
 class ModelDevice:
     """The device that a model computes on.
 
-    Parameters
-    ----------
-    config : ModelConfig
-        May set when a batch hangs.
-    measured_cpus : float or None
-        CPUs with which the model's profile was measured; None if unknown.
-    computes_here : bool
-        Whether batches are computed on the CPUs of this process.
-    not_run : collection of int
-        Batch sizes that the model compiles for and that have not run yet.
-
-    Attributes
-    ----------
-    placement : BatchPlacement
-        Decides which batches the event loop runs.
+    `measured_cpus` are those with which the model's profile was measured; None if unknown. A model
+    `computes_here` if its batches take the CPUs of this process. `not_run` are the batch sizes that
+    it compiles for and that have not run yet.
     """
 
     def __init__(
@@ -43,7 +36,8 @@ class ModelDevice:
         self.placement = BatchPlacement()
         self._measured_cpus = measured_cpus
         self._computes_here = computes_here
-        self._hang_limits = HangLimits(config, not_run)
+        self._hang_after_s = config.expert.hang_after_s
+        self._not_run = set(not_run)
 
     @property
     def cpus_note(self) -> str | None:
@@ -72,20 +66,21 @@ class ModelDevice:
             )
 
     def ran(self, sizes: Collection[int]) -> None:
-        """Record that batches of these sizes have run."""
-        self._hang_limits.ran(sizes)
+        self._not_run.difference_update(sizes)
 
     def is_stuck(self, batcher: Batcher, profile: Profile) -> bool:
         """Return whether the device is lost or hangs: one batch takes far too long."""
         if batcher.lost_reason is not None:
             return True
-        limit_s = self._hang_limits.limit_s(_full_batch_ms(profile), batcher.size_on_device)
-        return batcher.busy_for_s() > limit_s
+        compiles = batcher.size_on_device in self._not_run
+        return batcher.busy_for_s() > self._limit_s(profile, compiles=compiles)
 
     def longest_batch_s(self, profile: Profile) -> float:
         """Return the longest possible time of a batch, compilation included."""
-        return self._hang_limits.longest_s(_full_batch_ms(profile))
+        return self._limit_s(profile, compiles=bool(self._not_run))
 
-
-def _full_batch_ms(profile: Profile) -> float:
-    return float(profile.latency_ms[-1])
+    def _limit_s(self, profile: Profile, *, compiles: bool) -> float:
+        limit_s = self._hang_after_s
+        if limit_s is None:
+            limit_s = max(STUCK_AFTER_S, STUCK_AFTER_BATCHES * 1e-3 * float(profile.latency_ms[-1]))
+        return max(limit_s, COMPILING_AFTER_S) if compiles else limit_s
