@@ -1,7 +1,6 @@
 """A service that `sojourn serve` runs on this machine, its replicas, and load for it."""
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import psutil
 import yaml
 
 from benchmarks.inputs import EMULATED_P4_CONFIG, ROOT
-from deployments.local.environment import ray_headers
+from deployments.local.serve_api import ServeApi
 
 _SOJOURN = (sys.executable, "-m", "sojourn.cli")
 _TIMEOUT_S = 5
@@ -61,7 +60,7 @@ def running_service(document: Mapping[str, Any], port: int) -> Iterator[LocalSer
             summary = json.loads("".join(lines))
             yield LocalService(summary["url"], summary["dashboard"], psutil.Process(process.pid))
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a script that runs in the background ignores SIGINT
             process.wait(60)
 
 
@@ -126,21 +125,9 @@ def get_json(url: str, headers: Mapping[str, str] | None = None) -> dict[str, An
     return content
 
 
-def deploy(dashboard: str, document: Mapping[str, Any]) -> None:
-    """Deploy a config, as ``serve deploy`` does; raise `OSError` if it is rejected."""
-    request = urllib.request.Request(
-        f"{dashboard}/api/serve/applications/",
-        json.dumps(document).encode(),
-        {"Content-Type": "application/json", **ray_headers()},
-        method="PUT",
-    )
-    urllib.request.urlopen(request, timeout=30).close()
-
-
 def running_replicas(dashboard: str) -> dict[str, int]:
     """Return the process id of each running replica, by Ray Serve's own status."""
-    details = get_json(f"{dashboard}/api/serve/applications/", ray_headers())
-    (application,) = details["applications"].values()
+    (application,) = ServeApi(dashboard).details()["applications"].values()
     (deployment,) = application["deployments"].values()
     replicas = deployment["replicas"]
     return {one["replica_id"]: one["pid"] for one in replicas if one["state"] == "RUNNING"}

@@ -14,6 +14,7 @@ import click
 from sojourn.name_clashes import hidden_package
 
 COMMANDS = {
+    "deploy": "Deploy a config, or another SLA, to a running service, and wait for it.",
     "init": "Write a project to start from: a model, its config, and a test.",
     "loadtest": "Send Locust load to a running service and check every answer.",
     "package": "Pack the models of a config, to bring them along to a cluster.",

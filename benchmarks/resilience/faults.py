@@ -4,7 +4,6 @@ import signal
 import time
 from contextlib import suppress
 from copy import deepcopy
-from http.client import HTTPException
 
 import psutil
 
@@ -13,6 +12,7 @@ from benchmarks.resilience.load import request_bytes
 from benchmarks.resilience.run import Run
 from benchmarks.resilience.service import Document, emulated_document
 from benchmarks.resilience.strangers import exchange
+from deployments.errors import StartError
 
 
 def kill(processes: list[psutil.Process]) -> None:
@@ -116,7 +116,7 @@ def broken_upgrade(run: Run) -> None:
     document = deepcopy(run.service.document)
     document["applications"][0]["args"]["model"]["import_path"] = "deployments.models.none:None"
     # The controller may reject it, or find out when the replicas start.
-    with suppress(OSError, HTTPException):
+    with suppress(StartError):
         run.service.deploy(document)
     time.sleep(15)
     run.service.deploy(run.service.document)

@@ -11,13 +11,14 @@ from typing import Any
 import psutil
 
 from benchmarks.local_service import (
-    deploy,
     emulated_p4_document,
     running_replicas,
     running_service,
 )
 from benchmarks.resilience.load import Target
+from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
+from deployments.local.serve_api import ServeApi
 
 PORT = 8131
 READY_TIMEOUT_S = 90.0
@@ -87,14 +88,14 @@ class Service:
         return self.processes(lambda _, command: "autoscaler.worker" in command)
 
     def deploy(self, document: Document) -> None:
-        """Deploy a config, as ``serve deploy`` does; raise `OSError` if it is rejected."""
-        deploy(self.dashboard, document)
+        """Deploy a config, as ``serve deploy`` does; raise `StartError` if it is rejected."""
+        ServeApi(self.dashboard).deploy(document)
 
     def wait_for_replicas(self, count: int, timeout_s: float = READY_TIMEOUT_S) -> bool:
         """Wait until exactly `count` replicas run and the service answers."""
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s:
-            with suppress(OSError, ValueError, KeyError):
+            with suppress(StartError, ValueError, KeyError):
                 if len(running_replicas(self.dashboard)) == count and self.answers():
                     return True
             time.sleep(0.2)

@@ -114,7 +114,7 @@ def main(minutes: float, as_json: bool) -> None:
         counts = tally(
             bystanders.requests, bystanders.doubled, begun_s, target.sla_s, target.percentile
         )
-    print_result({**asdict(counts), "memory": growth(samples)}, as_json)
+        print_result({**asdict(counts), "memory": growth(samples)}, as_json)
 
 
 if __name__ == "__main__":

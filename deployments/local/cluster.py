@@ -20,12 +20,12 @@ from typing import Any, TextIO
 import psutil
 import ray
 from ray import serve
-from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
 from deployments.local.machine import LOOPBACK
+from deployments.local.serve_api import ServeApi
 from policy.errors import SojournError
 
 OBJECT_STORE_BYTES = 128 << 20
@@ -58,7 +58,7 @@ def main() -> int:
         finally:
             ended.while_starting = False
         _write(answers, **addresses)
-        _report_failures(addresses["dashboard"], ended, answers)
+        _report_failures(ServeApi(addresses["dashboard"]), ended, answers)
         shut_down()
     return 0
 
@@ -110,11 +110,12 @@ def start(request: dict[str, Any], answers: TextIO) -> dict[str, str]:
             proxy_location="HeadOnly", http_options={"host": LOOPBACK, "port": request["port"]}
         )
     dashboard = f"http://{context.address_info['webui_url']}"
-    deploy(request["document"], dashboard)
+    api = ServeApi(dashboard)
+    api.deploy(request["document"])
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     where = f"http://{request['address']}:{request['port']}"
     for application in request["applications"]:
-        _wait_until_ready(application, where, dashboard, deadline_s)
+        _wait_until_ready(application, where, api, deadline_s)
     (node,) = ray.nodes()
     metrics_url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     return {"dashboard": dashboard, "metrics_url": metrics_url}
@@ -155,20 +156,8 @@ def _shut_serve_down() -> None:
         time.sleep(_POLL_S)
 
 
-def deploy(document: dict[str, Any], dashboard: str) -> None:
-    """Deploy the content of a config file to a running cluster, as ``serve deploy`` does.
-
-    Raises
-    ------
-    StartError
-        The cluster rejects the config or cannot be reached.
-    """
-    with _raise_as_start_error("the cluster did not accept the config"):
-        ServeSubmissionClient(dashboard).deploy_applications(document)
-
-
 def _wait_until_ready(
-    application: dict[str, str], where: str, dashboard: str, deadline_s: float
+    application: dict[str, str], where: str, api: ServeApi, deadline_s: float
 ) -> None:
     """Wait until a model answers through HAProxy. Raise `StartError` if it does not start."""
     model = application["model"]
@@ -179,7 +168,7 @@ def _wait_until_ready(
             if answer.status == 200:
                 return
         if now_s >= ask_at_s:
-            failure = _deployment_failures(dashboard).get(application["application"])
+            failure = api.failures().get(application["application"])
             if failure:
                 raise StartError(f"{model} did not start: {failure}")
             ask_at_s = now_s + _FAILURE_POLL_S
@@ -187,43 +176,18 @@ def _wait_until_ready(
     raise StartError(f"{model} did not answer within {READY_TIMEOUT_S:g} s")
 
 
-def _report_failures(dashboard: str, ended: _InputEnd, answers: TextIO) -> None:
+def _report_failures(api: ServeApi, ended: _InputEnd, answers: TextIO) -> None:
     """Report each deployment that fails, until standard input ends: `serve deploy` does not."""
     reported: dict[str, str] = {}
     while ended.is_alive():
         failures = reported
         with suppress(Exception):  # Ray's dashboard may be busy, or gone
-            failures = _deployment_failures(dashboard)
+            failures = api.failures()
         for name, failure in failures.items():
             if reported.get(name) != failure:
                 _write(answers, step=f"the deployment of {name} failed: {failure}")
         reported = failures
         ended.join(_WATCH_EVERY_S)
-
-
-def _deployment_failures(dashboard: str) -> dict[str, str]:
-    """Return why applications failed to deploy, for those that did."""
-    details = ServeSubmissionClient(dashboard).get_serve_details()
-    failures = {}
-    for name, status in details["applications"].items():
-        if status["status"] == "DEPLOY_FAILED":
-            deployments = status.get("deployments", {}).values()
-            messages = [status.get("message", ""), *(entry["message"] for entry in deployments)]
-            failures[name] = last_error(messages)
-    return failures
-
-
-def last_error(messages: list[str]) -> str:
-    """Return the message of the last exception in Ray's messages, which contain tracebacks.
-
-    If there is none, return the last line.
-    """
-    lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
-    for line in reversed(lines):
-        name, colon, message = line.partition(": ")
-        if colon and name.rpartition(".")[2].endswith(("Error", "Exception")):
-            return message
-    return lines[-1] if lines else "Ray gave no reason"
 
 
 @contextmanager

@@ -262,10 +262,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         return
     if "table" in summary:
         click.echo(_policy_in_words(summary))
-    click.echo(
-        "  after a change of the config: "
-        f"RAY_AUTH_MODE=token {program('serve')} deploy -a {summary['dashboard']} CONFIG"
-    )
+    command = f"{program('sojourn')} deploy -a {summary['dashboard']}"
+    click.echo(f"  another SLA: {command} --sla 50ms@95; another config: {command} CONFIG")
     click.echo(f"  metrics for Prometheus: {summary['metrics_url']}")
     click.echo(f"Try it:\n\n{summary['curl']}\n")
 

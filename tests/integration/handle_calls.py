@@ -28,7 +28,7 @@ from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.errors import BusyError
 from deployments.http.inference_protocol import parse_request
-from deployments.local.cluster import deploy
+from deployments.local.serve_api import ServeApi
 from deployments.serving.service_loading import load_service
 from tests.support.processes.services import load_document
 from tests.support.waiting import until, wait_for
@@ -246,7 +246,7 @@ def main() -> None:
 
 def observed(dashboard: str) -> dict[str, Any]:
     serve.start(proxy_location="Disabled")
-    deploy(shared_document(), dashboard)
+    ServeApi(dashboard).deploy(shared_document())
     caller = Caller.bind(Worker.bind())  # type: ignore[attr-defined]
     handle = serve.run(caller, name="rand", route_prefix=None)
     seen = {

@@ -51,7 +51,7 @@ def test_the_config_and_the_commands_are_valid(tmp_path):
     config = load_service_config(tmp_path / "serve.yaml")
     assert config.args.model.import_path == "model:Classifier"
     shown = re.findall(r"^sojourn (\w+)", (tmp_path / "README.md").read_text(), re.MULTILINE)
-    assert len(shown) == 6
+    assert len(shown) == 7
     assert set(shown) <= set(COMMANDS)
 
 

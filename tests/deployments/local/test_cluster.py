@@ -8,25 +8,11 @@ import warnings
 import pytest
 
 from deployments.errors import StartError
+from deployments.local.serve_api import ServeApi
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray warns while it is imported
     from deployments.local import cluster
-    from deployments.local.cluster import last_error
-
-
-def test_last_error_finds_the_line_that_names_the_error() -> None:
-    message = (
-        "The deployment failed to start 3 times in a row.\n\n"
-        "ray::ServeReplica:a:Replica.initialize_and_get_metadata() (pid=1, ip=127.0.0.1)\n"
-        '  File "/x/replica.py", line 1, in initialize\n'
-        "RuntimeError: Traceback (most recent call last):\n"
-        '  File "/x/base.py", line 2, in load_model\n'
-        "policy.errors.InvalidInputError: model 'a': must be package.module:Class\n"
-    )
-    assert last_error([message]) == "model 'a': must be package.module:Class"
-    assert last_error(["something else"]) == "something else"
-    assert last_error([]) == "Ray gave no reason"
 
 
 class Clock:
@@ -55,7 +41,7 @@ def wait_for_nobody(clock: Clock) -> None:
         probe.bind(("127.0.0.1", 0))
         where = f"http://127.0.0.1:{probe.getsockname()[1]}"
         application = {"model": "digits", "application": "a", "route_prefix": ""}
-        cluster._wait_until_ready(application, where, "http://unused", clock.now_s + 10)
+        cluster._wait_until_ready(application, where, ServeApi("http://unused"), clock.now_s + 10)
 
 
 def test_a_failed_start_is_told_within_a_second(
@@ -63,9 +49,7 @@ def test_a_failed_start_is_told_within_a_second(
 ) -> None:
     failed_s = clock.now_s + 4.2
     monkeypatch.setattr(
-        cluster,
-        "_deployment_failures",
-        lambda _: {"a": "no weights"} if clock.now_s > failed_s else {},
+        ServeApi, "failures", lambda _: {"a": "no weights"} if clock.now_s > failed_s else {}
     )
     with pytest.raises(StartError, match="digits did not start: no weights"):
         wait_for_nobody(clock)
@@ -91,15 +75,15 @@ def test_a_deployment_that_fails_later_is_reported_once_each_time(
     failed = {"a": "no weights"}
     seen = iter([{}, failed, failed, None, failed, {}, failed])
 
-    def failures(_: str) -> dict[str, str]:
+    def failures(_: ServeApi) -> dict[str, str]:
         found = next(seen)
         if found is None:
             raise OSError("busy")
         return found
 
-    monkeypatch.setattr(cluster, "_deployment_failures", failures)
+    monkeypatch.setattr(ServeApi, "failures", failures)
     answers = io.StringIO()
-    cluster._report_failures("http://unused", Polls(7), answers)
+    cluster._report_failures(ServeApi("http://unused"), Polls(7), answers)
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"step": "the deployment of a failed: no weights"}
     ] * 2

@@ -14,6 +14,7 @@ import tritonclient.http as triton
 
 from deployments.access.tokens import hash_token
 from loadtests.digits import held_out
+from sojourn.cli import main
 from tests.support.processes.services import BIN, Running, get, load_document, post
 from tests.support.readme import commands as readme_commands
 from tests.support.waiting import wait_for
@@ -87,10 +88,14 @@ def test_errors_keep_their_form_behind_haproxy(service: Running) -> None:
     assert get(f"{service.url}/v2/models/other").status_code == 404
 
 
-def test_a_changed_sla_acts_without_restarting_a_replica(service: Running) -> None:
+def test_a_changed_sla_acts_without_restarting_a_replica(
+    service: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
     before = set(service.replicas())
-    service.redeploy(document(sla={"response_time_ms": 40, "percentile": 95}))
-    assert wait_for(lambda: policy(service)["sla_in_words"] == "95% of requests within 40 ms")
+    assert main(["deploy", "-a", service.summary["dashboard"], "--sla", "40ms@95"]) == 0
+    said = capfd.readouterr().out
+    assert said.startswith("digits: 95% of requests within 40 ms in force, control limit "), said
+    assert policy(service)["sla_in_words"] == "95% of requests within 40 ms"
     # An invalid SLA is rejected, and the service keeps running.
     service.redeploy(document(sla={"response_time_ms": -1}))
     assert wait_for(lambda: policy(service)["config_error"] is not None)

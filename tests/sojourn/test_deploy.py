@@ -1,0 +1,67 @@
+"""`sojourn deploy`, as far as it can be tested without Ray."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from deployments.config.document import IMPORT_PATH
+from deployments.local.serve_api import ServeApi
+from sojourn.cli import main
+
+RUNNING: dict[str, Any] = {
+    "http_options": {"host": "127.0.0.1", "port": 1},
+    "proxy_location": "EveryNode",
+    "applications": [
+        {
+            "name": name,
+            "route_prefix": f"/{name}",
+            "import_path": IMPORT_PATH,
+            "deployments": [{"name": "Replica", "user_config": {"limits": {"late": "serve"}}}],
+        }
+        for name in "ab"
+    ],
+}
+
+
+@pytest.fixture
+def deployed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return what is deployed."""
+    deployed: list[dict[str, Any]] = []
+    monkeypatch.setattr(ServeApi, "document", lambda _: deepcopy(RUNNING))
+    monkeypatch.setattr(ServeApi, "deploy", lambda _, document: deployed.append(document))
+    monkeypatch.setattr(ServeApi, "wait_until_deployed", lambda *_: {"a": 2, "b": 1})
+    return deployed
+
+
+def test_another_sla_changes_nothing_else(
+    deployed: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["deploy", "--sla", "50ms@95", "--application", "b"]) == 0
+    wanted = deepcopy(RUNNING)
+    sla = {"response_time_ms": 50, "percentile": 95}
+    wanted["applications"][1]["deployments"][0]["user_config"]["sla"] = sla
+    assert deployed == [wanted]
+    assert "b: deployed, replicas: 1; what is in force is not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a config, or another SLA for what runs"),
+        (["--sla", "50ms@95"], "--application: must be one of a, b"),
+        (["--sla", "50ms@95", "--application", "c"], "must be one of a, b, not 'c'"),
+        (["--sla", "0.1ms@95", "--application", "a"], "response_time_ms must be at least 0.5"),
+        (["configs/digits.yaml", "--application", "a"], "--application: says what --sla is for"),
+        (["--sla", "50ms@95", "-a", "nowhere"], "--address: must be like http://"),
+    ],
+)
+def test_what_cannot_be_deployed_is_not(
+    deployed: list[dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    assert main(["deploy", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert deployed == []
