@@ -116,6 +116,8 @@ class StoreConfig(StrictModel):
 class ReplicaArgs(StrictModel):
     """`args` of the application; a change replaces every replica."""
 
+    block = "applications.args"
+
     #: The deployment's own model, which stays loaded.
     model: ModelConfig
     #: Further models that the same replicas serve.

@@ -45,6 +45,8 @@ class RaySection(StrictModel):
 class HttpOptions(RaySection):
     """`http_options`: where the service listens."""
 
+    block = "http_options"
+
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)
     keep_alive_timeout_s: Any = None
@@ -117,6 +119,8 @@ class ActorOptions(RaySection):
 class DeploymentEntry(RaySection):
     """An entry of `deployments`."""
 
+    block = "applications.deployments"
+
     name: str | None = None
     num_replicas: int | None = Field(default=None, ge=1)
     autoscaling_config: AutoscalingConfig | None = None
@@ -152,6 +156,8 @@ class RuntimeEnvironment(StrictModel):
 class ApplicationEntry(RaySection):
     """An entry of `applications`."""
 
+    block = "applications"
+
     name: str = Field(default="default", min_length=1)
     route_prefix: str | None = "/"
     import_path: str | None = None
@@ -183,6 +189,8 @@ class BuiltApplication(StrictModel):
 
 class ServeDocument(RaySection):
     """The whole file."""
+
+    block = ""
 
     applications: list[BuiltApplication]
     http_options: HttpOptions | None = None

@@ -271,6 +271,8 @@ class HostedModelConfig(StrictModel):
 class UserConfig(StrictModel):
     """`user_config` of the deployment; a change takes effect without restarting a replica."""
 
+    block = "user_config"
+
     #: The SLA of the service.
     sla: SLAConfig = SLAConfig()
     #: When batches start.

@@ -1,8 +1,8 @@
 """One line for what is wrong with a configuration: the key, the problem, what is allowed."""
 
 import difflib
-from collections.abc import Collection
-from typing import Any, TypeVar, get_args
+from collections.abc import Collection, Iterator
+from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -10,6 +10,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from policy.errors import InvalidInputError
 
 _Model = TypeVar("_Model", bound=BaseModel)
+#: A key that more blocks have is a common word.
+_MAX_HOMES = 2
 #: The keys and indexes that lead to a value.
 Place = tuple[str | int, ...]
 
@@ -26,6 +28,8 @@ class StrictModel(BaseModel):
     """A part of a configuration: unknown keys are errors, and nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    #: Where this part stands in a config file, if it is validated by itself.
+    block: ClassVar[str | None] = None
 
 
 def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
@@ -65,7 +69,11 @@ def unknown_key(name: str, known: Collection[str]) -> str:
 def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     kind, place, given = error["type"], error["loc"], error["input"]
     if kind == "extra_forbidden":
-        return unknown_key(str(place[-1]), _known_keys(model, place))
+        name = str(place[-1])
+        homes = {*_blocks_with(name, model), *_other_blocks_with(name, model)} - {""}
+        if homes and len(homes) <= _MAX_HOMES:
+            return f"unknown key here; it belongs in {' or '.join(sorted(homes, key=len))}"
+        return unknown_key(name, _known_keys(model, place))
     if kind == "missing":
         return "is required"
     message = " ".join(error["msg"].removeprefix("Value error, ").split())
@@ -75,6 +83,27 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     if kind == "without_effect" or isinstance(given, dict) or not place:
         return message
     return f"{message}, not {given!r:.100}"
+
+
+def _blocks_with(key: str, model: type[BaseModel], block: str | None = None) -> Iterator[str]:
+    """Yield the blocks of a file that have a key; `model` stands in `block`."""
+    block = (getattr(model, "block", None) or "") if block is None else block
+    for name, field in model.model_fields.items():
+        if name == key:
+            yield block
+        inner = _model_within(field.annotation)
+        if inner is not None:
+            yield from _blocks_with(key, inner, f"{block}.{name}".removeprefix("."))
+
+
+def _other_blocks_with(key: str, model: type[BaseModel]) -> Iterator[str]:
+    """Yield the blocks that have a key, of all parts of a file if `model` is one of them."""
+    if getattr(model, "block", None) is not None:
+        parts = [*StrictModel.__subclasses__()]
+        for part in parts:
+            parts += part.__subclasses__()
+            if "block" in vars(part):
+                yield from _blocks_with(key, part)
 
 
 def _known_keys(model: type[BaseModel], place: Place) -> set[str]:

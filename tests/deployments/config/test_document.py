@@ -167,6 +167,14 @@ def test_each_key_of_rays_schema_is_honored_or_refused(
             f"{at(*REPLICA)}.user_config.sla.percentil: unknown key; did you mean percentile?",
         ),
         (
+            lambda d: replica(d)["user_config"].update(limits={"max_queue_rows": 9}),
+            "limits.max_queue_rows: unknown key here; it belongs in user_config.limits.expert",
+        ),
+        (
+            lambda d: replica(d).update(num_cpus=2),
+            "num_cpus: unknown key here; it belongs in applications.deployments.ray_actor_options",
+        ),
+        (
             lambda d: replica(d).update(name="Replika"),
             "deployments: must have one entry, with the name Replica, not 'Replika'",
         ),

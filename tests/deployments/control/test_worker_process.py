@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from autoscaler.worker import WorkerError, question
+from deployments.control.cpu_quota import CpuQuota
 from deployments.control.worker_process import WorkerProcess
 from policy.errors import InfeasibleError
 from tests.support.waiting import LIMIT_S, has_ended, until
@@ -116,7 +118,37 @@ async def test_an_idle_process_ends(
     assert await ask(worker) != first.pid
 
 
-async def test_a_process_ends_with_its_parent(module: Path) -> None:
+class UsedUp(CpuQuota):
+    """A quota that is used up from the second time on that it is asked."""
+
+    asked = 0
+
+    def throttled(self) -> int:
+        type(self).asked += 1
+        return int(self.asked > 1)
+
+
+#: Computes for 0.2 s of CPU time, and tells how long that took.
+COMPUTE = f"""{BEGIN}
+  began = time.monotonic()
+  before = time.process_time()
+  while time.process_time() < before + 0.2: pass
+  return time.monotonic() - began
+"""
+
+
+@pytest.mark.slow
+async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) -> None:
+    module.write_text(COMPUTE)
+    with closing(WorkerProcess(quota=UsedUp(0.5, Path("none")))) as worker:
+        for _ in range(2):
+            UsedUp.asked = 0
+            took_s = await ask(worker)
+            # The first 0.1 s are its own, and the rest takes a second: it has a tenth of a core.
+            assert took_s >= 0.6
+
+
+async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
     module.write_text(
         f"{BEGIN}  print(os.getpid(), file=sys.stderr, flush=True)\n  os.kill(os.getpid(), 19)\n"
     )
