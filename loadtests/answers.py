@@ -20,20 +20,16 @@ _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 
 @dataclass(frozen=True)
 class Case:
-    """A request whose answer is known.
+    """A request of the Open Inference Protocol v2 whose answer is known.
 
     Attributes
     ----------
-    body : bytes
-        The request in the form of the Open Inference Protocol v2.
     outputs : tuple of mapping
-        The tensors of the right answer in the protocol's form: name, datatype, shape, data (flat).
-        If empty, the right answer is not known.
+        The tensors of the right answer in the protocol's form, with flat data. If empty, the right
+        answer is not known.
     label_true : bool or None
         Whether the model's label, which is the right answer here, is also the true label; None if
         the true label is unknown.
-    headers : mapping of str to str
-        The HTTP headers that belong to the body.
     """
 
     body: bytes
@@ -82,14 +78,7 @@ def _tensor_fault(expected: Mapping[str, Any], given: Mapping[str, Any] | None) 
 
 
 def write_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Write requests and their answers, one JSON object per line.
-
-    Parameters
-    ----------
-    cases : sequence of mapping
-        Inference requests ({"inputs": …} and perhaps "parameters"), each with the "outputs" of its
-        right answer and, if known, the true label as "truth".
-    """
+    """Write requests as JSON lines, with their right "outputs" and perhaps a "truth"."""
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     path.write_bytes(b"".join(orjson.dumps(case, option=option) for case in cases))
 

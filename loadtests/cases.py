@@ -4,21 +4,24 @@ The expected answers of the digits model are computed here from the same weights
 whether each client got the answer to its own image, not whether the model is accurate.
 """
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deployments.access.credentials import read_token
 from loadtests.answers import read_cases, write_cases
-from loadtests.generated_cases import random_cases
-from loadtests.service import model_metadata
-from policy.errors import InvalidInputError, SojournError
+from policy.errors import InvalidInputError
 
 ECHOED_VALUES = 4096
 RANDOM_CASES = 256
+_INTEGERS = 100
+#: Maximum length of a generated dimension.
+_LONGEST = 16
+_WORDS = (
+    *("the", "a", "quick", "slow", "brown", "fox", "dog"),
+    *("jumps", "sleeps", "over", "under", "lazy", "bright", "day"),
+)
 
 
 def digits_cases() -> list[dict[str, Any]]:
@@ -114,15 +117,37 @@ def _tensor(name: str, datatype: str, values: np.ndarray[Any, Any]) -> dict[str,
     }
 
 
-def main() -> str | None:
-    """Write the requests for a model: ``python -m loadtests.cases URL MODEL FILE``."""
-    url, model, path = sys.argv[1:]
-    try:
-        prepare_cases(model_metadata(url, model, read_token()), Path(path))
-    except SojournError as error:
-        return str(error)
-    return None
+def random_cases(
+    inputs: Sequence[Mapping[str, Any]], number: int, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Generate requests of one row with random values and unknown answers.
+
+    Fractions are from 0 to 1, whole numbers from 0 to 99 (unsigned 8 bits: to 255), and BYTES are
+    some English words. A variable dimension, other than the first, is from 1 to 16, or to the
+    model's maximum. `inputs` are those of the model's metadata: name, datatype, shape.
+    """
+    random = np.random.default_rng(seed)
+    for _ in range(number):
+        yield {"inputs": [_random_tensor(random, spec) for spec in inputs]}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _random_tensor(random: np.random.Generator, spec: Mapping[str, Any]) -> dict[str, Any]:
+    datatype = spec["datatype"]
+    longest = min(_LONGEST, spec.get("parameters", {}).get("max_dim", _LONGEST))
+    first, *rest = spec["shape"]
+    shape = [
+        1 if first < 0 else first,
+        *(int(random.integers(1, longest + 1)) if length < 0 else length for length in rest),
+    ]
+    size = int(np.prod(shape))
+    data: list[Any]
+    if datatype == "BYTES":
+        data = [" ".join(random.choice(_WORDS, random.integers(8, 24))) for _ in range(size)]
+    elif datatype == "BOOL":
+        data = (random.random(size) < 0.5).tolist()
+    elif datatype.startswith(("INT", "UINT")):
+        data = random.integers(256 if datatype == "UINT8" else _INTEGERS, size=size).tolist()
+    else:
+        # Few binary digits, which FP16 can hold.
+        data = (random.integers(1025, size=size) / 1024).tolist()
+    return {"name": spec["name"], "datatype": datatype, "shape": shape, "data": data}

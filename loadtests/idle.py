@@ -15,13 +15,7 @@ _FIRST, _LAST = 2, -2
 
 
 class Idle:
-    """Accumulates the time for which this thread's event loop waits for events.
-
-    Parameters
-    ----------
-    clock : callable, optional
-        Returns the time in seconds.
-    """
+    """Accumulates the time for which this thread's event loop waits for events, in `total_s`."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.total_s = 0.0
@@ -48,11 +42,7 @@ class Idle:
 def connection_wait_s(waited_s: float, idle_s: float) -> float:
     """Return how much of a wait for a connection the service caused: all of it, or nothing.
 
-    Parameters
-    ----------
-    waited_s : float
-        From when the request could have been sent until a connection was free; below 0 if one was.
-    idle_s : float
-        For how much of that the event loop had nothing to do.
+    `waited_s` is below 0 if a connection was free. `idle_s` is for how much of the wait the event
+    loop had nothing to do.
     """
     return waited_s if waited_s > 0 and idle_s >= IDLE_SHARE * waited_s else 0.0

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import LoadTestShape, events, task
+from geventhttpclient.client import HTTPClientPool
+from geventhttpclient.useragent import RetriesExceeded
+from locust import FastHttpUser, LoadTestShape, events, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from deployments.access.credentials import authorization, read_token
 from loadtests.answers import Case
+from loadtests.records import Outcome
 from loadtests.run import SETTINGS_VARIABLE, WORKER_VARIABLE, Settings
 from loadtests.sender import PROGRESS, Sender
-from loadtests.user import InferenceUser, share_connections
 
 # Time for the users to start and to receive the message, before the first request is due.
 HEAD_START_S = 0.25
@@ -32,6 +35,8 @@ PATIENCE_S = 5.0
 SHOW_EVERY_S = 1.0 if sys.stderr.isatty() else 10.0
 
 settings = Settings.load(Path(os.environ[SETTINGS_VARIABLE]))
+#: Sent with every request: the token in the environment.
+AUTHORIZATION = authorization(read_token())
 
 
 class Conductor:
@@ -42,7 +47,6 @@ class Conductor:
         self.reports: dict[int, dict[str, Any]] = {}
 
     def begin(self, environment: Environment) -> None:
-        """Start all workers at the same time."""
         self.start_s = time.perf_counter() + HEAD_START_S
         assert environment.runner is not None
         # All workers run on this machine, where they share the clock.
@@ -59,7 +63,6 @@ class Conductor:
         return self.start_s is not None and time.perf_counter() - self.start_s > longest_s
 
     def show_progress(self) -> None:
-        """Print the progress on stderr periodically."""
         line_end = "\r" if sys.stderr.isatty() else "\n"
         assert self.start_s is not None
         while True:
@@ -80,24 +83,73 @@ part: Sender | None = None
 parent = os.getppid()
 
 
-class ScheduledUser(InferenceUser):
-    """A user that sends whichever request is due next."""
+class ScheduledUser(FastHttpUser):
+    """A user that sends whichever request is due next, over connections that all users share.
 
-    model = settings.model
+    With shared connections a low rate uses a few warm connections, instead of one per user.
+    """
+
+    client_pool = HTTPClientPool(
+        concurrency=settings.connections_per_worker,
+        connection_timeout=settings.timeout_s,
+        network_timeout=settings.timeout_s,
+    )
+    #: Time of reading its last answer, by ``time.perf_counter``.
+    free_since_s = 0.0
 
     @task
     def send_next(self) -> None:
-        """Send the next request that is due."""
         assert part is not None
         part.send_next(self)
 
-    def failed(self, outcome: int, case: Case, fault: str) -> None:
-        """Record the first few failures as examples for the report."""
+    def infer(self, case: Case, due_s: float) -> tuple[int, float, float]:
+        """Send a request, check its answer, and report both to Locust's statistics.
+
+        Times are by ``time.perf_counter``; the response time counts from `due_s`.
+
+        Returns
+        -------
+        outcome : int
+            An `Outcome`, or the status of an HTTP error.
+        sent_s, finished_s : float
+        """
         assert part is not None
-        part.note_failure(outcome, case, fault)
+        body: Any = case.body  # Locust takes bytes, too, but its annotation does not
+        sent_s = time.perf_counter()
+        with self.client.post(
+            f"/v2/models/{settings.model}/infer",
+            data=body,
+            headers={**case.headers, **AUTHORIZATION},
+            name="infer",
+            catch_response=True,
+        ) as response:
+            finished_s = time.perf_counter()
+            response.request_meta["response_time"] = (finished_s - due_s) * 1000
+            error = response.request_meta["exception"]
+            status = response.status_code
+            outcome: int
+            fault: str | None
+            if status >= 400:
+                outcome = status
+                fault = (response.content or b"").decode(errors="replace")
+            elif error is not None or status != 200:
+                outcome = Outcome.TIMEOUT if _is_timeout(error) else Outcome.CONNECTION
+                fault = str(error or f"HTTP {status}")
+            else:
+                fault = case.fault(response.content)
+                outcome = Outcome.OK if case.outputs else Outcome.ANSWERED
+                if fault is not None:
+                    outcome = Outcome.WRONG
+                    response.failure(f"wrong answer: {fault}")
+            if fault is not None:
+                part.note_failure(outcome, case, fault)
+        return outcome, sent_s, finished_s
 
 
-share_connections(ScheduledUser, settings.connections_per_worker, settings.timeout_s)
+def _is_timeout(error: BaseException | None) -> bool:
+    if isinstance(error, RetriesExceeded):
+        error = getattr(error, "original", None)
+    return isinstance(error, TimeoutError)
 
 
 class UntilAnswered(LoadTestShape):

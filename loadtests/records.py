@@ -49,12 +49,8 @@ class Records:
 
     Attributes
     ----------
-    scheduled_s : ndarray of float, shape (n,)
-        When each request was due.
-    sent_s : ndarray of float, shape (n,)
-        When it was sent; NaN if it never was.
-    finished_s : ndarray of float, shape (n,)
-        When it was answered or failed; NaN if neither happened.
+    scheduled_s, sent_s, finished_s : ndarray of float, shape (n,)
+        When each request was due, was sent, and was answered or failed; NaN if it never was.
     outcome : ndarray of int16, shape (n,)
         An `Outcome`, or the status of an HTTP error.
     connection_wait_s : ndarray of float, shape (n,)
@@ -74,7 +70,6 @@ class Records:
 
     @classmethod
     def begin(cls, scheduled_s: FloatArray) -> "Records":
-        """Return the records of a test in which nothing has been sent yet."""
         n = scheduled_s.size
         return cls(
             scheduled_s=scheduled_s,
@@ -95,12 +90,10 @@ class Records:
         return whole
 
     def save(self, path: Path) -> None:
-        """Write the records to an ``.npz`` file."""
         np.savez(path, allow_pickle=False, **vars(self))
 
     @classmethod
     def load(cls, path: Path) -> "Records":
-        """Read records that `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
             return cls(**{name: file[name] for name in file.files})
 
@@ -116,10 +109,8 @@ class Records:
 
     @property
     def good(self) -> NDArray[np.bool_]:
-        """Mask of the requests without a known wrong answer or failure, shape (n,)."""
         return np.isin(self.outcome, GOOD)
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Mask of the requests without an answer, shape (n,)."""
         return np.isin(self.outcome, LOST)

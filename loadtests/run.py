@@ -31,25 +31,10 @@ WATCH_EVERY_S = 0.2
 class Settings:
     """Settings for Locust's processes, passed through a JSON file.
 
-    Attributes
-    ----------
-    model : str
-        Name of the model at the service.
-    connections : int
-        Maximum number of requests in flight, at least one for each worker.
-    timeout_s : float
-        How long a client waits for an answer.
-    duration_s : float
-        Length of the schedule.
-    seed : int
-        Seed of the order of the requests.
-    workers : int
-        Processes that send. One is Locust alone; several also have a master.
-    schedule, cases : str
-        File names: of the due times, and of the requests with their answers.
-    records, notes : str
-        File names, with a place for the worker's number: of the records, and of a few failures
-        with when the schedule began and the CPU time spent.
+    `connections` is the maximum number of requests in flight, at least one for each worker. One of
+    `workers` is Locust alone; several also have a master. `records` and `notes` are file names with
+    a place for the worker's number; the notes have a few failures, when the schedule began and the
+    CPU time spent.
     """
 
     model: str
@@ -65,7 +50,6 @@ class Settings:
 
     @property
     def connections_per_worker(self) -> int:
-        """Maximum number of requests in flight at one worker; all have the same."""
         return self.connections // self.workers
 
     def save(self, path: Path) -> None:
@@ -73,7 +57,6 @@ class Settings:
 
     @classmethod
     def load(cls, path: Path) -> "Settings":
-        """Read settings that `save` wrote."""
         return cls(**json.loads(path.read_text()))
 
 
@@ -83,13 +66,13 @@ class Finished:
 
     Attributes
     ----------
-    records : Records
-        One per request of the schedule.
     examples : list of dict
         A failure of each kind, and a few wrong answers: the `kind`, as in the report, when it ended
         (`at_s`), the `request` and the `fault`, both shortened.
     start_s : float
         When the schedule began, by ``time.perf_counter``, which is the same in all processes.
+    cpu_s : float
+        CPU time of all workers from then on.
     """
 
     records: Records
@@ -105,20 +88,7 @@ def run(
     prepare_cases: Callable[[Path], object],
     token: str | None = None,
 ) -> Finished:
-    """Run a load test and wait for it to end.
-
-    Parameters
-    ----------
-    url : str
-        Root of the service.
-    schedule : Schedule
-        When requests are due.
-    settings : Settings
-        All other settings; the files are in a temporary folder.
-    prepare_cases : callable
-        Writes the requests to a path.
-    token : str, optional
-        Sent with every request.
+    """Run a load test and wait for it to end; `prepare_cases` writes the requests to a path.
 
     Raises
     ------
@@ -156,7 +126,7 @@ def run(
 
 
 def _roles(workers: int) -> list[tuple[str, ...]]:
-    """Return the options of each of Locust's processes."""
+    """Return the options of each of Locust's processes; of several, the first is the master."""
     show = ("--headless", "--only-summary", "--json-file", "stats.json")
     if workers == 1:
         return [show]

@@ -1,15 +1,14 @@
 """The schedule of a load test: when each request is due, fixed before the test begins.
 
-Arrivals are a Poisson process whose rate is constant, changes in steps, rises, or comes in waves;
-or they follow a trace of requests per second. This is an open loop: as with real clients, requests
-become due whether or not the service keeps up. Response times are measured from when a request was
-due, so every request that was due during a stall shows it. A generator that waits for an answer
-before it sends the next request shows only one ("coordinated omission").
+Arrivals are a Poisson process whose rate is constant, or changes in steps or ramps; or they follow
+a trace of requests per second. This is an open loop: as with real clients, requests become due
+whether or not the service keeps up. Response times are measured from when a request was due, so
+every request that was due during a stall shows it. A generator that waits for an answer before it
+sends the next request shows only one ("coordinated omission").
 """
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,113 +21,68 @@ FloatArray = NDArray[np.float64]
 
 MAX_REQUESTS = 20_000_000
 _PART = re.compile(
-    r"(?P<duration>[0-9.]+)(?P<unit>ms|s|m|h):(?P<rate>[0-9.]+)(?:(?P<kind>[-~])(?P<other>[0-9.]+))?"
+    r"(?P<duration>[0-9.]+)(?P<unit>ms|s|m|h):(?P<rate>[0-9.]+)(?:-(?P<to>[0-9.]+))?"
 )
-NAMED_SHAPES = ("constant", "step", "spike", "diurnal")
-_FORM = "DURATION:RATE, DURATION:FROM-TO or DURATION:LOW~HIGH, as in 20s:50,1m:50-150,30s:50"
+_FORM = "DURATION:RATE or DURATION:FROM-TO, as in 20s:50,1m:50-150,30s:50"
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the test with a constant arrival rate.
+    """A part of the test, with a constant arrival rate or one that changes linearly.
 
     Attributes
     ----------
-    duration_s : float
-        Length in seconds, above 0.
-    arrival_rate_per_s : float
+    from_per_s : float
         Requests per second; 0 is a pause.
+    to_per_s : float or None
+        The rate at the end; None: it stays the same.
 
     Raises
     ------
     InvalidInputError
-        The duration is not finite and above 0, or the rate is not finite and at least 0.
+        The duration is not finite and above 0, or a rate is not finite and at least 0.
     """
 
     duration_s: float
-    arrival_rate_per_s: float
+    from_per_s: float
+    to_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check(self.duration_s, self.arrival_rate_per_s)
+        if not 0 < self.duration_s < math.inf:
+            raise InvalidInputError(f"duration: must be above 0 s, not {self.duration_s}")
+        for rate_per_s in (self.from_per_s, self._end_per_s):
+            if not 0 <= rate_per_s < math.inf:
+                raise InvalidInputError(
+                    f"arrival rate: must be at least 0 requests/s, not {rate_per_s}"
+                )
+
+    @property
+    def _end_per_s(self) -> float:
+        return self.from_per_s if self.to_per_s is None else self.to_per_s
+
+    @property
+    def arrival_rate_per_s(self) -> float:
+        """The mean arrival rate."""
+        return (self.from_per_s + self._end_per_s) / 2
 
     def in_words(self) -> str:
-        """Return a readable line."""
-        return f"{self.arrival_rate_per_s:g} requests/s for {self.duration_s:g} s"
+        if self.to_per_s is None:
+            return f"{self.from_per_s:g} requests/s for {self.duration_s:g} s"
+        return f"{self.from_per_s:g} to {self.to_per_s:g} requests/s in {self.duration_s:g} s"
 
     def arrivals_s(self, random: np.random.Generator) -> FloatArray:
         """Draw arrivals, ascending, in seconds from the part's start."""
         # Given their number, the arrivals of a Poisson process are independent and uniform.
-        count = random.poisson(self.duration_s * self.arrival_rate_per_s)
-        return np.sort(random.uniform(0.0, self.duration_s, count))
-
-
-@dataclass(frozen=True)
-class _Varying(ABC):
-    """A part of the test whose arrival rate varies."""
-
-    duration_s: float
-    from_per_s: float
-    to_per_s: float
-
-    def __post_init__(self) -> None:
-        _check(self.duration_s, self.from_per_s, self.to_per_s)
-
-    @property
-    def arrival_rate_per_s(self) -> float:
-        """The mean arrival rate, in requests per second."""
-        return (self.from_per_s + self.to_per_s) / 2
-
-    @abstractmethod
-    def rate_per_s(self, share: FloatArray) -> FloatArray:
-        """Return the arrival rates when `share` of the duration has passed, of the same shape."""
-
-    def arrivals_s(self, random: np.random.Generator) -> FloatArray:
-        """Draw arrivals, ascending, in seconds from the part's start."""
+        highest = max(self.from_per_s, self._end_per_s)
+        count = random.poisson(self.duration_s * highest)
+        arrivals_s = np.sort(random.uniform(0.0, self.duration_s, count))
+        if self.to_per_s is None:
+            return arrivals_s
         # Thinning: an arrival at the highest rate stays with probability rate/highest rate.
-        highest = max(self.from_per_s, self.to_per_s)
-        arrivals_s = Step(self.duration_s, highest).arrivals_s(random)
-        rates = self.rate_per_s(arrivals_s / self.duration_s)
+        share = arrivals_s / self.duration_s
+        rates = self.from_per_s + (self.to_per_s - self.from_per_s) * share
         return arrivals_s[random.uniform(0.0, highest, arrivals_s.size) < rates]
-
-
-class Ramp(_Varying):
-    """A part of the test with an arrival rate that changes linearly, `from_per_s` to `to_per_s`."""
-
-    def in_words(self) -> str:
-        """Return a readable line."""
-        return f"{self.from_per_s:g} to {self.to_per_s:g} requests/s in {self.duration_s:g} s"
-
-    def rate_per_s(self, share: FloatArray) -> FloatArray:
-        """Return the arrival rates when `share` of the duration has passed, of the same shape."""
-        return self.from_per_s + (self.to_per_s - self.from_per_s) * share
-
-
-class Wave(_Varying):
-    """A day in short: one period of a sine, `from_per_s` to `to_per_s` and back."""
-
-    def in_words(self) -> str:
-        """Return a readable line."""
-        rates = f"{self.from_per_s:g} to {self.to_per_s:g} requests/s and back"
-        return f"a wave, {rates}, in {self.duration_s:g} s"
-
-    def rate_per_s(self, share: FloatArray) -> FloatArray:
-        """Return the arrival rates when `share` of the duration has passed, of the same shape."""
-        swing = (self.to_per_s - self.from_per_s) / 2
-        return np.asarray(self.arrival_rate_per_s - swing * np.cos(2 * np.pi * share))
-
-
-Part = Step | Ramp | Wave
-
-
-def _check(duration_s: float, *rates_per_s: float) -> None:
-    if not 0 < duration_s < math.inf:
-        raise InvalidInputError(f"duration: must be above 0 s, not {duration_s}")
-    for rate_per_s in rates_per_s:
-        if not 0 <= rate_per_s < math.inf:
-            raise InvalidInputError(
-                f"arrival rate: must be at least 0 requests/s, not {rate_per_s}"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +93,12 @@ class Schedule:
     ----------
     arrivals_s : ndarray of float, shape (n,)
         Seconds from the start at which each request is due, ascending.
-    steps : tuple of Step, Ramp or Wave
-        The rates that the arrivals were drawn from, in order; a trace is one step at its mean rate.
+    steps : tuple of Step
+        The rates that the arrivals were drawn from; a trace is one step at its mean rate.
     """
 
     arrivals_s: FloatArray
-    steps: tuple[Part, ...]
+    steps: tuple[Step, ...]
 
     @property
     def duration_s(self) -> float:
@@ -156,14 +110,8 @@ class Schedule:
         return np.cumsum([0.0, *(step.duration_s for step in self.steps)])
 
 
-def parse_shape(text: str) -> tuple[Part, ...]:
-    """Parse a load shape such as ``20s:50,1m:50-150,30s:50,10m:20~200``.
-
-    Parameters
-    ----------
-    text : str
-        Parts with commas between: ``DURATION:RATE``, ``DURATION:FROM-TO`` for a `Ramp`, or
-        ``DURATION:LOW~HIGH`` for a `Wave`. Durations in ms, s, m or h; rates in requests/s.
+def parse_shape(text: str) -> tuple[Step, ...]:
+    """Parse a load shape such as ``20s:50,1m:50-150,30s:50``.
 
     Raises
     ------
@@ -173,59 +121,20 @@ def parse_shape(text: str) -> tuple[Part, ...]:
     return tuple(_parse_part(part.strip()) for part in text.split(","))
 
 
-def _parse_part(text: str) -> Part:
+def _parse_part(text: str) -> Step:
     match = _PART.fullmatch(text)
     try:
         if match is None:
             raise ValueError
         duration_s = float(match["duration"]) * _UNIT_S[match["unit"]]
         rate_per_s = float(match["rate"])
-        other_per_s = float(match["other"] or 0)
+        to_per_s = None if match["to"] is None else float(match["to"])
     except ValueError:
-        raise InvalidInputError(
-            f"shape: {text!r} is not one of {', '.join(NAMED_SHAPES)}, nor {_FORM}"
-        ) from None
-    match match["kind"]:
-        case "-":
-            return Ramp(duration_s, rate_per_s, other_per_s)
-        case "~":
-            return Wave(duration_s, rate_per_s, other_per_s)
-        case _:
-            return Step(duration_s, rate_per_s)
+        raise InvalidInputError(f"shape: {text!r} is not {_FORM}") from None
+    return Step(duration_s, rate_per_s, to_per_s)
 
 
-def named_shape(
-    name: str, duration_s: float, rate_per_s: float, peak_per_s: float
-) -> tuple[Part, ...]:
-    """Return one of the `NAMED_SHAPES`.
-
-    Parameters
-    ----------
-    name : str
-        ``constant``; ``step``: at the peak from half of the time on; ``spike``: at the peak for a
-        tenth of the time, from two fifths on; ``diurnal``: a `Wave`.
-    duration_s : float
-        Length of the whole.
-    rate_per_s, peak_per_s : float
-        Requests per second, usually and at the peak.
-    """
-    usual = Step(duration_s, rate_per_s)
-    match name:
-        case "step":
-            return (_part(0.5, usual), Step(0.5 * duration_s, peak_per_s))
-        case "spike":
-            return (_part(0.4, usual), Step(0.1 * duration_s, peak_per_s), _part(0.5, usual))
-        case "diurnal":
-            return (Wave(duration_s, rate_per_s, peak_per_s),)
-        case _:
-            return (usual,)
-
-
-def _part(share: float, whole: Step) -> Step:
-    return Step(share * whole.duration_s, whole.arrival_rate_per_s)
-
-
-def poisson_schedule(steps: Sequence[Part], seed: int) -> Schedule:
+def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
     """Draw Poisson arrivals whose rate follows `steps`.
 
     Raises

@@ -20,7 +20,7 @@ from loadtests.run import Settings, max_examples
 if TYPE_CHECKING:
     from locust.env import Environment
 
-    from loadtests.user import InferenceUser
+    from loadtests.open_loop import ScheduledUser
 
 #: Message to the master: a worker's progress.
 PROGRESS = "sojourn-progress"
@@ -31,12 +31,7 @@ MAX_EXAMPLE_LENGTH = 300
 class Sender:
     """A worker's part of a running test: due requests and the records of finished ones.
 
-    Parameters
-    ----------
-    settings : Settings
-        Its files are in the working directory.
-    worker : int
-        From 0.
+    Its files are in the working directory. Workers count from 0.
     """
 
     def __init__(self, settings: Settings, worker: int) -> None:
@@ -72,7 +67,7 @@ class Sender:
             self.dispatched += 1
             self.due.put((number, time.perf_counter(), self.idle.total_s))
 
-    def send_next(self, user: "InferenceUser") -> None:
+    def send_next(self, user: "ScheduledUser") -> None:
         """Wait for the next request that is due, and send it."""
         number, queued_s, idle_s = self.due.get()
         records = self.records
@@ -114,7 +109,6 @@ class Sender:
 
     @property
     def outstanding(self) -> int:
-        """Number of requests that are due and have not finished."""
         return self.dispatched - self.finished
 
     @property
@@ -142,7 +136,6 @@ class Sender:
             gevent.sleep(REPORT_EVERY_S)
 
     def save(self) -> None:
-        """Write the records and the notes."""
         settings = self.settings
         self.records.save(Path(settings.records.format(self.worker)))
         examples = [example for kept in self.examples.values() for example in kept]

@@ -17,17 +17,7 @@ ASK_TIMEOUT_S = 10.0
 
 
 def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, Any]:
-    """Return the metadata of a model that the service hosts.
-
-    Parameters
-    ----------
-    url : str
-        Root URL of the service, ``http://HOST:PORT``.
-
-    Returns
-    -------
-    dict
-        As in the Open Inference Protocol: name, inputs, outputs.
+    """Return the metadata of a model that the service hosts, as in the Open Inference Protocol.
 
     Raises
     ------

@@ -19,17 +19,7 @@ from loadtests.schedule import Schedule
 
 @dataclass(frozen=True)
 class Setting:
-    """What was tested, in words.
-
-    Attributes
-    ----------
-    began : str
-        Date and time.
-    command : str
-        The command that runs the test again.
-    connections : int
-        Maximum number of requests in flight.
-    """
+    """What was tested, in words; `command` runs the test again."""
 
     model: str
     began: str
@@ -45,20 +35,10 @@ def render(
     schedule: Schedule,
     setting: Setting,
 ) -> str:
-    """Render the page.
+    """Render the page as HTML, the same for the same input.
 
-    Parameters
-    ----------
-    result : mapping
-        The result of `loadtests.reporting.report.report`, with what `sojourn loadtest` adds to it:
-        `missed`, `failure_examples`, `service` and `generator_cpu_us`.
-    seconds : sequence of dict
-        The result of `loadtests.reporting.report.per_second`.
-
-    Returns
-    -------
-    str
-        HTML, the same for the same input.
+    `result` is that of `loadtests.reporting.report.report`, with what `sojourn loadtest` adds to
+    it: `missed`, `failure_examples`, `service` and `generator_cpu_us`.
     """
     sla = SLAConfig(**result["sla"])
     headings, rows = table(result)

@@ -27,24 +27,15 @@ Mask = NDArray[np.bool_]
 
 
 def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, Any]:
-    """Summarize a load test.
+    """Summarize a load test, ready for JSON.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        When each request was due, and the steps.
-
-    Returns
-    -------
-    dict
-        Ready for JSON. Rates are in requests per second: `target_rate_per_s` is that of the steps,
-        `offered_rate_per_s` what was due, `achieved_rate_per_s` what was sent meanwhile, and
-        `throughput_per_s` the answers not known to be wrong up to the last one. `ok` counts right
-        answers, `answered` those without an expected answer, and `failed` the others, by HTTP
-        status or, without an answer (`lost`), by outcome; `refused` those with one of the statuses
-        `loadtests.records.REFUSED`; `waited_for_connection` requests that found every
-        connection kept busy by the service.
-        ``requests = ok + answered + wrong_answers + sum of failed``.
+    Rates are in requests per second: `target_rate_per_s` is that of the steps, `offered_rate_per_s`
+    what was due, `achieved_rate_per_s` what was sent meanwhile, and `throughput_per_s` the answers
+    not known to be wrong up to the last one. `ok` counts right answers, `answered` those without an
+    expected answer, and `failed` the others, by HTTP status or, without an answer (`lost`), by
+    outcome; `refused` those with one of the statuses `loadtests.records.REFUSED`;
+    `waited_for_connection` requests that found every connection kept busy by the service.
+    ``requests = ok + answered + wrong_answers + sum of failed``.
     """
     everything = np.ones(records.outcome.size, dtype=np.bool_)
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)
@@ -89,13 +80,9 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
 def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dict[str, Any]]:
     """Summarize each second of a load test, by when requests were due.
 
-    Returns
-    -------
-    list of dict
-        One per second: `second`, `scheduled`, `sent` (within that second), `ok` (not known to be
-        wrong), `failed` (including wrong and lost), `p50_ms`, `p99_ms`, `sla_percentile_ms` (at the
-        SLA's percentile), `within_sla_share`, `lag_p99_ms` (how late the generator sent); None
-        where no request counts.
+    `sent` counts what was sent within the second, `ok` what is not known to be wrong, and `failed`
+    the wrong and the lost, too. `lag_p99_ms` is how late the generator sent. None where no request
+    counts.
     """
     seconds = int(np.ceil(schedule.duration_s))
     due = np.floor(records.scheduled_s).astype(np.int64)

@@ -10,17 +10,10 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits that a load test is judged by.
+    """The limits that a load test is judged by; None: no limit.
 
-    Attributes
-    ----------
-    sla : SLAConfig or None
-        The SLA to meet; None: the test passes whether or not one is met.
-    min_right_percent : float or None
-        The least percentage of all requests with an answer that is not known to be wrong. None:
-        every request must be answered or refused, and no answer may be wrong.
-    max_refused_percent : float or None
-        The largest percentage of all requests that the service may refuse. None: any.
+    Without `min_right_percent`, every request must be answered or refused, and no answer may be
+    wrong.
 
     Raises
     ------

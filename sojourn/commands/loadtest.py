@@ -1,7 +1,6 @@
 """`sojourn loadtest`: send Locust load to a running service and check every answer."""
 
 import functools
-import itertools
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,14 +12,13 @@ import orjson
 from deployments.access.credentials import read_token
 from deployments.config.user_config import SLAConfig
 from loadtests.answers import parse_case
-from loadtests.cases import prepare_cases
-from loadtests.generated_cases import image_cases, random_cases
+from loadtests.cases import prepare_cases, random_cases
 from loadtests.records import Records
 from loadtests.reporting.report import per_second, report, write_csv
 from loadtests.reporting.table import table
 from loadtests.reporting.thresholds import Thresholds
 from loadtests.run import Settings, run
-from loadtests.schedule import NAMED_SHAPES, Schedule
+from loadtests.schedule import Schedule
 from loadtests.service import model_metadata, read_json, recorded_outputs, service_sla
 from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
@@ -51,19 +49,13 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     "--arrival-rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]"
 )
 @click.option(
-    "--peak",
-    type=float,
-    help="Rate at the peak of a named --shape.  [default: three times --arrival-rate]",
-)
-@click.option(
     "--duration-s",
     type=float,
     help="Length of the test.  [default: 30, or the length of the trace]",
 )
 @click.option(
     "--shape",
-    help=f"One of {', '.join(NAMED_SHAPES)}, from --arrival-rate to --peak; or parts, as in "
-    "20s:50,40s:50-150,1m:150~20: constant, a ramp, a wave.",
+    help="Parts with a constant rate, or a ramp, as in 20s:50,40s:50-150,20s:150.",
 )
 @click.option(
     "--trace",
@@ -106,11 +98,6 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     help="Send no load: print N requests for --cases, with random values.",
 )
 @click.option(
-    "--images",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="With --make-cases: take the first N images of this folder instead of random values.",
-)
-@click.option(
     "--record",
     is_flag=True,
     help="With --make-cases: ask the service for each answer, and keep it as the right one.",
@@ -150,7 +137,6 @@ def command(
     url: str,
     model: str,
     arrival_rate: float | None,
-    peak: float | None,
     duration_s: float | None,
     shape: str | None,
     trace: Path | None,
@@ -160,7 +146,6 @@ def command(
     max_refused: float | None,
     cases: Path | None,
     make_cases: int | None,
-    images: Path | None,
     record: bool,
     connections: int,
     workers: int,
@@ -182,11 +167,11 @@ def command(
     url = url.rstrip("/")
     token = read_token(token_file)
     if make_cases is not None:
-        _make_cases(url, model, token, make_cases, images, record, seed)
+        _make_cases(url, model, token, make_cases, record, seed)
         return
-    if images is not None or record:
-        raise InvalidInputError("--images and --record need --make-cases")
-    schedule = schedule_of(arrival_rate, peak, duration_s, shape, trace, speedup, seed)
+    if record:
+        raise InvalidInputError("--record needs --make-cases")
+    schedule = schedule_of(arrival_rate, duration_s, shape, trace, speedup, seed)
     sla = None if threshold is None else SLAConfig(**asdict(threshold))
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
@@ -267,17 +252,10 @@ def _write(
 
 
 def _make_cases(
-    url: str,
-    model: str,
-    token: str | None,
-    number: int,
-    images: Path | None,
-    record: bool,
-    seed: int,
+    url: str, model: str, token: str | None, number: int, record: bool, seed: int
 ) -> None:
     inputs = model_metadata(url, model, token)["inputs"]
-    made = random_cases(inputs, number, seed) if images is None else image_cases(inputs, images)
-    for case in itertools.islice(made, number):
+    for case in random_cases(inputs, number, seed):
         if record:
             case["outputs"] = recorded_outputs(url, model, parse_case(case), token)
         click.echo(orjson.dumps(case))

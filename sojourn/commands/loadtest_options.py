@@ -9,9 +9,8 @@ import click
 from autoscaler.history.traces import load_trace
 from deployments.config.user_config import SLAConfig
 from loadtests.schedule import (
-    NAMED_SHAPES,
     Schedule,
-    named_shape,
+    Step,
     parse_shape,
     poisson_schedule,
     trace_schedule,
@@ -20,12 +19,10 @@ from policy.errors import InvalidInputError
 
 DEFAULT_RATE_PER_S = 50.0
 DEFAULT_DURATION_S = 30.0
-PEAK_FACTOR = 3.0
 
 
 def schedule_of(
     arrival_rate: float | None,
-    peak: float | None,
     duration_s: float | None,
     shape: str | None,
     trace: Path | None,
@@ -33,29 +30,23 @@ def schedule_of(
     seed: int,
 ) -> Schedule:
     """Return the schedule for the options, which are None where not given."""
-    named = shape in NAMED_SHAPES
     if trace is not None and (arrival_rate is not None or shape is not None):
         raise InvalidInputError("--trace has its own rates; omit --arrival-rate and --shape")
-    if arrival_rate is not None and shape is not None and not named:
-        raise InvalidInputError("--shape with parts has its own rates; omit --arrival-rate")
-    if peak is not None and (not named or shape == "constant"):
-        raise InvalidInputError("--peak needs --shape step, spike or diurnal")
     if trace is not None:
         return trace_schedule(load_trace(trace), speedup, seed, duration_s)
     if speedup != 1.0:
         raise InvalidInputError("--speedup needs --trace")
-    if shape is not None and not named:
-        if duration_s is not None:
-            raise InvalidInputError("--shape with parts has its own durations; omit --duration-s")
+    if shape is not None:
+        if arrival_rate is not None or duration_s is not None:
+            raise InvalidInputError(
+                "--shape has its own rates and durations; omit --arrival-rate and --duration-s"
+            )
         return poisson_schedule(parse_shape(shape), seed)
-    rate = DEFAULT_RATE_PER_S if arrival_rate is None else arrival_rate
-    steps = named_shape(
-        shape or "constant",
+    step = Step(
         DEFAULT_DURATION_S if duration_s is None else duration_s,
-        rate,
-        PEAK_FACTOR * rate if peak is None else peak,
+        DEFAULT_RATE_PER_S if arrival_rate is None else arrival_rate,
     )
-    return poisson_schedule(steps, seed)
+    return poisson_schedule([step], seed)
 
 
 def settings_in_words(
