@@ -59,11 +59,6 @@ def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArr
 def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
     """Multiply counts; fractions are rounded up or down at random, unbiased.
 
-    Parameters
-    ----------
-    factor : float
-        Above 0.
-
     Raises
     ------
     InvalidInputError
@@ -123,13 +118,7 @@ def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> Flo
 
 
 class ArrivalTimes:
-    """Draws the arrival times of each second, in order.
-
-    Parameters
-    ----------
-    counts : ndarray of int, shape (seconds,)
-        Arrivals in each second.
-    """
+    """Draws the arrival times of each second, in order."""
 
     def __init__(self, counts: IntArray, within_second: WithinSecond, random: Generator) -> None:
         self._counts = counts

@@ -75,15 +75,7 @@ def with_trace(
 ) -> Scenario:
     """Return the scenario with the counts of a trace, scaled once for all autoscalers.
 
-    Parameters
-    ----------
-    superpose : bool
-        Draw Poisson counts from the smoothed rate, as of many services like the trace's.
-
-    Raises
-    ------
-    InvalidInputError
-        There are too many requests in a second.
+    With `superpose`, Poisson counts are drawn from the smoothed rate, as of many services.
     """
     random = np.random.default_rng(scenario.seed)
     draw = superposed_counts if superpose else scaled_counts

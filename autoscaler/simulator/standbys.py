@@ -7,13 +7,7 @@ from autoscaler.standbys import STANDBY_PRICE
 
 
 class StandbyPool:
-    """The standbys of a fleet.
-
-    Parameters
-    ----------
-    failed_start_share : float
-        Share of these starts that fail at their end and are tried again.
-    """
+    """The standbys of a fleet: up after `cold`, and serving `start_time` after being taken."""
 
     def __init__(
         self, start_time: StartTime, cold: StartTime, failed_start_share: float, random: Generator

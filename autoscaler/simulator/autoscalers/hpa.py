@@ -56,7 +56,6 @@ class KubernetesHpa:
         self._next_sync_s = -math.inf
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         self._offered.append(view.offered)
         if view.now_s < self._next_sync_s:
             return view.ordered

@@ -121,7 +121,6 @@ class Knative:
         self._decision = 1
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         if self._scaler is None:
             self._scaler = KnativeScale(self.settings, view.ready, view.now_s)
         self._ongoing.append(view.ongoing)

@@ -103,7 +103,6 @@ class MdcSizing:
         return self._headroom * max(self._means, default=math.nan)
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         self._offered.append(view.offered)
         self._means.append(sum(self._offered) / len(self._offered))
         rate_per_s = self.forecast_per_s

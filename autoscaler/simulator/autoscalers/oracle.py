@@ -126,12 +126,10 @@ class Clairvoyant:
 
     @property
     def initial_replicas(self) -> int:
-        """Size of the initial fleet."""
         return int(self.ordered[0])
 
     @property
     def replica_seconds(self) -> float:
-        """Cost of the schedule."""
         return float(self.ordered.sum())
 
     def replicas(self, view: FleetView) -> int:

@@ -40,6 +40,5 @@ class Peak:
         self.forecast_per_s = math.nan
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         self.forecast_per_s = self._headroom * self._peak.add(view.now_s, view.offered)
         return max(1, math.ceil(self.forecast_per_s / self._rate_per_s - 1e-9))

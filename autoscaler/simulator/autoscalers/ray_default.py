@@ -125,7 +125,6 @@ class RayDefault:
         self._newest_ready_s = -math.inf
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         self._record(view)
         ongoing = average_ongoing(self._sent, view.now_s, self._newest_ready_s)
         return self._target.next(view.now_s, ongoing, view.ready, view.ordered)

@@ -11,13 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 def bin_edges_ms() -> FloatArray:
-    """Return the edges of the response-time histogram, from a microsecond to hours.
-
-    Returns
-    -------
-    FloatArray, shape (BINS + 1,)
-        Edges in ms, ascending.
-    """
+    """Return the edges of the response-time histogram, from a microsecond to hours, ascending."""
     octaves = 2.0 ** np.arange(MIN_EXPONENT, MAX_EXPONENT)
     steps = 1 + np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE
     return np.append(np.outer(octaves, steps), 2.0**MAX_EXPONENT)

@@ -30,20 +30,7 @@ class _Section:
 def render(
     comparison: Comparison, title: str, command: str, predicted: ServicePrediction | None = None
 ) -> str:
-    """Render the page.
-
-    Parameters
-    ----------
-    command : str
-        The command that produces the same page again.
-    predicted : ServicePrediction, optional
-        The prediction to show with the first run.
-
-    Returns
-    -------
-    str
-        HTML, the same for the same input.
-    """
+    """Render the page as HTML, the same for the same input; `command` makes the same page again."""
     first = comparison.row(comparison.runs[0])
     return (
         environment()
@@ -70,7 +57,6 @@ def render(
 
 
 def environment() -> Environment:
-    """Return the environment of the pages' templates."""
     pages = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -94,24 +80,10 @@ def save_report(
     command: str,
     predicted: ServicePrediction | None = None,
 ) -> None:
-    """Render the page and write it to a file.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-    """
     write_page(path, render(comparison, title, command, predicted))
 
 
 def write_page(path: str | Path, page: str) -> None:
-    """Write a page to a file.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be written.
-    """
     try:
         Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
