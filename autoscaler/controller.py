@@ -114,7 +114,6 @@ class Autoscaler:
         return decision
 
     def _update(self, now_s: float, fleet: FleetState) -> None:
-        """Learn from the reports and from the fleet."""
         if fleet.ready_replicas is not None:
             self._monitor.start_times.track(now_s, fleet.total_ordered, fleet.total_ready)
             self._pending.observe(now_s, fleet.total_ordered, fleet.total_ready)

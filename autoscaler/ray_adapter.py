@@ -52,7 +52,6 @@ class SteadyClock:
         self._last_s = self._last_monotonic_s = float("-inf")
 
     def now_s(self, wall_s: float, monotonic_s: float) -> float:
-        """Return the time."""
         passed_s = monotonic_s - self._last_monotonic_s
         is_first = self._last_s == float("-inf")
         self._last_s = wall_s if is_first else max(wall_s, self._last_s + passed_s)

@@ -102,8 +102,6 @@ def check_budget(budget: object) -> None:
 
 
 class SharedBudget:
-    """The claims of all deployments that share a budget."""
-
     def __init__(self) -> None:
         #: By name: when it was made, the budget that it names, and the claim.
         self._claims: dict[str, tuple[float, int, Claim]] = {}

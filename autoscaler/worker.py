@@ -28,7 +28,6 @@ class WorkerError(SojournError):
 
 
 def command() -> list[str]:
-    """Return the command that starts a worker process."""
     return [sys.executable, "-m", "autoscaler.worker"]
 
 

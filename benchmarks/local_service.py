@@ -29,8 +29,6 @@ class LocalService:
 
     Attributes
     ----------
-    dashboard : str
-        URL of Ray's dashboard.
     process : psutil.Process
         `sojourn serve`; all processes of the service descend from it.
     """
@@ -135,11 +133,6 @@ def running_replicas(dashboard: str) -> dict[str, int]:
 
 class ReplicaWatcher(threading.Thread):
     """Counts the running replicas at a fixed interval, until `end`.
-
-    Parameters
-    ----------
-    dashboard : str
-        URL of Ray's dashboard.
 
     Attributes
     ----------

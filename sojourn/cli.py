@@ -70,11 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ----------
     arguments : sequence of str, optional
         The words after `sojourn`; by default those of this process.
-
-    Returns
-    -------
-    int
-        The exit status.
     """
     if clash := hidden_package():
         click.echo(f"sojourn: {clash}", err=True)

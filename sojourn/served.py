@@ -38,8 +38,6 @@ class ServedFile:
 
     Attributes
     ----------
-    applications : tuple of Served
-        In the order of ``run.applications``.
     notes : tuple of str
         What may be meant, but should be known.
     """

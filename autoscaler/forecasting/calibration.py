@@ -104,10 +104,6 @@ class WindowCalibration:
 
         Parameters
         ----------
-        end_s : int
-            Until when the load is known.
-        horizon_s : float
-            Time until what is ordered serves.
         late_share_allowed : float
             Fraction of a window's requests that may miss the SLA.
         rates_of_window : callable
@@ -151,7 +147,6 @@ class WindowCalibration:
         return served
 
     def _forget_before(self, time_s: float) -> None:
-        """Forget orders that no later window depends on."""
         while len(self._orders) > 1 and self._orders[1][0] <= time_s:
             self._orders.popleft()
 

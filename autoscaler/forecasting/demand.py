@@ -78,12 +78,8 @@ class _Present:
 
     Attributes
     ----------
-    expected_per_s, point_per_s : float
-        Its point forecast, and the same with its lower bound.
     highest_per_s : float
         The highest rate required of late.
-    cap_per_s : float
-        The upper bound of a demand.
     recurring_per_s : float
         What the jumps expected before the horizon require.
     """

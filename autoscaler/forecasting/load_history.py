@@ -78,7 +78,6 @@ class RequiredRate:
         return ordered[0] - allowed / len(ordered)
 
     def clear(self) -> None:
-        """Empty the window."""
         self._rates.clear()
         self._sorted.clear()
 
@@ -98,8 +97,6 @@ class LoadHistory:
     second_rates, second_required_rates, second_known
         Arrival rate and required rate by the second, in requests per second, and whether they are
         known (1) or filled in (0). Each has its ``values``, an ndarray of float, oldest first.
-    rates, required_rates, known
-        The same by steps: the mean rate, the highest required rate, and whether all is known.
     """
 
     def __init__(self, unserved_share: float = 0.01) -> None:
@@ -131,7 +128,6 @@ class LoadHistory:
 
     @property
     def required_rate_per_s(self) -> float:
-        """The required rate of the last minute."""
         return float(self.second_required_rates.values[-1]) if self._end is not None else 0.0
 
     def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
@@ -141,8 +137,6 @@ class LoadHistory:
 
         Parameters
         ----------
-        time_s : float
-            End of the last of the seconds.
         rates_per_s : array_like of float, shape (seconds,)
             Oldest first.
 
@@ -259,7 +253,6 @@ class LoadHistory:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history as plain text and numbers."""
         return self.snapshot()()
 
     def load_state(self, state: Mapping[str, Any]) -> None:

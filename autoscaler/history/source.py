@@ -29,8 +29,6 @@ class HistorySource:
     file : str
         A trace (`autoscaler.history.traces`); empty if Prometheus is asked. One whose times are not
         Unix times ends when it is learned from.
-    prometheus : str
-        URL of the server.
     query : str
         PromQL for requests per second, over the minute before each point.
 

@@ -41,22 +41,16 @@ class FleetStatus:
 
     Attributes
     ----------
-    replicas : int
-        Replicas with a timely report.
     silent_replicas : int
         Replicas that serve and should report, but do not; `offered_per_s` and `backlog` include
         their share.
     serving_per_known : float
         Replicas that serve, over those whose load is known or extrapolated: the others are assumed
         to carry their share, too. At least 1.
-    report_interval_s : float
-        Time between two reports of a replica.
     offered_per_s : float
         Requests per second that clients offer, as the mean over the rate window.
     window_s : float
         Length of the rate window, in s.
-    known_s : float
-        For how long the load has been known.
     backlog : float
         Requests in the queues beyond what is normal.
     overload : OverloadNeed
@@ -79,15 +73,7 @@ class FleetStatus:
 
 @dataclass(frozen=True)
 class UnknownStatus:
-    """The reports do not show the state of the fleet.
-
-    Attributes
-    ----------
-    reason : str
-        One line for people.
-    is_stale : bool
-        Whether reports used to come and have stopped.
-    """
+    """The reports do not show the state of the fleet."""
 
     reason: str
     is_stale: bool = False
@@ -277,7 +263,6 @@ class FleetMonitor:
 
     @property
     def knows_replicas(self) -> bool:
-        """Whether replicas have reported how fast they are."""
         return self._median_replica is not None
 
     @property

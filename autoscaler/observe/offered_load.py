@@ -45,9 +45,6 @@ class RecentAttempts:
     ----------
     offered_per_s : ndarray of float
         Requests per second.
-    attempts, refusals, by_balancer : ndarray of float
-        Attempts in each second, how many of them were refused, and how many of the refusals were
-        HAProxy's own.
     """
 
     offered_per_s: FloatArray
@@ -69,8 +66,6 @@ class RateHistory:
         The latest whole second that the reports of all replicas with timely reports cover.
     rates_per_s : ndarray of float, shape (seconds,)
         Rate of each second, oldest first; the last one ends at `end_s`.
-    recent : RecentAttempts
-        The last seconds of them.
     """
 
     current_per_s: float
@@ -219,8 +214,6 @@ class OfferedLoad:
             Reports with a later time, from clocks that are ahead, count as of now.
         window_s : float
             Length of the rate window, in s.
-        retries : int
-            Limit of the retries of a request.
         since_s : float
             The rates before it are known already, and left out unless they are in the window.
 

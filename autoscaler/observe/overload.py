@@ -61,14 +61,10 @@ def overload_need(
 
     Parameters
     ----------
-    recent : RecentAttempts
-        The last seconds.
     capacity_per_s : float or None
         What a full replica accepts by the model, in requests per second; None if unknown.
     late_share_allowed : float
         Share of the requests that may miss the SLA.
-    retries : int
-        Limit of the retries of a request.
     backlog : float
         Requests that wait in the replicas beyond what is normal.
     """

@@ -74,8 +74,6 @@ class StartTimes:
 
         Parameters
         ----------
-        start_time_s : float
-            Time from its creation until it served.
         serving_since_s : float or None
             When it began to serve, on the clock of `track`, with its first report; else None.
         """

@@ -38,7 +38,6 @@ class RayStore:
         return self._thread.submit(_write, key, content)
 
     def delete(self, key: str) -> None:
-        """Delete what was saved under `key`."""
         self._thread.submit(_delete, key)
 
 

@@ -30,8 +30,6 @@ MAX_PER_S = 10_000_000
 
 
 class WithinSecond(StrEnum):
-    """Distribution of a second's requests over the second."""
-
     UNIFORM = "uniform"  # at constant density
     LINEAR = "linear"  # at a density that connects the seconds before and after
 

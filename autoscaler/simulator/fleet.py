@@ -47,7 +47,6 @@ class Failures:
             )
 
     def room(self, now_s: float) -> float:
-        """Return the number of replicas that fit into the cluster."""
         return min(
             (room for begin_s, end_s, room in self.full_cluster if begin_s <= now_s < end_s),
             default=math.inf,
@@ -324,7 +323,6 @@ class Fleet:
         return self.ready[int(self._failure_random.integers(len(self.ready)))]
 
     def _release_drained(self) -> None:
-        """Release the draining replicas that have become empty."""
         for replica in tuple(self._draining):
             drained_at_s = self._engine.drained_at_s(replica.slot)
             if drained_at_s <= self._now_s:

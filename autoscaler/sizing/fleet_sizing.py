@@ -26,8 +26,6 @@ class MedianReplica:
 
     Attributes
     ----------
-    batch_size : float
-        Requests of a full batch.
     batch_ms : float
         Time of a full batch, in ms.
     curve : LoadLatenessCurve or None
@@ -90,8 +88,6 @@ class Requirement:
         The least replicas that keep the SLA, within the bounds.
     remark : str
         For people, if that is impossible; else empty.
-    is_limited : bool
-        Whether more than the upper bound would be required.
     """
 
     replicas: int
@@ -111,8 +107,6 @@ class FleetSizing:
     ----------
     correction : float
         Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
-    min_replicas, max_replicas : int
-        Bounds of the answer.
     delays : TryDelays
         The time of a try, and the limit of retries.
     """

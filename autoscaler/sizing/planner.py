@@ -67,13 +67,7 @@ class Prices:
 
 
 class Planner:
-    """Plan a number of replicas and their batching policy.
-
-    Parameters
-    ----------
-    estimator : FullBatchEstimator or ServiceEstimator
-        Predicts the service level.
-    """
+    """Plan a number of replicas and their batching policy."""
 
     def __init__(
         self,
@@ -110,8 +104,6 @@ class Planner:
         ----------
         arrival_rate_per_s : float
             Requests per second to all replicas together.
-        least : Plan, optional
-            A plan that keeps the SLA, with the least replicas to consider.
 
         Raises
         ------

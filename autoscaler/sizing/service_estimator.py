@@ -135,8 +135,6 @@ class ServiceEstimator:
         ----------
         arrival_rate_per_s : float
             Requests per second to all replicas together.
-        objective : ServiceLevelObjective
-            The client's SLA.
 
         Raises
         ------

@@ -74,8 +74,6 @@ class _Measured:
 
     Attributes
     ----------
-    requests : float
-        Requests that clients offered.
     rate_per_s : float
         Requests per second and replica.
     missed : float
@@ -133,7 +131,6 @@ class SlaRateCorrection:
         self.error = None
 
     def count_between(self, before: ReplicaReport, now: ReplicaReport) -> None:
-        """Add what a replica counted between two of its reports."""
         attempts = now.offered_total - before.offered_total
         refused = now.refused_total - before.refused_total
         late = now.late_total - before.late_total
@@ -160,16 +157,12 @@ class SlaRateCorrection:
 
         Parameters
         ----------
-        now_s : float
-            Time, on the clock of the reports.
         curve : LoadLatenessCurve
             The replicas' model, uncorrected.
         late_share_allowed : float
             Fraction of the requests that may miss the SLA.
         batch_size : float
             Requests of a full batch, which are late together.
-        retries : int
-            Limit of the retries of a request.
         sustained_per_s : float
             What each replica of the fleet takes within the SLA by the model, uncorrected.
         """

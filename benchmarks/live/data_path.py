@@ -45,16 +45,10 @@ class Plan:
 
     Attributes
     ----------
-    models : tuple of str
-        The models of the throughput runs.
-    connections : tuple of int
-        The numbers of connections of the throughput runs.
     closed_s : int
         Length of each throughput run.
     emulated_s, model_s : float
         Length of each run that searches the goodput, on the emulated device and on the MLP.
-    probes : int
-        Runs of each such search.
     """
 
     models: tuple[str, ...]

@@ -57,18 +57,12 @@ class Row:
         The device.
     possible_per_s : float
         Highest rate within the SLA, by the response-time model.
-    factor : float
-        Rate offered, relative to that.
     in_time_of_possible : float
         Right answers in time per second, relative to that.
     in_time_share, refused_share, late_share : float
         As clients count. A late request was answered, but not in time.
-    replica_late_share : float
-        Late requests by the replica's own count, as a fraction of those it answered.
     p50_ms, p99_ms : float
         Response-time percentiles of right answers, as clients see them.
-    lost : int
-        Requests without any answer.
     """
 
     shape: str

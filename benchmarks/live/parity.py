@@ -62,8 +62,6 @@ class Measured:
         Running replicas.
     in_time : FloatArray, shape (seconds,)
         Fraction of each second's requests answered in time.
-    percentiles_ms : list of float
-        Of the response time, by `PERCENTILES`.
     start_time_s : float
         How long a replica took to start, as the autoscaler measured it.
     """

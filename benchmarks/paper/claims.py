@@ -33,8 +33,6 @@ class Claim:
     ----------
     claim : str
         What the paper says, in our words.
-    found : str
-        What we compute.
     holds : bool
         Whether the two agree everywhere in the paper's setting.
     """

@@ -26,8 +26,6 @@ class TableRow:
 
     Attributes
     ----------
-    overflow_cost : float
-        c_o, per millisecond in the overflow state.
     sweeps : int
         Sweeps of relative value iteration until it stopped.
     space : int

@@ -70,16 +70,6 @@ def goodput(
     The search covers 0 to 1.1 times `highest_per_s`, because a short run may be lucky. At each rate
     two of three runs decide: one bad second of the machine makes a run fail. Servers with the same
     `highest_per_s` get the same arrivals.
-
-    Parameters
-    ----------
-    highest_per_s : float
-        Highest rate that is thought possible.
-
-    Returns
-    -------
-    list of Probe
-        Of each rate the run that decided.
     """
     probes: list[Probe] = []
     _probe(workload, 0.3 * highest_per_s, 2.0, response_time_ms)

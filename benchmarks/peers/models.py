@@ -70,8 +70,6 @@ class Hosted:
 
     Attributes
     ----------
-    import_path : str
-        Its class, as ``module:Class``.
     max_wait_ms : int
         How long a peer that needs a timeout waits for a batch to fill. It is short compared with a
         batch: while the device is busy, requests accumulate anyway.

@@ -160,8 +160,6 @@ def open_loop(
         Its requests are sent in turn. A sample of the answers is checked.
     arrivals_s : ndarray of float, shape (n,)
         When each request is due, ascending, in seconds from the start.
-    port : int
-        Port of the service on this machine.
     """
     head = f"POST {workload.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: "

@@ -50,13 +50,7 @@ class OpenInference:
 
 @dataclass(frozen=True)
 class Objects:
-    """An object of inputs, answered by an object of outputs: Ray Serve, Mosec.
-
-    Attributes
-    ----------
-    at : str
-        The URL path.
-    """
+    """An object of inputs, answered by an object of outputs: Ray Serve, Mosec."""
 
     at: str
 

@@ -69,8 +69,6 @@ class Server:
     ----------
     module : str
         The module that runs it, with the model and the port as arguments; empty for Sojourn.
-    dialect : Dialect
-        Its JSON format.
     environment : str or None
         Its virtual environment; None for the one of this process.
     scalable : bool

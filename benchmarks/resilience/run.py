@@ -16,8 +16,6 @@ class Run:
 
     Attributes
     ----------
-    fault_s : float
-        When the fault began, by ``time.monotonic``.
     notes : list of str
         What else was seen, for the table.
     """

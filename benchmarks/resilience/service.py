@@ -50,8 +50,6 @@ class Service:
 
     Attributes
     ----------
-    process : psutil.Process
-        `sojourn serve`.
     document : dict
         The config that was deployed at the start.
     """

@@ -50,8 +50,6 @@ class Tally:
 
     Attributes
     ----------
-    sent, right, wrong, refused, failed, lost : int
-        Requests, by `Outcome`.
     late : int
         Of the right answers, those after the SLA's response time.
     doubled : int

@@ -35,13 +35,7 @@ SLA = ServiceLevelObjective(500, 99)
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a file.
-
-    Attributes
-    ----------
-    file : str
-        Its name in the folder of the traces.
-    """
+    """A part of a file."""
 
     file: str
     begin_s: int

@@ -53,10 +53,6 @@ class AccessControl:
     ----------
     local_only : bool
         Whether the service is for this machine: what needs no token is then closed to web pages.
-    admitted : Counter of str
-        Requests admitted, by the name of their token.
-    denied : Counter of int
-        Requests denied, by HTTP status.
     """
 
     def __init__(self, config: AccessConfig | None = None) -> None:
@@ -111,8 +107,6 @@ class AccessControl:
         ----------
         scope : str or None
             Scope of its path (`scope_of`).
-        now_s : float
-            The time, on any steady clock.
         is_foreign : bool
             Whether it may come from a web page (`deployments.access.web_pages`).
 

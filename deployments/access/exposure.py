@@ -11,8 +11,6 @@ def check_exposure(host: str, access: AccessConfig, insecure: bool) -> None:
 
     Parameters
     ----------
-    host : str
-        The address to listen on.
     insecure : bool
         Whether the user has accepted that anyone may use the service.
 

@@ -57,7 +57,6 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
 def hand_over(
     client: socket.socket, haproxy_socket: Path, sockets: Iterable[socket.socket]
 ) -> None:
-    """Answer `HAND_OVER` over a Unix socket."""
     message = f"{os.getpid()} {haproxy_socket}".encode()
     socket.send_fds(client, [message], [one.fileno() for one in sockets])
 

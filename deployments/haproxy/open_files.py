@@ -9,7 +9,6 @@ _FILES_PER_CONNECTION, _OTHER_FILES = 2.5, 256
 
 
 def open_files_limit() -> int:
-    """Return how many files a process on this machine may open at most."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return 1 << 30 if limit == resource.RLIM_INFINITY else limit
 

@@ -112,7 +112,6 @@ class Address:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -206,8 +205,6 @@ def amend(
 
     Parameters
     ----------
-    worker_socket : Path
-        Where HAProxy is to open its admin socket.
     listeners : mapping of int to int
         An open file descriptor for the port of each of `config.addresses`.
     held_ms : mapping of str to int
@@ -269,7 +266,6 @@ def amend(
 
 
 def _error(status: int) -> str:
-    """Return the line for an error of HAProxy's own."""
     body = f'{{"error":"{_ERROR_MESSAGES[status]}"}}'
     return f"    http-error status {status} content-type application/json string '{body}'"
 

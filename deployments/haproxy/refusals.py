@@ -117,15 +117,6 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
 
 
 def status_on_wire(status: int, *, only_replica: bool) -> int:
-    """Return the status to send to HAProxy.
-
-    Parameters
-    ----------
-    status : int
-        Of the answer, as clients are to see it.
-    only_replica : bool
-        Whether the request has `ONLY_REPLICA_HEADER`.
-    """
     return FINAL_STATUS if only_replica and status == 503 else status
 
 
@@ -134,11 +125,6 @@ class HaproxyPeers:
 
     No header names them, so no client can pass for one. The HAProxy of this node comes over the
     Unix socket, as a process of this user; the others from the addresses of the cluster's nodes.
-
-    Attributes
-    ----------
-    nodes : frozenset of str
-        The addresses of the nodes that are known.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,6 @@ _TIMEOUT_S = 0.25
 
 
 def haproxy_address(port: int) -> str:
-    """Return how HAProxy's configuration names the socket of the replica with this TCP port."""
     return f"abns@{_name(port)}"
 
 

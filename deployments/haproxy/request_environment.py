@@ -51,8 +51,6 @@ class RequestTraits:
     ----------
     row_bytes : int
         Bytes of the tensors of one row, without texts.
-    idempotent : bool
-        As in `deployments.models.base.Model`.
     """
 
     row_bytes: int = 0

@@ -97,12 +97,6 @@ def supervisor_environment(path: Path | None = None) -> dict[str, str]:
 
 
 def held_environment(held_ms: Mapping[str, float]) -> dict[str, str]:
-    """Return the environment variable that limits how long requests wait for a first replica.
-
-    Parameters
-    ----------
-    held_ms : mapping of str to float
-        By application, those only that always have replicas.
-    """
+    """Return the environment variable that limits how long requests wait for a first replica."""
     pairs = (f"{backend_name(name)}={math.ceil(ms)}" for name, ms in held_ms.items())
     return {HELD_MS: ",".join(pairs)} if held_ms else {}

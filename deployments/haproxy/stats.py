@@ -55,15 +55,6 @@ class BackendStats:
 
     HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins
     with the end of the answer before, so it counts the time in which the client asked nothing.
-
-    Attributes
-    ----------
-    mean_ms : float
-        The running mean of their times.
-    denied : int
-        Requests that HAProxy refused.
-    replicas, serving : int
-        Replicas of the backend that are on this node, and those on any node that get requests.
     """
 
     requests: int

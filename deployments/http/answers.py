@@ -153,18 +153,7 @@ logger = logging.getLogger("sojourn.http")
 
 
 class Outcomes:
-    """Answers the requests to one model, on both ways through the HTTP interface.
-
-    Parameters
-    ----------
-    model : str
-        Its name, for the log.
-
-    Attributes
-    ----------
-    totals : RequestTotals
-        The requests that were answered, and those that failed.
-    """
+    """Answers the requests to one model, on both ways through the HTTP interface."""
 
     def __init__(self, model: str) -> None:
         self.totals = RequestTotals()
@@ -196,13 +185,7 @@ class Outcomes:
         return 200, body, [BINARY, (HEADER_LENGTH, b"%d" % length)]
 
     def failure(self, error: Exception, info: RequestInfo, arrival_s: float) -> Answer:
-        """Log a request that failed, and return its answer; only a `RequestError` is explained.
-
-        Parameters
-        ----------
-        arrival_s : float
-            When it arrived, by `time.monotonic`.
-        """
+        """Log a request that failed, and return its answer; only a `RequestError` is explained."""
         if not isinstance(error, RequestError):
             logger.error("internal error while answering a request", exc_info=error)
             error = ModelError("internal error while answering this request")

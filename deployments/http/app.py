@@ -99,8 +99,6 @@ class InferenceApp:
         Returns the content of ``GET /sojourn/autoscaler``. The default reports no decisions.
     more : mapping of str to callable, optional
         Further paths, and what returns their answers.
-    replica : str
-        Id of this replica, for the console.
 
     Attributes
     ----------
@@ -256,7 +254,6 @@ class InferenceApp:
         send: Send,
         info: RequestInfo,
     ) -> None:
-        """Send the console's events."""
         authorization = fields.get(AUTHORIZATION)
         info.token = self.admit_client(fields, OPERATIONS)
         check_method(scope["method"], "GET")

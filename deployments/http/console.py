@@ -39,8 +39,6 @@ class Console:
         Returns what ``GET /sojourn/policy`` tells of each model, the first model's first.
     autoscaler : async callable
         Returns the content of ``GET /sojourn/autoscaler``.
-    planning : Planning
-        Answers what-if questions.
     """
 
     def __init__(
@@ -167,6 +165,5 @@ class Console:
 
 
 async def _until_left(receive: Receive) -> None:
-    """Return once the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

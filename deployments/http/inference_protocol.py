@@ -141,7 +141,6 @@ def _check_request(
     timeout_ms: float | None,
     priority: int,
 ) -> InferenceRequest:
-    """Return a request whose JSON is parsed."""
     request_id = content.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise BadRequestError('"id" must be a string')

@@ -379,7 +379,6 @@ class InferenceProtocol(HttpToolsProtocol):
         self._write_soon(*self._encoded(answer))
 
     def _answered(self, outcome: Outcome) -> None:
-        """Write the outcome of the request."""
         assert self.hosted is not None
         assert self._request is not None
         assert self._service is not None
@@ -485,7 +484,6 @@ class InferenceProtocol(HttpToolsProtocol):
             self.scope[ARRIVAL] = arrival_s  # type: ignore[literal-required]
 
     def on_url(self, url: bytes) -> None:
-        """Append a part of the URL."""
         super().on_url(url)
         self._check_head(len(url))
 
@@ -503,12 +501,10 @@ class InferenceProtocol(HttpToolsProtocol):
             raise self._problem  # the parser stops, and uvicorn calls `send_400_response`
 
     def on_headers_complete(self) -> None:
-        """Go on with the body."""
         self._in_head, self._in_body, self._progress = False, True, True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Append a part of the body."""
         self._progress = True
         hosted = self.hosted
         if hosted is not None and hosted.loop is self.loop:
@@ -516,7 +512,6 @@ class InferenceProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Record that the request is there."""
         self._in_body, self._progress = False, True
         self._receiving_since_s = None
         super().on_message_complete()

@@ -77,7 +77,6 @@ class BodyBudget:
         self._by_token[token] += more_bytes
 
     def release(self, fewer_bytes: int, token: str | None) -> None:
-        """Free room."""
         self.used_bytes -= fewer_bytes
         self._by_token[token] -= fewer_bytes
         if not self._by_token[token]:

@@ -100,11 +100,6 @@ class HeaderCache:
     A request is ordinary if it is a POST of HTTP/1.1 to exactly that path, on a connection that
     stays open, with a valid Content-Length and without anything that needs uvicorn's protocol:
     chunks, an encoding, an expectation or an upgrade.
-
-    Parameters
-    ----------
-    path : bytes
-        The path of inference requests, with the application's prefix.
     """
 
     def __init__(self, path: bytes) -> None:

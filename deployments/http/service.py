@@ -23,11 +23,6 @@ from policy.batcher.requests import Refusal
 class Service(ABC):
     """What the HTTP interface needs of a service, whatever computes the answers.
 
-    Parameters
-    ----------
-    name, version : str
-        The model's, in paths and answers.
-
     Attributes
     ----------
     replica : str or None
@@ -43,8 +38,6 @@ class Service(ABC):
         Bounds the memory that the bodies of unanswered requests take.
     platform : str
         As Triton names the backend.
-    signature : Signature
-        What requests may say.
     receive_timeout_s : float
         How long a request may take to arrive.
     event_loop_meter : EventLoopMeter
@@ -91,11 +84,6 @@ class Service(ABC):
             When the request reached this process, by `time.monotonic`.
         priority : int
             As its head gives it, by `PriorityLevels`; 0 if that names none.
-
-        Returns
-        -------
-        Refusal or None
-            FULL or EXPIRED.
 
         Raises
         ------

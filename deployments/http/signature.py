@@ -63,11 +63,6 @@ def check_timeout_us(value: object, where: str) -> float | None:
 def check_parameters(parameters: object, where: str) -> dict[str, Any]:
     """Return `parameters` if they are valid. Unknown ones are ignored.
 
-    Parameters
-    ----------
-    parameters : object
-        The value of "parameters", as parsed from JSON.
-
     Raises
     ------
     BadRequestError
@@ -246,7 +241,6 @@ class JsonGuard:
 
 
 def _lists_per_row(shape: tuple[int, ...]) -> int:
-    """Return how many lists a row of nested data has."""
     return sum(math.prod(shape[:depth]) for depth in range(len(shape)))
 
 

@@ -192,7 +192,6 @@ class TensorCodec:
         return row_shape == self.row_shape
 
     def wrong_shape(self, shape: object) -> BadRequestError:
-        """Return an error that says which shapes are allowed."""
         longest = f" of at most {self.spec.max_dim} each" if self.spec.is_variable else ""
         return self.bad_request(
             f"shape must be {[-1, *self.row_shape]} with at least one row{longest}, "
@@ -359,7 +358,6 @@ class BFloat16Codec(TensorCodec):
         return _to_float32(_to_bfloat16(array.ravel()))
 
     def to_binary(self, array: NDArray[Any]) -> memoryview | bytes:
-        """Return the raw bytes of the rounded values."""
         return _to_bfloat16(array).tobytes()
 
 

@@ -13,13 +13,7 @@ Duration = dict[str, int]
 
 
 class BatchTotals:
-    """The batches that a model computed, by their size in rows.
-
-    Attributes
-    ----------
-    batches, duration_ns : Counter of int
-        Number of batches of each size, and their time on the device.
-    """
+    """The batches that a model computed, by their size in rows."""
 
     def __init__(self) -> None:
         self.batches: Counter[int] = Counter()
@@ -31,8 +25,6 @@ class BatchTotals:
 
 
 class RequestTotals:
-    """The inference requests that a replica answered."""
-
     def __init__(self) -> None:
         self._answered = self._rows = self._failed = 0
         self._answered_s = self._failed_s = 0.0
@@ -44,14 +36,12 @@ class RequestTotals:
         return self._answered_s + self._failed_s
 
     def answered(self, rows: int, arrival_s: float) -> None:
-        """Count a request that is answered now with outputs. `arrival_s` is by `time.monotonic`."""
         self._last_s = time.monotonic()
         self._answered += 1
         self._rows += rows
         self._answered_s += self._last_s - arrival_s
 
     def failed(self, arrival_s: float, requests: int = 1) -> None:
-        """Count requests with one arrival time that are answered now with an error."""
         self._failed += requests
         self._failed_s += requests * (time.monotonic() - arrival_s)
 

@@ -19,7 +19,6 @@ class LastMinute:
         self._samples: deque[tuple[float, Mapping[str, int]]] = deque([(now_s, {})])
 
     def add(self, now_s: float, counts: Mapping[str, int]) -> None:
-        """Record a sample."""
         self._samples.append((now_s, counts))
         while self._samples[0][0] < now_s - WINDOW_S:
             self._samples.popleft()

@@ -16,8 +16,6 @@ class RequestInfo:
 
     Attributes
     ----------
-    request_id : bytes
-        The client's, or one made here.
     traceparent : bytes or None
         Its header of that name, unchecked.
     token : str or None

@@ -41,8 +41,6 @@ class RequestLog:
 
     Parameters
     ----------
-    model : str
-        Name of the model, in every line.
     clock : callable
         Time in seconds, of the arrivals as well.
     """
@@ -71,14 +69,6 @@ class RequestLog:
 
         Parameters
         ----------
-        status : int
-            HTTP status of its answer.
-        error : str
-            What the answer says.
-        arrival_s : float
-            When it arrived, by the log's clock.
-        traceparent : bytes, optional
-            Its header of that name.
         likewise : int
             Further requests of this status, which have no line of their own.
         """

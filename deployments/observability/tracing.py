@@ -47,8 +47,6 @@ class BatchTimes(NamedTuple):
         When the event loop started it, and when it had the results.
     duration_s : float
         For how long the model ran.
-    reason : str
-        Why it was started.
     """
 
     started_s: float
@@ -65,8 +63,6 @@ class RequestTrace:
 
     Attributes
     ----------
-    arrival_s : float
-        By the clock of `time.monotonic`.
     traceparent : bytes or None
         The client's header of that name, if it is valid.
     """
@@ -130,15 +126,7 @@ class Tracing:
     def begin(
         self, traceparent: bytes | None, request_id: bytes, arrival_s: float
     ) -> RequestTrace | None:
-        """Return a trace for a request, or None if it is not sampled.
-
-        Parameters
-        ----------
-        traceparent : bytes or None
-            Its header of that name.
-        arrival_s : float
-            When it arrived, by `time.monotonic`.
-        """
+        """Return a trace for a request, or None if it is not sampled."""
         config = self._config
         if config is None:
             return None
@@ -153,13 +141,6 @@ class Tracing:
         return RequestTrace(arrival_s, request_id, traceparent)
 
     def end(self, trace: RequestTrace, status: int, rows: int, token: str | None = None) -> None:
-        """Create the spans of a finished request.
-
-        Parameters
-        ----------
-        status : int
-            HTTP status of its answer.
-        """
         tracer = self._tracer
         if tracer is None:
             return
@@ -240,7 +221,6 @@ def export_by_otlp(config: TracingConfig, model: str) -> "TracerProvider":
 
 
 def _remote_context(traceparent: bytes | None) -> "Context | None":
-    """Return the context of the client's span."""
     if traceparent is None:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -30,8 +30,6 @@ def save_report(
     ----------
     path : str or Path
         Its suffix is the format; the parent folder must exist.
-    policy : BatchingPolicy
-        Must keep up with the arrival rate.
     objective : ServiceLevelObjective, optional
         The SLA to mark. Without one, the 99th percentile is marked.
 

@@ -45,8 +45,6 @@ class HpaSettings:
 
 
 class KubernetesHpa:
-    """The HPA on a simulated fleet."""
-
     name = "HPA"
 
     def __init__(self, settings: HpaSettings) -> None:

@@ -90,7 +90,6 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """Its name in tables."""
         at = "" if self.value is None else f" at {self.value:g}"
         return ", ".join([f"{self.entry.label}{at}", *_in_words(self.settings)])
 

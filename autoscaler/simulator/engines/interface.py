@@ -90,7 +90,6 @@ class ReplicaModel:
 
     @property
     def retries(self) -> int:
-        """Limit of the retries of a request."""
         assert self.service.delays.retries is not None
         return self.service.delays.retries
 

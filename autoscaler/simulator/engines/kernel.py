@@ -313,7 +313,6 @@ def is_draining(state: State, slot: int) -> bool:
 
 @internal
 def inside(state: State, slot: int) -> int:
-    """Return the number of requests in a replica."""
     counts = state.counts
     return int(counts[slot, WAITING] + counts[slot, ON_DEVICE] + counts[slot, UNREAD])
 
@@ -580,7 +579,6 @@ def pick_random(state: State, avoid: int) -> int:
 
 @internal
 def load(rules: Rules, state: State, slot: int, now_s: float) -> int:
-    """Return the number of requests in a replica now."""
     catch_up(rules, state, slot, now_s)
     return inside(state, slot)
 
