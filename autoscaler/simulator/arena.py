@@ -94,7 +94,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Score:
-    """The result of a choice on a load, relative to the oracle and to the bound.
+    """The result of a choice on a load, relative to the oracle by seconds and to the bound.
 
     Attributes
     ----------
@@ -103,8 +103,6 @@ class Score:
         holds.
     interval : tuple of (float, float)
         95% interval of `held`, by resampling the hours of the load.
-    over_oracle, over_bound : float
-        Replica-seconds relative to the oracle by seconds, and to the bound.
     energy_over_oracle : float or None
         None if the profile has no energy.
     """
@@ -150,13 +148,7 @@ def held_interval(held: BoolArray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A family after its tuning.
-
-    Attributes
-    ----------
-    chosen, published : Score
-        Of the chosen and of the published setting, on the load judged.
-    """
+    """A family after its tuning: its chosen, its published and all judged settings."""
 
     family: str
     chosen: Score

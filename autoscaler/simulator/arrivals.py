@@ -75,15 +75,9 @@ def superposed_counts(
     """Draw the sum of many services like one: its rate smoothed and multiplied, then Poisson.
 
     Multiplying a trace's counts would turn each request into a burst of `factor` requests. The sum
-    of as many independent services has the same rate, but the noise of a Poisson process.
-
-    Parameters
-    ----------
-    factor : float
-        Above 0.
-    requests : float
-        The rate is a mean over enough seconds for this many requests on average, so its
-        relative error is about one over the root of them.
+    of as many independent services has the same rate, but the noise of a Poisson process. The rate
+    is a mean over enough seconds for `requests` on average, so its relative error is about one over
+    the root of them.
 
     Raises
     ------

@@ -33,16 +33,7 @@ FIXED = "fixed"
 def compare(
     scenario: Scenario, choices: Sequence[Choice], progress: Progress | None = None
 ) -> Comparison:
-    """Run autoscalers and the oracle on the same arrivals.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        All begin with the oracle's initial fleet.
-    choices : sequence of Choice
-        The autoscalers. The oracle runs even if it is not among them.
-    progress : callable, optional
-        Called with the label of the current run and the share of the whole that is done.
+    """Run autoscalers and the oracle on the same arrivals, from the oracle's initial fleet on.
 
     Raises
     ------
@@ -88,12 +79,8 @@ def with_history(
 ) -> Scenario:
     """Return the scenario with an earlier load from which Sojourn's autoscaler learns.
 
-    Parameters
-    ----------
-    history : Trace
-        On the clock of `trace`, if it ends before that begins; else it is taken to end right then.
-    scale, superpose
-        As for `with_trace`. Longer steps than a second cannot be superposed, and are only scaled.
+    The history is on the clock of `trace`, if it ends before that begins; else it is taken to end
+    right then. Longer steps than a second cannot be superposed, and are only scaled.
     """
     end_s = history.end_s - trace.begin_s if history.end_s <= trace.begin_s else 0
     counts = scale * history.counts

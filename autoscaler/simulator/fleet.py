@@ -68,8 +68,6 @@ class Replica:
     ----------
     name : str
         Its name in reports, never reused.
-    start_time_s : float
-        How long it takes from its creation until it serves.
     created_s : float
         When the cluster had room for it: paid for from then on. NaN before.
     ready_s : float
@@ -93,23 +91,9 @@ _NOBODY = Replica("", math.nan, phase=_Phase.GONE)
 class Fleet:
     """The replicas, and the engine that moves requests through them.
 
-    Parameters
-    ----------
-    replicas : int
-        Replicas that are ready at time 0 and paid for from then on.
-    start_random, failure_random : Generator
-        Random streams of start times and of failures.
-    standby_start_time : StartTime or None
-        Time until a standby serves. None: the fleet has no standbys.
-
-    Attributes
-    ----------
-    ready : list of Replica
-        Replicas that serve, the oldest first.
-    starting : list of Replica
-        Replicas ordered but not yet ready, the oldest order first.
-    start_times_s : list of float
-        Start times of the replicas that became ready after time 0, the oldest first.
+    `replicas` are ready at time 0 and paid for from then on. Without a `standby_start_time` the
+    fleet has no standbys. `ready`, `starting` and `start_times_s` list the oldest first; the last
+    has the start times of the replicas that became ready after time 0.
     """
 
     def __init__(

@@ -59,14 +59,7 @@ def simulate(
 class Simulation:
     """A simulation with an optional log of its requests; see `simulate`.
 
-    Parameters
-    ----------
-    scenario, autoscaler
-        As for `simulate`.
-    engine : type
-        The engine; the tests have a slower one around the live batcher core.
-    log_requests : bool
-        Whether to keep the log that `request_log` returns.
+    The tests have another engine, a slower one around the live batcher core.
     """
 
     def __init__(

@@ -10,12 +10,3 @@ def test_every_fourth_image_is_held_out_and_the_others_are_for_training():
     assert (len(train), len(held_out)) == (1348, 449) == (len(train_labels), len(held_out_labels))
     np.testing.assert_array_equal(held_out, everything[3::4])
     np.testing.assert_array_equal(np.delete(everything, slice(3, None, 4), axis=0), train)
-
-
-def test_types_and_values_are_those_of_the_model():
-    for images, labels in (digits.train(), digits.held_out()):
-        assert images.dtype == np.float32
-        assert images.shape[1:] == (8, 8)
-        assert 0 <= images.min() < images.max() == 16
-        assert labels.dtype == np.int64
-        assert set(labels) == set(range(10))

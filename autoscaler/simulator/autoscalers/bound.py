@@ -62,20 +62,8 @@ def bound_replica_seconds(
 ) -> float:
     """Return a lower bound on the replica-seconds of any fleet that holds all windows.
 
-    Parameters
-    ----------
-    offered : array of float, shape (seconds,)
-        Requests in each second.
-    capacity_per_s : float
-        The most requests that a replica can answer in a second.
-    late_share_allowed : float
-        Share of a window's requests that may be late, from 0 to below 1.
-    start_time_s : float
-        Time from an order, when payment begins, until the replica serves.
-    window_s : int
-        Length of a window, in s.
-    rounds : int
-        Rounds in which the prices are improved.
+    `late_share_allowed`, from 0 to below 1, is of each window's requests. A replica is paid for
+    from its order, and serves `start_time_s` later. The prices are improved in `rounds`.
 
     Raises
     ------

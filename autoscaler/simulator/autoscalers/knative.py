@@ -55,11 +55,8 @@ class KnativeSettings:
 class KnativeScale:
     """`Scale` of Knative's autoscaler: one decision after the other from the two means.
 
-    Parameters
-    ----------
-    ready_at_start : int
-        With more than one ready pod it starts in panic mode: without a history it must not scale
-        in.
+    With more than one ready pod at its start it begins in panic mode: without a history it must not
+    scale in.
     """
 
     def __init__(self, settings: KnativeSettings, ready_at_start: int, now_s: float) -> None:
@@ -74,15 +71,7 @@ class KnativeScale:
         return self._panic_since_s is not None
 
     def next(self, now_s: float, stable: float, panic: float, ready: int) -> int:
-        """Return the number of pods to order.
-
-        Parameters
-        ----------
-        stable, panic : float
-            Mean number of requests in the fleet over the two windows.
-        ready : int
-            Pods that serve; 0 counts as 1.
-        """
+        """Return the pods to order, by the mean number of requests over the two windows."""
         settings = self._settings
         pods = max(1, ready)
         max_pods = math.ceil(settings.max_scale_up_rate * pods)

@@ -31,19 +31,9 @@ MEAN_S = 10
 def mmc_wait_percentile_s(
     arrival_rate_per_s: float, service_time_s: float, servers: int, percentile: float
 ) -> float:
-    """Return a percentile of the wait in M/M/c, in s.
+    """Return a percentile of the wait in M/M/c, in s; infinity at or above capacity.
 
     P(W > t) = C(c, a) exp(-(c/s - λ) t), with Erlang's C, a = λ s and the mean service time s.
-
-    Parameters
-    ----------
-    percentile : float
-        Between 0 and 100.
-
-    Returns
-    -------
-    float
-        Infinity at or above capacity.
     """
     erlangs = arrival_rate_per_s * service_time_s
     if erlangs >= servers:
@@ -59,14 +49,7 @@ def mmc_wait_percentile_s(
 
 
 class MdcSizing:
-    """The fewest replicas that an M/D/c queue needs.
-
-    Parameters
-    ----------
-    headroom : float
-        Factor on the rate.
-    look_back_s : int
-        The highest rate of the last `look_back_s` counts.
+    """The fewest replicas that an M/D/c queue needs, at `headroom` times the highest recent rate.
 
     Raises
     ------
@@ -99,7 +82,6 @@ class MdcSizing:
 
     @property
     def forecast_per_s(self) -> float:
-        """Arrival rate of the last sizing; NaN before the first."""
         return self._headroom * max(self._means, default=math.nan)
 
     def replicas(self, view: FleetView) -> int:

@@ -37,15 +37,6 @@ def required_replicas_by_second(
 ) -> IntArray:
     """Return the replicas whose rate within the SLA covers each second's requests.
 
-    Parameters
-    ----------
-    offered : array of float, shape (seconds,)
-        Requests in each second.
-    sla_rate_per_s : float
-        Highest arrival rate of one replica within the SLA.
-    min_replicas : int
-        Lower bound.
-
     Raises
     ------
     InvalidInputError
@@ -58,20 +49,10 @@ def required_replicas_by_second(
 
 
 def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> IntArray:
-    """Return the cheapest schedule of orders that meets the required replicas.
+    """Return the replicas ordered in each second by the cheapest schedule that has those required.
 
-    The replicas of the first second are the initial fleet and serve at once.
-
-    Parameters
-    ----------
-    required_replicas : array of int, shape (seconds,)
-        Replicas that must serve in each second.
-
-    Returns
-    -------
-    IntArray, shape (seconds,)
-        Replicas ordered in each second, starting ones included. The sum is the cost in
-        replica-seconds.
+    Starting replicas are included, so the sum is the cost in replica-seconds. The replicas of the
+    first second are the initial fleet and serve at once.
 
     Raises
     ------
@@ -103,19 +84,7 @@ def _true_intervals(mask: BoolArray) -> tuple[IntArray, IntArray]:
 class Clairvoyant:
     """Follows the cheapest schedule that has the required replicas ready in time.
 
-    With a start time of 0 it is the instant bound.
-
-    Parameters
-    ----------
-    required_replicas : array of int, shape (seconds,)
-        Replicas that must serve in each second.
-    start_time_s : float
-        Time from an order until the replica serves, rounded up to whole seconds.
-
-    Attributes
-    ----------
-    ordered : IntArray, shape (seconds,)
-        The schedule.
+    With a start time of 0 it is the instant bound. The start time is rounded up to whole seconds.
     """
 
     def __init__(

@@ -65,15 +65,7 @@ class DelayedTarget:
         self._since_s = math.inf
 
     def next(self, now_s: float, ongoing: float, running: int, target: int) -> int:
-        """Return the number of replicas to order.
-
-        Parameters
-        ----------
-        ongoing : float
-            Mean number of requests that wait or run.
-        target : int
-            Replicas ordered so far.
-        """
+        """Return the number of replicas to order; `ongoing` is the mean number that wait or run."""
         if running == 0:
             if ongoing > 0:  # a cold start is not delayed
                 return max(math.ceil(self._settings.upscaling_factor), target)
@@ -152,14 +144,9 @@ def average_ongoing(
 ) -> float:
     """Return the time average of the controller's step function; 0 without points.
 
-    Parameters
-    ----------
-    points : list of (float, float)
-        Time and value, the oldest first. A value holds until the next point, the last one until
-        `now_s`.
-    aligned_s : float
-        When the newest replica began to contribute. The average begins with the first point from
-        then on, if there is one.
+    Points are times and values, the oldest first. A value holds until the next point, the last one
+    until `now_s`. The newest replica began to contribute at `aligned_s`: the average begins with
+    the first point from then on, if there is one.
     """
     later = [point for point in points if point[0] >= aligned_s]
     window = later or points

@@ -73,15 +73,7 @@ class AutoscalerEntry:
 
 @dataclass(frozen=True)
 class Choice:
-    """An autoscaler and a value of its knob, as chosen by the user.
-
-    Attributes
-    ----------
-    value : float or None
-        Value of the knob; None: as published.
-    settings : Settings
-        Further settings of the published autoscaler.
-    """
+    """An autoscaler and a value of its knob, as the user wrote them; None: as published."""
 
     name: str
     entry: AutoscalerEntry
@@ -94,7 +86,6 @@ class Choice:
         return ", ".join([f"{self.entry.label}{at}", *_in_words(self.settings)])
 
     def make(self, scenario: Scenario) -> ScalingPolicy:
-        """Return a new autoscaler for one run."""
         value = self.entry.stock if self.value is None else self.value
         return self.entry.build(scenario, value, **dict(self.settings))
 

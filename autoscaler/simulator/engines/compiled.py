@@ -32,13 +32,6 @@ class CompiledEngine:
     """Moves requests between clients, balancer and replicas. Time never goes backwards.
 
     A replica is identified by its slot, a small number that the caller assigns and reuses.
-
-    Parameters
-    ----------
-    counters : FleetCounters
-        Counts the answers and refusals.
-    rate_window_s : float
-        Window of the arrival-rate estimate, as of `BatcherCore`.
     """
 
     def __init__(

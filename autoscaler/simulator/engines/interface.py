@@ -57,16 +57,7 @@ class ReplicaModel:
 
     Requests cost an event loop in parallel with the device `request_ms` each, and `batch_ms` per
     finished batch, first come first served. Without one, they reach the device at once, and answers
-    leave at once.
-
-    Attributes
-    ----------
-    service : ServiceModel
-        Its delays must have a number of retries.
-    table : PolicyTable
-        When a replica starts a batch, by the arrival rate that it sees.
-    routing : Routing
-        How the balancer picks a replica.
+    leave at once. The service's delays must have a number of retries.
     """
 
     service: ServiceModel
@@ -84,7 +75,6 @@ class ReplicaModel:
 
     @property
     def concurrency(self) -> int:
-        """Limit on the requests in a replica that has an event loop."""
         limits = self.service.limits
         return limits.concurrency or limits.max_queue_rows + limits.max_batch_size
 
@@ -118,15 +108,7 @@ class ReplicaCounters(NamedTuple):
 
 
 class AnsweredRequest(NamedTuple):
-    """An entry of the request log.
-
-    Attributes
-    ----------
-    response_ms : float
-        Time until the client had the answer.
-    attempts : int
-        Attempts, including the one that was accepted.
-    """
+    """An entry of the request log; `attempts` include the one that was accepted."""
 
     sent_s: float
     response_ms: float
@@ -135,15 +117,7 @@ class AnsweredRequest(NamedTuple):
 
 
 class FleetWork(NamedTuple):
-    """The work of all replicas together.
-
-    Attributes
-    ----------
-    devices_busy_s : float
-        Time of these batches, in s.
-    loops_busy_s : float
-        Time for which event loops in parallel with a device were busy, in s.
-    """
+    """The batches of all replicas, and how long their devices and event loops were busy."""
 
     batches: int
     devices_busy_s: float

@@ -21,8 +21,6 @@ class Row:
 
     Attributes
     ----------
-    name, label : str
-        Name of the autoscaler, for programs and for people.
     keeps_sla : bool
         Whether the service level of the whole run is at least the SLA's.
     service_level : float
@@ -30,16 +28,13 @@ class Row:
     compliant_windows : float
         Share of the one-minute windows that met the SLA.
     replica_seconds : float
-        Replica-seconds paid for: from a replica's order until it was gone.
+        Paid for: from a replica's order until it was gone.
     over_oracle : float or None
         `replica_seconds` relative to the oracle's; None without an oracle.
     energy_j : float or None
-        Energy of the batches, and of idle devices if the profile has their power; None if it has
-        none.
+        Of the batches, and of idle devices if the profile has their power; None if it has none.
     response_percentiles_ms : mapping of str to float or None
-        Response time of the answered requests by percentile; None if none was answered.
-    scalings_per_hour : float
-        Changes of the number of ordered replicas per hour.
+        Of the answered requests; None if none was answered.
     refused : float
         Requests refused by every try.
     bottleneck : str

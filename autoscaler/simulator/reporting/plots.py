@@ -92,13 +92,7 @@ def replicas(comparison: Comparison) -> Picture:
 def response_times(
     comparison: Comparison, predicted_cdf: Callable[[FloatArray], FloatArray] | None = None
 ) -> Picture:
-    """Draw the share of requests not answered within a time, refused ones included.
-
-    Parameters
-    ----------
-    predicted_cdf : callable, optional
-        Takes times in ms and returns the shares that the model predicts to be answered by then.
-    """
+    """Draw the share of requests not answered within a time in ms, refused ones included."""
     objective = comparison.objective
     shown = [
         (color, run)

@@ -50,17 +50,7 @@ WIDTH_IN = 10.0
 
 
 def to_svg(draw: Callable[[Figure], None], height_in: float, name: str) -> str:
-    """Draw a figure and return it as an SVG element.
-
-    Parameters
-    ----------
-    draw : callable
-        Draws on a figure.
-    height_in : float
-        Height in inches; the width is `WIDTH_IN`.
-    name : str
-        Prefix of the ids in the picture; it must be unique on a page.
-    """
+    """Draw a figure and return it as an SVG element; `name`, unique on a page, begins its ids."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         draw(figure)

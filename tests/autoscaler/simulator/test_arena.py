@@ -18,7 +18,6 @@ from autoscaler.simulator.arena import (
     tune_and_judge,
 )
 from autoscaler.simulator.autoscalers.registry import choose
-from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
@@ -82,11 +81,6 @@ def test_no_score_dominates_one_of_the_frontier(scores) -> None:
         assert not any(s.over_oracle <= one.over_oracle and s.held > one.held for s in scores)
 
 
-def test_settings_that_cost_more_are_judged_even_if_nothing_was_missed() -> None:
-    scores = [at(1.0, 0.97), at(1.2, 1.0), at(1.21, 1.0), at(1.5, 1.0), at(1.6, 1.0)]
-    assert [s.over_oracle for s in near_goal(scores, 3)] == [1.0, 1.2, 1.5]
-
-
 def test_only_windows_that_the_oracle_holds_and_that_have_requests_count() -> None:
     load = Load("load", scenario(np.r_[COUNTS[:240], np.zeros(60)]))
     oracle = load.oracle()
@@ -106,13 +100,6 @@ def test_the_interval_contains_the_share_and_is_a_point_if_all_are_held() -> Non
     for low, high in (scattered, grouped):
         assert low <= 0.9 <= high
     assert scattered[1] - scattered[0] < 0.2 * (grouped[1] - grouped[0])
-
-
-def test_the_oracle_has_constant_starts_that_do_not_fail() -> None:
-    plain = Load("plain", scenario()).oracle()
-    drawn = scenario(start_time=StartTime(10.0, 0.5), failures=Failures(failed_start_share=0.5))
-    assert Load("drawn", drawn).oracle().paid_replica_s == plain.paid_replica_s
-    assert plain.compliant().all()
 
 
 def test_a_load_begins_with_the_oracles_fleet_and_is_bounded_by_its_peak() -> None:

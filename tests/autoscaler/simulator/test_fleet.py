@@ -71,11 +71,6 @@ def test_a_draining_replica_finishes_its_requests_takes_no_more_and_costs_until_
     assert np.isclose(run.paid_replica_s - 8, finished_s).any()
 
 
-def test_an_idle_replica_is_removed_at_once():
-    run, _, _ = simulated(scenario([0] * 5, replicas=3), [(0, 3), (2, 1)])
-    assert run.paid_replica_s == 3 * 2 + 1 * 3
-
-
 def test_the_requests_of_a_dead_replica_are_retried_and_another_replica_is_ordered():
     run, log, views = simulated(
         scenario([20] + [0] * 19, replicas=2, failures=Failures(times_s=(1.5,))), [(0, 2)]
@@ -109,14 +104,6 @@ def test_held_requests_are_refused_if_no_replica_ever_comes():
     assert log == []
     assert_array_equal(run.refused, [5, 2])
     assert run.paid_replica_s == 0
-
-
-def test_start_times_are_lognormal():
-    random = np.random.default_rng(1)
-    drawn = np.log([StartTime(60.0, 0.3).draw_s(random) for _ in range(4000)])
-    assert np.median(drawn) == pytest.approx(np.log(60), abs=0.03)
-    assert drawn.std() == pytest.approx(0.3, abs=0.015)
-    assert StartTime(60.0).draw_s(random) == 60.0
 
 
 @pytest.mark.parametrize(

@@ -150,12 +150,6 @@ def test_sojourn_keeps_its_sla_through_a_doubled_load():
     assert np.isfinite(run.forecast_per_s[20:]).all()
 
 
-def test_the_energy_is_nan_if_the_profile_has_none():
-    plain = Profile("plain", "device", GOOGLENET_P4.latency_ms)
-    given = dataclasses.replace(scenario(), profile=plain)
-    assert np.isnan(simulate(given, Steady(2)).energy_j).all()
-
-
 def test_progress_is_reported_to_the_end():
     reported: list[int] = []
     simulate(scenario(counts=np.ones(450)), Steady(2), progress=reported.append)

@@ -43,22 +43,11 @@ def test_a_standby_that_still_starts_is_waited_for():
     assert_allclose(done.paid_replica_s, 40 + STANDBY_PRICE * 10 + 29)
 
 
-def test_without_a_standby_a_replica_takes_a_cold_start():
-    done, _ = run(40, (0, 1, 0), (5, 2, 0))
-    assert np.flatnonzero(done.ready > 1)[0] == 25
-
-
 def test_a_replica_that_goes_becomes_a_standby_if_one_is_missing():
     done, views = run(40, (0, 2, 0), (10, 1, 1), (20, 2, 0), replicas=2)
     assert [view.standbys for view in views[9:20]] == [0] + [1] * 10
     assert done.ready.tolist() == [2.0] * 10 + [1.0] * 13 + [2.0] * 17
     assert_allclose(done.paid_replica_s, 40 + 10 + STANDBY_PRICE * 10 + 20)
-
-
-def test_a_scenario_without_standbys_ignores_them():
-    done, views = run(10, (0, 1, 5), standby_start_time=None)
-    assert done.paid_replica_s == 10
-    assert {view.standbys for view in views} == {0}
 
 
 def test_a_start_that_fails_is_tried_again():

@@ -126,22 +126,6 @@ def test_the_verdict_is_that_of_the_report():
 
 
 @pytest.mark.usefixtures("no_pictures")
-@pytest.mark.parametrize(("lag_ms", "marked"), [(9.0, False), (11.0, True)])
-def test_a_generator_that_fell_behind_marks_the_page(lag_ms, marked):
-    assert ("The load generator fell behind" in page(lag_ms=lag_ms)) is marked
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_failures_have_a_count_and_an_example_of_each_kind():
-    example = {"kind": "503", "at_s": 1.25, "request": '{"inputs": []}', "fault": "<full>"}
-    text = page(failed=503, failure_examples=[example])
-    (row,) = re.findall(r"<tr>\s*<td>503</td>(.*?)</tr>", text, flags=re.DOTALL)
-    assert "<td>1.25</td>" in row
-    assert "&lt;full&gt;" in row
-    assert "Failures" not in page()
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_predictions_are_compared_with_what_was_measured():
     text = page(service=service(predicted_ms={"50": 40.0, "99": 100.0}))
     rows = re.findall(r"<tr>\s*<td>(p\d+)</td><td>([\d.]+)</td><td>([\d.]+)</td><td>(.*?)<", text)

@@ -22,12 +22,6 @@ def cells(*steps: dict[str, Any], **whole: Any) -> dict[str, list[str]]:
     return dict(table({**PART, **whole, "by_step": list(steps)})[1])
 
 
-def test_right_answers_are_counted_where_some_are_known() -> None:
-    assert "right answers" not in cells()
-    assert cells(ok=1, answered=6)["right answers"] == ["1"]
-    assert cells(answered=0)["right answers"] == ["0"]
-
-
 def test_a_kind_of_failure_that_one_step_has_is_a_row_for_all() -> None:
     found = cells(PART, {**PART, "failed": {"503": 2}}, failed={"503": 2})
     assert found["failed: 503"] == ["0", "2", "2"]
@@ -37,8 +31,3 @@ def test_one_step_is_the_whole_test_and_many_are_not_shown() -> None:
     assert table({**PART, "by_step": [PART]})[0] == ["whole test"]
     assert table({**PART, "by_step": [PART] * 2})[0] == ["step 1", "step 2", "whole test"]
     assert table({**PART, "by_step": [PART] * (MAX_STEPS_SHOWN + 1)})[0] == ["whole test"]
-
-
-def test_waits_for_a_connection_are_told_if_there_were_any() -> None:
-    assert "waited for a connection" not in cells()
-    assert cells(waited_for_connection=1234)["waited for a connection"] == ["1,234"]

@@ -12,7 +12,6 @@ from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -126,23 +125,3 @@ class _Enumerated:
 
     def replicas(self, view) -> int:
         return int(self._schedule[min(int(view.now_s), len(self._schedule) - 1)])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"offered": []},
-        {"offered": [-1.0]},
-        {"capacity_per_s": 0.0},
-        {"late_share_allowed": 1.0},
-        {"start_time_s": -1.0},
-        {"min_replicas": -1},
-    ],
-)
-def test_values_out_of_range_are_rejected_in_one_line(wrong) -> None:
-    given = {
-        "offered": [1.0], "capacity_per_s": 1.0, "late_share_allowed": 0.01, "start_time_s": 1.0,
-    }  # fmt: skip
-    with pytest.raises(InvalidInputError) as caught:
-        bound_replica_seconds(**{**given, **wrong})
-    assert "\n" not in str(caught.value)

@@ -47,12 +47,6 @@ def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
     assert made("sojourn:95").autoscaler.settings == AutoscalerSettings(compliant_minutes=95)
 
 
-def test_a_choice_is_labeled_with_its_value() -> None:
-    stock, tuned = choose("ray, ray:16")
-    assert (stock.name, stock.label) == ("ray", "Ray")
-    assert (tuned.name, tuned.label) == ("ray:16", "Ray at 16")
-
-
 @pytest.mark.parametrize(
     ("names", "complaint"),
     [

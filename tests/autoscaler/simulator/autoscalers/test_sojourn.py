@@ -60,11 +60,6 @@ def test_sees_reports_a_second_late() -> None:
     assert "no replica has reported" in late.decision.reason
 
 
-def test_keeps_to_its_bounds() -> None:
-    policy = SojournAutoscaler(AutoscalerSettings(window_s=5), max_replicas=2)
-    assert final_replicas(policy, 9000.0, 30) == 2
-
-
 def past_with_jumps() -> Trace:
     """Return five hours with a burst in each half hour, the next of which is due in 20 s."""
     seconds = 5 * 3600

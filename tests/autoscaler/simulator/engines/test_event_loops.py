@@ -86,17 +86,6 @@ def test_a_replica_holds_no_more_requests_than_the_balancer_sends_at_a_time(make
 
 
 @BOTH
-def test_what_a_replica_refuses_unread_is_answered_by_another(make):
-    event_loop = EventLoopCosts(request_ms=4.0, batch_ms=0.0, shares_cpu=False)
-    options = {"response_time_ms": 20.0, "routing": "random"}
-    engine, counters = engine_with(make, event_loop, [0.0] * 4, retries=1, replicas=2, **options)
-    assert counters.refused.sum() == 0
-    assert {request.attempts for request in engine.request_log()} <= {1, 2}
-    offered = [engine.counters(slot).offered for slot in range(2)]
-    assert sum(offered) == 4 + sum(engine.counters(slot).refused for slot in range(2))
-
-
-@BOTH
 @pytest.mark.parametrize("event_loop", [EventLoopCosts(4.0, 0.0, shares_cpu=False), None])
 def test_what_the_only_replica_refuses_is_not_sent_back_to_it(make, event_loop):
     options = {"response_time_ms": 20.0, "latency_ms": (4.0,)}
