@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from scipy import stats
 
 from autoscaler.simulator.arrivals import (
@@ -98,3 +99,8 @@ def test_a_smoothed_rate_stays_within_the_counts(counts):
     rate = smoothed_rate(counts, requests=10)
     assert rate.shape == (len(counts),)
     assert np.all((rate >= min(counts) - 1e-9) & (rate <= max(counts) + 1e-9))
+
+
+def test_a_busy_trace_is_left_as_it_is():
+    counts = np.array([500.0, 900.0, 700.0])
+    assert_array_equal(smoothed_rate(counts, requests=100), counts)
