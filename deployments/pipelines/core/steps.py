@@ -229,7 +229,7 @@ class Switch:
 
     @property
     def expected_shares(self) -> Mapping[Any, float]:
-        """The share of the items that takes each branch, in the order of the branches."""
+        """The share of the items that takes each branch, by its key."""
         return self.shares or dict.fromkeys(self.branches, 1 / len(self.branches))
 
 
