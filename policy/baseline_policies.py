@@ -27,25 +27,12 @@ def work_conserving(profile: Profile) -> BatchingPolicy:
 
 
 def static(profile: Profile, batch_size: int) -> BatchingPolicy:
-    """Return the policy that starts only batches of exactly `batch_size`.
-
-    Raises
-    ------
-    InvalidInputError
-        The profile has no such batch size.
-    """
     _check_batch_size(profile, batch_size)
     return BatchingPolicy.from_control_limit(batch_size, batch_size)
 
 
 def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPolicy:
-    """Return the policy that starts `batch_size`, or fewer once the oldest waited `max_wait_ms`.
-
-    Raises
-    ------
-    InvalidInputError
-        The profile has no such batch size, or `max_wait_ms` is negative or not finite.
-    """
+    """Return the policy that starts `batch_size`, or fewer once the oldest waited `max_wait_ms`."""
     _check_batch_size(profile, batch_size)
     if not 0 <= max_wait_ms < float("inf"):
         raise InvalidInputError(
@@ -55,20 +42,6 @@ def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPo
 
 
 def reference_policy(name: str, profile: Profile) -> BatchingPolicy:
-    """Return the policy of a name.
-
-    Parameters
-    ----------
-    name : str
-        ``work-conserving``, ``static:8`` or ``timeout:8:5``.
-    profile : Profile
-        It bounds the batch size.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is unknown, or its numbers are out of range.
-    """
     kind, *words = name.strip().split(":")
     makers: dict[tuple[str, int], Callable[[], BatchingPolicy]] = {
         ("work-conserving", 0): lambda: work_conserving(profile),

@@ -21,12 +21,6 @@ class BatchingPolicy:
     max_wait_ms : float or None
         A free device also starts when the oldest request has waited this long: all that wait, up to
         the maximum batch size. None: never.
-
-    Raises
-    ------
-    InvalidInputError
-        The actions do not start at 0 and end with a batch, one is larger than its queue, or the max
-        wait is negative.
     """
 
     actions: tuple[int, ...]
@@ -79,13 +73,7 @@ class BatchingPolicy:
     def from_control_limit(
         cls, control_limit: int, max_batch_size: int, max_wait_ms: float | None = None
     ) -> "BatchingPolicy":
-        """Make the policy that starts all that wait as soon as `control_limit` wait.
-
-        Raises
-        ------
-        InvalidInputError
-            The control limit is not from 1 to `max_batch_size`.
-        """
+        """Make the policy that starts all that wait as soon as `control_limit` wait."""
         if not 1 <= control_limit <= max_batch_size:
             raise InvalidInputError(
                 f"control_limit: must be 1 to {max_batch_size}, not {control_limit}"

@@ -28,11 +28,6 @@ class DispersionMeter:
     ----------
     memory : float
         Windows after which a count keeps 1/e of its weight; at least 2.
-
-    Raises
-    ------
-    InvalidInputError
-        `memory` is below 2.
     """
 
     def __init__(self, memory: float = 200.0) -> None:
@@ -45,7 +40,6 @@ class DispersionMeter:
         self._squares = 0.0
 
     def observe(self, count: float) -> None:
-        """Record the number of arrivals in the next window."""
         self._weight = self._keep * self._weight + 1
         self._weight_of_squares = self._keep**2 * self._weight_of_squares + 1
         self._squares *= self._keep
@@ -73,22 +67,10 @@ def burst_rate_per_s(
 ) -> float:
     """Return the rate of the bursts, from the mean rate and the dispersion of counts.
 
-    Parameters
-    ----------
-    index_of_dispersion : float
-        Of the counts in windows; at most 1 means no bursts.
-    window_s : float
-        Length of the windows, above 0.
-
     Returns
     -------
     float
         From `arrival_rate_per_s` to twice that, at which the lulls between bursts are empty.
-
-    Raises
-    ------
-    InvalidInputError
-        `window_s` is not above 0, or another number is negative.
     """
     if not window_s > 0:
         raise InvalidInputError(f"window: must be above 0 s, not {window_s:g}")

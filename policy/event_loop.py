@@ -28,11 +28,6 @@ class EventLoopCosts:
         Whether batches are computed on the CPU that the event loop runs on, or keep the
         interpreter's lock. Then event loop and device take turns, as one server (serial). Otherwise
         the device works beside the event loop (tandem): a GPU, or a CPU of its own.
-
-    Raises
-    ------
-    InvalidInputError
-        A time is negative or not finite.
     """
 
     request_ms: float
@@ -58,15 +53,7 @@ class EventLoopCosts:
 
     @classmethod
     def from_dict(cls, content: object) -> "EventLoopCosts":
-        """Make the costs from the content of a profile file.
-
-        Raises
-        ------
-        InvalidInputError
-            The content is not an object with these keys, or a value is out of range.
-        """
         return cls(**check_keys("event_loop", content, [field.name for field in fields(cls)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content for a profile file."""
         return asdict(self)

@@ -41,11 +41,6 @@ class LatencyQuantiles:
     ratios : ndarray of float, shape (n, max_batch_size)
         Entry ``[i, b - 1]``: that percentile of the time of a batch of ``b``, over the profile's
         latency. Positive, not decreasing with the percentile.
-
-    Raises
-    ------
-    InvalidInputError
-        The percentiles or the ratios are not like that.
     """
 
     percentiles: FloatArray
@@ -75,13 +70,6 @@ class LatencyQuantiles:
 
     @classmethod
     def from_dict(cls, content: object, max_batch_size: int) -> "LatencyQuantiles":
-        """Make the quantiles from the content of a profile file.
-
-        Raises
-        ------
-        InvalidInputError
-            The content is malformed.
-        """
         if not isinstance(content, Mapping):
             raise InvalidInputError(f"{_NAME} must be an object of ratios by percentile")
         rows: dict[float, FloatArray] = {}
@@ -103,7 +91,6 @@ class LatencyQuantiles:
         return cls(np.array(percentiles), ratios.reshape(len(percentiles), -1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content for a profile file."""
         return {
             _key(percentile): row[0] if len(set(row)) == 1 else row
             for percentile, row in zip(self.percentiles.tolist(), self.ratios.tolist(), strict=True)

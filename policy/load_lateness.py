@@ -69,12 +69,6 @@ class LoadLatenessCurve:
         Fraction of the requests that are answered in time at each of `OVERLOADS` times that rate,
         by a replica that refuses what it cannot answer in time; non-increasing. Empty: it refuses
         only what finds no room.
-
-    Raises
-    ------
-    InvalidInputError
-        The rate is not above 0, the shares are not one per multiple, non-decreasing and from 0 to
-        1, the levels not one per overload, non-increasing and from 0 to 1, or the limit is below 1.
     """
 
     MULTIPLES: ClassVar[tuple[float, ...]] = (
@@ -158,7 +152,6 @@ class LoadLatenessCurve:
         return multiples, tuple(m * one for m, one in zip(multiples, falling, strict=True))
 
     def replicas_needed(self, demand_per_s: float) -> int:
-        """Return the least number of replicas that meet the SLA if they share `demand_per_s`."""
         return max(1, math.ceil(demand_per_s / self.sla_rate_per_s - 1e-9))
 
 
@@ -321,7 +314,6 @@ class _PolicyCurve:
         return min((one.full_probability for one in found), default=math.inf)
 
     def _evaluations(self, arrival_rate_per_s: float) -> list[Evaluation]:
-        """Return the evaluations of the control limits worth a try that keep up."""
         limits = self._limits_at(arrival_rate_per_s)
         found = [self._evaluate(arrival_rate_per_s, limit) for limit in limits]
         return [one for one in found if one is not None]

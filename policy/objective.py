@@ -17,11 +17,6 @@ class Weights:
         Above 0: with 0 it would be best never to start a batch.
     energy_weight : float
         At least 0; it must be 0 if the profile has no energy.
-
-    Raises
-    ------
-    InvalidInputError
-        A weight is negative or not finite, or the latency weight is 0.
     """
 
     latency_weight: float = 1.0
@@ -63,11 +58,6 @@ class ServiceLevelObjective:
         The limit, above 0. Unless stated otherwise, the response time is the client's.
     percentile : float
         Percentage of requests that must meet the limit, between 0 and 100 exclusive.
-
-    Raises
-    ------
-    InvalidInputError
-        An attribute is out of range.
     """
 
     response_time_ms: float
@@ -85,13 +75,7 @@ class ServiceLevelObjective:
 
     @classmethod
     def parse(cls, text: str) -> "ServiceLevelObjective":
-        """Return the SLA in a text: ``50ms@95``, or ``p95=50ms``; the unit may be ms or s.
-
-        Raises
-        ------
-        InvalidInputError
-            The text has another form, or a value is out of range.
-        """
+        """Return the SLA in a text: ``50ms@95``, or ``p95=50ms``; the unit may be ms or s."""
         number = r"[0-9]+(?:\.[0-9]+)?"
         match = re.fullmatch(rf"({number})(ms|s)@({number})%?", text)
         time, unit, percentile = match.groups() if match else ("", "", "")
@@ -124,11 +108,6 @@ class ServiceLevelObjective:
         """Return the SLA that remains after delays outside the replica.
 
         If the delays take the whole response time, no batch can meet the result.
-
-        Parameters
-        ----------
-        delays_ms : float
-            Taken off the response time.
         """
         left_ms = max(_MIN_RESPONSE_TIME_MS, self.response_time_ms - delays_ms)
         return replace(self, response_time_ms=left_ms)

@@ -93,15 +93,7 @@ def solve(
 def average_cost(
     profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
 ) -> float:
-    """Return the average cost of a policy as `solve` counts it, infinity if it cannot keep up.
-
-    Parameters
-    ----------
-    arrival_rate_per_s : float
-        Poisson arrivals, requests per second, below the profile's capacity.
-    policy : BatchingPolicy
-        One that `solve` found at another rate.
-    """
+    """Return the average cost of a policy as `solve` counts it, infinity if it cannot keep up."""
     profile = profile.serial()
     if profile.event_loop is not None:
         return tandem.average_cost(profile, arrival_rate_per_s, weights, policy)

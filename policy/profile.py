@@ -66,13 +66,6 @@ class Profile:
         What requests and batches cost the event loop; None: nothing that matters.
     cpus : float or None
         CPUs, and so threads, that the measurement had; None if it is not known.
-
-    Raises
-    ------
-    InvalidInputError
-        A table is empty, not finite, negative or decreasing, or the two differ in length; the idle
-        power is negative or not finite, known without energies, or more than a batch draws; the
-        CPUs are not a finite number above 0.
     """
 
     model: str
@@ -219,13 +212,7 @@ class Profile:
         return "event_loop" if self.event_loop.ms_per_request(batch_size) > device_ms else "device"
 
     def up_to(self, batch_size: int) -> "Profile":
-        """Return the profile without the batch sizes above `batch_size`.
-
-        Raises
-        ------
-        InvalidInputError
-            `batch_size` is below 1.
-        """
+        """Return the profile without the batch sizes above `batch_size`."""
         if batch_size < 1:
             raise InvalidInputError(f"batch size: must be at least 1, not {batch_size}")
         if batch_size >= self.max_batch_size:
@@ -281,13 +268,7 @@ class Profile:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Profile":
-        """Make a profile from the content of a profile file.
-
-        Raises
-        ------
-        InvalidInputError
-            A key is missing or malformed, or a value is negative, not finite, or decreasing.
-        """
+        """Make a profile from the content of a profile file."""
         if not isinstance(content, Mapping):
             raise InvalidInputError("profile: must be a JSON object with latency_ms")
         size = content.get("max_batch_size")
@@ -325,13 +306,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | Path) -> "Profile":
-        """Read a profile file.
-
-        Raises
-        ------
-        InvalidInputError
-            The file cannot be read, is not JSON, or is not a profile.
-        """
+        """Read a profile file."""
         try:
             content = json.loads(Path(path).read_text())
         except OSError as error:

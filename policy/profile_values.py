@@ -14,13 +14,7 @@ FloatArray = NDArray[np.float64]
 
 
 def expand_table(name: str, value: object, size: int) -> FloatArray | None:
-    """Expand a line or a table to one entry per batch size; None stays None.
-
-    Raises
-    ------
-    InvalidInputError
-        The value is neither, or not of that size.
-    """
+    """Expand a line or a table to one entry per batch size; None stays None."""
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -40,26 +34,13 @@ def expand_table(name: str, value: object, size: int) -> FloatArray | None:
 
 
 def number(name: str, value: object) -> float:
-    """Return a value as a float.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not a finite number.
-    """
     if is_number(value) and math.isfinite(value):
         return float(value)
     raise InvalidInputError(f"profile: {name} must hold finite numbers, not {reprlib.repr(value)}")
 
 
 def check_table(name: str, table: FloatArray) -> None:
-    """Check a table by batch size.
-
-    Raises
-    ------
-    InvalidInputError
-        It is empty, or its values are not finite, negative or decreasing.
-    """
+    """Check a table by batch size."""
     if table.ndim != 1 or table.size < 1:
         raise InvalidInputError(f"profile: {name} must have an entry for each batch size from 1 on")
     if not np.all(np.isfinite(table)):
@@ -75,18 +56,7 @@ def check_table(name: str, table: FloatArray) -> None:
 
 
 def check_keys(part: str, content: object, keys: Collection[str]) -> Mapping[str, Any]:
-    """Return the content of a part if it is an object with these keys.
-
-    Parameters
-    ----------
-    keys : collection of str
-        The keys that it must have, and no others.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not.
-    """
+    """Return the content of a part if it is an object with these keys."""
     if isinstance(content, Mapping) and set(content) == set(keys):
         return content
     raise InvalidInputError(
@@ -106,12 +76,5 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_number(part: str, key: str, value: object) -> None:
-    """Check that a value of a part is a number.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not.
-    """
     if not is_number(value):
         raise InvalidInputError(f"{part}: {key} must be a number, not {reprlib.repr(value)}")

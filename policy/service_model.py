@@ -99,13 +99,7 @@ class ServiceModel:
 
     @cached_property
     def greedy_curve(self) -> LoadLatenessCurve:
-        """The curve of a replica that takes all that wait, up to the best batch size.
-
-        Raises
-        ------
-        InfeasibleError
-            As for `curve`.
-        """
+        """The curve of a replica that takes all that wait, up to the best batch size."""
         return self._solve_curve(search_sizes=False)
 
     def _solve_curve(self, search_sizes: bool) -> LoadLatenessCurve:
@@ -146,15 +140,6 @@ def service_model(
     delays: TryDelays,
     settings: BatchingSettings | None = None,
 ) -> ServiceModel:
-    """Return how a service batches.
-
-    Parameters
-    ----------
-    profile : Profile
-        Of the device, with all batch sizes.
-    delays : TryDelays
-        What the way to a replica and back takes of it.
-    """
     settings = settings or BatchingSettings()
     limits = limits_for(
         profile,

@@ -32,11 +32,6 @@ class PolicyTable:
         One for each cell, one more than rates: the first is for rates below ``rates_per_s[0]``,
         entry ``i`` for rates from ``rates_per_s[i - 1]`` to below ``rates_per_s[i]``, the last for
         all rates from ``rates_per_s[-1]`` on.
-
-    Raises
-    ------
-    InvalidInputError
-        The rates do not increase, or the policies are not one more.
     """
 
     rates_per_s: tuple[float, ...]
@@ -73,12 +68,8 @@ class PolicyTable:
 
         Parameters
         ----------
-        arrival_rate_per_s : float
-            The mean rate.
         index_of_dispersion : float
             Of the counts of arrivals in windows; 1 or less is as steady as Poisson arrivals.
-        window_s : float
-            Length of these windows.
         """
         bursts = burst_rate_per_s(arrival_rate_per_s, index_of_dispersion, window_s)
         first = bisect_right(self.rates_per_s, arrival_rate_per_s)
@@ -118,13 +109,7 @@ class PolicyTable:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "PolicyTable":
-        """Make the table that `to_dict` wrote.
-
-        Raises
-        ------
-        InvalidInputError
-            The content is not that of a policy table.
-        """
+        """Make the table that `to_dict` wrote."""
         try:
             return cls(
                 rates_per_s=tuple(float(rate) for rate in content["rates_per_s"]),
@@ -151,13 +136,6 @@ def source_hash(profile: Profile, objective: Objective) -> str:
 
 
 def check_rates(rates: Sequence[float]) -> None:
-    """Check the arrival rates of a table.
-
-    Raises
-    ------
-    InvalidInputError
-        There are none, or they are not finite, above 0 and increasing.
-    """
     if not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
         raise InvalidInputError("policy table: rates must be finite and above 0, at least one")
     if any(after <= before for before, after in pairwise(rates)):

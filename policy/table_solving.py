@@ -94,7 +94,6 @@ class TableSolver:
         return _when_overloaded(self._profile)
 
     def solve(self) -> PolicyTable:
-        """Return the table."""
         if self._by_weights is not None:
             return self._by_weights
         rates = (0.0, *self._grid)
@@ -143,7 +142,6 @@ def _least_cost_policies(
 def _least_cost_policy(
     profile: Profile, weights: Weights, rate_per_s: float, start: BatchingPolicy | None
 ) -> tuple[BatchingPolicy, float]:
-    """Return the best policy at a rate below the capacity, and its cost."""
     solution = solve(profile, rate_per_s, weights, start=start)
     return solution.policy, solution.average_cost
 

@@ -25,11 +25,6 @@ class TryDelays:
         From a refusal to the next try: Δ of RAND.
     retries : int or None
         Limit of the retries of a request. None: retry until the response time is over.
-
-    Raises
-    ------
-    InvalidInputError
-        A delay is negative or not finite, or `retries` is negative.
     """
 
     request_delay_ms: float = 0.25
@@ -48,7 +43,6 @@ class TryDelays:
 
     @property
     def round_trip_ms(self) -> float:
-        """The round trip to a replica, in ms: d₁ + d₂."""
         return self.request_delay_ms + self.reply_delay_ms
 
     @property

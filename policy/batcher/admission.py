@@ -110,7 +110,6 @@ class Admission:
         self._refused_for_lost_time = False
 
     def count_admitted(self, rows: int, weight: float) -> None:
-        """Record that `rows` rows were admitted, of `weight` rows that count."""
         self._count(rows, weight, 0.0, 0.0)
 
     def _count(self, rows: int, weight: float, refused: float, refused_anyway: float) -> None:

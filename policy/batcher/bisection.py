@@ -53,12 +53,10 @@ class BatchBisection:
             self._groups.appendleft(group) if first else self._groups.append(group)
 
     def discard(self, request: Request) -> None:
-        """Stop counting the rows of a cancelled request."""
         self.rows -= request.rows_suspected
         request.rows_suspected = 0
 
     def requests(self) -> list[Request]:
-        """Return the suspected requests, without those under test."""
         groups = (self._untested, *self._groups)
         return [part.request for group in groups for part in group.slices]
 
@@ -114,13 +112,7 @@ class BatchBisection:
         return released
 
     def crowd_out(self, max_rows: int) -> list[Request]:
-        """Abandon the oldest groups, but never the last one, until `max_rows` rows wait or fewer.
-
-        Returns
-        -------
-        list of Request
-            The requests given up; the caller cancels them.
-        """
+        """Abandon the oldest groups, but never the last one, until at most `max_rows` rows wait."""
         given_up = []
         while self.rows > max_rows and len(self._groups) > 1:
             for part in self._groups.popleft().slices:

@@ -59,19 +59,11 @@ class BatcherCore:
 
     Parameters
     ----------
-    table : PolicySource
-        The policy for each arrival rate.
-    limits : Limits
-        What else bounds the batcher.
     rate_window_s : float
         Time constant of the arrival-rate estimate.
-    devices : int
-        Batches that can run at a time; the attribute may be changed.
 
     Attributes
     ----------
-    limits : Limits
-        The limits in force; `use` replaces them.
     wake_at_s : float or None
         When to ask again, if nothing happens before.
     deadline_missed : list of Request
@@ -107,7 +99,6 @@ class BatcherCore:
         self._draining = False
 
     def use(self, table: PolicySource, limits: Limits) -> None:
-        """Replace the policy table and the limits; the queue stays."""
         self.table = table
         self._fixed = table.policy if isinstance(table, FixedPolicy) else None
         self.limits = self._admission.limits = limits
@@ -139,10 +130,6 @@ class BatcherCore:
         ----------
         arrival_s : float, optional
             When the request reached the replica, from which its time counts; `now_s` by default.
-        kind : hashable
-            Its kind; None if it is not known yet, or there is only one.
-        priority : int
-            0 is the lowest.
         """
         if self._draining:
             return False
@@ -159,13 +146,11 @@ class BatcherCore:
         )
 
     def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
-        """Count a request for which there is no room, and return why."""
         refusal = self.refusal(rows, now_s, arrival_s)
         self.count_refused(refusal, rows, now_s)
         return refusal
 
     def refusal(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
-        """Return why there is no room for a request: FULL or EXPIRED."""
         if not self._draining and self._admission.is_expired(rows, now_s, arrival_s):
             # No replica refuses it to have it tried elsewhere: that would be too late.
             return Refusal.EXPIRED
@@ -176,7 +161,6 @@ class BatcherCore:
         return self._admission.is_expired(request.rows, now_s, request.arrival_s)
 
     def count_refused(self, refusal: Refusal, rows: int, now_s: float) -> None:
-        """Count the rows of requests for which there was no room."""
         self.arrival_rate.count(now_s, rows)
         if refusal is Refusal.FULL:
             self._admission.count_refused(rows, self.arrival_rate.weight)
@@ -237,7 +221,6 @@ class BatcherCore:
         return done_s > now_s + 1e-3 * self.limits.admit_within_ms
 
     def _give_up_late(self, now_s: float) -> None:
-        """Abandon the requests that are too late now: another replica may still answer them."""
         if self.limits.answer_within_ms == math.inf:
             return
         tested, free_s = self._bisection.rows, self._busy_until_s
@@ -318,13 +301,7 @@ class BatcherCore:
         return [request for request in waiting if not request.cancelled]
 
     def device_lost(self) -> list[Request]:
-        """Record that the device is lost: refuse new requests and give up the waiting ones.
-
-        Returns
-        -------
-        list of Request
-            The requests given up; the caller answers them.
-        """
+        """Record that the device is lost: refuse new requests and give up the waiting ones."""
         self.drain()
         given_up = self.requests()
         for request in given_up:
@@ -334,13 +311,7 @@ class BatcherCore:
         return given_up
 
     def next_batch(self, now_s: float) -> Batch | None:
-        """Start a batch if a device is free and the policy starts one now.
-
-        Returns
-        -------
-        Batch or None
-            None: wait for the next event, or until `wake_at_s` if that is not None.
-        """
+        """Start a batch if a device is free and the policy starts one now."""
         # A device that let requests wait for others answers all of them, even if a timer was late.
         let_wait, self.wake_at_s = self.wake_at_s is not None, None
         while self.running < self.devices and (self._queue.rows or self._bisection):
@@ -400,7 +371,6 @@ class BatcherCore:
         return min(latest_s, self.arrival_rate.falls_below_s(max(1, self.devices) * lowest_per_s))
 
     def _take(self, size: int, done_s: float, kind: Hashable) -> list[Slice]:
-        """Remove `size` rows of a kind from the queue; drop those that `done_s` is too late for."""
         limits = self.limits
         return self._queue.take(
             size,

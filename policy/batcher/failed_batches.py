@@ -21,11 +21,6 @@ class FailedBatches:
     Each slice is in at most 2·log₂(largest batch) + 2 batches (5 if batches hold two rows), even if
     others fail: after log₂(largest batch) - 1 failures, only tests of the slice itself include it.
 
-    Parameters
-    ----------
-    queue : RequestQueue
-        Where rows wait that are not suspected, or not any more.
-
     Attributes
     ----------
     queue_is_next : bool
@@ -45,14 +40,12 @@ class FailedBatches:
         return bool(self.bisection) and not self._testing
 
     def cancel(self, request: Request) -> None:
-        """Abandon the rows of `request`, wherever they wait."""
         if not request.cancelled:
             request.cancelled = True
             self.bisection.discard(request)
             self._queue.discard(request)
 
     def test_passed(self) -> None:
-        """Record that the latest test passed."""
         self._testing = False
         self.bisection.test_passed()
 
@@ -60,11 +53,6 @@ class FailedBatches:
         self, batch: Batch, blamed: Collection[int], largest_batch: int, max_queue_rows: int
     ) -> tuple[list[int], list[Request]]:
         """Queue the rows of a failed batch again, or group them for tests.
-
-        Parameters
-        ----------
-        blamed : collection of int
-            Indices into ``batch.slices`` of the culprits, if the model names them.
 
         Returns
         -------
@@ -107,17 +95,8 @@ class FailedBatches:
 
         Parameters
         ----------
-        max_rows : int
-            Largest batch under the policy in force.
         fill_up : callable
             Takes rows off the queue: how many, when they will be done in seconds, and their kind.
-        miss_deadline : callable
-            Gives up a request that the batch would answer too late.
-
-        Returns
-        -------
-        slices : list of Slice
-            Empty if every slice to test was cancelled or would be too late.
         """
         suspects, is_last_suspect = self.bisection.next_test(max_rows)
         size = sum(part.rows for part in suspects)
@@ -154,7 +133,6 @@ class FailedBatches:
         self.bisection.add(test, has_culprit=False)
 
     def recall(self, batch: Batch, alone: Collection[int]) -> None:
-        """Requeue a batch that was not run, as `BatcherCore.recall` does."""
         if batch.slices_under_test:
             self.bisection.test_incomplete()
             self.test_passed()

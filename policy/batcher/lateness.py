@@ -31,15 +31,6 @@ def too_late(
     ----------
     tested : int
         Rows that wait to be tested after a batch failed.
-    admission : Admission
-        The rule by which they were admitted.
-    device_free_s : float or None
-        When the batch on the device will be done. None: there is none.
-
-    Returns
-    -------
-    list of Request
-        None of them counts as queued before the others.
     """
     limits = admission.limits
     size = limits.max_batch_size

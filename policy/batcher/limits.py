@@ -125,8 +125,6 @@ def limits_for(
 
     Parameters
     ----------
-    delays : TryDelays
-        What the way to the replica and back takes of it, and each try elsewhere.
     max_queue_rows : int, optional
         Rows that may wait. By default, the rows of the full batches that fit into the response
         time, at least one full batch.

@@ -34,7 +34,6 @@ class RequestQueue:
 
     @property
     def has_returned_slices(self) -> bool:
-        """Whether slices of failed batches wait."""
         return bool(self._returned)
 
     @property
@@ -55,15 +54,7 @@ class RequestQueue:
         return rows
 
     def rows_ahead(self, kind: Hashable, batch_size: int, priority: int = 0) -> int:
-        """Return the rows that wait before a request, with batches of other kinds as if full.
-
-        Parameters
-        ----------
-        kind : hashable
-            Its kind. If that is None although others have one, it is not known yet.
-        priority : int
-            Its priority; what waits of a lower one does not count.
-        """
+        """Return the rows that wait before a request, with batches of other kinds as if full."""
         if not self._rows_by_kind:
             return self.rows_from(priority)
         by_kind = self._rows_by_kind
@@ -87,7 +78,6 @@ class RequestQueue:
         return self._next_queue(head_start_s)[0].kind
 
     def append(self, request: Request) -> None:
-        """Queue all rows of a new request."""
         while len(self._queues) <= request.priority:
             self._queues.append(deque())
             self._rows_by_priority.append(0)
@@ -158,20 +148,11 @@ class RequestQueue:
 
         Parameters
         ----------
-        size : int
-            Rows to take; fewer are taken if the queue runs out.
         oldest_s : float
             A request that arrived before this would be answered too late.
-        head_start_s : float
-            Head start of each step of priority.
         miss : callable
             Called with each request that would be answered too late; it must cancel the request
             and `discard` it here.
-
-        Returns
-        -------
-        list of Slice
-            In the order of the queue; a request may be cut.
         """
         slices: list[Slice] = []
         passed_over: list[tuple[deque[Any], Any]] = []
@@ -230,7 +211,6 @@ class RequestQueue:
         return first
 
     def _count(self, request: Request, rows: int) -> None:
-        """Count rows of a request that come or, if negative, go."""
         request.rows_queued += rows
         self.rows += rows
         self._rows_by_priority[request.priority] += rows

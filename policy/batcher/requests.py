@@ -29,7 +29,6 @@ class FixedPolicy:
         return self.policy
 
     def cell_start_per_s(self, arrival_rate_per_s: float) -> float:
-        """Return 0: no other policy holds below any rate."""
         return 0.0
 
 
@@ -65,8 +64,6 @@ class Request:
         The caller's own data, handed back with each slice; the core never reads it.
     deadline_s : float
         When its answer becomes useless, on the caller's clock.
-    priority : int
-        0 is the lowest; each step above it is worth a head start.
     kind : hashable
         A batch has requests of one kind only; see `deployments.batcher.shapes`.
     rows_started : int

@@ -45,11 +45,9 @@ class LuFactors:
         self._factors, self._pivots, _ = dgetrf(matrix.T, overwrite_a=True)
 
     def solve(self, right: FloatArray) -> FloatArray:
-        """Solve ``matrix @ x = right``; `right` has shape (n,) or (n, columns)."""
         return np.ascontiguousarray(dgetrs(self._factors, self._pivots, right, trans=1)[0])
 
     def solve_transposed(self, right: FloatArray) -> FloatArray:
-        """Solve ``matrix.T @ x = right``; `right` has shape (n,) or (n, columns)."""
         return np.ascontiguousarray(dgetrs(self._factors, self._pivots, right, trans=0)[0])
 
 
@@ -69,7 +67,6 @@ class ChainEquations:
         self._factors = LuFactors(generator)
 
     def stationary(self) -> FloatArray:
-        """Return the stationary probabilities, shape (states,)."""
         return self._factors.solve_transposed(self._uniform)
 
     def relative_values(self, right: FloatArray) -> FloatArray:

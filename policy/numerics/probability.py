@@ -14,15 +14,7 @@ _TINY = 1e-300
 
 
 def poisson_pmf(count: ArrayLike, mean: ArrayLike) -> FloatArray:
-    """Return Poisson probabilities of given counts.
-
-    Parameters
-    ----------
-    count : array_like of int
-        Negative counts have probability 0.
-    mean : array_like of float
-        At least 0; broadcast against `count`.
-    """
+    """Return Poisson probabilities of given counts."""
     n, mu = np.asarray(count, dtype=float), np.asarray(mean, dtype=float)
     whole = np.maximum(n, 0.0)
     pmf = np.exp(whole * np.log(np.maximum(mu, _TINY)) - mu - gammaln(whole + 1))
@@ -34,11 +26,6 @@ def poisson_table(length: int, means: ArrayLike) -> FloatArray:
 
     The same numbers as `poisson_pmf`, several times as fast: ``n log μ - μ - log n!`` is computed
     as a product of matrices, so the table is written only twice.
-
-    Parameters
-    ----------
-    means : array_like of float
-        At least 0.
     """
     mu = np.asarray(means, dtype=float)
     factors = np.empty((*mu.shape, 3))
@@ -59,11 +46,6 @@ def convolve(first: FloatArray, second: FloatArray) -> FloatArray:
     """Convolve two arrays of non-negative numbers along their last axes.
 
     `scipy.signal.fftconvolve` does the same, but importing it takes longer than solving a policy.
-
-    Parameters
-    ----------
-    first, second : ndarray of float, shapes (..., n) and (..., m)
-        The leading axes broadcast.
 
     Returns
     -------

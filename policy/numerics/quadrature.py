@@ -11,13 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 def gauss_legendre(order: int) -> tuple[FloatArray, FloatArray]:
-    """Return the points and weights of Gauss-Legendre quadrature on the interval from 0 to 1.
-
-    Returns
-    -------
-    points, weights : ndarray of float, shape (order,)
-        The weights sum to 1.
-    """
+    """Return the points and weights of Gauss-Legendre quadrature on the interval from 0 to 1."""
     points, weights = np.polynomial.legendre.leggauss(order)
     return (points + 1) / 2, weights / 2
 
@@ -36,13 +30,7 @@ _INTEGRALS: FloatArray = np.array(
 
 @dataclass(frozen=True)
 class Panels:
-    """A stretch of time, cut into panels on which a density is smooth.
-
-    Attributes
-    ----------
-    edges_ms : ndarray of float, shape (panels + 1,)
-        Increasing.
-    """
+    """A stretch of time, cut into panels on which a density is smooth."""
 
     edges_ms: FloatArray
 
@@ -70,7 +58,6 @@ class Panels:
 
     @cached_property
     def widths_ms(self) -> FloatArray:
-        """Width of each panel, shape (panels,)."""
         return np.diff(self.edges_ms)
 
     @cached_property
@@ -79,13 +66,7 @@ class Panels:
         return self.edges_ms[:-1, None] + self.widths_ms[:, None] * _POINTS
 
     def integral(self, values: FloatArray) -> FloatArray:
-        """Integrate over all panels.
-
-        Parameters
-        ----------
-        values : ndarray of float, shape (..., panels, order)
-            The integrand at the nodes.
-        """
+        """Integrate over all panels."""
         return np.asarray((values @ _WEIGHTS) @ self.widths_ms)
 
     def cumulative(self, values: FloatArray) -> "CumulativeIntegral":
@@ -94,13 +75,7 @@ class Panels:
 
 
 class CumulativeIntegral:
-    """The integral of one or more densities from the first edge up to any time.
-
-    Attributes
-    ----------
-    total : ndarray of float, shape (...)
-        The integral over all panels.
-    """
+    """The integral of one or more densities from the first edge up to any time."""
 
     def __init__(self, panels: Panels, values: FloatArray) -> None:
         self._panels = panels

@@ -52,7 +52,6 @@ class ControlLimitQueue:
 
     @property
     def max_batch_size(self) -> int:
-        """Largest batch size: that of every longer queue."""
         return int(self.batch_times_ms.size)
 
     @property
@@ -151,6 +150,8 @@ class ControlLimitChain:
 
     Attributes
     ----------
+    longest : int
+        Longest queue at a start that is listed.
     batch_sizes, left_over : ndarray of int, shape (longest,)
         Requests that the batch takes, and that it leaves in the queue.
     probabilities : ndarray of float, shape (longest,)
@@ -200,18 +201,15 @@ class ControlLimitChain:
 
     @cached_property
     def served_per_start(self) -> float:
-        """Mean number of requests that a batch takes."""
         return float(self.size_probabilities @ np.arange(self.system.max_batch_size + 1))
 
     @cached_property
     def refused_per_start(self) -> float:
-        """Mean number of requests refused between two starts."""
         refused = self.system.mean_refused(self.left_over, self.batch_times_ms)
         return float(self.probabilities @ refused)
 
     @cached_property
     def ms_per_start(self) -> float:
-        """Mean time between two starts."""
         return (self.served_per_start + self.refused_per_start) / self.system.arrival_rate
 
     def _transitions(self, rows: int, columns: int) -> FloatArray:

@@ -35,8 +35,6 @@ _MAX_WIDTH = 0.5
 
 
 class ControlLimitResponse(ResponseTimeDistribution):
-    """The distribution of the response time under a control limit."""
-
     def __init__(self, chain: ControlLimitChain) -> None:
         super().__init__()
         self._chain = chain
@@ -114,13 +112,6 @@ class ControlLimitResponse(ResponseTimeDistribution):
         self, panels: Panels, arriving: FloatArray
     ) -> tuple[Panels, FloatArray]:
         """Count the requests whose batch starts at the very end of another (10), (11).
-
-        Parameters
-        ----------
-        panels : Panels
-            The time left of the batch in which a request arrives.
-        arriving : ndarray, shape (blocks, nodes, max_batch_size)
-            Density of arrivals by position, as `_arrivals_in_a_batch` returns it.
 
         Returns
         -------

@@ -75,7 +75,6 @@ class AgesAtStart:
         )
 
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
-        """Count the requests with at most each response time, shapes (times,)."""
         age = np.maximum(response_time_ms[:, None] - self._batch_times_ms, 0.0)
         count = self._both.at_rows(age)
         if self._uniform_over_age is not None:
@@ -132,7 +131,6 @@ class AgesInFullBatches:
         )
 
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
-        """Count the requests with at most each response time, shapes (times,)."""
         left = response_time_ms[:, None] - self._batch_time_ms - self._waits_ms
         count = self._rows.at_rows(np.maximum(left, 0.0)).sum(axis=1)
         if np.isinf(self._log_ratio):

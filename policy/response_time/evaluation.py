@@ -97,11 +97,6 @@ class Evaluation:
         """Return the least time within which `percentile` percent of requests are answered.
 
         Requests refused are not among them.
-
-        Raises
-        ------
-        InvalidInputError
-            `percentile` is not between 0 and 100.
         """
         if not 0 < percentile < 100:
             raise InvalidInputError(f"percentile: must be between 0 and 100, not {percentile:g}")
@@ -149,12 +144,6 @@ def evaluate(
 
     Parameters
     ----------
-    profile : Profile
-        Batch times, and energies and the costs of the event loop if known.
-    batching_policy : BatchingPolicy
-        What a free device does.
-    arrival_rate_per_s : float
-        Requests per second.
     max_queue_rows : int, optional
         Requests that may wait besides those in service; those beyond are refused. A request that
         starts a batch by its arrival needs no room. None: all are accepted.

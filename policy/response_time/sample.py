@@ -67,14 +67,12 @@ class Overload:
     mean_ms = np.inf
 
     def cdf(self, times_ms: FloatArray) -> FloatArray:
-        """Return 0 for each time, shapes (times,)."""
         return np.zeros(times_ms.shape)
 
     def quantile(self, probability: float) -> float:
         return np.inf
 
     def standard_error_ms(self, probability: float) -> float:
-        """Return 0: nothing is sampled."""
         return 0.0
 
 
@@ -100,8 +98,6 @@ class Sample:
     ----------
     size_probabilities : ndarray of float, shape (max_batch_size + 1,)
         Fraction of the batches by their size, from 0 on.
-    mean_ms : float
-        Mean response time of accepted requests.
 
     Raises
     ------
@@ -269,7 +265,6 @@ class Sample:
         return _sorted_cdf(self._responses_ms, self._weights)
 
     def cdf(self, times_ms: FloatArray) -> FloatArray:
-        """Return the fraction of requests with at most each response time, shapes (times,)."""
         if times_ms.size == 1 and "_sorted" not in self.__dict__:  # sorting takes ten times as long
             within = float(self._weights @ (self._responses_ms <= times_ms[0]))
             return np.array([min(within / self._total, 1.0)])

@@ -61,7 +61,6 @@ class BatchSizing:
 
     @classmethod
     def all_up_to(cls, max_batch_size: int) -> "BatchSizing":
-        """Make the sizing that takes all that wait, up to `max_batch_size`."""
         return cls(tuple(range(max_batch_size + 1)))
 
     @classmethod

@@ -146,11 +146,6 @@ class ClosedChain:
     def _rows(self, states: IntArray, actions: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return the transitions and costs of started batches, with the far states closed.
 
-        Parameters
-        ----------
-        states, actions : ndarray of int, shape (n,)
-            Each action is at least 1.
-
         Returns
         -------
         rows : ndarray of float, shape (n, N)

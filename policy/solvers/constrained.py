@@ -43,8 +43,6 @@ def solve(
     ----------
     profile : Profile
         If it has no energy, the policy of least device busy time is sought instead.
-    arrival_rate_per_s : float
-        Poisson arrivals, requests per second.
     start : BatchingPolicy, optional
         The policy of a similar rate. The search then begins there, which is several times as fast,
         and looks at fewer policies.
@@ -84,8 +82,6 @@ def solve(
 
 
 class _Search:
-    """Policies by sizing, control limit and max wait, under one service level objective."""
-
     def __init__(
         self, profile: Profile, arrival_rate_per_s: float, objective: ServiceLevelObjective
     ) -> None:

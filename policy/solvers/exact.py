@@ -60,17 +60,9 @@ def solve(
 
     Parameters
     ----------
-    arrival_rate_per_s : float
-        Poisson arrivals, requests per second, below the profile's capacity.
     start : BatchingPolicy, optional
         Where policy iteration begins: the policy of a similar problem saves rounds. If not given,
         a control limit of an economic batch size.
-
-    Raises
-    ------
-    InvalidInputError, InfeasibleError
-        The arrival rate is not above 0, or not below the capacity; energy has a weight but the
-        profile has no energy.
     """
     problem = BatchingProblem(profile, arrival_rate_per_s, weights)
     head = problem.max_batch_size + 1
@@ -122,7 +114,6 @@ def average_cost(
 def _first_actions(
     problem: BatchingProblem, head: int, start: BatchingPolicy | None
 ) -> NDArray[np.intp]:
-    """Return the actions at which policy iteration begins, shape (head,)."""
     actions = np.minimum(np.arange(head), problem.best)
     if start is None:
         actions[: problem.economic_batch_size()] = 0

@@ -77,13 +77,7 @@ class Solution:
 
     @property
     def average_cost(self) -> float:
-        """Latency weight x mean response (ms) + energy weight x mean power (W).
-
-        Raises
-        ------
-        InvalidInputError
-            The objective is a service level, which has no weights.
-        """
+        """Latency weight x mean response (ms) + energy weight x mean power (W)."""
         if isinstance(self.objective, ServiceLevelObjective):
             raise InvalidInputError("solution: a service level has no weights for an average cost")
         averages = self.averages
@@ -101,35 +95,17 @@ class Solution:
 
     @cached_property
     def percentile_ms(self) -> float:
-        """The objective's percentile of the response time.
-
-        Raises
-        ------
-        InvalidInputError
-            The objective is no service level.
-        """
+        """The objective's percentile of the response time."""
         return self.evaluation.response_percentile_ms(self._service_level_objective.percentile)
 
     @cached_property
     def service_level(self) -> float:
-        """Fraction of the requests that are answered within the objective's response time.
-
-        Raises
-        ------
-        InvalidInputError
-            The objective is no service level.
-        """
+        """Fraction of the requests that are answered within the objective's response time."""
         return self.evaluation.service_level(self._service_level_objective.response_time_ms)
 
     @cached_property
     def meets_sla(self) -> bool:
-        """Whether the objective's percentile holds.
-
-        Raises
-        ------
-        InvalidInputError
-            The objective is no service level.
-        """
+        """Whether the objective's percentile holds."""
         return meets_sla(self.search_evaluation, self._service_level_objective)
 
     @property

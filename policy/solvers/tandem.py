@@ -31,16 +31,8 @@ def solve(
     ----------
     profile : Profile
         With an event loop beside the device.
-    arrival_rate_per_s : float
-        Poisson arrivals, requests per second, below the profile's capacity.
     start : BatchingPolicy, optional
         The policy of a similar problem: the search goes from its control limit in steps of one.
-
-    Raises
-    ------
-    InvalidInputError, InfeasibleError
-        The arrival rate is not above 0, or not below the capacity; energy has a weight but the
-        profile has no energy.
     """
     profile.arrivals_per_ms(arrival_rate_per_s)
     profile.energy_mj_for_weight(weights.energy_weight)
@@ -81,7 +73,6 @@ def solve(
 def average_cost(
     profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
 ) -> float:
-    """Return the average cost of a policy; infinity if it cannot keep up."""
     return _cost_if_it_keeps_up(Solution(profile, arrival_rate_per_s, weights, policy))
 
 

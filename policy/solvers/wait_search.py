@@ -112,7 +112,6 @@ class WaitSearch:
         return self._simple_evaluations[key]
 
     def in_time(self, control_limit: int, max_wait_ms: float | None) -> bool:
-        """Return whether the percentile holds."""
         allowed = self._objective.late_share_allowed
         return self._lateness_ratio(control_limit, max_wait_ms) * allowed <= allowed + _ROUNDING
 

@@ -24,13 +24,7 @@ _MAX_ROUNDS = 1000
 
 
 def solve(smdp: TruncatedSmdp) -> TruncatedSolution:
-    """Solve by policy iteration, starting from the work-conserving policy.
-
-    Raises
-    ------
-    InfeasibleError
-        Too many rounds; no realistic profile is known that needs them.
-    """
+    """Solve by policy iteration, starting from the work-conserving policy."""
     states = np.arange(smdp.states)
     lengths = np.minimum(states, smdp.max_queue_length)
     actions: IntArray = np.minimum(lengths, smdp.profile.best_batch_size)
@@ -55,16 +49,6 @@ def evaluate(
     A policy that waits in the overflow state never leaves it again, so its average cost is that of
     waiting there. The stationary probabilities cannot tell: where the overflow state is reached
     once in 1e14 periods, rounding decides.
-
-    Parameters
-    ----------
-    cost : ndarray of float, shape (states,), optional
-        Cost of a period by state; that of the SMDP if not given.
-
-    Returns
-    -------
-    relative_values : ndarray of float, shape (states,)
-        Zero in state 0.
     """
     if cost is None:
         cost = smdp.cost[np.arange(smdp.states), actions]

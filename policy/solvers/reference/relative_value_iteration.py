@@ -43,13 +43,6 @@ def solve(
     must_converge : bool
         If false, return the policy of the last sweep instead of giving up, as the paper does. Its
         `average_cost` is then the middle of bounds that may still be far apart.
-
-    Raises
-    ------
-    InvalidInputError
-        `span` is not above 0.
-    InfeasibleError
-        Not solved in `max_sweeps`.
     """
     if not span > 0:
         raise InvalidInputError(f"span: must be above 0, not {span}")

@@ -37,8 +37,6 @@ def solve(
 
     Parameters
     ----------
-    arrival_rate_per_s : float
-        Below the profile's capacity.
     max_queue_length : int, optional
         The paper's s_max. If not given, so long that the overflow state is hardly ever visited.
     overflow_cost : float, optional
@@ -101,13 +99,6 @@ def solve(
 
 
 def check_method(method: str) -> Method:
-    """Return `method` if it is a reference method.
-
-    Raises
-    ------
-    InvalidInputError
-        It is none.
-    """
     for known in METHODS:
         if method == known:
             return known

@@ -68,11 +68,6 @@ class TruncatedSmdp:
     cost : ndarray of float, shape (states, max_batch_size + 1)
         Mean weighted cost of the period, the overflow cost included; infinite where a batch would
         be larger than the queue.
-
-    Raises
-    ------
-    InvalidInputError, InfeasibleError
-        A value is out of its range; the arrival rate is not below the capacity.
     """
 
     profile: Profile
@@ -149,7 +144,6 @@ class TruncatedSmdp:
         return expected
 
     def transition_matrix(self, actions: IntArray) -> FloatArray:
-        """Return the transition probabilities of the chain under a policy."""
         matrix = np.zeros((self.states, self.states))
         last = self.states - 1
         for state, action in enumerate(actions):
@@ -173,7 +167,6 @@ class TruncatedSmdp:
         return staying
 
     def batching_policy(self, actions: IntArray) -> BatchingPolicy:
-        """Make a policy of actions by state, shape (states,), without the overflow state."""
         return BatchingPolicy.from_actions(actions[:-1].tolist())
 
 
