@@ -75,19 +75,6 @@ class DiesOnNegative:
         return [2 * item for item in items]
 
 
-class DiesOnce:
-    """Kills its process if the file is there, and removes the file first."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def predict(self, items):
-        if os.path.exists(self.path):
-            os.remove(self.path)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return [(item, len(items)) for item in items]
-
-
 class StartsOnce:
     """Constructs only while the file is there; dies on its first item, and removes the file."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import pickle
 import subprocess
 import threading
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from deployments.errors import StartError
+from deployments.pipelines.core.items import RETRY
 from sojourn import Pipeline, Stage, StageError
 from tests.support.pipelines.stages import (
     DiesOnNegative,
@@ -143,3 +145,7 @@ async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypat
 
     monkeypatch.setattr(call, failing(None, 10, 24, "no room"))
     assert await start() == await start()
+
+
+def test_what_is_to_run_again_is_known_in_every_process():
+    assert pickle.loads(pickle.dumps([RETRY]))[0] is RETRY
