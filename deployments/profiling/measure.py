@@ -54,7 +54,6 @@ def measure_profile(
     model_name: str,
     device: str,
     max_batch_size: int,
-    batch_sizes: Sequence[int] | None = None,
     warm_up: int = 5,
     repeats: int = 100,
     budget_s: float | None = None,
@@ -66,11 +65,10 @@ def measure_profile(
 ) -> Profile:
     """Measure the profile of a loaded model, which runs on its `example`.
 
+    The sizes of `default_batch_sizes` are measured; the fit interpolates between them.
+
     Parameters
     ----------
-    batch_sizes : sequence of int, optional
-        Sizes to measure, besides 1 and the largest. The fit interpolates between them. By default,
-        the grid of `default_batch_sizes`.
     warm_up, repeats : int
         Batches of each size to run before measuring, and to measure.
     budget_s : float, optional
@@ -89,15 +87,19 @@ def measure_profile(
     Raises
     ------
     InvalidInputError
-        A batch size or a count is below 1, a size exceeds `max_batch_size`, or the model states the
-        energy of some batch sizes only.
+        The largest size or a count is below 1, or the model states the energy of some batch sizes
+        only.
     StartError
         The model failed on a batch.
     """
-    sizes = _check_sizes(max_batch_size, batch_sizes)
-    for name, count in (("warm-up", warm_up), ("repeats", repeats)):
+    for name, count in (
+        ("max batch size", max_batch_size),
+        ("warm-up", warm_up),
+        ("repeats", repeats),
+    ):
         if count < 1:
             raise InvalidInputError(f"{name}: must be at least 1, not {count}")
+    sizes = default_batch_sizes(max_batch_size)
     texts = [spec.name for spec in model.inputs if spec.datatype == "BYTES"]
     if texts and type(model).example is Model.example:
         logger.warning(
@@ -233,17 +235,6 @@ def versions() -> Mapping[str, str]:
         if name in sys.modules
     }
     return {"python": platform.python_version(), "platform": platform.platform()} | libraries
-
-
-def _check_sizes(max_batch_size: int, batch_sizes: Sequence[int] | None) -> list[int]:
-    if max_batch_size < 1:
-        raise InvalidInputError(f"max batch size: must be at least 1, not {max_batch_size}")
-    for size in batch_sizes or ():
-        if not 1 <= size <= max_batch_size:
-            raise InvalidInputError(f"batch sizes: must be 1 to {max_batch_size}, not {size}")
-    if batch_sizes is None:
-        return default_batch_sizes(max_batch_size)
-    return sorted({1, *batch_sizes, max_batch_size})
 
 
 def _measure_latency(
