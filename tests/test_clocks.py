@@ -12,7 +12,6 @@ PACKAGES = ("policy", "autoscaler", "deployments", "sojourn")
 ALLOWED = {
     "deployments/observability/tracing.py": "the times of a span, which other machines compare",
     "deployments/observability/inference_statistics.py": "when the last inference was, to be told",
-    "deployments/hosting/reconciler.py": "orders overrides of different nodes; never backwards",
     "deployments/serving/replica.py": "when the days of a history end",
     "deployments/console/feed.py": "the time shown beside what the console shows",
     "sojourn/commands/loadtest.py": "the time at which a test began, for its page",
