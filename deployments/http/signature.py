@@ -268,11 +268,6 @@ class Signature:
         """Tells JSON that is no valid request, before it is parsed."""
         return JsonGuard(self.inputs, self.max_rows)
 
-    @cached_property
-    def has_texts(self) -> bool:
-        """True if an input is of type BYTES, whose values have any length."""
-        return any(spec.datatype == "BYTES" for spec in self.inputs)
-
     @property
     def body_limit_bytes(self) -> int:
         """The size of body that must be allowed, in bytes; see `deployments.http.signature`."""
