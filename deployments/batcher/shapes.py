@@ -14,7 +14,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 class BatchShapes:
-    """What the signature of a model says of the lengths of rows."""
+    """The lengths that the rows of a batch may have, by the model's signature."""
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self._by_shape = [spec.name for spec in inputs if spec.is_variable and spec.pad is None]

@@ -191,7 +191,7 @@ class InferenceService(BatchedService):
         self.device.place_batches(controller.profile, controller.sla_at_replica.response_time_ms)
 
     async def tick(self) -> Observations:
-        """Adjust the policy to what was observed since, and give up a device that hangs.
+        """Adjust the policy to the latest observations, and abandon a device that hangs.
 
         To be called every `deployments.control.policy_controller.TICK_S`.
         """

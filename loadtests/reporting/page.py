@@ -19,7 +19,7 @@ from loadtests.schedule import Schedule
 
 @dataclass(frozen=True)
 class Setting:
-    """What was tested, in words; `command` runs the test again."""
+    """The setting of a load test, as text; `command` repeats the test."""
 
     model: str
     began: str

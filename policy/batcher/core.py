@@ -301,7 +301,7 @@ class BatcherCore:
         return [request for request in waiting if not request.cancelled]
 
     def device_lost(self) -> list[Request]:
-        """Record that the device is lost: refuse new requests and give up the waiting ones."""
+        """Mark the device as lost: refuse new requests, and abandon those that wait."""
         self.drain()
         given_up = self.requests()
         for request in given_up:
