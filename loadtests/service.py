@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from deployments.access.credentials import TOKEN_VARIABLE, authorization
+from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.config.user_config import SLAConfig
-from deployments.local.urls import NO_ANSWER, check_url
+from deployments.local.urls import NO_ANSWER, check_url, get_json
 from loadtests.answers import Case
 from policy.errors import InvalidInputError
 
@@ -27,7 +27,7 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
     """
     check_url("--url", url)
     try:
-        metadata = _get(f"{url}/v2/models/{quote(model, safe='')}", token)
+        metadata = get_json(f"{url}/v2/models/{quote(model, safe='')}", token, ASK_TIMEOUT_S)
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise InvalidInputError(
@@ -76,7 +76,7 @@ def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_json(url: str, token: str | None, path: str) -> dict[str, Any] | None:
     """Return the JSON object at a path of the service, or None without access."""
     try:
-        content = _get(f"{url}{path}", token)
+        content = get_json(f"{url}{path}", token, ASK_TIMEOUT_S)
     except (*NO_ANSWER, ValueError):
         return None
     return content if isinstance(content, dict) else None
@@ -88,14 +88,6 @@ def _error_message(error: urllib.error.HTTPError) -> str:
         return f" ({json.load(error)['error']})"
     except (*NO_ANSWER, ValueError, KeyError, TypeError):
         return ""
-
-
-def _get(url: str | urllib.request.Request, token: str | None) -> Any:
-    request = url if isinstance(url, urllib.request.Request) else urllib.request.Request(url)
-    for name, value in authorization(token).items():
-        request.add_header(name, value)
-    with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as answer:
-        return json.load(answer)
 
 
 def recorded_outputs(
@@ -112,7 +104,7 @@ def recorded_outputs(
         f"{url}/v2/models/{quote(model, safe='')}/infer", case.body, dict(case.headers)
     )
     try:
-        outputs: list[dict[str, Any]] = _get(request, token)["outputs"]
+        outputs: list[dict[str, Any]] = get_json(request, token, ASK_TIMEOUT_S)["outputs"]
     except urllib.error.HTTPError as error:
         raise InvalidInputError(
             f"the service answers HTTP {error.code}{_error_message(error)}"

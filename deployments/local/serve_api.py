@@ -56,21 +56,10 @@ class ServeApi:
 
     def failures(self) -> dict[str, str]:
         """Return why applications failed to deploy, for those that did."""
-        failures = {}
-        for name, status in self.details()["applications"].items():
-            if status["status"] == "DEPLOY_FAILED":
-                deployments = status.get("deployments", {}).values()
-                messages = [status.get("message", ""), *(entry["message"] for entry in deployments)]
-                failures[name] = last_error(messages)
-        return failures
+        return _failures(self.details()["applications"])
 
-    def wait_until_deployed(self, timeout_s: float) -> dict[str, int]:
-        """Wait until every replica has what was deployed last, and return how many each has.
-
-        Returns
-        -------
-        dict of str to int
-            Replicas by application; of its first deployment, which answers requests.
+    def wait_until_deployed(self, timeout_s: float) -> dict[str, Any]:
+        """Wait until every replica has what was deployed last; return the applications' state.
 
         Raises
         ------
@@ -79,8 +68,8 @@ class ServeApi:
         """
         until_s = time.monotonic() + timeout_s
         while True:
-            applications = self.details()["applications"]
-            for name, failure in self.failures().items():
+            applications: dict[str, Any] = self.details()["applications"]
+            for name, failure in _failures(applications).items():
                 raise StartError(f"{name} did not start: {failure}")
             states = [
                 entry["status"]
@@ -90,10 +79,7 @@ class ServeApi:
             if set(states) <= {"HEALTHY"} and all(
                 one["status"] == "RUNNING" for one in applications.values()
             ):
-                return {
-                    name: len(next(iter(one["deployments"].values()))["replicas"])
-                    for name, one in applications.items()
-                }
+                return applications
             if time.monotonic() > until_s:
                 raise StartError(f"not all replicas serve after {timeout_s:g} s; see the dashboard")
             time.sleep(_POLL_S)
@@ -111,6 +97,16 @@ class ServeApi:
             raise StartError(f"Ray refused ({error.code}): {reason}") from error
         except (OSError, HTTPException) as error:
             raise StartError(f"{self._url} does not answer ({error})") from error
+
+
+def _failures(applications: Mapping[str, Any]) -> dict[str, str]:
+    failures = {}
+    for name, status in applications.items():
+        if status["status"] == "DEPLOY_FAILED":
+            deployments = status.get("deployments", {}).values()
+            messages = [status.get("message", ""), *(entry["message"] for entry in deployments)]
+            failures[name] = last_error(messages)
+    return failures
 
 
 def last_error(messages: list[str]) -> str:

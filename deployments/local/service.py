@@ -51,7 +51,7 @@ class LocalService:
     """A running local run.
 
     `wait` returns when Ray ends of its own accord, and reports deployments that fail; it raises
-    `StartError`. The dashboard's URL is also the address for ``serve deploy -a``.
+    `StartError`. The dashboard's URL is also the address for ``sojourn deploy -a``.
     """
 
     urls: tuple[str, ...]

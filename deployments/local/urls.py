@@ -1,12 +1,25 @@
-"""The URL of a running service, and the errors of asking one."""
+"""The URL of a running service, and how to ask it."""
 
 import http.client
+import json
+import urllib.request
+from typing import Any
 from urllib.parse import urlsplit
 
+from deployments.access.credentials import authorization
 from policy.errors import InvalidInputError
 
 NO_ANSWER = (OSError, http.client.HTTPException)
 """What ``urllib`` raises if nothing answers, or not in HTTP, or not to the end."""
+
+
+def get_json(url: str | urllib.request.Request, token: str | None, timeout_s: float = 5.0) -> Any:
+    """Return the JSON at a URL; raise one of `NO_ANSWER`, or `ValueError` if it is none."""
+    request = url if isinstance(url, urllib.request.Request) else urllib.request.Request(url)
+    for name, value in authorization(token).items():
+        request.add_header(name, value)
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        return json.load(answer)
 
 
 def check_url(name: str, url: str) -> None:

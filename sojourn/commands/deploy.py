@@ -1,8 +1,6 @@
 """`sojourn deploy`: change a running service, and say what is in force once it is."""
 
-import json
 import os
-import urllib.request
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -11,17 +9,20 @@ from urllib.parse import urlsplit
 
 import click
 
-from deployments.access.credentials import authorization, read_token
-from deployments.config.document import IMPORT_PATH, PIPELINE_IMPORT_PATH
+from deployments.access.credentials import read_token
+from deployments.config.document import DEPLOYMENT, IMPORT_PATH, PIPELINE_IMPORT_PATH
 from deployments.config.user_config import parse_user_config
 from deployments.local.serve_api import ServeApi
-from deployments.local.urls import NO_ANSWER, check_url
+from deployments.local.urls import NO_ANSWER, check_url, get_json
+from deployments.pipelines.serving.config import DEPLOYMENT as PIPELINE_DEPLOYMENT
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
 from sojourn.output import json_option, print_json, say
 from sojourn.served import load_served_file
 
+#: The deployment that answers requests and has the SLA, by what builds an application.
+_DEPLOYMENTS = {IMPORT_PATH: DEPLOYMENT, PIPELINE_IMPORT_PATH: PIPELINE_DEPLOYMENT}
 _DASHBOARD = "http://127.0.0.1:8265"
 
 
@@ -72,12 +73,16 @@ def command(
         raise InvalidInputError("--application: says what --sla is for; add --sla")
     api.deploy(document)
     say("deployed; waiting for its replicas")
-    replicas = api.wait_until_deployed(timeout_s)
+    states = api.wait_until_deployed(timeout_s)
     url = _url_of(api.document(), address)
     results = [
-        {"application": name, "replicas": replicas[name], **_in_force(url, entry)}
+        {
+            "application": name,
+            "replicas": len(states[name]["deployments"][deployment]["replicas"]),
+            **_in_force(url, entry),
+        }
         for name, entry in entries.items()
-        if entry["import_path"] in (IMPORT_PATH, PIPELINE_IMPORT_PATH)
+        if (deployment := _DEPLOYMENTS.get(entry.get("import_path", "")))
     ]
     if as_json:
         print_json({"applications": results})
@@ -105,9 +110,7 @@ def _set_sla(
 
 def _deployments(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the deployment of an application of Sojourn that has the SLA."""
-    name = {IMPORT_PATH: "Replica", PIPELINE_IMPORT_PATH: "PipelineReplica"}.get(
-        entry.get("import_path", "")
-    )
+    name = _DEPLOYMENTS.get(entry.get("import_path", ""))
     for deployment in entry.get("deployments") or ():
         if deployment.get("name") == name:
             yield deployment
@@ -122,14 +125,11 @@ def _url_of(document: dict[str, Any], dashboard: str) -> str:
 def _in_force(url: str, entry: dict[str, Any]) -> dict[str, Any]:
     """Return what a replica says of its configuration, or why that is not known."""
     prefix = (entry.get("route_prefix") or "/").rstrip("/")
-    request = urllib.request.Request(
-        f"{url}{prefix}/sojourn/policy", headers=authorization(read_token())
-    )
+    asked = f"{url}{prefix}/sojourn/policy"
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            policy = json.load(answer)
+        policy = get_json(asked, read_token())
     except (*NO_ANSWER, ValueError) as error:
-        return {"unknown": f"{request.full_url}: {error}"}
+        return {"unknown": f"{asked}: {error}"}
     names = ("sla_in_words", "control_limit", "max_wait_ms", "config_error")
     return {name: policy[name] for name in names if name in policy}
 

@@ -7,7 +7,6 @@ import shlex
 import signal
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import click
 
 from deployments.access.control import INFERENCE
-from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
+from deployments.access.credentials import TOKEN_VARIABLE, read_token
 from deployments.access.exposure import check_exposure
 from deployments.access.web_pages import is_loopback
 from deployments.haproxy.open_files import open_files_limit
@@ -28,7 +27,7 @@ from deployments.haproxy.routing import (
 from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
-from deployments.local.urls import NO_ANSWER
+from deployments.local.urls import NO_ANSWER, get_json
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
@@ -212,7 +211,8 @@ def _summary(
     }
     try:
         policy = {} if application.is_pipeline else _solved_policy(url)
-        example = json.dumps(_get(f"{url}/sojourn/example"), separators=(",", ":"))
+        request = get_json(f"{url}/sojourn/example", read_token())
+        example = json.dumps(request, separators=(",", ":"))
     except (*NO_ANSWER, ValueError, KeyError) as error:
         # It may need a token, or a replica may be busy or be replaced just now: the service runs.
         return {**addresses, "unknown": str(error)}
@@ -235,19 +235,12 @@ def _curl(url: str, model: str, example: str, token: str) -> str:
 
 def _solved_policy(url: str) -> dict[str, Any]:
     """Return a summary of the policy, once its table is solved or after a time limit."""
-    policy = _get(f"{url}/sojourn/policy")
+    policy = get_json(f"{url}/sojourn/policy", read_token())
     waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
     while policy["table"] == "solving" and time.monotonic() < waited_until_s:
         time.sleep(0.2)
-        policy = _get(f"{url}/sojourn/policy")
+        policy = get_json(f"{url}/sojourn/policy", read_token())
     return {name: policy[name] for name in ("table", "control_limit", "max_wait_ms")}
-
-
-def _get(url: str) -> dict[str, Any]:
-    request = urllib.request.Request(url, headers=authorization(read_token()))
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        content: dict[str, Any] = json.load(answer)
-    return content
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

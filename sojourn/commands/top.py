@@ -1,9 +1,7 @@
 """`sojourn top`: watch a running service in the terminal."""
 
-import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
-from deployments.local.urls import NO_ANSWER, check_url
+from deployments.access.credentials import TOKEN_VARIABLE, read_token
+from deployments.local.urls import NO_ANSWER, check_url, get_json
 from policy.errors import InvalidInputError
 from sojourn import option_types
 from sojourn.output import json_option, print_json, token_file_option, url_option
@@ -266,10 +264,8 @@ def _asker(url: str, token: str | None) -> Callable[[str], Any]:
     """Return a function that reads a path; each call opens a connection, to any replica."""
 
     def ask(path: str) -> Any:
-        request = urllib.request.Request(url + path, headers=authorization(token))
         try:
-            with urllib.request.urlopen(request, timeout=ASK_TIMEOUT_S) as answer:
-                content = json.load(answer)
+            content = get_json(url + path, token, ASK_TIMEOUT_S)
         except urllib.error.HTTPError as error:
             error.close()
             raise InvalidInputError(_refused(url, error.code)) from None

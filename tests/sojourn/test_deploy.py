@@ -28,9 +28,13 @@ RUNNING: dict[str, Any] = {
 def deployed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return what is deployed."""
     deployed: list[dict[str, Any]] = []
+    # A pipeline's stages would be deployments of their own.
+    states: dict[str, Any] = {
+        name: {"deployments": {"Replica": {"replicas": [{}]}}} for name in "ab"
+    }
     monkeypatch.setattr(ServeApi, "document", lambda _: deepcopy(RUNNING))
     monkeypatch.setattr(ServeApi, "deploy", lambda _, document: deployed.append(document))
-    monkeypatch.setattr(ServeApi, "wait_until_deployed", lambda *_: {"a": 2, "b": 1})
+    monkeypatch.setattr(ServeApi, "wait_until_deployed", lambda *_: states)
     return deployed
 
 

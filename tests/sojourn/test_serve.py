@@ -77,10 +77,10 @@ def test_the_curl_line_is_short_and_can_be_pasted(url: str, name: str) -> None:
 def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int
 ) -> None:
-    def get(url: str) -> None:
+    def get(url: str, _token: str | None) -> None:
         raise urllib.error.HTTPError(url, status, "not now", Message(), None)
 
-    monkeypatch.setattr(serve, "_get", get)
+    monkeypatch.setattr(serve, "get_json", get)
     running = LocalService(("http://s",), "http://d", "http://m", lambda: None)
     summary = serve._summary("m", "http://s", Served("99%", AccessConfig()), running, 7.0)
     assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)

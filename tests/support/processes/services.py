@@ -16,7 +16,7 @@ import yaml
 
 from deployments.haproxy.admin_socket import AdminError, ask
 from deployments.haproxy.server_checks import parse_servers
-from deployments.local.environment import ray_headers
+from deployments.local.serve_api import ServeApi
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S, wait_for
 
@@ -77,10 +77,7 @@ class Running:
         return 0
 
     def redeploy(self, document: dict[str, Any]) -> None:
-        """Do what `serve deploy` does, without the seconds that the command takes to start."""
-        httpx.put(
-            self._applications_url, json=document, headers=ray_headers(), timeout=LIMIT_S
-        ).raise_for_status()
+        ServeApi(self.summary["dashboard"]).deploy(document)
 
     def serve_instead(self, document: dict[str, Any]) -> "Running":
         """Serve `document`, and nothing else; return this once all of its applications run.
@@ -105,14 +102,10 @@ class Running:
         return self
 
     def applications(self) -> dict[str, dict[str, Any]]:
-        """Return what Serve's API tells of each application."""
-        answer = get(self._applications_url, headers=ray_headers())
-        found: dict[str, dict[str, Any]] = answer.json()["applications"]
+        found: dict[str, dict[str, Any]] = ServeApi(self.summary["dashboard"]).details()[
+            "applications"
+        ]
         return found
-
-    @property
-    def _applications_url(self) -> str:
-        return f"{self.summary['dashboard']}/api/serve/applications/"
 
 
 @contextmanager
