@@ -123,7 +123,7 @@ def command(
     profile = replace(profile, cpus=cpus)
     if with_event_loop:
         # The server's libraries take a second.
-        from deployments.profiling.event_loop_costs import measure_event_loop, runs_on_the_cpu
+        from deployments.serving.event_loop_costs import measure_event_loop, runs_on_the_cpu
 
         shares_cpu = device == "cpu" and cpus < _CPUS_OF_BOTH and runs_on_the_cpu(model, 1)
         costs = measure_event_loop(model, profile, shares_cpu=shares_cpu)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from deployments.models.base import Model, TensorSpec
-from deployments.profiling.closed_loop import answer_length
-from deployments.profiling.event_loop_costs import measure_event_loop, runs_on_the_cpu
+from deployments.serving.closed_loop import answer_length
+from deployments.serving.event_loop_costs import measure_event_loop, runs_on_the_cpu
 from policy.profile import Profile
 
 

@@ -30,7 +30,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
 from deployments.models.base import Model
 from deployments.models.example_request import example_batch, example_request
-from deployments.profiling import closed_loop
+from deployments.serving import closed_loop
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
