@@ -14,25 +14,13 @@ REQUEST_MS, BATCH_MS = 0.08, 0.2
 
 
 def second(
-    requests: int,
-    batches: int,
-    refused: int = 0,
-    *,
-    factor: float = 1.0,
-    slowdown: float = 1.0,
+    requests: int, batches: int, *, factor: float = 1.0, slowdown: float = 1.0
 ) -> EventLoopCounts:
-    """Return a second at the costs above, times `factor`."""
-    return event_loop_counts(
-        requests,
-        batches,
-        refused,
-        costs_s=[1e-3 * factor * ms for ms in (REQUEST_MS, BATCH_MS, REFUSAL_MS)],
-        slowdown=slowdown,
-    )
+    costs_s = [1e-3 * factor * ms for ms in (REQUEST_MS, BATCH_MS, REFUSAL_MS)]
+    return event_loop_counts(requests, batches, costs_s=costs_s, slowdown=slowdown)
 
 
 def varied(seconds: int, seed: int = 0, **options: float) -> list[EventLoopCounts]:
-    """Return seconds whose rates and batch sizes vary."""
     rng = np.random.default_rng(seed)
     counts = []
     for _ in range(seconds):
@@ -74,6 +62,7 @@ def test_the_cost_per_request_is_right_for_the_batches_of_late(
 
 
 def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
+    assert fitted([second(1, 1)] * 60).revise() is None
     fit = EventLoopFit()
     revised = []
     for one in [second(1000, 500)] * 10:
@@ -85,12 +74,6 @@ def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
     assert fit.costs == revised[first - 1]
     assert fit.costs is not None
     assert fit.costs.request_ms == pytest.approx(fit.measured().request_ms, rel=0.05)
-
-
-def test_few_requests_measure_nothing() -> None:
-    fit = fitted([second(1, 1)] * 60)
-    assert fit.revise() is None
-    assert fit.costs is None
 
 
 @pytest.mark.slow
@@ -129,11 +112,8 @@ def test_a_loop_that_waits_for_a_cpu_is_slower_and_shares_its_cores(
     assert fit.shares_cores == shares_cores
 
 
-def test_a_loop_with_little_work_does_not_share_its_cores() -> None:
+def test_little_work_and_a_neighbor_that_ended_a_minute_ago_share_no_cores() -> None:
     assert not fitted([second(10, 10, slowdown=5.0)] * 20).shares_cores
-
-
-def test_a_neighbor_that_ended_is_forgotten_within_a_minute() -> None:
     fit = fitted([*varied(30, slowdown=3.0), *varied(60)])
     assert fit.slowdown == pytest.approx(1.0, abs=0.01)
     assert not fit.shares_cores
@@ -146,35 +126,20 @@ def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu() -> Non
     assert not event_loop.shares_cpu
 
 
+counts = st.integers(0, 5000)
+shares = st.floats(0, 1)
+
+
 @pytest.mark.slow
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 5000),
-            st.integers(0, 5000),
-            st.floats(0, 1),
-            st.floats(0, 1),
-            st.floats(0, 1),
-        ),
-        max_size=12,
-    )
-)
+@given(st.lists(st.tuples(counts, counts, shares, shares, shares), max_size=12))
 def test_any_counts_give_valid_costs(seconds: list[tuple[int, int, float, float, float]]) -> None:
     fit = EventLoopFit()
     for requests, batches, refused_share, cpu_s, busy_s in seconds:
+        costs_s = (cpu_s, busy_s, cpu_s)
+        times_s = {"busy_s": busy_s, "cpu_s": cpu_s, "cpu_wait_s": busy_s}
         refused = int(refused_share * requests)
-        fit.observe(
-            event_loop_counts(
-                requests,
-                batches,
-                refused,
-                costs_s=(cpu_s, busy_s, cpu_s),
-                busy_s=busy_s,
-                cpu_s=cpu_s,
-                cpu_wait_s=busy_s,
-            ),
-            shares_cpu=False,
-        )
+        counted = event_loop_counts(requests, batches, refused, costs_s=costs_s, **times_s)
+        fit.observe(counted, shares_cpu=False)
         fit.revise()
         assert fit.measured().request_ms >= 0  # EventLoopCosts has checked the rest
         assert 0 <= fit.utilization <= 1

@@ -1,5 +1,6 @@
 """The refit of a profile's latency."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,11 @@ from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
 PROFILE = Profile("m", "d", 1.0 + 0.3 * np.arange(1, 33))
+QUANTILES = LatencyQuantiles.from_dict({"10": 0.9, "50": 1.0, "90": 1.2, "99": 1.4}, 32)
 
 
 def run(refit: LatencyRefit, true_ms: np.ndarray, sizes: list[int], seed: int = 0) -> int:
-    """Return after how many batches of random `sizes` the profile is refitted; 0 if never.
-
-    `revise` is called after every ten batches.
-    """
+    """Return after how many batches of random `sizes` the profile is refitted; 0 if never."""
     rng = np.random.default_rng(seed)
     for number in range(1, 2000):
         size = int(rng.choice(sizes))
@@ -36,9 +35,7 @@ def test_a_profile_that_is_off_by_two_is_refitted_at_every_size(factor: float) -
     np.testing.assert_allclose(refit.profile.latency_ms, true_ms, rtol=0.1)
 
 
-@given(
-    st.dictionaries(st.integers(1, 32), st.floats(0.1, 1000), min_size=1, max_size=8),
-)
+@given(st.dictionaries(st.integers(1, 32), st.floats(0.1, 1000), min_size=1, max_size=8))
 def test_a_refit_is_always_a_valid_profile(medians_ms: dict[int, float]) -> None:
     refit = LatencyRefit(PROFILE)
     for _ in range(2):
@@ -71,11 +68,14 @@ def test_the_mlp_of_the_benchmark_is_refitted_within_two_checks() -> None:
     assert factors.max() < 1.8
 
 
-def test_a_check_without_new_batches_decides_nothing() -> None:
-    refit = LatencyRefit(PROFILE)
-    for _ in range(LatencyRefit.MIN_BATCHES):
-        refit.observe(4, 2 * float(PROFILE.latency_ms[3]))
-    assert [refit.revise() for _ in range(5)] == 5 * [None]
+def test_a_check_without_new_batches_decides_nothing_and_few_batches_leave_the_quantiles() -> None:
+    refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
+    for revised in (False, True):
+        for _ in range(30):
+            refit.observe(4, 2 * float(PROFILE.latency_ms[3]))
+        assert (refit.revise() is not None) == revised
+        assert [refit.revise() for _ in range(5)] == 5 * [None]
+    assert refit.profile.latency_quantiles is QUANTILES
 
 
 def test_wide_noise_does_not_refit_a_right_profile() -> None:
@@ -98,44 +98,26 @@ def test_a_slower_device_still_draws_its_idle_power() -> None:
     np.testing.assert_allclose(refit.profile.energy_mj, energy_mj + 8.0 * longer_ms)
 
 
-QUANTILES = LatencyQuantiles.from_dict({"10": 0.9, "50": 1.0, "90": 1.2, "99": 1.4}, 32)
-
-
-def test_a_refit_measures_how_batch_times_vary() -> None:
-    """Log-normal times with sigma 0.5 around twice the profile's."""
+def refitted_ratios(draw: Callable[[np.random.Generator], float]) -> np.ndarray:
+    """Refit to batches that take twice the profile's time, times what is drawn for each."""
     refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
     rng = np.random.default_rng(4)
     for _ in range(2):
         for size in rng.integers(1, 33, size=500):
-            refit.observe(int(size), 2 * PROFILE.latency_ms[size - 1] * rng.lognormal(0, 0.5))
-        revised = refit.revise()
-    assert revised is not None
-    quantiles = revised.latency_quantiles
-    assert quantiles is not None
-    normal = np.array([-1.6449, -0.6745, 0.0, 0.6745, 1.2816, 1.6449, 2.3263])
-    np.testing.assert_allclose(quantiles.ratios.mean(axis=1), np.exp(0.5 * normal), rtol=0.15)
-
-
-def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves() -> None:
-    refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
-    rng = np.random.default_rng(6)
-    for _ in range(2):
-        for size in rng.integers(1, 33, size=500):
-            stall = 100.0 if rng.random() < 0.05 else 1.0
-            refit.observe(int(size), 2 * PROFILE.latency_ms[size - 1] * stall)
+            refit.observe(int(size), 2 * PROFILE.latency_ms[size - 1] * draw(rng))
         revised = refit.revise()
     assert revised is not None
     assert revised.latency_quantiles is not None
-    ratios = revised.latency_quantiles.ratios
+    return revised.latency_quantiles.ratios
+
+
+def test_a_refit_measures_how_batch_times_vary() -> None:
+    ratios = refitted_ratios(lambda rng: rng.lognormal(0, 0.5))
+    normal = np.array([-1.6449, -0.6745, 0.0, 0.6745, 1.2816, 1.6449, 2.3263])
+    np.testing.assert_allclose(ratios.mean(axis=1), np.exp(0.5 * normal), rtol=0.15)
+
+
+def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves() -> None:
+    ratios = refitted_ratios(lambda rng: 100.0 if rng.random() < 0.05 else 1.0)
     np.testing.assert_allclose(ratios[-1], MAX_RATIO * ratios[2])
     assert (np.diff(ratios, axis=0) >= 0).all()
-
-
-def test_few_batches_leave_the_quantiles_alone() -> None:
-    refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
-    for _ in range(2):
-        for _ in range(30):
-            refit.observe(4, 2 * float(PROFILE.latency_ms[3]))
-        revised = refit.revise()
-    assert revised is not None
-    assert revised.latency_quantiles is QUANTILES

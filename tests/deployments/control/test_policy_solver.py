@@ -14,6 +14,7 @@ from deployments.config.user_config import SLAConfig
 from deployments.control import policy_solver
 from deployments.control.policy_solver import (
     PolicySolver,
+    SlaCapacity,
     SolveRequest,
     solve_in_worker,
     work_conserving_table,
@@ -65,8 +66,7 @@ class Solves:
             self._results[-1].set_result((table, curve))
         else:
             self._results[-1].set_exception(error)
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await turns()
 
 
 @pytest.fixture
@@ -76,142 +76,124 @@ def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
     return solves
 
 
-async def test_a_solution_is_announced_once_it_is_there(solves: Solves) -> None:
+async def turns() -> None:
+    """Let the event loop run what is due, and what follows from it."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def begin(solver: PolicySolver, request: SolveRequest, sla: SLAConfig = SLA) -> None:
+    solver.solve(request, sla)
+    await turns()
+
+
+async def test_a_solution_is_announced_once_and_the_same_request_is_solved_once(
+    solves: Solves,
+) -> None:
     announced: list[bool] = []
     solver = PolicySolver(SLA, lambda: announced.append(solver.in_progress))
     assert solver.in_progress
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, REQUEST)
+    await begin(solver, REQUEST)
     assert (solver.table, announced) == (None, [])
     await solves.finish()
     assert solver.table is not None
     assert len(announced) == 1
     assert not solver.in_progress
     assert solver.sla_capacity.out_of_reach
-
-
-async def test_the_same_request_is_solved_once(solves: Solves) -> None:
-    solver = PolicySolver(SLA, lambda: None)
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
-    solver.solve(REQUEST, SLA)
-    await solves.finish()
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, REQUEST)
     assert solves.requests == [REQUEST]
 
 
-async def test_a_new_request_replaces_an_unfinished_one(solves: Solves) -> None:
+async def test_a_new_request_or_the_end_cancels_an_unfinished_one(solves: Solves) -> None:
     solver = PolicySolver(SLA, lambda: None)
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
-    solver.solve(OTHER, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, REQUEST)
+    await begin(solver, OTHER)
     assert solves.cancelled == [REQUEST]
     await solves.finish()
     assert solver.table is not None
+    await begin(solver, REQUEST)
     await solver.close()
+    assert solves.cancelled == [REQUEST, REQUEST]
+
+
+async def test_a_changed_sla_is_reported_together_with_its_rate(solves: Solves) -> None:
+    """With the rate of another SLA, the autoscaler would order for an SLA nobody asked for."""
+    solver = PolicySolver(SLA, lambda: None)
+    changed = SLAConfig(response_time_ms=15)
+    for sla, curve in ((SLA, CURVE), (changed, replace(CURVE, sla_rate_per_s=60.0))):
+        before = solver.sla_capacity
+        await begin(solver, REQUEST, sla)
+        assert solver.sla_capacity == before
+        await solves.finish(curve=curve)
+        assert solver.sla_capacity == SlaCapacity(sla, curve)
 
 
 async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried_again(
     solves: Solves, caplog: pytest.LogCaptureFixture
 ) -> None:
     solver = PolicySolver(SLA, lambda: None)
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, REQUEST)
     await solves.finish()
     table = solver.table
-    solver.solve(OTHER, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, OTHER)
     await solves.finish(InfeasibleError("no policy in so short a time"))
     assert solver.error == "no policy in so short a time"
     assert "the policy in force stays: no policy" in caplog.text
     assert (solver.table, solver.in_progress) == (table, False)
     assert solver.sla_capacity.curve is None
-    solver.solve(OTHER, SLA)
+    await begin(solver, OTHER)
     assert (solver.error, solver.in_progress) == (None, True)
-    await asyncio.sleep(0)
     await solves.finish()
     assert solves.requests == [REQUEST, OTHER, OTHER]
     assert (solver.error, solver.in_progress) == (None, False)
 
 
-class Pauses:
-    """Sleep until the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self._over = asyncio.Event()
-
-    async def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
-        self._over.clear()
-        await self._over.wait()
-
-    async def end(self) -> None:
-        """End the pause."""
-        self._over.set()
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-
 async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pauses(
-    solves: Solves, caplog: pytest.LogCaptureFixture
+    solves: Solves,
 ) -> None:
-    pauses = Pauses()
-    solver = PolicySolver(SLA, lambda: None, pauses)
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
+    pauses_s: list[float] = []
+    ends = asyncio.Queue[None]()
+
+    async def sleep(duration_s: float) -> None:
+        pauses_s.append(duration_s)
+        await ends.get()
+
+    solver = PolicySolver(SLA, lambda: None, sleep)
+    await begin(solver, REQUEST)
     failures = 12
     for failure in range(1, failures + 1):
         await solves.finish(WorkerError("out of memory"))
         report = solver.report()
         assert (report["failures"], report["last_error"]) == (failure, "out of memory")
-        assert 0 < report["next_try_s"] <= pauses.seconds[-1]
+        assert 0 < report["next_try_s"] <= pauses_s[-1]
         assert (solver.in_progress, solver.error) == (True, None)
-        await pauses.end()
+        ends.put_nowait(None)
+        await turns()
         assert solver.report()["next_try_s"] is None
-    assert pauses.seconds == [min(2.0**n, 300) for n in range(failures)]
+    assert pauses_s == [min(2.0**n, 300) for n in range(failures)]
     await solves.finish(curve=CURVE)
     assert solver.report() == {"failures": failures, "last_error": None, "next_try_s": None}
-    assert solver.table is not None
-    assert solver.sla_capacity.curve == CURVE
-    assert not solver.in_progress
-
-
-async def test_another_request_ends_the_pause(solves: Solves) -> None:
-    solver = PolicySolver(SLA, lambda: None, Pauses())
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
+    assert (solver.sla_capacity.curve, solver.in_progress) == (CURVE, False)
+    await begin(solver, OTHER)
     await solves.finish(WorkerError("killed"))
-    solver.solve(OTHER, SLA)
+    await begin(solver, REQUEST)  # ends the pause
     assert solver.report()["last_error"] is None
-    await asyncio.sleep(0)
     await solves.finish()
-    assert (solves.requests, solver.in_progress) == ([REQUEST, OTHER], False)
+    assert (solves.requests[-2:], solver.in_progress) == ([OTHER, REQUEST], False)
 
 
 async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves: Solves) -> None:
     solver = PolicySolver(SLA, lambda: None)
     solver.reduce_capacity(0.5)  # there is nothing to reduce yet
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, REQUEST)
     await solves.finish(curve=CURVE)
     for factor, rate_per_s in ((0.5, 50.0), (2.0, 50.0), (0.9, 45.0)):
         solver.reduce_capacity(factor)
         assert solver.sla_capacity.curve == replace(CURVE, sla_rate_per_s=rate_per_s)
-    solver.solve(OTHER, SLA)
-    await asyncio.sleep(0)
+    await begin(solver, OTHER)
     await solves.finish(curve=CURVE)
     assert solver.sla_capacity.curve == CURVE
-
-
-async def test_closing_cancels_an_unfinished_request(solves: Solves) -> None:
-    solver = PolicySolver(SLA, lambda: None)
-    solver.solve(REQUEST, SLA)
-    await asyncio.sleep(0)
-    await solver.close()
-    assert solves.cancelled == [REQUEST]
 
 
 WITH_ENERGY = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
@@ -220,7 +202,6 @@ SOLVED = SolveRequest(WITH_ENERGY, Weights(1.0, 2.0), ServiceLevelObjective(9.5,
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make `tmp_path` the cache's folder."""
     monkeypatch.setattr(policy_solver, "cache_folder", lambda: tmp_path)
     return tmp_path
 
@@ -286,8 +267,3 @@ def test_the_first_table_leaves_an_event_loop_beside_the_device_time(load: float
     policy = work_conserving_table(profile, Weights()).lookup(rate_per_s)
     assert policy.control_limit == 1 or load >= 0.3
     assert evaluate(profile, policy, rate_per_s).mean_response_ms < 5
-
-
-def test_an_sla_shorter_than_one_batch_is_infeasible() -> None:
-    with pytest.raises(InfeasibleError, match=r"less than a batch of one takes \(1.5 ms\)"):
-        work_conserving_table(WITH_ENERGY, ServiceLevelObjective(1.4, 99.0))

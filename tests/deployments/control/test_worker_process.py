@@ -1,20 +1,20 @@
 """Worker processes that answer, and others that do not."""
 
 import asyncio
+import itertools
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
 
 from autoscaler.worker import WorkerError, question
-from deployments.control.cpu_quota import CpuQuota
 from deployments.control.worker_process import WorkerProcess
 from policy.errors import InfeasibleError
 from tests.support.waiting import LIMIT_S, has_ended, until
@@ -84,16 +84,6 @@ async def test_an_error_of_sojourn_is_an_answer(module: Path, worker: WorkerProc
     assert len(said) == 1
 
 
-async def test_a_process_that_died_between_two_questions_is_started_again(
-    module: Path, worker: WorkerProcess
-) -> None:
-    module.write_text(f"{BEGIN}  return os.getpid()\n")
-    before = await ask(worker)
-    os.kill(before, signal.SIGKILL)
-    await until(lambda: has_ended(psutil.Process(before)))
-    assert await ask(worker) != before
-
-
 async def test_a_cancelled_question_ends_the_process(module: Path, worker: WorkerProcess) -> None:
     pid = module.with_suffix(".pid")
     module.write_text(
@@ -108,24 +98,17 @@ async def test_a_cancelled_question_ends_the_process(module: Path, worker: Worke
     await until(lambda: has_ended(process))
 
 
-async def test_an_idle_process_ends(
-    module: Path, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("killed", [False, True])
+async def test_an_idle_process_ends_and_one_that_ended_is_started_again(
+    module: Path, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    monkeypatch.setattr("deployments.control.worker_process.IDLE_S", 0.05)
+    monkeypatch.setattr("deployments.control.worker_process.IDLE_S", 3600 if killed else 0.05)
     module.write_text(f"{BEGIN}  return os.getpid()\n")
     first = psutil.Process(await ask(worker))
+    if killed:
+        first.kill()
     await until(lambda: has_ended(first))
     assert await ask(worker) != first.pid
-
-
-class UsedUp(CpuQuota):
-    """A quota that is used up from the second time on that it is asked."""
-
-    asked = 0
-
-    def throttled(self) -> int:
-        type(self).asked += 1
-        return int(self.asked > 1)
 
 
 #: Computes for 0.2 s of CPU time, and tells how long that took.
@@ -140,12 +123,12 @@ COMPUTE = f"""{BEGIN}
 @pytest.mark.slow
 async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) -> None:
     module.write_text(COMPUTE)
-    with closing(WorkerProcess(quota=UsedUp(0.5, Path("none")))) as worker:
+    quota = mock.Mock(cores=0.5)
+    with closing(WorkerProcess(quota=quota)) as worker:
         for _ in range(2):
-            UsedUp.asked = 0
-            took_s = await ask(worker)
+            quota.throttled.side_effect = itertools.count()
             # The first 0.1 s are its own, and the rest takes a second: it has a tenth of a core.
-            assert took_s >= 0.6
+            assert await ask(worker) >= 0.6
 
 
 async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:

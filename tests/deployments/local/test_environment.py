@@ -1,7 +1,6 @@
 """The settings of a local run's Ray, which close everything to others."""
 
 import stat
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,46 +18,29 @@ from deployments.local.run import run_of
 CONFIG = Path(__file__).parents[3] / "configs/digits.yaml"
 
 
-@pytest.fixture
-def ports() -> Iterator[ReservedPorts]:
-    with closing(ReservedPorts()) as ports:
-        yield ports
-
-
-def test_the_supervisor_is_told_where_to_listen_and_who_always_has_replicas(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: ReservedPorts
+@pytest.mark.parametrize(
+    ("own", "supervised"),
+    [("/opt/haproxy", "/opt/haproxy"), (f"/opt/{SUPERVISOR}", None), ("", None)],
+)
+def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, supervised: str | None
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    monkeypatch.delenv(RAYS_HAPROXY, raising=False)
-    run = replace(run_of([load_service_config(CONFIG)]), http_host="192.0.2.7")
-    environment = environment_of(run, tmp_path, "random", ports)
-    assert environment[HTTP_HOST] == "192.0.2.7"
-    assert environment[HELD_MS] == "http-digits=300"
-    assert HAPROXY not in environment
-
-
-@pytest.mark.parametrize(("own", "kept"), [("/opt/haproxy", True), (f"/opt/{SUPERVISOR}", False)])
-def test_the_users_own_haproxy_is_supervised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: ReservedPorts, own: str, kept: bool
-) -> None:
     monkeypatch.setenv(RAYS_HAPROXY, own)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    environment = environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random", ports)
-    assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
-    assert environment.get(HAPROXY) == (own if kept else None)
-
-
-def test_without_the_supervisor_nothing_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: ReservedPorts
-) -> None:
-    monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")
-    with pytest.raises(StartError, match="is not installed beside this Python"):
-        environment_of(run_of([load_service_config(CONFIG)]), tmp_path, "random", ports)
+    run = replace(run_of([load_service_config(CONFIG)]), http_host="192.0.2.7")
+    with closing(ReservedPorts()) as ports:
+        environment = environment_of(run, tmp_path, "random", ports)
+        assert environment[HTTP_HOST] == "192.0.2.7"
+        assert environment[HELD_MS] == "http-digits=300"
+        assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
+        assert environment.get(HAPROXY) == supervised
+        monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")
+        with pytest.raises(StartError, match="is not installed beside this Python"):
+            environment_of(run, tmp_path, "random", ports)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make `tmp_path` the user's home, with none of Ray's settings."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -87,17 +69,18 @@ def test_a_token_that_others_may_read_is_closed_to_them(home: Path) -> None:
     assert (path.read_text(), mode(path)) == ("made by Ray\n", 0o600)
 
 
-def test_the_users_own_token_is_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
-    assert ray_headers() == {"Authorization": "Bearer mine"}
-    assert not (home / ".ray").exists()
-
-
-def test_no_token_is_sent_where_the_user_has_turned_it_off(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value", "headers"),
+    [
+        ("RAY_AUTH_TOKEN", "mine", {"Authorization": "Bearer mine"}),
+        ("RAY_AUTH_MODE", "disabled", {}),
+    ],
+)
+def test_the_users_own_settings_are_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, headers: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert ray_headers() == {}
+    monkeypatch.setenv(name, value)
+    assert ray_headers() == headers
     assert not (home / ".ray").exists()
 
 

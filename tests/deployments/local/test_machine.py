@@ -19,13 +19,11 @@ from tests.support.readme import ROOT
 @pytest.mark.parametrize(
     ("host", "public", "asked"),
     [
-        ("127.0.0.1", False, "127.0.0.1"),
         ("127.0.0.2", False, "127.0.0.2"),
         ("localhost", False, "127.0.0.1"),
         ("0.0.0.0", True, "127.0.0.1"),
         ("::", True, "127.0.0.1"),
         ("192.0.2.7", True, "192.0.2.7"),
-        ("example.org", True, "example.org"),
     ],
 )
 def test_who_reaches_an_address(host: str, public: bool, asked: str) -> None:
@@ -70,10 +68,10 @@ def test_more_than_the_machine_has_is_refused_before_anything_starts(
         assert re.search(f"sojourn: {message}", capsys.readouterr().err)
 
 
-@pytest.mark.slow
 def test_the_check_refuses_a_host_that_everybody_reaches_without_a_token(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("sojourn.served.check_service", lambda service: [])
     path = tmp_path / "open.yaml"
     text = (ROOT / "configs" / "emulated-p4.yaml").read_text()
     path.write_text(text.replace("host: 127.0.0.1", "host: 0.0.0.0"))

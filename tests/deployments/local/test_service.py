@@ -1,12 +1,13 @@
 """Local runs with a child process that is not Ray: how they start, fail, end and are ended."""
 
 import os
+import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,6 @@ CONFIG = ROOT / "configs/digits.yaml"
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
-    """Return a config to serve; the child process is `tests.support.processes.local_cluster`."""
     monkeypatch.setattr(local, "CLUSTER", "tests.support.processes.local_cluster")
     monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -38,7 +38,6 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[set[psutil.Process]]:
-    """Return the processes that were there before, and check that none is left that was not."""
     before = descendants()
     yield before
     assert descendants() <= before, "others may have ended, but none has come"
@@ -57,6 +56,11 @@ def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(
     assert steps == ["deploying digits", "stopping"]
 
 
+def serve(config: LocalRun, report: Callable[[str], None] = lambda line: None) -> None:
+    with local_service(config, report):
+        pass
+
+
 @pytest.mark.parametrize(
     ("does", "message"),
     [
@@ -68,8 +72,8 @@ def test_a_run_that_does_not_start_says_why_and_leaves_nothing(
     config: LocalRun, monkeypatch: pytest.MonkeyPatch, does: str, message: str
 ) -> None:
     monkeypatch.setenv("CLUSTER", does)
-    with pytest.raises(StartError, match=message), local_service(config, lambda line: None):
-        pass
+    with pytest.raises(StartError, match=message):
+        serve(config)
 
 
 def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
@@ -91,8 +95,7 @@ def test_a_ray_that_does_not_stop_is_killed(
     monkeypatch.setenv("CLUSTER", "orphan hangs")
     monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.05)
     steps: list[str] = []
-    with local_service(config, steps.append):
-        pass
+    serve(config, steps.append)
     assert steps[-1] == "Ray did not stop within 0.05 s; its processes are killed"
 
 
@@ -105,8 +108,8 @@ def test_an_interrupt_while_ray_stops_kills_its_processes_at_once(
         if line == "stopping":
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt), local_service(config, report):
-        pass
+    with pytest.raises(KeyboardInterrupt):
+        serve(config, report)
 
 
 def test_output_that_is_still_being_reported_when_ray_is_killed_harms_nothing(
@@ -117,25 +120,22 @@ def test_output_that_is_still_being_reported_when_ray_is_killed_harms_nothing(
     monkeypatch.setattr(local, "_CLOSE_TIMEOUT_S", 0.05)
     failures: list[object] = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
-    reads, ended = threading.Event(), threading.Event()
-    readers: list[threading.Thread] = []
+    readers, ended = queue.Queue[threading.Thread](), threading.Event()
 
     def report(line: str) -> None:
         if line == "[replica 7] hello":
-            readers.append(threading.current_thread())
-            reads.set()
+            readers.put(threading.current_thread())
             ended.wait()
         elif line == "stopping":
-            reads.wait()
+            readers.put(readers.get())
             signal.raise_signal(signal.SIGINT)
 
     try:
-        with pytest.raises(KeyboardInterrupt), local_service(config, report):
-            pass
+        with pytest.raises(KeyboardInterrupt):
+            serve(config, report)
     finally:
         ended.set()
-    (reader,) = readers
-    reader.join()
+    readers.get().join()
     assert not failures
 
 
@@ -172,9 +172,7 @@ def test_a_signal_ends_the_command_wherever_it_is(
     )
     assert process.stderr is not None
     last = "deploying digits" if does == "starts-for-ever" else "ready"
-    lines = [process.stderr.readline().strip()]
-    while lines[-1] != last:
-        lines.append(process.stderr.readline().strip())
+    assert f"{last}\n" in iter(process.stderr.readline, "")
     started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     assert process.stderr.readline() == "stopping\n"
@@ -187,27 +185,18 @@ def test_a_signal_ends_the_command_wherever_it_is(
     assert not alive
 
 
-def test_a_port_in_use_is_reported_in_one_line() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        config = replace(run_of([load_service_config(CONFIG)]), http_port=port)
-        with (
-            pytest.raises(StartError, match=rf"port {port} of 127.0.0.1 is in use by \w+"),
-            local_service(config, lambda line: None),
-        ):
-            pass
-
-
-def test_too_little_memory_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 1 << 60)
-    config = replace(run_of([load_service_config(CONFIG)]), http_port=0)
+def test_a_port_in_use_and_too_little_memory_are_reported(
+    config: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = config.http_port
     with (
-        pytest.raises(StartError, match=r"\d+ MiB of memory are free"),
-        local_service(config, lambda line: None),
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(StartError, match=rf"port {port} of 127.0.0.1 is in use by \w+"),
     ):
-        pass
+        serve(config)
+    monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 1 << 60)
+    with pytest.raises(StartError, match=r"\d+ MiB of memory are free"):
+        serve(config)
 
 
 STAMP = "2026-11-22 04:23:56,360 digits_Replica 1a2b3c"
@@ -221,23 +210,17 @@ STAMP = "2026-11-22 04:23:56,360 digits_Replica 1a2b3c"
         (f"(ServeReplica:digits:Replica pid=12) WARNING {STAMP} 5d-6e -- odd", "odd"),
         ('(ServeReplica:digits:Replica pid=12)   File "cnn.py", line 3', '  File "cnn.py", line 3'),
         ("(ServeReplica:digits:Replica pid=12) ", ""),
+        ("", None),
+        (f"(ServeController pid=12) ERROR {STAMP} -- it failed", None),
+        (f"(ServeReplica:digits:Replica pid=12) INFO {STAMP} -- started", None),
+        (
+            f"(ServeReplica:digits:Replica pid=12) WARNING {STAMP} -- Failed to start HTTP server "
+            "on port 30000: [Errno 98] address already in use. Retrying...",
+            None,
+        ),
     ],
 )
-def test_what_a_replica_prints_is_shown_without_rays_prefix(line: str, text: str) -> None:
-    assert shown_line(line) == f"[replica 12] {text}"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "starting",
-        "",
-        f"(ServeController pid=12) ERROR {STAMP} -- it failed",
-        f"(ServeReplica:digits:Replica pid=12) INFO {STAMP} -- started",
-        f"(ServeReplica:digits:Replica pid=12) WARNING {STAMP} -- Failed to start HTTP server on "
-        "port 30000: [Errno 98] address already in use. Retrying...",
-        "(raylet) Task ServeController.graceful_shutdown failed.",
-    ],
-)
-def test_rays_own_routine_is_not(line: str) -> None:
-    assert shown_line(line) is None
+def test_what_a_replica_prints_is_shown_without_rays_prefix_and_rays_own_routine_is_not(
+    line: str, text: str | None
+) -> None:
+    assert shown_line(line) == (None if text is None else f"[replica 12] {text}")

@@ -1,4 +1,4 @@
-"""The event loop's costs: the clients read HTTP, and a real loop can be measured."""
+"""The event loop's costs: a real loop can be measured."""
 
 import time
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from deployments.models.base import Model, TensorSpec
-from deployments.serving.closed_loop import answer_length
 from deployments.serving.event_loop_costs import measure_event_loop, runs_on_the_cpu
 from policy.profile import Profile
 
@@ -33,18 +32,6 @@ class Computes(Doubles):
         while time.process_time() < until_s:
             pass
         return super().forward(batch)
-
-
-@pytest.mark.parametrize(
-    ("received", "length"),
-    [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", None),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", 43),
-        (b"HTTP/1.1 200 OK\r\ncontent-length:5\r\nX: 1\r\n\r\nhelloHTTP/1.1", 48),
-    ],
-)
-def test_clients_know_where_an_answer_ends(received, length):
-    assert answer_length(received) == length
 
 
 def test_a_device_that_leaves_the_processor_alone_is_known_by_its_cpu_time():

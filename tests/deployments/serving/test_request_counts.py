@@ -66,28 +66,22 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
     assert rows["deadline_missed"] == 2
 
 
-async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_have() -> None:
+@pytest.mark.parametrize(("without_token", "refused"), [(0, 300), (4, 100)])
+async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_have(
+    without_token: int, refused: int
+) -> None:
+    """HAProxy cannot see who is denied: of what it refused, as many as of what came count."""
     async with emulated_service(PROFILE) as service:
         for rows in (4, 2):
             service.event_loop_meter.request_read(time.monotonic())
             await infer(service, rows=rows)
+        for _ in range(without_token):
+            service.event_loop_meter.request_read(time.monotonic())
         for _ in range(10):  # it does not grow with what was counted before
             service.compare_with_proxy(ProxyReport(denied=10))
         stats = service.autoscaling_stats()
-    assert (stats["offered_total"], stats["refused_total"]) == (306, 300)
-    assert stats["refused_by_balancer_total"] == 300
-
-
-async def test_denied_requests_do_not_make_haproxys_refusals_load() -> None:
-    """HAProxy cannot see who is denied: of what it refused, as many as of what came count."""
-    async with emulated_service(PROFILE) as service:
-        service.event_loop_meter.request_read(time.monotonic())
-        await infer(service, rows=2)
-        for _ in range(3):  # without a token
-            service.event_loop_meter.request_read(time.monotonic())
-        service.compare_with_proxy(ProxyReport(denied=100))
-        stats = service.autoscaling_stats()
-    assert stats["refused_by_balancer_total"] == 100 * 2 / 4
+    assert (stats["offered_total"], stats["refused_total"]) == (6 + refused, refused)
+    assert stats["refused_by_balancer_total"] == refused
 
 
 async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +101,29 @@ async def test_what_the_model_fails_on_is_counted_but_no_sign_of_too_few_replica
     async with emulated_service(PROFILE) as service:
         service.counts.failed(ModelError("the model failed on this request"), 3, time.monotonic())
         rows, stats = service.explain()["rows"], service.autoscaling_stats()
+        assert 0 <= stats["counted_s"] <= time.monotonic() - service.counting_since_s
     assert (rows["failed"], rows["answered"]) == (3, 0)
     assert stats["answered_total"] == stats["late_total"] == 0
+
+
+async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
+    async with emulated_service(
+        PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
+    ) as service:
+        with pytest.raises(DeadlineError, match="within the SLA's response time") as caught:
+            await infer(service, rows=3, sent_s_ago=20.0)
+        assert caught.value.status == 504
+        rows, stats = service.explain()["rows"], service.autoscaling_stats()
+        assert (rows["completed"], rows["expired"], rows["deadline_missed"]) == (0, 3, 0)
+        assert rows["late"] == stats["late_total"] == stats["answered_total"] == 3
+
+
+async def test_a_deadline_beyond_the_time_limit_is_cut() -> None:
+    profile = Profile("m", "d", np.array([50.0]))
+    limits = {"late": "serve", "expert": {"max_timeout_ms": 20}}
+    async with emulated_service(profile, limits=limits) as service:
+        with pytest.raises(DeadlineError, match="shorter than its own processing time"):
+            await infer(service, deadline_ms=1e6)
 
 
 async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_parsed() -> None:
@@ -125,9 +140,7 @@ async def test_a_request_that_was_read_too_late_is_answered_504_before_it_is_par
         assert stats["answered_total"] == stats["late_total"] == 1
 
 
-async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_counted_as_answered() -> (
-    None
-):
+async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_answered() -> None:
     answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     async with emulated_service(PROFILE) as service:
         service.infer_nowait(one_request(), time.monotonic(), answered.set_result)

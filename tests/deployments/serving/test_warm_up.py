@@ -23,11 +23,9 @@ class Timed(Model):
         self.sizes: list[int] = []
         self._first_s, self._compile_s, self._slower = first_s, compile_s, slower
 
-    def load(self, device: str) -> None:
-        """Load nothing."""
+    def load(self, device: str) -> None: ...
 
     def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Let time pass."""
         size = len(batch["x"])
         if not self.sizes:
             self.now_s += self._first_s
@@ -46,10 +44,19 @@ def warmed(model: Timed, budget_s: float = 60.0) -> WarmUp:
     return warm_up(model, LATENCY_MS, budget_s, lambda: model.now_s)
 
 
-def test_a_model_that_does_not_compile_runs_powers_of_two_and_the_largest_size_once() -> None:
-    model = Timed(first_s=20.0)
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        (Timed(first_s=20.0), [1, 12, 2, 4, 8]),
+        (Timed(slower=10.0), [1, 12, 12, 2, 2, 4, 4, 8, 8]),
+        (Waits(), [1, 12]),  # for another machine
+    ],
+)
+def test_a_model_that_does_not_compile_runs_powers_of_two_and_the_largest_size(
+    model: Timed, sizes: list[int]
+) -> None:
     assert warmed(model) == WarmUp(compiles=False, not_run=frozenset())
-    assert model.sizes == [1, 12, 2, 4, 8]
+    assert model.sizes == sizes
 
 
 def test_a_model_that_compiles_for_each_size_runs_all_of_them() -> None:
@@ -66,18 +73,6 @@ def test_sizes_that_there_was_no_time_for_are_named() -> None:
     assert found.not_run == set(range(1, 13)) - set(model.sizes)
     assert {1, 12, 2, 4, 8} <= set(model.sizes)
     assert 45.0 < model.now_s < 60.0
-
-
-def test_a_device_slower_than_its_profile_is_no_compiler() -> None:
-    model = Timed(slower=10.0)
-    assert not warmed(model).compiles
-    assert set(model.sizes) == {1, 2, 4, 8, 12}
-
-
-def test_a_model_that_waits_for_another_machine_runs_the_least_and_the_largest_batch() -> None:
-    model = Waits()
-    assert not warmed(model).compiles
-    assert model.sizes == [1, 12]
 
 
 def test_outputs_are_checked_at_every_size_that_is_run() -> None:
