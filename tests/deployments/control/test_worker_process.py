@@ -66,8 +66,14 @@ async def test_one_process_answers_one_question_after_the_other(
     ],
 )
 async def test_a_process_that_fails_may_do_better_next_time(
-    module: Path, worker: WorkerProcess, body: str, limit_s: float, message: str
+    module: Path,
+    worker: WorkerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    limit_s: float,
+    message: str,
 ) -> None:
+    monkeypatch.setattr("deployments.control.worker_process._END_S", LIMIT_S)
     module.write_text(f"{BEGIN}  if x == 0: {body}\n  return x\n")
     with pytest.raises(WorkerError, match=message):
         await ask(worker, 0, time_limit_s=limit_s)
