@@ -52,6 +52,14 @@ def json_answer(content: Any, status: int = 200) -> Answer:
     return status, orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), [JSON]
 
 
+def counted_as(answer: Answer) -> tuple[int, str]:
+    """Return the status of an answer and, of a refusal, its reason; "" of other answers."""
+    status, _, headers = answer
+    if status < 400:
+        return status, ""
+    return status, dict(headers).get(REASON_HEADER, b"").decode()
+
+
 def error_answer(error: RequestError) -> Answer:
     headers = [JSON]
     if error.reason is not None:

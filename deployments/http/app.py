@@ -32,6 +32,7 @@ from deployments.http.answers import (
     Outcomes,
     check_method,
     compressed,
+    counted_as,
     pays,
 )
 from deployments.http.console import EVENTS, Console
@@ -204,7 +205,7 @@ class InferenceApp:
             if isinstance(error, UnauthorizedError):
                 # Nothing more of a stranger's body is read.
                 headers.append((b"connection", b"close"))
-        self.service.answers[status] += 1
+        self.service.answers[counted_as((status, body, headers))] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         headers.append((REQUEST_ID, info.request_id))
         headers.append((LIMIT_HEADER, b"%d" % self.limit(len(body))))
@@ -263,7 +264,7 @@ class InferenceApp:
             return not service.draining and service.access.allows(authorization, OPERATIONS)
 
         await self.console.stream(receive, send, [(REQUEST_ID, info.request_id)], may_go_on)
-        self.service.answers[200] += 1
+        self.service.answers[200, ""] += 1
 
     async def _infer(
         self,

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from deployments.batcher.rejections import TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.haproxy.refusals import MAX_BODY_HEADER, status_on_wire
-from deployments.http.answers import JSON, Answer, Outcomes, error_answer
+from deployments.http.answers import JSON, Answer, Outcomes, counted_as, error_answer
 from deployments.http.app import FULL, InferenceApp
 from deployments.http.request_head import HeaderCache, Headers
 from deployments.observability.request_info import RequestInfo
@@ -59,7 +59,7 @@ class RejectionCounter:
             assert info is not None
             arrival_s, count = requests[0][0], len(requests)
             app.service.count_rejected(reason, requests, now_s)
-            app.service.answers[error.status] += count
+            app.service.answers[error.status, error.reason or ""] += count
             app.outcomes.totals.failed(arrival_s, count)
             app.outcomes.log_failure(error.status, str(error), info, arrival_s, likewise=count - 1)
             requests.clear()
@@ -133,7 +133,7 @@ class HostedApp:
         self, answer: Answer, headers: Headers, *, only_replica: bool
     ) -> tuple[bytes, bytes]:
         """Count an answer, and return it as bytes, before and after the request id."""
-        self.app.service.answers[answer[0]] += 1
+        self.app.service.answers[counted_as(answer)] += 1
         return self._prepared(headers).encode(answer, only_replica=only_replica)
 
     def _prepared(self, headers: Headers) -> _Prepared:

@@ -589,7 +589,7 @@ class InferenceProtocol(HttpToolsProtocol):
         is_before_this = cycle is not None and cycle.response_complete and not self._in_body
         if cycle is None or is_before_this or not cycle.response_started:
             if self.hosted is not None:
-                self.hosted.app.service.answers[error.status] += 1
+                self.hosted.app.service.answers[error.status, error.reason or ""] += 1
             body = orjson.dumps({"error": str(error)})
             lines = [b"%b: %b\r\n" % field for field in self.server_state.default_headers]
             self.transport.write(

@@ -30,8 +30,8 @@ class Service(ABC):
         sets it.
     config_error : str or None
         Why the latest configuration was rejected; the adapter that reads configurations sets it.
-    answers : Counter of int
-        Answers by HTTP status; the HTTP interface counts them.
+    answers : Counter of (int, str)
+        Answers by HTTP status and, of refusals, the reason; the HTTP interface counts them.
     draining : bool
         Whether this replica is about to stop.
     bodies : BodyBudget
@@ -55,13 +55,21 @@ class Service(ABC):
         self.model_version = version
         self.replica: str | None = None
         self.config_error: str | None = None
-        self.answers: Counter[int] = Counter()
+        self.answers: Counter[tuple[int, str]] = Counter()
         self.batch_totals = BatchTotals()
         self.draining = False
         self.bodies = BodyBudget()
         self.access = AccessControl()
         self.access.local_only = is_loopback(os.environ.get(HTTP_HOST, ""))
         self.tracing = Tracing(name, version)
+
+    def refusals(self) -> dict[str, int]:
+        """Return the number of refused requests by reason, named ``refused_<reason>``."""
+        found: Counter[str] = Counter()
+        for (_, reason), count in self.answers.items():
+            if reason:
+                found[f"refused_{reason}"] += count
+        return found
 
     def begin_drain(self) -> None:
         """Report from now on that the service is not ready; requests are still answered."""

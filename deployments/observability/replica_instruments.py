@@ -116,7 +116,15 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
         "Rows of requests whose clients left.",
         lambda s: s.batcher.rows.cancelled,
     ),
-    _counter("sojourn_answers_total", "Answers by HTTP status.", lambda s: s.answers, "status"),
+    ReplicaInstrument(
+        "sojourn_answers_total",
+        "counter",
+        "Answers by HTTP status and, of refusals, the reason, as in the header X-Sojourn-Reason.",
+        ("status", "reason"),
+        read=lambda service, seen: [
+            ((str(status), reason), number) for (status, reason), number in service.answers.items()
+        ],
+    ),
     _counter(
         "sojourn_model_errors_total",
         "Requests that the model failed on: an exception, or outputs other than declared.",

@@ -150,11 +150,11 @@ def _costs_of(rounds: Sequence[EventLoopCounts]) -> EventLoopCosts:
 
 async def _first_answer(service: InferenceService) -> None:
     until_s = time.monotonic() + _START_S
-    while not service.answers[200]:
+    while not service.answers[200, ""]:
         await asyncio.sleep(0.01)
         if service.answers or time.monotonic() > until_s:
-            status = next(iter(service.answers), "none")
-            if status != 200:
+            status = next((str(status) for status, _ in service.answers), "none")
+            if status != "200":
                 raise StartError(f"event loop: the model's example over HTTP was answered {status}")
 
 

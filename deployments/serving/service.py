@@ -212,6 +212,8 @@ class InferenceService(BatchedService):
                 "late": self.observer.late_rows,
                 "refused": self._refused_rows,
                 "failed": self.counts.rows_failed,
+                "refused_concurrency_limit": self.counts.rows_refused_by_balancer,
+                **self.refusals(),
             },
         )
         await asyncio.sleep(0)

@@ -28,6 +28,8 @@ MAX_POLLS = 32
 DECISIONS_SHOWN = 8
 PERCENTILES = ("50", "95", "99")
 _RATES = ("completed", "refused", "late")
+#: Counters of refused requests begin with this and end with the reason.
+_REFUSED = "refused_"
 
 
 @click.command("top")
@@ -129,6 +131,7 @@ class ServiceView:
             for key in ("answered", "late", "failed")
         )
         known = [each["rates"] for each in replicas if each["rates"]]
+        refusals = {key for each in known for key in each if key.startswith(_REFUSED)}
         percentile = (first.get("sla") or {}).get("percentile")
         decision = self._autoscaler.get("newest")
         return {
@@ -143,6 +146,11 @@ class ServiceView:
             else None,
             "offered_per_s": (decision or {}).get("arrival_rate_per_s"),
             **{f"{key}_per_s": sum(r[key] for r in known) if known else None for key in _RATES},
+            "refused_per_s_by_reason": {
+                key.removeprefix(_REFUSED): rate
+                for key in sorted(refusals)
+                if (rate := sum(each.get(key, 0.0) for each in known))
+            },
             "response_ms": {
                 kind: _mean_percentiles([each.get(f"{kind}_ms") or {} for each in newest])
                 for kind in ("measured", "predicted")
@@ -160,7 +168,13 @@ def _replica(document: Document) -> dict[str, Any]:
     seconds = minute["seconds"]
     return {
         "replica": document.get("replica") or "-",
-        "rates": {key: minute.get(key, 0) / seconds for key in _RATES} if seconds else {},
+        "rates": {
+            key: minute.get(key, 0) / seconds
+            for key in (*_RATES, *minute)
+            if key in _RATES or key.startswith(_REFUSED)
+        }
+        if seconds
+        else {},
         **{key: document.get(key) for key in ("bottleneck", "queue_length", "control_limit")},
         "measured_ms": document.get("measured_ms") or {},
         "predicted_ms": document.get("predicted_ms") or {},
@@ -181,6 +195,10 @@ def frame(snapshot: Document) -> Group:
     lines = [title, _sla_line(snapshot)]
     load = [f"{key} {_number(snapshot[f'{key}_per_s'])}" for key in ("offered", *_RATES)]
     lines.append(_line("Load", "  ".join(load) + " /s"))
+    if refused := snapshot["refused_per_s_by_reason"]:
+        lines.append(
+            _line("Refused", "  ".join(f"{k} {_number(v)}" for k, v in refused.items()) + " /s")
+        )
     measured, predicted = (snapshot["response_ms"][kind] for kind in ("measured", "predicted"))
     times = [f"p{p} {_number(measured.get(p))}/{_number(predicted.get(p))}" for p in PERCENTILES]
     lines.append(_line("Time", "  ".join(times) + "  ms, measured/predicted"))

@@ -29,6 +29,7 @@ SLA = {"response_time_ms": 100, "percentile": 99}
 
 def policy(replica="a", answered=0, late=0, failed=0, refused=0, **more):
     counts = {"completed": answered, "answered": answered, "late": late}
+    counts["refused_queue_full"] = refused
     return {
         "model": "digits",
         "replica": replica,
@@ -95,6 +96,7 @@ def test_rates_are_those_of_all_replicas_in_the_last_minute():
     )
     assert snapshot["completed_per_s"] == pytest.approx(190 / 60)
     assert snapshot["refused_per_s"] == pytest.approx(3 / 60)
+    assert snapshot["refused_per_s_by_reason"] == {"queue_full": pytest.approx(3 / 60)}
     assert snapshot["in_time"] == 1 - 11 / 200
     rates = [each["rates"]["completed"] for each in snapshot["replicas"]]
     assert rates == pytest.approx([50 / 60, 140 / 60])

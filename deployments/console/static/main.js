@@ -219,6 +219,8 @@ function hero(report, now, isKept) {
   if (report.table === "solving") notes.push("A new policy is being solved.");
   if (report.bottleneck === "neither") notes.push("Other processes take the cores, so response times cannot be predicted.");
   if (report.wait_factor < 0.99) notes.push(`Waits are shortened to ${percent(report.wait_factor, 0)}, because more was late than predicted.`);
+  const refused = Object.entries(report.last_minute ?? report.pipeline?.last_minute ?? {}).filter(([key, count]) => key.startsWith("refused_") && count);
+  if (refused.length) notes.push(`Refused in the last minute: ${refused.map(([key, count]) => `${number(count)} ${key.slice(8).replaceAll("_", " ")}`).join(", ")}.`);
   if (report.model_errors?.requests) notes.push(`The model has failed on ${number(report.model_errors.requests)} requests.`);
   if (report.cpus_note) notes.push(`${report.cpus_note}.`);
   say(byId("rejected"), report.config_error ? `The newest config is rejected, and an older one is in force, with its tokens: ${report.config_error}.` : "");

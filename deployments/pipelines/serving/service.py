@@ -168,6 +168,7 @@ class PipelineService(Service):
                 "late": core.late,
                 "refused": core.refused,
                 "failed": core.failed,
+                **self.refusals(),
             }
             self.last_minute.add(time.monotonic(), counts)
 

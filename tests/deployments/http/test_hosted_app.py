@@ -75,14 +75,15 @@ async def test_together_they_count_as_one_after_the_other(*, too_late: bool) -> 
             assert refusal is not None
             one.event_loop_meter.request_refused()
             one.count_rejected(refusal, [(arrival_s, rows)], now_s)
-            one.answers[ERRORS[too_late].status] += 1
+            one.answers[ERRORS[too_late].status, ERRORS[too_late].reason or ""] += 1
             alone.outcomes.totals.failed(arrival_s)
             hosted.rejections.add(arrival_s, rows, lambda: info("a"), too_late=too_late)
         assert counts_of(each, hosted)["rows"]["offered"] == 0
         loop.end_iteration()
         counts = counts_of(each, hosted)
         assert counts == counts_of(one, alone)
-        assert counts["answers"] == {504 if too_late else 503: len(ROWS)}
+        expected = (504, "deadline") if too_late else (503, "queue_full")
+        assert counts["answers"] == {expected: len(ROWS)}
         assert counts["rows"]["expired" if too_late else "refused"] == sum(ROWS)
         loop.end_iteration()
         assert counts_of(each, hosted) == counts, "nothing is counted twice"

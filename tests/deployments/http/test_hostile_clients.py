@@ -96,7 +96,7 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
             assert await reader.read() == b""
     while service.bodies.used_bytes:
         await asyncio.sleep(0)
-    assert service.answers[408] == 2
+    assert service.answers[408, ""] == 2
 
 
 @pytest.mark.parametrize("start", [b"POST ", GOOD[:40], b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: "])

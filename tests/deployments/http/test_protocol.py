@@ -178,7 +178,7 @@ async def test_a_full_replica_refuses_as_over_uvicorn() -> None:
                 2,
                 2,
             )
-            assert served.service.answers[503] == 1
+            assert served.service.answers[503, "queue_full"] == 1
     assert normal(answers[0]) == normal(answers[1])
     assert b"\r\nx-sojourn-reason: queue_full\r\nretry-after: 1\r\n" in answers[1][0]
 

@@ -58,7 +58,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
     async with emulated_service(PROFILE, sla=sla) as service:
         exported = metrics.ReplicaMetrics(service)
         await infer(service)
-        service.answers[200] += 1  # as the HTTP interface does
+        service.answers[200, ""] += 1  # as the HTTP interface does
         await exported.flush(await service.tick())
         assert recorded["sojourn_sla_response_time_seconds"].values == {(): [5.0]}
         assert recorded["sojourn_sla_percentile_ratio"].values[()] == pytest.approx([0.95])
@@ -70,7 +70,7 @@ async def test_a_flush_sets_the_gauges_without_explaining_the_policy(
         assert sorted(value for (value,) in bottlenecks.values()) == [0.0, 0.0, 1.0]
         (utilization,) = recorded["sojourn_event_loop_utilization_ratio"].values[()]
         assert 0 <= utilization <= 1
-        assert recorded["sojourn_answers_total"].values == {("200",): [1]}
+        assert recorded["sojourn_answers_total"].values == {("200", ""): [1]}
 
 
 async def test_counters_grow_by_what_is_new(recorded: dict[str, Recorder]) -> None:
