@@ -10,12 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deployments.batcher import crash_journal
-from deployments.batcher.crash_journal import (
-    KEEP_S,
-    CrashJournal,
-    digest_of,
-)
+from deployments.batcher.crash_journal import KEEP_S, CrashJournal, digest_of
 from tests.support.batching.journal_peer import Peer
 
 
@@ -28,30 +23,23 @@ def opened(directory: Path) -> Iterator[CrashJournal]:
         journal.close()
 
 
-@pytest.fixture(autouse=True)
-def silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers of the test are silent for seconds on a busy machine."""
-    monkeypatch.setattr(crash_journal, "SILENT_S", 50.0)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "journals"
-
-
-def test_requests_of_the_running_batch_have_seen_a_death_and_no_others(directory: Path) -> None:
+def test_what_was_on_a_device_has_seen_a_death_once_that_or_its_process_is_lost(
+    directory: Path,
+) -> None:
     with opened(directory) as journal:
         peer = Peer(directory)
         journal.refresh()
-        peer.tell("begin 1 2")
-        peer.tell("end")
-        peer.tell("begin 3 4 5")
+        for word in ("begin 1 2", "end", "begin 3 4 5"):
+            peer.tell(word)
         journal.look()
         assert journal.deaths == {}
-        peer.die()
+        for word in ("device_lost", "end"):
+            peer.tell(word)
         journal.look()
         assert journal.deaths == {3: 1, 4: 1, 5: 1}
         journal.clear(4)
+        peer.die()
+        journal.refresh()
         journal.look()
         assert journal.deaths == {3: 1, 5: 1}
 
@@ -94,30 +82,6 @@ def test_a_batch_has_no_part_in_a_stopped_process(directory: Path) -> None:
         peer.die()
 
 
-def test_a_replica_that_started_later_is_noticed_when_it_dies(directory: Path) -> None:
-    """Even before the next refresh."""
-    with opened(directory) as journal:
-        peer = Peer(directory)
-        peer.tell("begin 1")
-        peer.die()
-        journal.look()
-        assert journal.deaths == {1: 1}
-
-
-def test_a_second_death_counts_unless_the_request_was_answered_between(directory: Path) -> None:
-    """The second replica reads the journal of the first: it started after its death."""
-    first = Peer(directory)
-    first.tell("begin 7")
-    first.die()
-    second = Peer(directory)
-    second.tell("look")
-    second.tell("begin 7 8")
-    second.die()
-    with opened(directory) as journal:
-        journal.look()
-        assert journal.deaths == {7: 2, 8: 1}
-
-
 def test_a_replica_that_stops_leaves_nothing(directory: Path) -> None:
     peer = Peer(directory)
     with opened(directory) as journal:
@@ -131,33 +95,11 @@ def test_a_replica_that_stops_leaves_nothing(directory: Path) -> None:
     assert not directory.exists()
 
 
-def test_what_was_on_a_lost_device_has_seen_a_death_though_its_replica_lives(
-    directory: Path,
-) -> None:
-    with opened(directory) as journal:
-        peer = Peer(directory)
-        journal.refresh()
-        peer.tell("begin 1 2")
-        peer.tell("device_lost")
-        peer.tell("end")
-        journal.look()
-        assert journal.deaths == {1: 1, 2: 1}
-        peer.die()
-        journal.refresh()
-        journal.look()
-        assert journal.deaths == {1: 1, 2: 1}
-
-
-def test_a_journal_has_all_its_memory_from_the_start(directory: Path) -> None:
-    """Where memory is full, a write into a hole of the file kills the process by SIGBUS."""
-    with opened(directory):
-        (file,) = (path.stat() for path in directory.iterdir())
-        assert 512 * file.st_blocks >= file.st_size
-
-
 def test_a_journal_for_which_there_is_no_memory_is_an_error_and_leaves_no_file(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Into a hole of its file, a write would kill the process by SIGBUS."""
+
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -184,18 +126,24 @@ def test_a_second_journal_of_the_process_is_no_death(directory: Path) -> None:
         peer.die()
 
 
-@pytest.mark.parametrize(
-    ("passed_s", "known"),
-    [(0.0, True), (KEEP_S - 60, True), (KEEP_S + 1, False), (-30.0, False)],
-    ids=["just now", "lately", "long ago", "before the machine was started"],
-)
-def test_old_deaths_are_forgotten(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, passed_s: float, known: bool
-) -> None:
+def dead(directory: Path) -> Path:
+    """Return the journal of a peer that died on a batch of request 1."""
     peer = Peer(directory)
     peer.tell("begin 1")
     peer.die()
     (file,) = directory.iterdir()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "known"),
+    [(KEEP_S - 60, True), (KEEP_S + 1, False), (-30.0, False)],
+    ids=["lately", "long ago", "before the machine was started"],
+)
+def test_old_deaths_are_forgotten(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, passed_s: float, known: bool
+) -> None:
+    file = dead(directory)
     later_ns = time.monotonic_ns() + int(1e9 * passed_s)
     monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
     with opened(directory) as journal:
@@ -204,17 +152,14 @@ def test_old_deaths_are_forgotten(
         assert file.exists() == known
 
 
-@pytest.mark.parametrize("step_s", [-7200, 7200])
-def test_a_step_of_the_time_of_day_changes_nothing(directory: Path, step_s: float) -> None:
+def test_a_step_of_the_time_of_day_changes_nothing(directory: Path) -> None:
     """The kernel writes the time of day to files; a step makes them look older or younger."""
-    peer = Peer(directory)
-    peer.tell("begin 1")
-    peer.die()
-    (file,) = directory.iterdir()
-    os.utime(file, (time.time() - step_s, time.time() - step_s))
-    with opened(directory) as journal:
-        journal.look()
-        assert journal.deaths == {1: 1}
+    file = dead(directory)
+    for step_s in (-7200, 7200):
+        os.utime(file, (time.time() - step_s, time.time() - step_s))
+        with opened(directory) as journal:
+            journal.look()
+            assert journal.deaths == {1: 1}
 
 
 def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:

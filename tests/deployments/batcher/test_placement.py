@@ -1,5 +1,7 @@
 """Which batches the event loop runs itself."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,15 +11,10 @@ from deployments.batcher.placement import IN_A_ROW, BatchPlacement
 LATENCY_MS = [0.05, 0.1, 0.15, 0.3, 0.5]
 
 
-def short(limit_ms: float = 0.2, latency_ms: list[float] = LATENCY_MS) -> BatchPlacement:
+def short() -> BatchPlacement:
     placement = BatchPlacement()
-    placement.use(latency_ms, limit_ms, now_s=0.0)
+    placement.use(LATENCY_MS, 0.2, now_s=0.0)
     return placement
-
-
-def test_the_loop_runs_no_batch_unless_told() -> None:
-    assert BatchPlacement().largest == 0
-    assert short(limit_ms=0.0).largest == 0
 
 
 def test_a_size_stays_until_it_takes_twice_the_limit() -> None:
@@ -38,38 +35,35 @@ def test_all_sizes_within_the_limit_are_run_and_none_beyond_twice_the_limit(
     steps: list[list[float]],
 ) -> None:
     placement = BatchPlacement()
+    assert placement.largest == 0
     for now_s, latency_ms in enumerate(steps):
         placement.use(latency_ms, 0.2, now_s=now_s)
         assert all(latency > 0.2 for latency in latency_ms[placement.largest :])
         assert all(latency <= 0.4 for latency in latency_ms[: placement.largest])
 
 
-def test_a_very_long_batch_sends_its_size_and_larger_ones_back_at_once() -> None:
+@pytest.mark.parametrize(
+    ("size", "duration_s", "cpu_s", "waited", "batches"),
+    [
+        (2, 2.1e-3, 2.1e-3, False, 1),  # ten times the limit
+        (3, 5e-4, 5e-4, False, IN_A_ROW),
+        (1, 1e-4, 1e-5, True, IN_A_ROW),
+        (1, 0.04, 1e-5, True, IN_A_ROW),
+        (1, 0.06, 1e-5, True, 1),
+        # The thread was preempted, as it would be elsewhere.
+        (3, 5e-2, 1e-4, False, math.inf),
+    ],
+)
+def test_a_size_that_computes_or_waits_for_too_long_goes_back_with_all_larger_ones(
+    size: int, duration_s: float, cpu_s: float, waited: bool, batches: float
+) -> None:
     placement = short()
-    assert not placement.observe(3, 4e-4, 4e-4, waited=False, now_s=0.0)
-    assert placement.observe(2, 2.1e-3, 2.1e-3, waited=False, now_s=0.0)
-    assert placement.largest == 1
-
-
-def test_long_batches_in_a_row_send_their_size_back() -> None:
-    placement = short()
-    outcomes = [placement.observe(3, 5e-4, 5e-4, waited=False, now_s=0.0) for _ in range(IN_A_ROW)]
-    assert outcomes == [False] * (IN_A_ROW - 1) + [True]
-    assert placement.largest == 2
-
-
-def test_a_batch_during_which_the_thread_was_preempted_is_not_long() -> None:
-    assert not short().observe(3, 5e-2, 1e-4, waited=False, now_s=0.0)
-
-
-@pytest.mark.parametrize("waits_s", [1e-4, 0.04])
-def test_a_model_that_waits_goes_back(waits_s: float) -> None:
-    placement = short()
-    outcomes = [
-        placement.observe(1, waits_s, 1e-5, waited=True, now_s=0.0) for _ in range(IN_A_ROW)
-    ]
-    assert outcomes == [False] * (IN_A_ROW - 1) + [True]
-    assert placement.largest == 0
+    for number in range(1, IN_A_ROW + 1):
+        goes_back = placement.observe(size, duration_s, cpu_s, waited=waited, now_s=0.0)
+        assert goes_back == (number == batches)
+        if goes_back:
+            break
+    assert placement.largest == (3 if batches == math.inf else size - 1)
 
 
 def test_a_size_that_went_back_stays_away_for_a_while() -> None:

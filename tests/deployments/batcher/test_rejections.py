@@ -1,32 +1,24 @@
 """Requests without outputs: each is told why, and its rows are counted once."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from deployments.batcher.queued_request import Outcome, QueuedRequest
-from deployments.batcher.rejections import TOO_LATE, RejectionHandler
+from deployments.batcher.rejections import TOO_LATE
+from deployments.batcher.rejections import RejectionHandler as Handler
 from deployments.batcher.row_counts import RowCounts
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
 from policy.batcher.core import BatcherCore
-from policy.batcher.requests import Refusal
+from policy.batcher.requests import Refusal, Request
 from tests.support.batching.batcher_core import make_core
 
 
-class Sender:
-    """Sends a request of two rows to a core, and keeps its outcomes."""
-
-    def __init__(self, core: BatcherCore, deadline_s: float = math.inf) -> None:
-        self.outcomes: list[Outcome] = []
-        self.request = QueuedRequest({}, 2)
-        self.request.begin(0.0, self.outcomes.append, deadline_s)
-        assert core.arrive(0.0, self.request) is None
-
-
-def handler(core: BatcherCore | None = None) -> tuple[RejectionHandler, BatcherCore, RowCounts]:
-    core, rows = core or make_core(control_limit=4), RowCounts()
-    return RejectionHandler(core, rows), core, rows
+def handler(core: BatcherCore) -> tuple[Handler, RowCounts]:
+    rows = RowCounts()
+    return Handler(core, rows), rows
 
 
 @pytest.mark.parametrize(
@@ -41,7 +33,7 @@ def handler(core: BatcherCore | None = None) -> tuple[RejectionHandler, BatcherC
 def test_a_refusal_says_whether_another_replica_may_help(
     refusal: Refusal, error: type[RequestError], says: str, counter: str
 ) -> None:
-    requests, _, rows = handler()
+    requests, rows = handler(make_core())
     answer = requests.refused(refusal, 3)
     assert type(answer) is error
     assert says in str(answer)
@@ -50,73 +42,69 @@ def test_a_refusal_says_whether_another_replica_may_help(
 
 
 def test_what_is_rejected_unparsed_counts_as_offered_load() -> None:
-    requests, core, rows = handler(make_core(max_queue_rows=0))
+    core = make_core()
+    requests, rows = handler(core)
     requests.rejected(Refusal.FULL, [(10.0, 1), (10.1, 6)], 10.2)
     assert (rows.offered, rows.refused) == (7, 7)
     assert core.arrival_rate.per_s(10.2) > 0
 
 
-@pytest.mark.parametrize(
-    ("deadline_s", "counter", "says"),
-    [(math.inf, "expired", TOO_LATE), (5.0, "deadline_missed", "deadline cannot be met")],
-)
-def test_a_request_that_is_too_late_is_told_once_and_leaves_the_queue(
-    deadline_s: float, counter: str, says: str
-) -> None:
-    requests, core, rows = handler()
-    sender = Sender(core, deadline_s)
-    requests.too_late(sender.request)
-    requests.too_late(sender.request)
-    (outcome,) = sender.outcomes
-    assert isinstance(outcome, DeadlineError)
-    assert says in str(outcome)
-    assert (rows.pruned, getattr(rows, counter), core.queue_length) == (2, 2, 0)
+def too_late(requests: Handler, request: Request, _: float) -> None:
+    requests.too_late(request)
+
+
+def crowded_out(requests: Handler, request: Request, _: float) -> None:
+    requests.crowded_out(request)
+
+
+def lost(requests: Handler, request: Request, now_s: float) -> None:
+    requests.device_lost("it hangs", [request], now_s)
 
 
 @pytest.mark.parametrize(
-    ("now_s", "error", "counter"), [(0.05, BusyError, "refused"), (0.5, DeadlineError, "expired")]
+    ("happens", "now_s", "deadline_s", "error", "says", "counts"),
+    [
+        (too_late, 0.0, math.inf, DeadlineError, TOO_LATE, {"expired", "pruned"}),
+        (too_late, 0.0, 5.0, DeadlineError, "cannot be met", {"deadline_missed", "pruned"}),
+        # A request without time here is tried elsewhere, if there is time.
+        (Handler.given_up, 0.05, math.inf, BusyError, "no time left", {"refused"}),
+        (Handler.given_up, 0.5, math.inf, DeadlineError, TOO_LATE, {"expired", "pruned"}),
+        (crowded_out, 0.0, math.inf, CrowdedOutError, "retry queue is full", {"refused"}),
+        # What hung a device for longer than the SLA hangs no other.
+        (lost, 0.05, math.inf, DeviceError, "it hangs", set()),
+        (lost, 0.5, math.inf, DeadlineError, TOO_LATE, {"expired", "pruned"}),
+    ],
 )
-def test_a_request_without_time_here_is_tried_elsewhere_if_there_is_time(
-    now_s: float, error: type[RequestError], counter: str
+def test_a_request_that_gets_no_outputs_is_told_why_and_counted_once(
+    happens: Callable[[Handler, Request, float], None],
+    now_s: float,
+    deadline_s: float,
+    error: type[RequestError],
+    says: str,
+    counts: set[str],
 ) -> None:
     core = make_core(control_limit=4)
     core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
-    requests, _, rows = handler(core)
-    sender = Sender(core)
-    requests.given_up(sender.request, now_s)
-    requests.given_up(sender.request, now_s)
-    (outcome,) = sender.outcomes
+    requests, rows = handler(core)
+    outcomes: list[Outcome] = []
+    request = QueuedRequest({}, 2)
+    request.begin(0.0, outcomes.append, deadline_s)
+    assert core.arrive(0.0, request) is None
+    for _ in range(2):
+        happens(requests, request, now_s)
+    (outcome,) = outcomes
     assert type(outcome) is error
-    assert getattr(rows, counter) == 2
+    assert says in str(outcome)
+    assert core.queue_length == 0 or error is not DeadlineError
+    kinds = ("expired", "deadline_missed", "pruned", "refused", "completed", "cancelled")
+    assert {kind: getattr(rows, kind) for kind in kinds} == {
+        kind: 2 * (kind in counts) for kind in kinds
+    }
 
 
-def test_a_request_that_is_crowded_out_may_be_tried_elsewhere() -> None:
-    requests, core, rows = handler()
-    sender = Sender(core)
-    requests.crowded_out(sender.request)
-    requests.crowded_out(sender.request)
-    (outcome,) = sender.outcomes
-    assert isinstance(outcome, CrowdedOutError)
-    assert rows.refused == 2
-
-
-@pytest.mark.parametrize(("now_s", "error"), [(0.05, DeviceError), (0.5, DeadlineError)])
-def test_what_hung_a_device_for_longer_than_the_sla_hangs_no_other(
-    now_s: float, error: type[RequestError]
-) -> None:
-    core = make_core(control_limit=4)
-    core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
-    requests, _, _ = handler(core)
-    sender = Sender(core)
-    requests.device_lost("it hangs", core.device_lost(), now_s)
-    assert [type(outcome) for outcome in sender.outcomes] == [error]
-
-
-def test_requests_of_a_lost_device_get_the_reason_and_so_do_later_ones() -> None:
-    requests, core, rows = handler()
-    sender = Sender(core)
-    requests.device_lost("it hangs", core.device_lost(), 0.0)
-    assert [str(outcome) for outcome in sender.outcomes] == ["it hangs"]
+def test_later_requests_get_the_reason_for_which_the_device_is_lost() -> None:
+    requests, rows = handler(make_core())
+    requests.device_lost("it hangs", [], 0.0)
     # Whatever the core says: no row may count as too late for a device that is no more.
-    assert isinstance(requests.refused(Refusal.EXPIRED, 1), DeviceError)
+    assert str(requests.refused(Refusal.EXPIRED, 1)) == "it hangs"
     assert (rows.refused, rows.expired) == (1, 0)

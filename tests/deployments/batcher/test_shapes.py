@@ -22,12 +22,6 @@ def slices_of(*arrays: NDArray[Any]) -> list[Slice]:
     return [Slice(Request(0.0, len(one), {"tokens": one}), 0, len(one)) for one in arrays]
 
 
-def test_models_of_fixed_shapes_have_one_kind_of_request() -> None:
-    shapes = BatchShapes((TensorSpec("x", "FP32", (2,)), TOKENS), ())
-    inputs = {"x": np.zeros((1, 2)), "tokens": np.zeros((1, 9))}
-    assert shapes.class_of(inputs) is None
-
-
 def test_requests_share_a_batch_if_their_rows_have_one_shape() -> None:
     shapes = BatchShapes((TensorSpec("image", "FP32", (3, -1, -1)), TensorSpec("k", "INT8")), ())
 
@@ -36,6 +30,8 @@ def test_requests_share_a_batch_if_their_rows_have_one_shape() -> None:
 
     assert kind(1, 4, 6) == kind(5, 4, 6)
     assert len({kind(1, 4, 6), kind(1, 6, 4), kind(1, 24, 1)}) == 3
+    fixed = BatchShapes((TensorSpec("x", "FP32", (2,)), TOKENS), ())
+    assert fixed.class_of({"x": np.zeros((1, 2)), "tokens": np.zeros((1, 9))}) is None
 
 
 @given(
@@ -73,6 +69,9 @@ def test_a_part_of_a_request_is_padded_with_its_other_inputs_unchanged() -> None
     assert batch["k"].tolist() == [2, 3, 4]
     assert batch["words"].tolist() == [[[b"a"] * 2] * 2] * 2 + [[[b"b"] * 2, [b""] * 2]]
     assert set(batch) == {"words", "k"}
+    # The model may write into a batch.
+    alone = shapes.join([Slice(Request(0.0, 3, long), 0, 3)])
+    assert not any(np.shares_memory(alone[name], long[name]) for name in long)
 
 
 def test_an_output_of_another_length_than_its_input_is_an_error_of_the_model() -> None:
