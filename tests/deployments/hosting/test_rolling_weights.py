@@ -61,7 +61,9 @@ async def test_the_old_weights_are_given_back_even_if_the_collector_does_not_loo
         await (await reconciler.configure(user_config(digits={"version": "2"})))
         await until(lambda: not leases(store).get("pytorch/digits@1"))
         assert leases(store) == {"pytorch/digits@1": 0, "pytorch/digits@2": 1}
-        assert repository.first.start.explain()["weights"] == "store://pytorch/digits@2"
+        told = repository.first.start.explain()
+        assert told["weights"] == "store://pytorch/digits@2"
+        assert told["weights_found_in"] == "remote"
         ask("evict", "digits@1", store)
     finally:
         gc.unfreeze()

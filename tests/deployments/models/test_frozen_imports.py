@@ -1,10 +1,5 @@
-"""What is imported is hidden from the collector, and what is loaded afterwards is not."""
-
 import gc
 import weakref
-from collections.abc import Iterator
-
-import pytest
 
 from deployments.models.frozen_imports import frozen_imports
 
@@ -16,15 +11,8 @@ class Knot:
         self.itself = self
 
 
-@pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    frozen = gc.get_freeze_count()
-    yield
-    if not frozen:
-        gc.unfreeze()
-
-
 def test_the_collector_rests_meanwhile_and_leaves_what_was_made() -> None:
+    frozen = gc.get_freeze_count()
     with frozen_imports():
         assert not gc.isenabled()
         kept = weakref.ref(Knot())
@@ -33,3 +21,5 @@ def test_the_collector_rests_meanwhile_and_leaves_what_was_made() -> None:
     gc.collect()
     assert kept() is not None
     assert freed() is None
+    if not frozen:
+        gc.unfreeze()

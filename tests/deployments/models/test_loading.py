@@ -46,9 +46,6 @@ class PaddedOutput(Doubler):
 
 class LongAsNothing(Doubler):
     outputs = (TensorSpec("y", "FP32", (-1,), length_of="x"),)
-
-
-def function(): ...
 """
 
 
@@ -74,18 +71,11 @@ def test_a_users_model_is_imported_constructed_and_loaded(user_module):
     [
         ("nowhere", {}, "must be package.module:Class, or one of digits, emulated"),
         (":Class", {}, "must be package.module:Class"),
-        ("user_model_of_test_loading:", {}, "must be package.module:Class"),
         ("no_such_module_here:Model", {}, "no module named 'no_such_module_here'"),
-        ("deployments.no_such:Model", {}, "no module named 'deployments.no_such'"),
         ("user_model_without_dependency:M", {}, "No module named 'no_such_dependency'"),
         ("user_model_broken:M", {}, "import failed: ZeroDivisionError"),
         ("user_model_of_test_loading:Nothing", {}, "has no 'Nothing'"),
-        (
-            "user_model_of_test_loading:function",
-            {},
-            "not a subclass of sojourn.Model",
-        ),
-        ("user_model_of_test_loading:TensorSpec", {}, "not a subclass"),
+        ("user_model_of_test_loading:TensorSpec", {}, "not a subclass of sojourn.Model"),
         ("user_model_of_test_loading:NoForward", {}, "NoForward does not define forward"),
         ("user_model_of_test_loading:NoSpecs", {}, "inputs must be a non-empty tuple"),
         ("user_model_of_test_loading:Twice", {}, "outputs contain two tensors with the same name"),

@@ -29,11 +29,9 @@ def test_names_and_shapes(outputs, message):
 
 FITS = [
     (SCORES, [0.5, 1.0]),  # 64-bit floats are rounded
-    (SCORES, np.array([1, 2])),
     (TensorSpec("scores", "FP32", allow_nan=True), [np.nan, np.inf, 1.0]),
     (TensorSpec("x", "FP16"), [65504.0]),
     (TensorSpec("x", "BF16"), np.array([3.389e38], np.float32)),
-    (LABEL, np.array([1], np.int32)),
     (LABEL, [2.0, -(2.0**63)]),
     (TensorSpec("x", "UINT64"), np.array([2**63], np.uint64)),
     (TensorSpec("x", "INT8"), [-128, 127]),
@@ -43,22 +41,16 @@ FITS = [
 ]
 MISFITS = [
     (SCORES, [np.nan], "output 'scores' has NaN or infinity; if that is right, set allow_nan"),
-    (SCORES, np.array([np.inf], np.float32), "output 'scores' has NaN or infinity"),
     (SCORES, [0.0, 1e300], "output 'scores': FP32 expected, got 1e+300"),
     (TensorSpec("s", "FP32", allow_nan=True), [np.nan, 1e300], "output 's': FP32 expected, got 1e"),
     (TensorSpec("x", "FP16"), [65520], "output 'x': FP16 expected, got 65520"),
     (TensorSpec("x", "BF16"), np.array([3.4e38], np.float32), "output 'x': BF16 expected, got 3."),
     (TensorSpec("x", "INT8"), [3, 300], "output 'x': INT8 expected, got 300"),
     (TensorSpec("x", "INT8"), [0.5], "output 'x': INT8 expected, got 0.5"),
-    (TensorSpec("x", "UINT8"), [-1], "output 'x': UINT8 expected, got -1"),
     (TensorSpec("x", "BOOL"), [2], "output 'x': BOOL expected, got 2"),
     (LABEL, [np.nan], "output 'label': INT64 expected, got nan"),
     (LABEL, [2.0**63], "output 'label': INT64 expected, got 9.223"),
-    (
-        LABEL,
-        np.array([2**63], np.uint64),
-        "output 'label': INT64 expected, got 92233720",
-    ),
+    (LABEL, np.array([2**63], np.uint64), "output 'label': INT64 expected, got 9223"),
     (LABEL, ["1"], "output 'label': INT64 expected, got <U1"),
     (WORD, np.array([b"a", "b"], object), "output 'word': BYTES expected, got str"),
 ]
@@ -87,15 +79,14 @@ class Narrow(Model):
     inputs = (TensorSpec("x", "FP32", (3,)),)
     outputs = (TensorSpec("y", "FP32", (3,)),)
 
-    def load(self, device):
-        """Load nothing."""
+    def load(self, device): ...
 
     def forward(self, batch):
-        """Forget all rows but the first."""
-        if len(batch["x"]) == 7:
+        x = batch["x"]
+        x += 1
+        if len(x) == 7:
             raise ValueError("seven")
-        batch["x"] += 1
-        return {"y": batch["x"][:1] if len(batch["x"]) != 9 else batch["x"].astype(str)}
+        return {"y": x.astype(str) if len(x) == 9 else x[:1]}
 
     def example(self, batch_size):
         """Return arrays that cannot be written to."""
@@ -104,9 +95,10 @@ class Narrow(Model):
 
 def test_every_size_is_tried():
     check_forward(Narrow(), [1])
-    with pytest.raises(StartError, match=r"batch of 8: output 'y': \(8, 3\) expected, got \(1, 3"):
-        check_forward(Narrow(), [1, 8])
-    with pytest.raises(StartError, match=r"failed on its example of 7: ValueError: seven"):
-        check_forward(Narrow(), [7])
-    with pytest.raises(StartError, match=r"batch of 9: output 'y': FP32 expected, got <U"):
-        check_forward(Narrow(), [9])
+    for size, message in (
+        (8, r"batch of 8: output 'y': \(8, 3\) expected, got \(1, 3"),
+        (7, "failed on its example of 7: ValueError: seven"),
+        (9, "batch of 9: output 'y': FP32 expected, got <U"),
+    ):
+        with pytest.raises(StartError, match=message):
+            check_forward(Narrow(), [1, size])

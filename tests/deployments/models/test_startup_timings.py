@@ -1,9 +1,9 @@
 """A start split into phases, in virtual time."""
 
 import time
+from contextlib import suppress
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.models.startup_timings import PHASES, StartupTimings, process_busy_s
@@ -17,39 +17,23 @@ class Clock:
         return self.now_s
 
 
-def test_a_phase_within_another_counts_once():
+def test_a_phase_within_another_counts_once_and_ends_even_if_it_fails():
     clock = Clock()
     split = StartupTimings(2.0, clock)
     clock.now_s += 1
-    with split.phase("model"):
+    with suppress(ValueError), split.phase("model"):
         clock.now_s += 3
         with split.phase("imports"):
             clock.now_s += 5
             with split.phase("weights"):
                 clock.now_s += 7
-        clock.now_s += 11
+                raise ValueError
+    clock.now_s += 11
     split.ready()
     clock.now_s += 1000
-    times_s = split.seconds()
-    assert times_s["process"] == 2
-    assert (times_s["model"], times_s["imports"], times_s["weights"]) == (14, 5, 7)
-    assert times_s["rest"] == 1
+    spent_s = {name: time_s for name, time_s in split.seconds().items() if time_s}
+    assert spent_s == {"process": 2, "model": 3, "imports": 5, "weights": 7, "rest": 12}
     assert split.total_s == 29
-
-
-def test_a_phase_that_fails_still_ends():
-    clock = Clock()
-    split = StartupTimings(clock=clock)
-
-    def load():
-        clock.now_s += 2
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"), split.phase("weights"):
-        load()
-    clock.now_s += 4
-    split.ready()
-    assert (split.seconds()["weights"], split.seconds()["rest"]) == (2, 4)
 
 
 steps = st.recursive(
@@ -59,6 +43,7 @@ steps = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(steps, max_size=5), st.integers(0, 5))
 def test_the_phases_add_up_to_the_total(plan, process_s):
     clock = Clock()

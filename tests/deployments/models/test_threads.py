@@ -1,6 +1,5 @@
 """One thread per CPU, in the libraries that are loaded and in those to come."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,12 +10,11 @@ import pytest
 from deployments.models.threads import thread_cpu_wait_s, threads_for
 
 _REPORT = """
-import json, os, numpy, threadpoolctl
+import os, numpy, threadpoolctl
 from deployments.models.threads import limit_threads
 limit_threads(1.5)
-print(json.dumps([
-    [pool["num_threads"] for pool in threadpoolctl.threadpool_info()], os.environ["OMP_NUM_THREADS"]
-]))
+print([pool["num_threads"] for pool in threadpoolctl.threadpool_info()][0])
+print(os.environ["OMP_NUM_THREADS"])
 """
 
 
@@ -30,10 +28,7 @@ def test_loaded_libraries_and_the_environment_follow():
     output = subprocess.run(
         [sys.executable, "-c", _REPORT], env=environment, capture_output=True, check=True, text=True
     ).stdout
-    pools, variable = json.loads(output)
-    assert pools
-    assert set(pools) == {2}
-    assert variable == "2"
+    assert output == "2\n2\n"
 
 
 def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +38,6 @@ def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch: pytest.Mon
     while time.thread_time() < began_cpu_s + 0.02:
         pass
     after_s = thread_cpu_wait_s()
-    assert before_s is not None
-    assert after_s is not None
     # A thread that neither sleeps nor computes waits for a CPU, or for the hypervisor.
     waited_s = time.monotonic() - began_s - (time.thread_time() - began_cpu_s)
     assert 0 <= after_s - before_s <= waited_s + 0.001

@@ -13,11 +13,8 @@ from deployments.models.weights import WeightsLoader, load_weights
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
 from deployments.serving.service_loading import load_service
-from deployments.serving.service_start import ServiceStart
 from policy.errors import InvalidInputError
 from tests.support.models.model_stores import manager_thread, publish, settings_for
-
-PROFILE = {"latency_ms": [1.0, 2.0]}
 
 
 @pytest.fixture
@@ -76,22 +73,12 @@ def test_the_config_replaces_what_the_model_asks_for(store):
         loader("another.safetensors")
 
 
-def test_loading_a_file_is_timed_and_named(tmp_path):
+def test_loading_a_file_is_timed_and_named():
     split = StartupTimings()
     loader = WeightsLoader(str(WEIGHTS), split=split)
     assert loader("other").keys() == load_weights(WEIGHTS).keys()
     assert (loader.source, loader.found_in) == (str(WEIGHTS), "file")
-    split.ready()
     assert split.seconds()["weights"] > 0
-
-
-def test_a_service_tells_where_its_weights_came_from(store):
-    config = ModelConfig(
-        name="digits", import_path="digits", weights="store://digits", profile=PROFILE
-    )
-    for found_in in ("remote", "host"):
-        service = load_service(config, start=ServiceStart(store_socket=store))
-        assert service.start.explain()["weights_found_in"] == found_in
 
 
 def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():
@@ -100,15 +87,11 @@ def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():
         load_service(config)
 
 
-def test_the_device_that_a_model_names_is_that_of_its_tensors(store, monkeypatch):
+def test_the_device_that_a_model_names_is_that_of_its_tensors(monkeypatch):
     asked = []
-    attach = tensors.attach
-
-    def attach_to(name, socket_path, device):
-        asked.append(device)
-        return attach(name, socket_path=socket_path)
-
-    monkeypatch.setattr(tensors, "attach", attach_to)
+    monkeypatch.setattr(
+        tensors, "attach", lambda name, socket_path, device: (asked.append(device), "host")
+    )
     loader = WeightsLoader()
     loader("store://digits", "cuda:0")
     loader("store://digits")
