@@ -5,7 +5,6 @@ import hashlib
 import threading
 
 import httpx
-import pytest
 
 from deployments.config.user_config import AccessConfig
 from deployments.http.protocol import HostedApp, InferenceProtocol
@@ -80,27 +79,21 @@ async def test_the_index_lists_all_models_or_those_that_are_ready():
         for wrong in (b"{", b"[]"):
             answer = await client.post("/v2/repository/index", content=wrong)
             assert answer.status_code == 400
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (UnknownModelError("b@1: not there"), 404),
-        (FetchError("the remote answers 500"), 500),
-        (StoreFullError("b: needs 5 bytes"), 503),
-    ],
-)
-async def test_a_model_that_cannot_be_loaded_on_demand(error, status):
-    async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
-        models.errors["b", "1"] = [error]
-        assert await infer(client, "b") == status
-        assert await infer(client, "a") == ("a", "1", 1)
-
-
-async def test_the_repository_is_posted_to():
-    async with hosted("a") as models, client_of(models) as client:
         answer = await client.get("/v2/repository/index")
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+async def test_a_model_that_cannot_be_loaded_on_demand():
+    errors = {
+        UnknownModelError("b@1: not there"): 404,
+        FetchError("the remote answers 500"): 500,
+        StoreFullError("b: needs 5 bytes"): 503,
+    }
+    for error, status in errors.items():
+        async with hosted("a", "b", on_demand=True) as models, client_of(models) as client:
+            models.errors["b", "1"] = [error]
+            assert await infer(client, "b") == status
+            assert await infer(client, "a") == ("a", "1", 1)
 
 
 async def test_on_demand_a_request_loads_its_model_and_is_answered_however_long_that_takes():

@@ -29,11 +29,6 @@ async def ask(models, name, version=None):
         return float(outputs["y"][0, 0])
 
 
-def states(models, name):
-    rows = [row for row in models.repository.index() if row["name"] == name]
-    return {row["version"]: row["state"] for row in rows}
-
-
 async def test_a_new_version_takes_over_and_the_old_one_answers_what_it_has():
     async with hosted("a") as models:
         models.batch_gates["a", "2"] = threading.Event()
@@ -43,11 +38,11 @@ async def test_a_new_version_takes_over_and_the_old_one_answers_what_it_has():
         await until(lambda: second.batcher.busy_for_s() > 0)
         await models.repository.load(config_of("a", "3"))
         assert await ask(models, "a") == 3
-        await until(lambda: states(models, "a") == {"2": "UNLOADING", "3": "READY"})
+        await until(lambda: models.states("a") == {"2": "UNLOADING", "3": "READY"})
         assert not held.done()
         models.batch_gates["a", "2"].set()
         assert await held == 2
-        await until(lambda: states(models, "a") == {"3": "READY"})
+        await until(lambda: models.states("a") == {"3": "READY"})
 
 
 async def test_loads_of_one_version_are_shared_and_those_of_others_run_beside_it():
@@ -55,7 +50,7 @@ async def test_loads_of_one_version_are_shared_and_those_of_others_run_beside_it
         models.load_gates["b", "1"] = threading.Event()
         slow = [asyncio.create_task(models.repository.load(config_of("b"))) for _ in range(3)]
         await until(lambda: ("b", "1") in models.loads)
-        assert states(models, "b") == {"1": "LOADING"}
+        assert models.states("b") == {"1": "LOADING"}
         with pytest.raises(BusyError, match="loading"):
             await ask(models, "b")
         await models.repository.load(config_of("a", "2"))
@@ -71,7 +66,7 @@ async def test_a_load_that_fails_leaves_what_serves_and_can_be_tried_again():
         models.errors["a", "2"] = [UnknownModelError("a@2: not there")]
         with pytest.raises(UnknownModelError):
             await models.repository.load(config_of("a", "2"))
-        assert states(models, "a") == {"1": "READY", "2": "UNAVAILABLE"}
+        assert models.states("a") == {"1": "READY", "2": "UNAVAILABLE"}
         assert [row["reason"] for row in models.repository.index()] == ["", "a@2: not there"]
         assert await ask(models, "a") == 1
         await models.repository.load(config_of("a", "2"))
@@ -117,8 +112,8 @@ def test_the_version_wanted_last_serves_in_whatever_order_loads_end(wanted, orde
                     assert end is None
             serves = "1" if wanted[-1] == "4" else wanted[-1]
             assert await ask(models, "a") == float(serves)
-            await until(lambda: list(states(models, "a").values()).count("UNLOADING") == 0)
-            assert states(models, "a")[serves] == "READY"
+            await until(lambda: list(models.states("a").values()).count("UNLOADING") == 0)
+            assert models.states("a")[serves] == "READY"
             assert sorted(models.loads) == [("a", one) for one in sorted({"1", *wanted})]
 
     asyncio.run(check())
@@ -150,7 +145,7 @@ async def test_a_replaced_version_that_hangs_answers_that_it_does():
             await models.repository.tick()
             await asyncio.sleep(0.001)
         assert await refused(asking) == {DeviceError}
-        await until(lambda: states(models, "a") == {"3": "READY"})
+        await until(lambda: models.states("a") == {"3": "READY"})
         # Its thread may still compute with what would be given back.
         assert "_gate" in vars(second._model)
 
@@ -159,7 +154,7 @@ async def test_a_version_that_is_closed_in_use_leaves_no_request_without_an_answ
     monkeypatch.setattr("deployments.hosting.repository.RETIRE_TIMEOUT_S", 0.01)
     async with retiring() as (models, _, asking):
         assert await refused(asking) == {DeviceError}
-        await until(lambda: states(models, "a") == {"3": "READY"})
+        await until(lambda: models.states("a") == {"3": "READY"})
 
 
 async def test_a_replica_that_stops_answers_for_all_versions():
@@ -172,28 +167,20 @@ async def test_a_replica_that_stops_answers_for_all_versions():
         assert await refused([*asking, fourth]) == {DeviceError}
 
 
-async def test_a_full_store_costs_the_model_that_is_idle_for_longest():
+async def test_a_full_store_costs_the_model_that_is_idle_for_longest_and_none_in_use():
     async with hosted("a", "b", "c", "d", on_demand=True) as models:
         for name in "bc":
             await models.repository.load(config_of(name))
+        models.errors["d", "1"] = [StoreFullError("d: needs 5 bytes")] * 2
+        using = models.repository.using
+        with using("b"), using("c"), pytest.raises(StoreFullError):
+            await models.repository.load(config_of("d"))
         await ask(models, "b")
-        models.errors["d", "1"] = [StoreFullError("d: needs 5 bytes")]
         await models.repository.load(config_of("d"))
-        assert [service.model_name for service in models.repository.services] == ["a", "b", "d"]
-        assert states(models, "c") == {"1": "UNAVAILABLE"}
+        assert models.versions() == {"a": "1", "b": "1", "d": "1"}
+        assert models.states("c") == {"1": "UNAVAILABLE"}
         with pytest.raises(BusyError, match="not loaded"):
             await ask(models, "c")
-        await models.repository.load(config_of("c"))
-        assert await ask(models, "c") == 1
-
-
-async def test_a_full_store_costs_no_model_that_is_in_use():
-    async with hosted("a", "b", "c", on_demand=True) as models:
-        await models.repository.load(config_of("b"))
-        models.errors["c", "1"] = [StoreFullError("c: needs 5 bytes")]
-        with models.repository.using("b"), pytest.raises(StoreFullError):
-            await models.repository.load(config_of("c"))
-        assert await ask(models, "b") == 1
 
 
 #: A batch of one takes 0.6 ms.

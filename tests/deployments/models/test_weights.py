@@ -88,11 +88,6 @@ def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():
 
 
 def test_the_device_that_a_model_names_is_that_of_its_tensors(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        tensors, "attach", lambda name, socket_path, device: (asked.append(device), "host")
-    )
+    monkeypatch.setattr(tensors, "attach", lambda name, socket_path, device: (device, "host"))
     loader = WeightsLoader()
-    loader("store://digits", "cuda:0")
-    loader("store://digits")
-    assert asked == ["cuda:0", "cpu"]
+    assert [loader("store://digits", *device) for device in (["cuda:0"], [])] == ["cuda:0", "cpu"]

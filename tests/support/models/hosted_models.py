@@ -83,6 +83,15 @@ class Hosted:
             batch_gate.set()
         return InferenceService(config, Multiplier(float(config.version), batch_gate), PROFILE)
 
+    def states(self, name: str) -> dict[str, str]:
+        """Return the states of a model's versions, as the index has them."""
+        rows = [row for row in self.repository.index() if row["name"] == name]
+        return {row["version"]: row["state"] for row in rows}
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions that serve, by model."""
+        return {one.model_name: one.model_version for one in self.repository.services}
+
     def _took_over(self, service: InferenceService) -> None:
         for callback in self._taken_over:
             callback(service)
