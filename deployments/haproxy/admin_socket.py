@@ -51,14 +51,9 @@ def process_at(path: Path) -> int | None:
 class AdminRelay:
     """Answer commands at Ray's path for the admin socket.
 
-    Parameters
-    ----------
-    path : Path
-        The socket appears there, in place of a predecessor's, when `open` is called.
-    haproxy_socket : Path
-        HAProxy's own admin socket. Assign it when another HAProxy is in charge.
-    own_commands : mapping of bytes to callable
-        Commands that are not HAProxy's; each is called with the client's connection.
+    The socket appears there, in place of a predecessor's, when `open` is called. `haproxy_socket`
+    is to be assigned when another HAProxy is in charge. `own_commands` are not HAProxy's; each is
+    called with the client's connection.
     """
 
     def __init__(
@@ -86,7 +81,6 @@ class AdminRelay:
         self._unopened.rename(self._path)
 
     def fileno(self) -> int:
-        """Return the file descriptor to poll."""
         return self._listener.fileno()
 
     @property
@@ -100,9 +94,9 @@ class AdminRelay:
     def answer_next(self) -> None:
         with suppress(OSError):
             client, _ = self._listener.accept()
-            with client:
-                client.settimeout(_TIMEOUT_S)
-                command = _read_line(client)
+            client.settimeout(_TIMEOUT_S)
+            with client, client.makefile("rb") as lines:
+                command = lines.readline().strip()
                 if command in self._own_commands:
                     self._own_commands[command](client)
                     return
@@ -115,10 +109,3 @@ class AdminRelay:
         """Stop listening. The path stays: it may be a successor's by now."""
         self._listener.close()
         self._unopened.unlink(missing_ok=True)
-
-
-def _read_line(client: socket.socket) -> bytes:
-    line = bytearray()
-    while not line.endswith(b"\n") and (part := client.recv(4096)):
-        line += part
-    return bytes(line).strip()

@@ -26,31 +26,26 @@ class Predecessor(NamedTuple):
 
 
 def open_listener(address: Address, shared: bool) -> socket.socket:
-    """Listen on an address.
-
-    Parameters
-    ----------
-    shared : bool
-        Whether others may listen on it as well (``SO_REUSEPORT``).
+    """Listen on an address; if it is `shared`, others may as well (``SO_REUSEPORT``).
 
     Raises
     ------
     OSError
         The address is in use or not this machine's.
     """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family)
+    is_ipv6 = ":" in address.host
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((address.host.strip("[]"), address.port))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
+        listener = socket.create_server(
+            (address.host.strip("[]"), address.port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            backlog=BACKLOG,
+            reuse_port=shared,
+            dualstack_ipv6=is_ipv6,
+        )
     except OSError as error:
-        listener.close()
         where = f"port {address.port} of {address.host or 'this machine'}"
         raise OSError(error.errno, f"{where}: {error.strerror}") from None
+    listener.setblocking(False)
     return listener
 
 

@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,23 +34,14 @@ def ended(pidfd: int, timeout_s: float | None = 0.0) -> bool:
 class Haproxy:
     """A HAProxy, or a supervisor in charge of one."""
 
-    def __init__(self, pid: int, admin_socket: Path) -> None:
+    def __init__(
+        self, pid: int, admin_socket: Path, child: "subprocess.Popen[bytes] | None" = None
+    ) -> None:
         self.pid, self.admin_socket = pid, admin_socket
         self._pidfd = os.pidfd_open(pid)
-        self._child: subprocess.Popen[bytes] | None = None
-
-    @classmethod
-    def start(
-        cls, command: Sequence[str], admin_socket: Path, descriptors: Sequence[int]
-    ) -> "Haproxy":
-        """Start a HAProxy that opens its admin socket there and inherits file descriptors."""
-        child = subprocess.Popen(command, pass_fds=descriptors)
-        one = cls(child.pid, admin_socket)
-        one._child = child
-        return one
+        self._child = child
 
     def fileno(self) -> int:
-        """Return the file descriptor that becomes readable when the process ends."""
         return self._pidfd
 
     @property
@@ -77,13 +67,7 @@ class Haproxy:
         return False
 
     def end(self, timeout_s: float) -> int:
-        """Kill the process unless it has ended.
-
-        Returns
-        -------
-        int
-            Its exit status; negative for a signal; 0 if another process started it.
-        """
+        """Kill the process unless it has ended; return its status, 0 if it is not our child."""
         if not ended(self._pidfd):
             self.signal(signal.SIGKILL)
             ended(self._pidfd, timeout_s)

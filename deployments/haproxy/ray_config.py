@@ -1,20 +1,16 @@
 """The HAProxy configuration that Ray writes, and what Sojourn changes in it.
 
 Ray renders the file anew for every change of the replicas and offers settings for only some of its
-lines. The supervisor hands HAProxy a changed copy:
+lines (`deployments.haproxy.routing`). The supervisor hands HAProxy a changed copy:
 
 - Replicas of this node are reached over Unix sockets (`deployments.haproxy.replica_sockets`).
 - HAProxy inherits its listening sockets (``bind fd@N``), so clients that connect while it is
   started again wait in the socket's queue and are not refused.
-- Statistics and metrics are open to this machine only if the service itself is.
-- The admin socket, which Ray opens to every user of the machine, is the supervisor's alone.
-- Replicas are checked twice a second; `deployments.haproxy.server_checks` judges.
-- A request that cannot be connected to a replica goes to another within half a second, and later
-  ones leave that replica out.
-- Requests have to arrive in time, and may have as many header fields as the replicas take.
-- It refuses requests while every replica has as many as it can answer in time, and does not ask
-  the only replica again what it has just refused (`deployments.haproxy.refusals`).
-- Buffers are kept for the next request.
+- Statistics and metrics are open to this machine only if the service itself is. The admin socket,
+  which Ray opens to every user of the machine, is the supervisor's alone.
+- It waits for a connection to a replica for a fraction of a second, and for a request for a while.
+- Requests may have as many header fields as the replicas take.
+- It refuses requests that no replica could answer in time (`deployments.haproxy.refusals`).
 - It logs no requests unless the operator names a target: Ray's default is one datagram per request
   to a port on which hardly anything ever listens.
 - It serves no more clients at a time than it may open files for: it would not start.
@@ -29,13 +25,12 @@ lines. The supervisor hands HAProxy a changed copy:
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from deployments.haproxy import replica_sockets
 from deployments.haproxy.command import UnknownConfigError
-from deployments.haproxy.open_files import MAX_CONNECTIONS
 from deployments.haproxy.refusals import CLOSE_HEADER, REASON_HEADER, rules
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
@@ -44,21 +39,11 @@ REQUEST_TIMEOUT_S = 30
 MAX_FIELDS = 256 + 8
 #: HAProxy keeps this much memory of each kind at hand; a large buffer is costly to ask for.
 HOT_MEMORY_BYTES = 64 << 20
-# What Ray's settings change is left alone: only lines with its defaults are replaced.
-
 #: How long HAProxy waits for a connection to a replica, and after a failure before the next try.
-#: Ray's setting has whole seconds only.
+#: Ray's setting has whole seconds only; another than its default is left alone.
 CONNECT_TIMEOUT_MS = 250
-#: Failed checks in a row after which HAProxy itself leaves a replica out: after 15 s of silence.
-FALL = 20
-_CHECKS_AS_THEY_COME = "fall 2 rise 2 inter 5s check"
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
-#: The levels of access logs, and of changes of the replicas' states.
-_LOG_AS_IT_COMES, _LOG = "log 127.0.0.1:514 local0 info\n", "log 127.0.0.1:514 local0 notice\n"
-#: A replica that refuses one connection is left out until it passes two checks. Of five retries,
-#: three for each of two dead replicas would be too many, and HAProxy closes a kept connection
-#: without an answer when it has no retry left.
-_ERRORS_AS_THEY_COME, _ERRORS = "error-limit 3", "error-limit 1"
+_LOG_AS_IT_COMES = "    log 127.0.0.1:514 local0 info\n"
 
 #: HAProxy's own errors, besides `UNAVAILABLE`.
 _ERROR_MESSAGES = {
@@ -88,7 +73,8 @@ _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
-_SERVER = re.compile(r"^\s*server (\S+) ", re.MULTILINE)
+#: A server that is no backup.
+_REPLICA = re.compile(r"^\s*server (\S+) (?!.* backup$)", re.MULTILINE)
 _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
 #: A replica of this node; other lines with such an address are of Serve's proxy.
 _LOCAL_REPLICA = re.compile(r"^(\s*server \S+ )127\.0\.0\.1:(\d+)\b(?! .* backup$)", re.MULTILINE)
@@ -97,15 +83,8 @@ _MAX_CLIENTS = re.compile(r"^(\s*maxconn )(\d+)$", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Address:
-    """An address to listen on.
-
-    Attributes
-    ----------
-    host : str
-        An IPv4 address or host name; empty for all interfaces.
-    """
+class Address(NamedTuple):
+    """An address to listen on; the host is empty for all interfaces."""
 
     host: str
     port: int
@@ -120,22 +99,12 @@ class Address:
             return False
 
 
-@dataclass(frozen=True)
-class RayConfig:
+class RayConfig(NamedTuple):
     """A configuration as Ray writes it.
 
-    Attributes
-    ----------
-    admin_socket : Path
-        Where Ray, and `deployments.haproxy.stats`, ask HAProxy.
-    addresses : tuple of Address
-        What HAProxy is to listen on, in the order of the ``bind`` lines.
-    has_routes : bool
-        Whether any request is sent to a replica: not so when Ray has just started HAProxy.
-    draining : bool
-        Whether Ray is about to stop this HAProxy.
-    local_ports : frozenset of int
-        The TCP ports of the replicas of this node.
+    `addresses` are in the order of the ``bind`` lines. It `has_routes` unless Ray has just started
+    HAProxy, and is `draining` if Ray is about to stop it. `local_ports` are the TCP ports of the
+    replicas of this node.
     """
 
     text: str
@@ -155,10 +124,7 @@ def backend_name(application: str) -> str:
 def parse(text: str, host: str | None = None) -> RayConfig:
     """Read a configuration that Ray wrote.
 
-    Parameters
-    ----------
-    host : str, optional
-        Where the service is to listen instead; the other addresses stay as they are.
+    The service is to listen on `host` instead, if given; the other addresses stay as they are.
 
     Raises
     ------
@@ -168,19 +134,17 @@ def parse(text: str, host: str | None = None) -> RayConfig:
     socket = _SOCKET.search(text)
     if socket is None:
         raise UnknownConfigError("HAProxy's configuration has no admin socket")
-    sections = _SECTION.split(text)
-    service = next((part for part in sections if part.startswith("frontend http_frontend")), "")
+    service = text.partition("\nfrontend http_frontend\n")[2]
     bind = _BIND.search(service)
     if bind is None:
         raise UnknownConfigError("HAProxy's configuration has no frontend for HTTP")
-    own = Address(_host(bind[2]), int(bind[3]))
+    own = _address(bind)
     addresses = []
-    for found in _BIND.finditer(text):
-        address = Address(_host(found[2]), int(found[3]))
-        if not address.host and own.on_loopback:
-            address = Address(own.host, address.port)
+    for address in map(_address, _BIND.finditer(text)):
         if host is not None and address == own:
-            address = Address(_host(host), own.port)
+            address = Address(host.strip("*"), own.port)
+        elif not address.host and own.on_loopback:
+            address = Address(own.host, address.port)
         addresses.append(address)
     return RayConfig(
         text,
@@ -192,13 +156,17 @@ def parse(text: str, host: str | None = None) -> RayConfig:
     )
 
 
+def _address(bind: re.Match[str]) -> Address:
+    return Address(bind[2].strip("*"), int(bind[3]))
+
+
 def amend(
     config: RayConfig,
     worker_socket: Path,
     listeners: Mapping[int, int],
     unavailable: Path,
+    max_clients: int,
     held_ms: Mapping[str, int] = MappingProxyType({}),
-    max_clients: int = MAX_CONNECTIONS,
     over_unix: Collection[int] = (),
 ) -> str:
     """Return the configuration that HAProxy is to run.
@@ -207,10 +175,12 @@ def amend(
     ----------
     listeners : mapping of int to int
         An open file descriptor for the port of each of `config.addresses`.
-    held_ms : mapping of str to int
-        How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
+    unavailable : Path
+        A file with `UNAVAILABLE`.
     max_clients : int
         How many clients HAProxy may serve at a time, whatever Ray wrote.
+    held_ms : mapping of str to int
+        How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
     over_unix : collection of int
         The ports of replicas on this node that are reached over their Unix sockets.
     """
@@ -221,48 +191,46 @@ def amend(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
     )
     text = _MAX_CLIENTS.sub(lambda found: f"{found[1]}{min(int(found[2]), max_clients)}", text)
-    text = _LOCAL_REPLICA.sub(lambda found: _reached(found, over_unix), text)
+    text = _LOCAL_REPLICA.sub(
+        lambda found: (
+            found[1] + replica_sockets.haproxy_address(int(found[2]))
+            if int(found[2]) in over_unix
+            else found[0]
+        ),
+        text,
+    )
     text = text.replace(_CONNECT_AS_IT_COMES, f"timeout connect {CONNECT_TIMEOUT_MS}ms\n", 1)
-    text = text.replace(_CHECKS_AS_THEY_COME, f"fall {FALL} rise 2 inter 500ms check")
-    text = text.replace(_ERRORS_AS_THEY_COME, _ERRORS)
-    if _LOG_AS_IT_COMES in text:
-        text = text.replace(_LOG_AS_IT_COMES, _LOG)
-        # A line is made before its level is looked at.
-        text = _after(text, "option httplog", "option dontlog-normal")
+    text = text.replace(_LOG_AS_IT_COMES, "", 1)
     # 502 is for what a replica has left and HAProxy cannot send to another: mostly bodies that are
     # larger than its buffer. Where it may send requests again, clients may, too.
-    lost = {502, 503} if _SENT_AGAIN.search(text) else {503}
-
-    def own_error(found: re.Match[str]) -> str:
-        status = int(found[2])
-        return f"{found[1]}{unavailable}" if status in lost else _error(status)
-
-    text = _ERROR_FILE.sub(own_error, text)
-    errors = "".join(_error(status) + "\n" for status in _ERROR_MESSAGES if status < 502)
-    text = text.replace("defaults\n", "defaults\n" + errors, 1)
+    lost = ("502", "503") if _SENT_AGAIN.search(text) else ("503",)
+    text = _ERROR_FILE.sub(
+        lambda found: found[1] + str(unavailable) if found[2] in lost else _error(int(found[2])),
+        text,
+    )
+    defaults = [_error(status) for status in _ERROR_MESSAGES if status < 502]
     if "timeout http-request" not in text:
-        limit = f"defaults\n    timeout http-request {REQUEST_TIMEOUT_S}s\n"
-        text = text.replace("defaults\n", limit, 1)
+        defaults.append(f"    timeout http-request {REQUEST_TIMEOUT_S}s")
+    text = text.replace("defaults\n", "\n".join(["defaults", *defaults, ""]), 1)
     if not config.has_routes:
         text = _UNKNOWN_PATH.sub(rf"\g<1>status 503 errorfile {unavailable}", text)
-    sections = _SECTION.split(text)
-    backends = {one: found[1] for one in sections if (found := _BACKEND.match(one))}
-    if not held_ms.keys().isdisjoint(backends.values()):
-        listener = f"abns@sojourn-{worker_socket.stem}"
-        sections = [
-            _hold_briefly(one, held_ms[backends[one]], listener, unavailable)
-            if backends.get(one) in held_ms
-            else one
-            for one in sections
-        ]
+    text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
+    text = _after(text, "tune.bufsize", f"tune.http.maxhdr {MAX_FIELDS}")
+    listener = f"abns@sojourn-{worker_socket.stem}"
+    sections = []
+    for section in _SECTION.split(text):
+        if found := _BACKEND.match(section):
+            if found[1] in held_ms:
+                section = _hold_briefly(section, held_ms[found[1]], listener, unavailable)
+            for rule in reversed(rules(found[1], _REPLICA.findall(section))):
+                section = _after(section, "http-reuse always", rule)
+        sections.append(section)
+    if any(listener in section for section in sections):
         sections.append(
             f"\nfrontend {REFUSALS}\n    bind {listener}\n    no log\n"
             f"    http-request return status 503 errorfile {unavailable}\n"
         )
-    text = "".join(sections)
-    text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
-    text = _after(text, "tune.bufsize", f"tune.http.maxhdr {MAX_FIELDS}")
-    return "".join(map(_with_rules, _SECTION.split(text)))
+    return "".join(sections)
 
 
 def _error(status: int) -> str:
@@ -270,35 +238,13 @@ def _error(status: int) -> str:
     return f"    http-error status {status} content-type application/json string '{body}'"
 
 
-def _with_rules(section: str) -> str:
-    """Return the section of an application's backend with our rules; others stay as they are."""
-    found = _BACKEND.match(section)
-    if found is None:
-        return section
-    for rule in reversed(rules(found[1], _replicas(section))):
-        section = _after(section, "http-reuse always", rule)
-    return section
-
-
-def _reached(found: re.Match[str], over_unix: Collection[int]) -> str:
-    """Return the start of a server's line, with its Unix socket if it is reached over that."""
-    if int(found[2]) in over_unix:
-        return found[1] + replica_sockets.haproxy_address(int(found[2]))
-    return found[0]
-
-
-def _replicas(backend: str) -> list[str]:
-    """Return the names of a backend's servers that are no backups."""
-    lines = [line for line in backend.splitlines() if not line.endswith(" backup")]
-    return _SERVER.findall("\n".join(lines))
-
-
 def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) -> str:
     """Return the section of a backend that holds requests no longer while no replica is up."""
     name = backend.split()[1]
     head, _, rest = backend.partition("\n")
-    names = _replicas(backend)
-    up = "".join(f"    acl replica_up srv_is_up({name}/{one})\n" for one in names)
+    up = "".join(
+        f"    acl replica_up srv_is_up({name}/{one})\n" for one in _REPLICA.findall(backend)
+    )
     condition = " if !replica_up" if up else ""
     return (
         f"{head}\n    errorfile 504 {unavailable}\n{up}"
@@ -314,7 +260,3 @@ def _after(text: str, line: str, added: str) -> str:
     return re.sub(
         rf"^([ \t]*)({re.escape(line)}.*)$", rf"\1\2\n\1{added}", text, flags=re.MULTILINE
     )
-
-
-def _host(written: str) -> str:
-    return "" if written == "*" else written

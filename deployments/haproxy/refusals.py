@@ -53,14 +53,9 @@ BODY_TIMEOUT_S = 30
 
 
 def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
-    """Return HAProxy's lines for a backend.
+    """Return HAProxy's lines for a backend, given the names of its servers that are no backups.
 
-    Parameters
-    ----------
-    backend : str
-        Its name. Each has variables of its own in HAProxy's process.
-    servers : sequence of str
-        The names of its servers that are no backups.
+    Each backend has variables of its own in HAProxy's process.
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
     limit, max_body = f"proc.sojourn_limit_{name}", f"proc.sojourn_body_{name}"
@@ -78,15 +73,13 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
             f"if {limited} !{full} {is_up} {{ {spare} ge 0 }}",
         ]
     only = ONLY_REPLICA_HEADER.decode()
-    told = tuple(
-        rule
-        for variable, header in ((limit, LIMIT_HEADER), (max_body, MAX_BODY_HEADER))
-        for rule in (
-            f"http-response set-var({variable}) res.hdr({header.decode()}),add(0) "
-            f"if {{ res.hdr({header.decode()}) -m found }}",
-            f"http-response del-header {header.decode()}",
-        )
-    )
+    told = []
+    for variable, header in ((limit, LIMIT_HEADER.decode()), (max_body, MAX_BODY_HEADER.decode())):
+        value = f"res.hdr({header})"
+        told += [
+            f"http-response set-var({variable}) {value},add(0) if {{ {value} -m found }}",
+            f"http-response del-header {header}",
+        ]
     return (
         # This comes before ``100 Continue``, which HAProxy sends when it waits for a body.
         f"http-request deny deny_status 413 content-type application/json string '{_TOO_LARGE}' "
@@ -132,13 +125,7 @@ class HaproxyPeers:
         self._connections: Counter[str] = Counter()
 
     def connected(self, peer: str | None) -> bool:
-        """Return whether a new connection is that of a HAProxy.
-
-        Parameters
-        ----------
-        peer : str or None
-            As `deployments.haproxy.replica_sockets.peer_of` returns it.
-        """
+        """Return whether a new connection, named by `replica_sockets.peer_of`, is a HAProxy's."""
         if peer is None or (peer and peer not in self.nodes):
             return False
         self._connections[peer] += 1

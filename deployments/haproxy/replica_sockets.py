@@ -29,15 +29,13 @@ def open_socket(port: int) -> socket.socket | None:
 
     None if the system has none, or another process took the name.
     """
-    if sys.platform != "linux":
-        return None
-    one = socket.socket(socket.AF_UNIX)
-    try:
-        one.bind(_address(port))
-    except OSError:
+    if sys.platform == "linux":
+        one = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):
+            one.bind(_address(port))
+            return one
         one.close()
-        return None
-    return one
+    return None
 
 
 def is_served(port: int) -> bool:
@@ -45,16 +43,12 @@ def is_served(port: int) -> bool:
 
     Whoever has taken a replica's name before it must get none of its requests.
     """
-    if sys.platform != "linux":
-        return False
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(_TIMEOUT_S)
-        try:
+    if sys.platform == "linux":
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_TIMEOUT_S)
             client.connect(_address(port))
-            found = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        except OSError:
-            return False
-    return _is_own(found)
+            return _is_ours(client)
+    return False
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str | None:
@@ -68,13 +62,14 @@ def peer_of(transport: asyncio.BaseTransport) -> str | None:
     with suppress(OSError):
         if one.family != socket.AF_UNIX:
             return str(one.getpeername()[0])
-        found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return "" if _is_own(found) else None
+        return "" if _is_ours(one) else None
     return None
 
 
-def _is_own(credentials: bytes) -> bool:
-    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+def _is_ours(one: socket.socket) -> bool:
+    """Return whether a process of this user is at the other end."""
+    found = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
 def _name(port: int) -> str:

@@ -14,14 +14,14 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 from autoscaler import worker
 from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
-from deployments.haproxy.open_files import max_connections
+from deployments.haproxy.command import MAX_CLIENTS
 from deployments.haproxy.routing import held_environment
 from deployments.models.base import Model, TensorSpec
 from deployments.models.loading import MODELS, find_model_class
@@ -43,15 +43,8 @@ HELD_FACTOR = 3.0
 _RAYS_HARD_STOP_S = 120.0
 
 
-@dataclass(frozen=True)
-class RequestTraits:
-    """What a model's class says of its requests.
-
-    Attributes
-    ----------
-    row_bytes : int
-        Bytes of the tensors of one row, without texts.
-    """
+class RequestTraits(NamedTuple):
+    """What a model's class says of its requests: the tensors of one row, without texts."""
 
     row_bytes: int = 0
     idempotent: bool = True
@@ -92,20 +85,18 @@ def _declared_traits(import_path: str) -> RequestTraits | None:
     if module is None or module.origin is None or not module.origin.endswith(".py"):
         return None
     tree = ast.parse(Path(module.origin).read_bytes())
-    (body,) = (
-        node.body
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == class_name
+    (found,) = (
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name
     )
     declared = {
-        target.id: node.value
-        for node in body
+        ast.unparse(target): node.value
+        for node in found.body
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
     }
     inputs = declared.get("inputs")
-    if not isinstance(inputs, ast.Tuple):
+    # What is inherited from another base is not known.
+    if not isinstance(inputs, ast.Tuple) or list(map(ast.unparse, found.bases)) != ["Model"]:
         return None
     specs = []
     for call in inputs.elts:
@@ -113,10 +104,8 @@ def _declared_traits(import_path: str) -> RequestTraits | None:
             return None
         named = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
         specs.append(TensorSpec(*map(ast.literal_eval, call.args), **named))
-    idempotent = declared.get("idempotent")
-    return RequestTraits(
-        _row_bytes(specs), idempotent is None or bool(ast.literal_eval(idempotent))
-    )
+    idempotent = declared.get("idempotent", ast.Constant(True))
+    return RequestTraits(_row_bytes(specs), bool(ast.literal_eval(idempotent)))
 
 
 def _imported_traits(config: ModelConfig) -> RequestTraits:
@@ -137,32 +126,24 @@ def request_environment(
     services: Sequence[ServiceConfig],
     traits: Sequence[RequestTraits] | None = None,
     own: Mapping[str, str] | None = None,
-    open_files: int = 1 << 16,
 ) -> dict[str, str]:
     """Return the environment variables for Ray beyond those of `serve_environment`.
 
-    Parameters
-    ----------
-    services : sequence of ServiceConfig
-        The models behind one HAProxy: the buffer is that of the largest request.
-    traits : sequence of RequestTraits, optional
-        Those of the models; read by default.
-    own : mapping of str to str, optional
-        What the user has set, which is left as it is; by default, this process's environment.
+    The `services` are behind one HAProxy: the buffer is that of the largest request. The `traits`
+    of the models are read by default. What the user has set (`own`; by default, in this process's
+    environment) is left as it is.
     """
     if traits is None:
         hosted = [(service, model) for service in services for model in service.args.all_models]
-        services, traits = (
-            [service for service, _ in hosted],
-            [read_traits(model) for _, model in hosted],
-        )
+        services = [service for service, _ in hosted]
+        traits = [read_traits(model) for _, model in hosted]
     own = os.environ if own is None else own
     needed_bytes = max(map(_needed_bytes, services, traits))
     buffer_bytes = -(-needed_bytes // 1024) * 1024
     connections = max(_BUFFER_MEMORY_BYTES // buffer_bytes, _MIN_CONNECTIONS)
     environment = {
         "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(buffer_bytes),
-        "RAY_SERVE_HAPROXY_MAXCONN": str(min(connections, max_connections(open_files))),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(min(connections, MAX_CLIENTS)),
     }
     if not all(each.idempotent for each in traits):
         # An empty response is that of a replica that died, perhaps while it computed the request.

@@ -10,8 +10,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.haproxy.command import HELD_MS, RAYS_HAPROXY
-from deployments.haproxy.open_files import max_connections
+from deployments.haproxy.command import HELD_MS, MAX_CLIENTS, RAYS_HAPROXY
 from deployments.haproxy.ray_config import backend_name
 from policy.errors import InvalidInputError
 from policy.try_delays import RETRIES
@@ -28,15 +27,10 @@ BALANCES = {
 SUPERVISOR = "sojourn-haproxy"
 
 
-def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dict[str, str]:
+def serve_environment(balance: str = "random") -> dict[str, str]:
     """Return the environment variables with which Ray must be started.
 
     `deployments.haproxy.request_environment` has those that depend on the model.
-
-    Parameters
-    ----------
-    open_files : int
-        How many files HAProxy may open (``ulimit -Hn``); it does not start if it needs more.
 
     Raises
     ------
@@ -53,8 +47,9 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.http.middleware.middlewares",
         # Once HAProxy has a fifth of its files open, it closes connections to replicas rather than
         # keep them. With Ray's 4,096 that is at 1,000 clients: nearly every request then opens a
-        # connection, and waits for the replica to accept it.
-        "RAY_SERVE_HAPROXY_MAXCONN": str(max_connections(open_files)),
+        # connection, and waits for the replica to accept it. The supervisor lowers it to the files
+        # that HAProxy may open.
+        "RAY_SERVE_HAPROXY_MAXCONN": str(MAX_CLIENTS),
         # Ray has its workers, and so replicas and HAProxy, give way to all other processes: by 15.
         # Then the solver beside a replica, which gives way by 10 more, gets two fifths as much CPU.
         "RAY_worker_niceness": "0",
@@ -63,6 +58,10 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
         "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
+        # A replica that refuses one connection is left out until it passes two checks. Of five
+        # retries, three for each of two dead replicas would be too many, and HAProxy closes a kept
+        # connection without an answer when it has no retry left.
+        "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
         # A client that sends or takes nothing for so long is gone; Ray would wait for an hour.
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "30",
         # For HAProxy's metrics, a Python process of Ray's parses one log line per request: 15 µs of
@@ -78,22 +77,21 @@ def serve_environment(balance: str = "random", open_files: int = 1 << 16) -> dic
 
 
 def supervisor_environment(path: Path | None = None) -> dict[str, str]:
-    """Return the environment variable with which Ray runs `SUPERVISOR` as its HAProxy.
+    """Return the environment variables with which Ray runs `SUPERVISOR` as its HAProxy.
 
-    Parameters
-    ----------
-    path : Path, optional
-        Where the program is on every node; where it is installed with this Python by default.
-
-    Returns
-    -------
-    dict of str to str
-        Empty if it is not installed: HAProxy then runs alone.
+    `path` is where the program is on every node; by default, where it is installed with this
+    Python. The result is empty if it is not installed there: HAProxy then runs alone.
     """
     installed = path or Path(sysconfig.get_path("scripts")) / SUPERVISOR
     if path is None and not installed.is_file():
         return {}
-    return {RAYS_HAPROXY: str(installed)}
+    return {
+        RAYS_HAPROXY: str(installed),
+        # The supervisor judges the replicas (`deployments.haproxy.server_checks`). HAProxy checks
+        # them often, and leaves one out itself only after 15 s of silence.
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "500ms",
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_FALL": "20",
+    }
 
 
 def held_environment(held_ms: Mapping[str, float]) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 A replica that does not answer may have stopped, or its machine may be short of CPUs. HAProxy judges
 each replica alone; on a busy machine it would leave out all of them. So its own limit is far away
-(`deployments.haproxy.ray_config.FALL`), and this module compares: a replica that leaves two checks
-in a row unanswered is left out if another replica of the application answers. It returns after two
-good checks.
+(`deployments.haproxy.routing`), and this module compares: a replica that leaves two checks in a row
+unanswered is left out if another replica of the application answers. It returns after two good
+checks.
 
 What it holds would wait until it goes on. ``shutdown sessions server`` has HAProxy try those
 requests elsewhere. A replica that refuses connections or answers its checks with an error may be
@@ -14,38 +14,29 @@ whose request is just about to be tried again.
 """
 
 import csv
-import io
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: The failed checks in a row after which a replica is left out.
 MAX_FAILURES = 2
 #: Where not even connections are answered, requests wait for one, or for the next try, twice
 #: `deployments.haproxy.ray_config.CONNECT_TIMEOUT_MS` at most. Then what is left is held.
 SETTLE_S = 1.0
-
-
-#: HAProxy's codes before the first check, and of failed ones.
-_UNCHECKED = frozenset({"INI", "UNK"})
-_FAILED = frozenset({"L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS"})
+#: HAProxy's codes before the first check, of failed ones, and of those that were not answered.
+_UNCHECKED = ("INI", "UNK")
+_FAILED = ("L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS")
+_SILENT = ("L7TOUT", "L4TOUT")
 
 
 class StatisticsError(ValueError):
     """HAProxy's statistics are not understood."""
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(NamedTuple):
     """One server, as HAProxy reports it.
 
-    Attributes
-    ----------
-    check : str
-        HAProxy's code for the last health check: ``L7TOUT`` if it was not answered, ``L4TOUT`` if
-        not even its connection was.
-    failures : int
-        Failed checks in a row.
-    sessions : int
-        Requests that it holds.
+    `check` is HAProxy's code for the last health check: ``L7TOUT`` if it was not answered,
+    ``L4TOUT`` if not even its connection was. `failures` counts failed checks in a row, and
+    `sessions` the requests that it holds.
     """
 
     backend: str
@@ -58,13 +49,17 @@ class Server:
 
     @property
     def silent(self) -> bool:
-        """Whether the last check was not answered."""
-        return self.check in ("L7TOUT", "L4TOUT")
+        return self.check in _SILENT
 
     @property
     def path(self) -> str:
         """Its name in HAProxy's commands."""
         return f"{self.backend}/{self.name}"
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    """Return the answer to ``show stat``, by column."""
+    return list(csv.DictReader(table.removeprefix("# ").splitlines()))
 
 
 def parse_servers(table: str) -> list[Server]:
@@ -73,11 +68,12 @@ def parse_servers(table: str) -> list[Server]:
     Raises
     ------
     StatisticsError
-        The table lacks a column, or a number is none.
+        It is not what HAProxy 2.8 writes.
     """
-    rows = csv.DictReader(io.StringIO(table.removeprefix("# ").strip()))
     try:
-        return [_server(row) for row in rows if row["svname"] not in ("FRONTEND", "BACKEND")]
+        return [
+            _server(row) for row in rows_of(table) if row["svname"] not in ("FRONTEND", "BACKEND")
+        ]
     except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise StatisticsError(f"HAProxy's statistics are not understood ({error!r})") from error
 
@@ -96,27 +92,23 @@ def _server(row: dict[str, str]) -> Server:
     )
 
 
-@dataclass
 class ServerChecks:
     """Follow the servers, and decide which commands HAProxy gets."""
 
-    _silent_since_s: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._silent_since_s: dict[str, float] = {}
 
     def look(self, servers: list[Server], now_s: float) -> list[str]:
-        """Return HAProxy's commands, if any.
-
-        Parameters
-        ----------
-        now_s : float
-            On a clock that never steps.
-        """
+        """Return HAProxy's commands, if any; `now_s` is of a clock that never steps."""
         # HAProxy would leave out a server that it does not know yet after one failed check.
         commands = [
             f"set server {one.path} health up"
             for one in servers
             if one.up and one.failures and one.check in _UNCHECKED
         ]
-        answering = {one.backend for one in servers if _answers(one)}
+        answering = {
+            one.backend for one in servers if one.up and not one.backup and not one.failures
+        }
         commands += [
             f"set server {one.path} health down"
             for one in servers
@@ -134,7 +126,3 @@ class ServerChecks:
             and (one.check == "L7TOUT" or now_s >= self._silent_since_s[one.path] + SETTLE_S)
         ]
         return commands
-
-
-def _answers(server: Server) -> bool:
-    return server.up and not server.backup and not server.failures

@@ -7,13 +7,15 @@ replicas of its node divide them.
 """
 
 import asyncio
-import csv
 import logging
 import math
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from deployments.haproxy.admin_socket import ask
+from deployments.haproxy.server_checks import rows_of
 
 logger = logging.getLogger("sojourn.http")
 
@@ -26,31 +28,25 @@ MIN_REQUESTS = 256
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 0.5
 #: Of the statistics, those of backends and servers.
-COMMAND = b"show stat -1 6 -1\n"
+_COMMAND = b"show stat -1 6 -1"
 _OF_THIS_NODE = ("unix", "127.0.0.1:")
 #: HAProxy is away for a moment when it is started again, and ends before the replicas do.
 WARN_AFTER_S = 15.0
 
 
-@dataclass(frozen=True)
-class ProxyReport:
+class ProxyReport(NamedTuple):
     """What HAProxy reports of one replica since the report before.
 
-    Attributes
-    ----------
-    mean_ms : float or None
-        Mean time from when a request is complete in HAProxy until its answer begins there, earlier
-        tries at other replicas included; None: too few requests, or not known.
-    denied : int
-        This replica's part of the requests that HAProxy refused.
+    `mean_ms` is the mean time from when a request is complete in HAProxy until its answer begins
+    there, earlier tries at other replicas included; None: too few requests, or not known. `denied`
+    is this replica's part of the requests that HAProxy refused.
     """
 
     mean_ms: float | None = None
     denied: int = 0
 
 
-@dataclass(frozen=True)
-class BackendStats:
+class BackendStats(NamedTuple):
     """Statistics of one replica and its backend since HAProxy started.
 
     HAProxy's mean of the total time is of no use: on a connection that is kept alive that begins
@@ -60,6 +56,7 @@ class BackendStats:
     requests: int
     mean_ms: float
     denied: int = 0
+    #: Of the backend: those on this node, and those that are up anywhere.
     replicas: int = 1
     serving: int = 1
 
@@ -71,13 +68,7 @@ def socket_path_on(node_id: str) -> Path:
 
 
 class HaproxyStats:
-    """Read HAProxy's statistics of one replica.
-
-    Parameters
-    ----------
-    server_ends_with : str
-        How HAProxy's name of the server ends: Ray ends it with the replica's unique id.
-    """
+    """Read HAProxy's statistics of the replica whose server's name ends with a unique id."""
 
     def __init__(self, server_ends_with: str, socket_path: Path) -> None:
         self._server = server_ends_with
@@ -90,25 +81,26 @@ class HaproxyStats:
         self._seen_s = time.monotonic()
 
     async def read(self) -> ProxyReport:
-        """Query HAProxy; log once that it has not answered for long."""
-        try:
-            now = await self._ask()
-        except (OSError, TimeoutError, KeyError, ValueError) as error:
-            if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
-                self._warned = True
-                logger.warning("waits in HAProxy are not seen: %s: %r", self._path, error)
-            self._mean_before = None
-            return ProxyReport()
-        self._seen_s = time.monotonic()
+        now = await self._ask()
         return ProxyReport(self._mean_ms(now), self._new_denied(now))
 
     async def nobody_serves(self) -> bool:
         """Return whether HAProxy has no replica of this backend to send requests to."""
-        try:
-            now = await self._ask()
-        except (OSError, TimeoutError, KeyError, ValueError):
-            return False
+        now = await self._ask()
         return now is not None and not now.serving
+
+    async def _ask(self) -> BackendStats | None:
+        """Query HAProxy; log once that it has not answered for long."""
+        try:
+            table = await asyncio.to_thread(ask, self._path, _COMMAND, _TIMEOUT_S)
+            found = parse_stats(table.decode(), self._server)
+        except (OSError, KeyError, ValueError) as error:
+            if not self._warned and time.monotonic() > self._seen_s + WARN_AFTER_S:
+                self._warned = True
+                logger.warning("waits in HAProxy are not seen: %s: %r", self._path, error)
+            return None
+        self._seen_s = time.monotonic()
+        return found
 
     def _mean_ms(self, now: BackendStats | None) -> float | None:
         before = self._mean_before
@@ -131,47 +123,27 @@ class HaproxyStats:
         self._denied -= denied
         return denied
 
-    async def _ask(self) -> BackendStats | None:
-        async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await asyncio.open_unix_connection(self._path)
-            try:
-                writer.write(COMMAND)
-                return parse_stats((await reader.read(-1)).decode(), self._server)
-            finally:
-                writer.close()
-
 
 def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
-    """Return what the answer to ``show stat`` says of a server and its backend.
-
-    Parameters
-    ----------
-    table : str
-        CSV, its header line beginning with ``#``.
-
-    Returns
-    -------
-    BackendStats or None
-        None if the table has no such server.
+    """Return what the answer to ``show stat`` says of a server; None if it has no such server.
 
     Raises
     ------
     KeyError, ValueError
         The table lacks a column, or a number is none.
     """
-    rows = list(csv.DictReader(table.removeprefix("# ").splitlines()))
+    rows = rows_of(table)
     own = next((row for row in rows if (row["svname"] or "").endswith(server_ends_with)), None)
     if own is None:
         return None
     of_backend = [row for row in rows if row["pxname"] == own["pxname"]]
     # Backup servers answer for replicas that are gone.
     replicas = [row for row in of_backend if row["svname"] != "BACKEND" and row["bck"] == "0"]
-    here = sum((row["addr"] or "").startswith(_OF_THIS_NODE) for row in replicas)
     return BackendStats(
         int(own["stot"] or 0),
         sum(float(own[name] or 0) for name in ("qtime", "ctime", "rtime")),
         sum(int(row["dreq"] or 0) for row in of_backend if row["svname"] == "BACKEND"),
-        here,
+        sum((row["addr"] or "").startswith(_OF_THIS_NODE) for row in replicas),
         sum(row["status"].startswith("UP") for row in replicas),
     )
 

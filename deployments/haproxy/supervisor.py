@@ -24,6 +24,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -34,10 +35,10 @@ from deployments.haproxy.command import (
     UnknownConfigError,
     find_haproxy,
     held_ms,
+    max_clients,
     parse_arguments,
 )
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
-from deployments.haproxy.open_files import max_connections, open_files_limit
 from deployments.haproxy.process import Haproxy, ended, open_parent_of
 from deployments.haproxy.ray_config import REFUSALS
 from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
@@ -58,15 +59,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Supervisor:
-    """Run one HAProxy until a successor replaces it or Ray ends it.
-
-    Raises
-    ------
-    UnknownConfigError
-        The arguments or the configuration are not what this version of Ray writes.
-    OSError
-        The configuration cannot be read.
-    """
+    """Run one HAProxy until a successor replaces it or Ray ends it."""
 
     def __init__(self, binary: str, arguments: list[str]) -> None:
         self._config_path, self._shares_ports, self._replaced = parse_arguments(arguments)
@@ -93,7 +86,8 @@ class Supervisor:
         """Serve until stopped; return the exit status."""
         # If the actor that started us dies, the raylet kills its process group; we serve on.
         os.setpgid(0, 0)
-        self._handle_signals(self._stop)
+        for number in _SIGNALS:
+            signal.signal(number, self._stop)
         try:
             return self._supervise() if self._begin() else self._end_haproxy() or 1
         finally:
@@ -101,11 +95,6 @@ class Supervisor:
             self._relay.close()
             for path in (self._amended, self._own_socket):
                 path.unlink(missing_ok=True)
-
-    @staticmethod
-    def _handle_signals(handler: "signal._HANDLER") -> None:
-        for number in _SIGNALS:
-            signal.signal(number, handler)
 
     def _begin(self) -> bool:
         """Start HAProxy, or leave the predecessor's in charge; return whether one works."""
@@ -146,16 +135,14 @@ class Supervisor:
     def _fork_deputy(self) -> bool:
         """Return False at once, and, in another process, True once this one has been killed."""
         supervisor = os.pidfd_open(os.getpid())
-        # Until it ignores signals, the new process would take them for its own.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        # The deputy takes no signals before it has taken over.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._deputy = os.fork()
         if not self._deputy:
-            self._handle_signals(signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if self._deputy:
-            os.close(supervisor)
-            return False
-        return ended(supervisor, None)
+            return ended(supervisor, None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.close(supervisor)
+        return False
 
     def _end_deputy(self) -> None:
         pid, self._deputy = self._deputy, 0
@@ -165,12 +152,12 @@ class Supervisor:
 
     def _take_place(self) -> None:
         """Replace the supervisor, which was killed."""
-        self._handle_signals(self._stop)
         until_s = time.monotonic() + MAX_SILENT_CHECKS
         while (pid := process_at(self._own_socket)) is None and time.monotonic() < until_s:
             time.sleep(_BACKOFF_S)  # it may just have been started
         if pid is not None:
             self._haproxy, self._owns_haproxy = Haproxy(pid, self._own_socket), True
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if not self._relay.in_charge or not self._config.has_routes:
             self._stop(signal.SIGTERM)  # there is a successor, or nothing to lose
         elif self._config.draining:
@@ -191,8 +178,8 @@ class Supervisor:
                 self._own_socket,
                 listeners,
                 unavailable,
+                max_clients(),
                 held_ms(),
-                max_connections(open_files_limit()),
                 {port for port in self._config.local_ports if replica_sockets.is_served(port)},
             )
         )
@@ -201,7 +188,8 @@ class Supervisor:
             command.append("-dR")
         if replaced:
             command += ["-sf", *map(str, replaced)]
-        one = Haproxy.start(command, self._own_socket, list(listeners.values()))
+        child = subprocess.Popen(command, pass_fds=list(listeners.values()))
+        one = Haproxy(child.pid, self._own_socket, child)
         self._haproxy, self._owns_haproxy = one, True
         self._relay.haproxy_socket = self._own_socket
         if self._stopping:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from deployments.errors import StartError
 from deployments.haproxy.command import HAPROXY, HTTP_HOST, RAYS_HAPROXY
-from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.routing import (
     SUPERVISOR,
     serve_environment,
@@ -38,7 +37,7 @@ def environment_of(
     own = os.environ.get(RAYS_HAPROXY, "")
     return {
         **os.environ,
-        **serve_environment(balance, open_files_limit()),
+        **serve_environment(balance),
         **supervisor,
         **({HAPROXY: own} if own and Path(own).name != SUPERVISOR else {}),
         HTTP_HOST: run.http_host,

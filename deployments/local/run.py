@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.config.document import ServiceConfig
-from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.request_environment import request_environment
 
 
@@ -43,7 +42,7 @@ def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
             for service in services
         ),
         first.document,
-        request_environment(services, open_files=open_files_limit()),
+        request_environment(services),
         sum(n * service.actor.num_cpus for n, service in zip(least, services, strict=True)),
         sum(n * service.actor.num_gpus for n, service in zip(least, services, strict=True)),
     )

@@ -18,7 +18,6 @@ from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, read_token
 from deployments.access.exposure import check_exposure
 from deployments.access.web_pages import is_loopback
-from deployments.haproxy.open_files import open_files_limit
 from deployments.haproxy.routing import (
     BALANCES,
     serve_environment,
@@ -117,7 +116,7 @@ def command(
     if environment:
         settings = {
             **ray_access(),
-            **serve_environment(balance, open_files_limit()),
+            **serve_environment(balance),
             **file.run.environment,
             **supervisor_environment(),
         }

@@ -45,28 +45,25 @@ def test_clients_that_wait_are_still_there_after_the_hand_over(tmp_path: Path) -
         assert predecessor is not None
         assert (predecessor.pid, predecessor.haproxy_socket) == (os.getpid(), Path("/run/42.sock"))
         (taken,) = predecessor.sockets
-        with taken:
-            taken.setblocking(True)
-            connection, _ = taken.accept()
-            with connection:
-                assert connection.recv(100) == b"waiting"
+        taken.setblocking(True)
+        with taken, taken.accept()[0] as connection:
+            assert connection.recv(100) == b"waiting"
 
 
-@pytest.mark.parametrize("answer", [b"", b"Unknown command", b"{}", b'{"pid": 1}'])
+@pytest.mark.parametrize("answer", [b"", b"Unknown command"])
 def test_another_program_at_the_socket_is_no_predecessor(tmp_path: Path, answer: bytes) -> None:
     path = tmp_path / "admin.sock"
+    assert take_over(path) is None
     thread = serve_once(path, answer)
     assert take_over(path) is None
     thread.join()
 
 
-def test_nobody_at_the_socket_is_no_predecessor(tmp_path: Path) -> None:
-    assert take_over(tmp_path / "none.sock") is None
-
-
 def test_an_address_in_use_is_an_error_unless_it_is_shared() -> None:
-    with open_listener(Address("127.0.0.1", 0), shared=True) as first:
-        address = Address("127.0.0.1", first.getsockname()[1])
+    with open_listener(Address("[::]", 0), shared=True) as first:
+        port = first.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port)).close()  # it takes both kinds of addresses
+        address = Address("127.0.0.1", port)
         with pytest.raises(OSError, match="in use"):
             open_listener(address, shared=False)
         open_listener(address, shared=True).close()

@@ -28,8 +28,11 @@ VARIABLE = DECLARED.replace("(3, 224, 224)", "(3, -1, -1), max_dim=224")
 COMPUTED = """
 from deployments.models.base import Model, TensorSpec
 
-class Net(Model):
-    inputs = tuple(TensorSpec(name, "UINT8", (10, 10)) for name in "ab")
+class Base(Model):
+    idempotent = False
+
+class Net(Base):
+    inputs = (TensorSpec("a", "UINT8", (10, 20)),)
     outputs = (TensorSpec("y", "FP32"),)
     def load(self, device): ...
     def forward(self, batch): ...
@@ -57,7 +60,7 @@ def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
     [
         (DECLARED, RequestTraits(IMAGE_BYTES, idempotent=False)),
         (VARIABLE, RequestTraits(IMAGE_BYTES, idempotent=False)),
-        pytest.param(COMPUTED, RequestTraits(200), marks=pytest.mark.slow),
+        pytest.param(COMPUTED, RequestTraits(200, idempotent=False), marks=pytest.mark.slow),
         pytest.param("def broken(", RequestTraits(), marks=pytest.mark.slow),
     ],
     ids=["declared", "any length", "computed", "broken"],
@@ -91,32 +94,19 @@ def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent(
     name = "RAY_SERVE_HAPROXY_RETRY_ON"
     config = config_of("digits")
     assert name not in request_environment([config], [RequestTraits()], {})
-    traits = RequestTraits(idempotent=False)
-    assert request_environment([config], [traits], {})[name] == "503 conn-failure"
-
-
-def test_models_behind_one_haproxy_share_the_largest_buffer_and_the_strictest_rule() -> None:
-    services = [config_of("digits"), config_of("emulated-p4")]
+    # Models behind one HAProxy share the largest buffer and the strictest rule.
     traits = [RequestTraits(256), RequestTraits(IMAGE_BYTES, idempotent=False)]
-    together = request_environment(services, traits, {})
-    alone = request_environment(services[1:], traits[1:], {})
-    assert together == alone
-    assert together["RAY_SERVE_HAPROXY_RETRY_ON"] == "503 conn-failure"
+    together = request_environment([config, config], traits, {})
+    assert together == request_environment([config], traits[1:], {})
+    assert together[name] == "503 conn-failure"
 
 
-def test_each_application_is_named_once_however_many_models_it_has() -> None:
+def test_each_application_is_named_once_but_not_if_it_may_be_scaled_to_zero() -> None:
     service, traits = config_of("digits"), [RequestTraits()] * 3
-    other = service.model_copy(update={"application": "other"})
-    environment = request_environment([service, service, other], traits, {})
-    assert environment[HELD_MS] == "http-digits=300,http-other=300"
-
-
-def test_an_application_that_may_be_scaled_to_zero_is_not_named() -> None:
-    service = config_of("digits")
-    for least, named in ((1, "http-digits=300"), (0, None)):
-        changed = service.model_copy(update={"replicas": (least, 4)})
-        environment = request_environment([changed], [RequestTraits()], {})
-        assert environment.get(HELD_MS) == named
+    for least, named in ((1, "http-digits=300,http-other=300"), (0, "http-digits=300")):
+        other = service.model_copy(update={"application": "other", "replicas": (least, 4)})
+        environment = request_environment([service, service, other], traits, {})
+        assert environment[HELD_MS] == named
 
 
 def test_a_reload_closes_no_request_before_its_own_limit() -> None:

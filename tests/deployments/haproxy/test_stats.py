@@ -1,16 +1,12 @@
 """HAProxy's statistics of a replica, from its admin socket."""
 
-import asyncio
-import logging
 import math
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from deployments.haproxy import stats
+from deployments.haproxy.admin_socket import AdminError
 from deployments.haproxy.stats import (
     MEAN_OVER_REQUESTS,
     MIN_REQUESTS,
@@ -21,6 +17,7 @@ from deployments.haproxy.stats import (
     parse_stats,
 )
 
+PATH = Path("admin.sock")
 #: The columns that matter, of the hundred that HAProxy 2.8 prints.
 HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,addr,dreq,status,"
 #: HAProxy's total time, which counts how long clients had nothing to ask.
@@ -40,75 +37,57 @@ def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
     )
 
 
-@asynccontextmanager
-async def haproxy(path: Path, answers: list[str]) -> AsyncIterator[None]:
-    """Answer each question with the next table."""
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | Exception]:
+    """Return what HAProxy answers to the next questions."""
+    answers: list[str | Exception] = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"show stat -1 6 -1\n"
-        writer.write(answers.pop(0).encode())
-        writer.close()
+    def ask(path: Path, command: bytes, timeout_s: float) -> bytes:
+        assert (path, command) == (PATH, b"show stat -1 6 -1")
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer.encode()
 
-    server = await asyncio.start_unix_server(answer, path)
-    try:
-        yield
-    finally:
-        server.close()
-        await server.wait_closed()
+    monkeypatch.setattr(stats, "ask", ask)
+    return answers
 
 
-async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(tmp_path: Path) -> None:
-    path = tmp_path / "admin.sock"
-    answers = [
+async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(
+    answers: list[str | Exception],
+) -> None:
+    answers += [
         table(0, 0),
         table(MIN_REQUESTS - 1, 10),
         table(10_000, 100),
         table(200, 1),  # a new HAProxy
         table(10_200, 5),
     ]
-    reports = HaproxyStats("-x7", path)
-    async with haproxy(path, answers):
-        means_ms = [(await reports.read()).mean_ms for _ in range(5)]
+    reports = HaproxyStats("-x7", PATH)
+    means_ms = [(await reports.read()).mean_ms for _ in range(5)]
     assert means_ms == [None, None, pytest.approx(100), None, pytest.approx(5)]
 
 
-async def test_without_a_socket_it_says_so_once_and_not_at_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports = HaproxyStats("-x7", tmp_path / "none.sock")
-    with caplog.at_level(logging.WARNING, "sojourn.http"):
-        await reports.read()
-        assert not caplog.records
-        monkeypatch.setattr(stats, "WARN_AFTER_S", 0.0)
-        assert await reports.read() == ProxyReport()
-        await reports.read()
-    assert len(caplog.records) == 1
-    assert "waits in HAProxy are not seen" in caplog.text
-
-
 @pytest.mark.parametrize(
-    "text",
+    "answer",
     [
+        AdminError("no such file"),
         "# pxname,svname\na,r-x7\n",
         f"{HEADER}\na,r-x7,many,0,0,0,0,0,,,UP,\n",
-        "# pxname,svname,stot\n",
     ],
 )
-async def test_a_table_of_another_form_is_no_report(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "admin.sock"
-    async with haproxy(path, [text]):
-        assert await HaproxyStats("-x7", path).read() == ProxyReport()
-
-
-async def test_a_haproxy_that_does_not_answer_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_without_an_answer_it_says_so_once_and_not_at_once(
+    answers: list[str | Exception],
+    answer: str | Exception,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "admin.sock"
-    monkeypatch.setattr(stats, "_TIMEOUT_S", 0.05)
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(path))
-        silent.listen()
-        assert await HaproxyStats("-x7", path).read() == ProxyReport()
+    reports = HaproxyStats("-x7", PATH)
+    for after_s, records in ((15.0, 0), (0.0, 1), (0.0, 1)):
+        monkeypatch.setattr(stats, "WARN_AFTER_S", after_s)
+        answers.append(answer)
+        assert await reports.read() == ProxyReport()
+        assert len(caplog.records) == records
 
 
 def test_the_server_is_found_by_the_end_of_its_name() -> None:
@@ -116,18 +95,16 @@ def test_the_server_is_found_by_the_end_of_its_name() -> None:
     assert parse_stats(table(1000, 43, 40), "-gone") is None
 
 
-async def test_nobody_serves_if_haproxy_has_no_replica_up(tmp_path: Path) -> None:
-    path = tmp_path / "admin.sock"
+async def test_nobody_serves_if_haproxy_has_no_replica_up(answers: list[str | Exception]) -> None:
     proxy = "http-a,SERVE_PROXY_ACTOR,0,0,0,0,0,1,127.0.0.1:1,,UP,\n"
     up = table(1, 1) + proxy
     none, one = (
         up.replace(",UP", ",DOWN").replace("1:1,,DOWN", "1:1,,UP"),
         up.replace("UP 1/2", "no"),
     )
-    async with haproxy(path, [up, none, one, "nonsense"]):
-        found = [await HaproxyStats("-x7", path).nobody_serves() for _ in range(4)]
-    assert found == [False, True, False, False]
-    assert not await HaproxyStats("-x7", tmp_path / "none").nobody_serves()
+    answers += [up, none, one, "nonsense", AdminError("no such file")]
+    found = [await HaproxyStats("-x7", PATH).nobody_serves() for _ in range(5)]
+    assert found == [False, True, False, False, False]
 
 
 @pytest.mark.parametrize("requests", [100, 500, 5000])

@@ -41,7 +41,7 @@ backend http-app
     http-reuse always
     option httpchk GET /-/healthz
     http-check expect status 200
-    default-server fastinter 250ms downinter 250ms fall 2 rise 2 inter 5s check
+    default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter 500ms check
 """
 _END = """\
 backend default_backend
@@ -51,6 +51,7 @@ listen stats
   stats enable
   stats uri /stats
 """
+OPTIONS = "check observe layer4 error-limit 1 on-error mark-down"
 _ERROR = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nerror"
 
 
@@ -61,27 +62,14 @@ def ray_config(
     servers: Sequence[int] | None,
     proxy: int | None = None,
 ) -> str:
-    """Return a configuration.
+    """Return a configuration of a service on `host`.
 
-    Parameters
-    ----------
-    folder : Path
-        For its admin socket and its error file.
-    host : str
-        Where the service listens.
-    ports : tuple of int
-        Of the metrics, the service and the statistics.
-    servers : sequence of int, optional
-        The ports of the replicas on this machine; None for no application.
-    proxy : int, optional
-        The port of Serve's own proxy.
+    Its admin socket and its error file are in `folder`. The `ports` are those of the metrics, the
+    service and the statistics. The `servers` are the ports of the replicas on this machine, None
+    for no application; `proxy` is that of Serve's own proxy.
     """
     (folder / "500.http").write_text(_ERROR)
-    lines = [
-        f"    server replica-{port} 127.0.0.1:{port} check observe layer4 error-limit 3 "
-        "on-error mark-down\n"
-        for port in servers or ()
-    ]
+    lines = [f"    server replica-{port} 127.0.0.1:{port} {OPTIONS}\n" for port in servers or ()]
     if proxy is not None:
         lines.append(f"    server SERVE_PROXY_ACTOR-head 127.0.0.1:{proxy} check backup\n")
     parts = [_GLOBAL, *([] if servers is None else [_BACKEND, *lines]), _END]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from deployments.errors import StartError
 from deployments.haproxy import replica_sockets
-from deployments.haproxy.command import find_haproxy
-from deployments.haproxy.open_files import open_files_limit
+from deployments.haproxy.command import find_haproxy, max_clients
 from deployments.haproxy.refusals import rules
 from deployments.haproxy.request_environment import MIN_BUFFER_BYTES
 from deployments.haproxy.routing import serve_environment
@@ -20,7 +19,7 @@ _START_S, _LOOK_EVERY_S = 10.0, 0.01
 _CONFIG = """
 global
     stats socket {socket} mode 666 level admin
-    maxconn {settings[MAXCONN]}
+    maxconn {max_clients}
     nbthread {settings[NBTHREAD]}
     tune.bufsize {buffer_bytes}
 defaults
@@ -68,35 +67,19 @@ def _address(port: int, over_unix: bool) -> str:
 def haproxy(
     port: int, servers: Mapping[str, int], socket: Path, *, over_unix: bool = True
 ) -> Iterator[int]:
-    """Run HAProxy while the context lasts; yield its process id once it listens.
+    """Run HAProxy on a port while the context lasts; yield its process id once it listens.
 
-    Parameters
-    ----------
-    port : int
-        Where it listens.
-    servers : mapping of str to int
-        The servers' ports on this machine, by HAProxy's names of them.
-    socket : Path
-        Its admin socket; the config is written beside it.
-    over_unix : bool
-        Reach servers that already listen on their Unix sockets over these, as under Ray.
-
-    Raises
-    ------
-    ImportError
-        There is no HAProxy: Ray's package with the program is not installed.
-    OSError
-        The program cannot be started.
-    StartError
-        It does not listen.
+    `servers` are their ports on this machine, by HAProxy's names of them. Those that already listen
+    on their Unix sockets are reached over these, as under Ray, unless `over_unix` is false. The
+    config is written beside the admin `socket`.
     """
-    environment = serve_environment(open_files=open_files_limit())
     prefix = "RAY_SERVE_HAPROXY_"
-    settings = {name.removeprefix(prefix): value for name, value in environment.items()}
+    settings = {name.removeprefix(prefix): value for name, value in serve_environment().items()}
     config = socket.with_suffix(".cfg")
     config.write_text(
         _CONFIG.format(
             buffer_bytes=MIN_BUFFER_BYTES,
+            max_clients=max_clients(),
             socket=socket,
             settings=settings,
             port=port,
