@@ -177,7 +177,7 @@ async def test_what_is_not_http_is_answered_400_in_json(
         status, content = await answer(reader)
         assert (status, list(content)) == (400, ["error"])
         assert await reader.read() == b""
-    assert service.answers == {400: 1}
+    assert service.answers == {(400, ""): 1}
 
 
 async def test_a_body_that_is_only_announced_takes_no_room(
@@ -215,7 +215,7 @@ async def test_bodies_beyond_the_budget_are_refused_as_they_arrive(
                 writer.write(b" " * 50_000 + GOOD)
                 assert (await answer(reader))[0] == 200
         assert service.batcher.rows.refused == 2
-        assert service.answers == {503: 2, 200: 2}
+        assert service.answers == {(503, "memory"): 2, (200, ""): 2}
     while service.bodies.used_bytes:
         await asyncio.sleep(0)
 
@@ -290,8 +290,9 @@ async def test_every_answer_is_counted_by_its_status(
             writer.write(request)
             assert (await answer(reader))[0] == status
     assert dict(service.answers) == {
-        **{status: 1 for status, _ in requests},
-        400: 3,
+        **{(status, ""): 1 for status, _ in requests if status != 504},
+        (400, ""): 3,
+        (504, "deadline"): 1,
     }
 
 

@@ -193,7 +193,7 @@ async def test_the_only_replica_refuses_by_a_status_that_haproxy_does_not_try_ag
             served.service.batcher.core.drain()
             answers += [normal(answer) for answer in await exchange(served.port, [only], 1)]
             # What clients are told is what is counted.
-            assert served.service.answers == {400: 1, 503: 1}
+            assert served.service.answers == {(400, ""): 1, (503, "queue_full"): 1}
     assert answers[:2] == answers[2:]
     statuses = [int(status.split()[1]) for status, _, _ in answers[:2]]
     assert statuses == [400, FINAL_STATUS]
