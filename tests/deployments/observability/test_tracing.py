@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import httpx
 import pytest
@@ -47,12 +46,6 @@ def begun(tracing: Tracing, traceparent: bytes | None, number: int, now_s: float
     return sum(tracing.begin(traceparent, b"id", now_s) is not None for _ in range(number))
 
 
-def test_nothing_is_traced_unless_configured() -> None:
-    tracing = Tracing("m", "1")
-    assert not tracing.on
-    assert tracing.begin(SAMPLED, b"id", 0.0) is None
-
-
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
 def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
     tracing, _ = tracing_of(TracingConfig(sample_percent=100 * ratio, expert={"max_per_s": 1e9}))
@@ -62,25 +55,16 @@ def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
     assert begun(tracing, NOT_SAMPLED, 100) == 0
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b"01",
-        SAMPLED + b"-x",
-        b"ff" + SAMPLED[2:],
-        SAMPLED.upper(),
-        f"00-{'0' * 32}-{SPAN}-01".encode(),
-        f"00-{TRACE}-{'0' * 16}-01".encode(),
-    ],
-)
-def test_an_invalid_traceparent_counts_as_none(value: bytes) -> None:
+def test_an_invalid_traceparent_counts_as_none() -> None:
     never, _ = tracing_of(TracingConfig(sample_percent=0))
-    always, _ = tracing_of(TracingConfig(sample_percent=100))
-    assert never.begin(value, b"id", 0.0) is None
-    trace = always.begin(value, b"id", 0.0)
-    assert trace is not None
-    assert trace.traceparent is None
+    always, _ = tracing_of(TracingConfig(sample_percent=100, expert={"max_per_s": 1e9}))
+    no_trace, no_span = f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01"
+    wrong = [b"", b"01", SAMPLED + b"-x", b"ff" + SAMPLED[2:], SAMPLED.upper()]
+    for value in (*wrong, no_trace.encode(), no_span.encode()):
+        assert never.begin(value, b"id", 0.0) is None
+        trace = always.begin(value, b"id", 0.0)
+        assert trace is not None
+        assert trace.traceparent is None
 
 
 def test_clients_cannot_ask_for_more_traces_than_allowed() -> None:
@@ -96,12 +80,9 @@ def by_name(spans: tuple[ReadableSpan, ...]) -> dict[str, list[ReadableSpan]]:
     return named
 
 
-def milliseconds(spans: list[ReadableSpan], origin: ReadableSpan) -> list[tuple[float, float]]:
+def milliseconds(spans: list[ReadableSpan], origin: ReadableSpan) -> list[list[float]]:
     return [
-        (
-            round(1e-6 * (span.start_time - origin.start_time), 3),
-            round(1e-6 * (span.end_time - origin.start_time), 3),
-        )
+        [round(1e-6 * (at - origin.start_time), 3) for at in (span.start_time, span.end_time)]
         for span in spans
     ]
 
@@ -117,12 +98,11 @@ def test_a_request_in_two_batches_has_the_times_of_both() -> None:
     tracing.end(trace, 200, 6, "alice")
     spans = by_name(exporter.get_finished_spans())
     (root,) = spans["infer"]
-    assert milliseconds(spans["queue"], root) == [(0, 100), (300, 350)]
-    assert milliseconds(spans["batch"], root) == [(100, 300), (350, 500)]
+    assert milliseconds(spans["queue"], root) == [[0, 100], [300, 350]]
+    assert milliseconds(spans["batch"], root) == [[100, 300], [350, 500]]
     # The device's time is within the batch's, whatever its thread's clock says.
-    assert milliseconds(spans["device"], root) == [(100, 250), (350, 500)]
-    ((_, ended_ms),) = milliseconds([root], root)
-    assert ended_ms >= 1000
+    assert milliseconds(spans["device"], root) == [[100, 250], [350, 500]]
+    assert milliseconds([root], root)[0][1] >= 1000
     assert abs(1e-9 * root.end_time - time.time()) < 5
     assert root.kind is SpanKind.SERVER
     assert root.parent is not None
@@ -144,30 +124,27 @@ def test_a_request_in_two_batches_has_the_times_of_both() -> None:
 
 
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol], ids=["asgi", "short way"])
-async def test_requests_over_http_are_traced(http: type[asyncio.Protocol]) -> None:
+async def test_requests_over_http_are_traced(
+    http: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tracing, exporter = tracing_of(TracingConfig(sample_percent=0))
     config = parse_user_config({**USER_CONFIG, "tracing": {"sample_percent": 0}})
+    requests = (([(1, 2), (3, 4)], SAMPLED), ([(13, 13)], SAMPLED), ([(1, 2)], NOT_SAMPLED))
     async with make_service() as service:
         service.tracing = tracing
         await service.configure(config)
         app = InferenceApp(service, "1")
-        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
-        try:
-            async with (
-                listening(app, http) as (_, port),
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-            ):
-                answers = []
-                for rows, traceparent in (
-                    ([(1, 2), (3, 4)], SAMPLED),
-                    ([(13, 13)], SAMPLED),
-                    ([(1, 2)], NOT_SAMPLED),
-                ):
-                    headers = {"traceparent": traceparent.decode()}
-                    url = "/v2/models/doubles/infer"
-                    answers.append(await client.post(url, json=body(*rows), headers=headers))
-        finally:
-            InferenceProtocol.hosted = None
+        hosted = HostedApp(app, asyncio.get_running_loop())
+        monkeypatch.setattr(InferenceProtocol, "hosted", hosted)
+        async with (
+            listening(app, http) as (_, port),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        ):
+            url = "/v2/models/doubles/infer"
+            answers = [
+                await client.post(url, json=body(*rows), headers={"traceparent": parent.decode()})
+                for rows, parent in requests
+            ]
     spans = by_name(exporter.get_finished_spans())
     roots = spans["infer"]
     assert [answer.status_code for answer in answers] == [200, 500, 200]
@@ -175,10 +152,6 @@ async def test_requests_over_http_are_traced(http: type[asyncio.Protocol]) -> No
     assert [root.attributes["sojourn.request_id"] for root in roots] == ids[:2]
     assert [root.attributes["http.response.status_code"] for root in roots] == [200, 500]
     assert [root.status.is_ok for root in roots] == [True, False]
-    for root in roots:
-        inside = [span for span in exporter.get_finished_spans() if span.parent is root.context]
-        within: list[Any] = [s for s in inside if root.start_time <= s.start_time <= s.end_time]
-        assert within == inside
     good = [span for span in spans["batch"] if not span.attributes["sojourn.batch.failed"]]
     assert [span.attributes["sojourn.batch.size"] for span in good] == [2]
     assert len(spans["device"]) == len(spans["batch"])
@@ -191,6 +164,7 @@ def test_another_configuration_replaces_the_exporter_and_none_ends_it() -> None:
     assert len(exporter.get_finished_spans()) == 1
     tracing.configure(None)
     assert not tracing.on
+    assert tracing.begin(SAMPLED, b"id", 0.0) is None
     tracing.end(RequestTrace(time.monotonic(), b"b", None), 200, 1)
     assert len(exporter.get_finished_spans()) == 1
 

@@ -9,7 +9,6 @@ from deployments.errors import StartError
 from deployments.models import emulated
 from deployments.models.base import Model, TensorSpec
 from deployments.models.emulated import Emulated
-from deployments.models.loading import load_model
 from deployments.profiling import measure as profiling
 from deployments.profiling.measure import (
     LINE_TOLERANCE,
@@ -24,7 +23,7 @@ from policy.profile import Profile
 from tests.support.clocks.virtual_clock import VirtualClock
 
 LINE = {"max_batch_size": 4, "latency_ms": {"per_request": 0.5, "fixed": 1.0}}
-grids = st.integers(1, 64).map(lambda size: default_batch_sizes(size))
+grids = st.integers(1, 64).map(default_batch_sizes)
 
 
 @pytest.fixture
@@ -132,22 +131,20 @@ def test_measuring_an_emulated_device_returns_its_profile():
     assert profile.measured["energy_source"] == "stated by the model"
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_profile_records_how_it_was_measured(tmp_path):
-    model = load_model("digits", {}, "cpu")
-    profile = measure(model, energy_note="no meter here", date="2026-01-02T03:04:05+00:00")
+    date = "2026-01-02T03:04:05+00:00"
+    profile = measure(Sleeper(LINE), energy_note="no meter here", date=date)
     profile.save(tmp_path / "profile.json")
     kept = Profile.load(tmp_path / "profile.json")
     assert (kept.model, kept.device, kept.max_batch_size, kept.energy_mj) == ("m", "cpu", 4, None)
     np.testing.assert_array_equal(kept.latency_ms, profile.latency_ms)
     rows = kept.measured["batch_sizes"]
-    assert [row["batch_size"] for row in rows] == [1, 2, 3, 4]
-    for row in rows:
-        assert 0 < row["p10_ms"] <= row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"]
-        assert row["repeats"] == 5
+    assert [(row["batch_size"], row["repeats"]) for row in rows] == [(n, 5) for n in range(1, 5)]
     assert kept.measured["energy_source"] == "no meter here"
-    assert kept.measured["date"] == "2026-01-02T03:04:05+00:00"
+    assert kept.measured["date"] == date
     assert kept.measured["hardware"]
-    assert set(kept.measured["versions"]) == {"python", "platform", "numpy", "torch"}
+    assert set(kept.measured["versions"]) >= {"python", "platform", "numpy"}
 
 
 def test_energy_is_power_times_latency(clock):
@@ -168,17 +165,10 @@ def test_a_budget_ends_the_rounds_after_at_least_one():
     assert [row["repeats"] for row in profile.measured["batch_sizes"]] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_batch_size": 0}, "max batch size: must be at least 1, not 0"),
-        ({"repeats": 0}, "repeats: must be at least 1, not 0"),
-        ({"warm_up": 0}, "warm-up: must be at least 1, not 0"),
-    ],
-)
-def test_wrong_counts_are_rejected(options, message):
-    with pytest.raises(InvalidInputError, match=message):
-        measure(Sleeper(LINE), **options)
+@pytest.mark.parametrize("name", ["max_batch_size", "repeats", "warm_up"])
+def test_wrong_counts_are_rejected(name):
+    with pytest.raises(InvalidInputError, match="must be at least 1, not 0"):
+        measure(Sleeper(LINE), **{name: 0})
 
 
 def test_the_error_of_a_failing_model_names_the_batch_size():
