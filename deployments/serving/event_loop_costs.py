@@ -30,6 +30,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
 from deployments.models.base import Model
 from deployments.models.example_request import example_batch, example_request
+from deployments.models.threads import thread_cpu_wait_s
 from deployments.serving import closed_loop
 from deployments.serving.service import InferenceService
 from policy.batcher.requests import FixedPolicy
@@ -77,11 +78,16 @@ def runs_on_the_cpu(model: Model, batch_size: int) -> bool:
     shares = []
     for _ in range(_TRIED_BATCHES):
         batch = example_batch(model, batch_size)
-        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        cpu_s, run_s = time.process_time(), _undisturbed_s()
         model.forward(batch)
-        shares.append((time.process_time() - cpu_s) / (time.perf_counter() - wall_s))
-    # Preemption by another process can only shorten a batch's share of the CPU.
+        shares.append((time.process_time() - cpu_s) / (_undisturbed_s() - run_s))
+    # What is left of other processes' disturbance can only lower a batch's share of the CPU.
     return max(shares) > _BUSY_SHARE
+
+
+def _undisturbed_s() -> float:
+    """Return a clock that stands still while this thread waits for a CPU."""
+    return time.perf_counter() - (thread_cpu_wait_s() or 0.0)
 
 
 class _InstantModel(Model):
