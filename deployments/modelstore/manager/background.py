@@ -1,18 +1,30 @@
 """Blocking work of the manager, each piece in a thread of its own; it ends in an event."""
 
+import errno
 import logging
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from deployments.modelstore.core.actions import Action, Copy, Fault, Tier
 from deployments.modelstore.core.store_core import StoreCore
-from deployments.modelstore.errors import FetchError, StoreError
+from deployments.modelstore.device.tier import DeviceTier
+from deployments.modelstore.errors import (
+    FetchError,
+    OutOfDeviceMemoryError,
+    StoreError,
+    StoreFullError,
+    UnknownModelError,
+    UntrustedFileError,
+)
+from deployments.modelstore.files.digests import StreamCheck
 from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.files.remote import Remote, resolve
-from deployments.modelstore.manager.copies import Copier, CopyError
-from deployments.modelstore.names import ModelName, Origin
+from deployments.modelstore.files.safetensors_header import header_end, read_header
+from deployments.modelstore.host_memory import HostMemory, write_at
+from deployments.modelstore.names import Blob, ModelName, Origin
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +35,15 @@ Event = Callable[[], Sequence[Action]]
 RESOLVES_AT_ONCE = 8
 #: Work that reads the remote may hang, so `close` waits only this long for it.
 CLOSE_WAIT_S = 1.0
+_NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 
 
 class Background:
     """Threads that block, so that a hanging remote delays only work that needs it.
 
     They are daemons: threads of `ThreadPoolExecutor` would keep the process alive while they block.
-    `report` is called with each event, from any thread; only events use the core.
+    `report` is called with each event, from any thread; only events use the core. Once `stopped` is
+    set, copies end after the current piece.
     """
 
     def __init__(
@@ -37,11 +51,13 @@ class Background:
         core: StoreCore,
         remote: Remote,
         disk: Disk,
-        copier: Copier,
+        memory: HostMemory,
+        device: DeviceTier | None,
         report: Callable[[Event], None],
         stopped: threading.Event,
     ) -> None:
-        self._core, self._remote, self._disk, self._copier = core, remote, disk, copier
+        self._core, self._remote, self._disk = core, remote, disk
+        self._memory, self._device = memory, device
         self._report, self._stopped = report, stopped
         self._threads: set[threading.Thread] = set()
         self._unresolved: deque[ModelName] = deque()
@@ -49,11 +65,19 @@ class Background:
 
     def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
         """Carry out a copy; one from the remote reads the first of `origins` that works."""
-        self._start(
-            "store-fetch" if order.source is Tier.REMOTE else "store-copy",
-            lambda: self._copy(order, origins),
-            lambda error: self._copy_failed(order, error),
-        )
+        blob, target = order.blob, order.target
+
+        def work() -> Event:
+            begin_s = time.monotonic()
+            self._copy(order, origins)
+            seconds = time.monotonic() - begin_s
+            return lambda: self._core.copied(blob, target, seconds)
+
+        def failed(error: Exception) -> Event:
+            fault, cause = self._fault_of(order, error)
+            return lambda: self._core.copy_failed(blob, target, fault, cause)
+
+        self._start("store-fetch" if order.source is Tier.REMOTE else "store-copy", work, failed)
 
     def resolve(self, name: ModelName) -> None:
         self._unresolved.append(name)
@@ -89,18 +113,91 @@ class Background:
         else:
             self._threads.add(thread)
 
-    def _copy(self, order: Copy, origins: Sequence[Origin]) -> Event:
-        blob, target = order.blob, order.target
-        begin_s = time.monotonic()
-        self._copier.copy(order, origins)
-        seconds = time.monotonic() - begin_s
-        return lambda: self._core.copied(blob, target, seconds)
+    def _copy(self, order: Copy, origins: Sequence[Origin]) -> None:
+        blob = order.blob
+        if order.target is Tier.DISK:
+            self._fetch(origins, lambda parts: self._disk.fetch(blob, parts))
+        elif order.target is Tier.DEVICE:
+            self._copy_to_device(order)
+        elif self._memory.take_over(blob):
+            pass
+        elif order.source is Tier.DISK:
+            with self._memory.fill(blob) as descriptor:
+                self._disk.read(blob, descriptor, self._check_stopped)
+        else:
+            self._fetch(origins, lambda parts: self._to_memory(blob, parts))
 
-    def _copy_failed(self, order: Copy, error: Exception) -> Event:
-        if not isinstance(error, CopyError):
-            error = CopyError(Fault.OTHER, FetchError(f"{type(error).__name__}: {error}"))
-        fault, cause = error.fault, error.error
-        return lambda: self._core.copy_failed(order.blob, order.target, fault, cause)
+    def _fault_of(self, order: Copy, error: Exception) -> tuple[Fault, StoreError]:
+        """Return what failed; delete a file of the disk that is damaged or cannot be read."""
+        from_disk = order.source is Tier.DISK
+        if isinstance(error, OutOfDeviceMemoryError):
+            return Fault.TARGET, error
+        if isinstance(error, StoreError):
+            cause = error
+            fault = Fault.OTHER
+            if from_disk and isinstance(error, UntrustedFileError):
+                fault = Fault.SOURCE
+        elif isinstance(error, OSError):
+            # The remote raises `StoreError`, so this is a failure of the disk or of memory.
+            cause = FetchError(f"{order.target.name.lower()}: {error.strerror or error}")
+            read_failed = from_disk and error.errno not in _NO_MEMORY
+            fault = Fault.SOURCE if read_failed else Fault.TARGET
+        else:
+            return Fault.OTHER, FetchError(f"{type(error).__name__}: {error}")
+        if fault is Fault.SOURCE:
+            self._disk.drop(order.blob)
+        return fault, cause
+
+    def _copy_to_device(self, order: Copy) -> None:
+        assert self._device is not None
+        if order.source is not Tier.HOST:
+            raise StoreFullError(
+                f"the device is filled from host memory, whose budget has no room for the "
+                f"{order.blob.size_bytes} bytes of a file"
+            )
+        self._device.fill(order.blob, self._memory.descriptor(order.blob))
+
+    def _fetch(self, origins: Sequence[Origin], take: Callable[[Iterator[bytes]], None]) -> None:
+        """Apply `take` to the first origin that still has the blob."""
+        first_error: StoreError | None = None
+        for name, file in origins:
+            try:
+                take(self._fetched(name, file))
+                return
+            except (UnknownModelError, UntrustedFileError) as error:
+                first_error = first_error or error
+        raise first_error or FetchError("no model contains the file any more")
+
+    def _to_memory(self, blob: Blob, parts: Iterator[bytes]) -> None:
+        """Copy a blob from the remote straight into memory, bypassing a full disk."""
+        check = StreamCheck(blob)
+        with self._memory.fill(blob) as descriptor:
+            for part in parts:
+                begin = check.done_bytes
+                check.update(part)
+                write_at(descriptor, part, begin)
+            check.finish()
+            end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
+            read_header(os.pread(descriptor, end, 0), blob.size_bytes)
+
+    def _fetched(self, name: ModelName, file: str) -> Iterator[bytes]:
+        """Yield a file's bytes; resume a broken download as long as that brings more of it."""
+        offset = 0
+        while True:
+            begin = offset
+            try:
+                for part in self._remote.read(name, file, offset):
+                    self._check_stopped()
+                    offset += len(part)
+                    yield part
+                return
+            except FetchError:
+                if offset == begin:
+                    raise
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise FetchError("the model store was stopped")
 
     def _resolve_next(self) -> None:
         if self._unresolved and self._resolving < RESOLVES_AT_ONCE:
@@ -112,9 +209,13 @@ class Background:
                 lambda error: self._resolve_failed(name, error),
             )
 
-    def _resolved(self) -> None:
-        self._resolving -= 1
-        self._resolve_next()
+    def _resolved(self, event: Event) -> Event:
+        def resolved() -> Sequence[Action]:
+            self._resolving -= 1
+            self._resolve_next()
+            return event()
+
+        return resolved
 
     def _resolve(self, name: ModelName) -> Event:
         manifest = resolve(self._remote, name)
@@ -123,20 +224,10 @@ class Background:
                 self._disk.save_manifest(name, manifest)
             except OSError as error:  # a full disk is skipped
                 logger.warning("%s: its list of files is not kept on the disk: %s", name, error)
-
-        def event() -> Sequence[Action]:
-            self._resolved()
-            return self._core.resolved(name, manifest)
-
-        return event
+        return self._resolved(lambda: self._core.resolved(name, manifest))
 
     def _resolve_failed(self, name: ModelName, error: Exception) -> Event:
         if not isinstance(error, StoreError):
             error = FetchError(f"{name}: {type(error).__name__}: {error}")
         failure = error
-
-        def event() -> Sequence[Action]:
-            self._resolved()
-            return self._core.resolve_failed(name, failure)
-
-        return event
+        return self._resolved(lambda: self._core.resolve_failed(name, failure))

@@ -15,15 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from deployments.modelstore.core.actions import (
-    Action,
-    Copy,
-    Drop,
-    Granted,
-    Refused,
-    Resolve,
-    Tier,
-)
+from deployments.modelstore.core.actions import Action, Copy, Drop, Granted, Refused, Resolve, Tier
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.tier import PAGE_BYTES, DeviceTier
@@ -33,7 +25,6 @@ from deployments.modelstore.files.remote import open_remote
 from deployments.modelstore.host_memory import HostMemory
 from deployments.modelstore.manager.background import Background, Event
 from deployments.modelstore.manager.connections import Client, Connections, fault_of
-from deployments.modelstore.manager.copies import Copier
 from deployments.modelstore.manager.endpoint import listen, lock, own_folder
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import ModelName
@@ -69,7 +60,6 @@ class Manager:
                 {Tier.DEVICE: PAGE_BYTES},
             )
             self._stopped = threading.Event()
-            copier = Copier(self._remote, self._disk, self._memory, self._device, self._stopped)
             self._actions: deque[Action] = deque()
             self._carrying_out = False
             self._recover()
@@ -87,7 +77,8 @@ class Manager:
             self._core,
             self._remote,
             self._disk,
-            copier,
+            self._memory,
+            self._device,
             self._report,
             self._stopped,
         )
@@ -206,24 +197,17 @@ class Manager:
         return self._memory if tier is Tier.HOST else self._disk
 
     def _grant(self, client: Client, granted: Granted) -> None:
-        if granted.tier is Tier.DEVICE:
-            self._grant_on_device(client, granted)
-            return
+        message: dict[str, Any] = {"granted": str(granted.name)}
+        message["source"] = granted.source.name.lower()
         contents = granted.manifest.files
-        message = {
-            "granted": str(granted.name),
-            "source": granted.source.name.lower(),
-            "files": [[file, blob.sha256, blob.size_bytes] for file, blob in contents],
-        }
-        self._connections.send(
-            client, message, [self._memory.descriptor(blob) for _, blob in contents]
-        )
-
-    def _grant_on_device(self, client: Client, granted: Granted) -> None:
-        assert self._device is not None
-        grant, descriptors = self._device.grant(granted.manifest)
-        message = {"granted": str(granted.name), "source": granted.source.name.lower()}
-        self._connections.send(client, message | grant, descriptors)
+        if granted.tier is Tier.DEVICE:
+            assert self._device is not None
+            grant, descriptors = self._device.grant(granted.manifest)
+            message |= grant
+        else:
+            message["files"] = [[file, blob.sha256, blob.size_bytes] for file, blob in contents]
+            descriptors = [self._memory.descriptor(blob) for _, blob in contents]
+        self._connections.send(client, message, descriptors)
 
     # Work of other threads. Each piece reports an event that the loop's thread runs.
 

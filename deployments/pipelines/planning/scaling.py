@@ -6,7 +6,7 @@ in one stage causes no surplus in the others.
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.scale_down import ScaleDownStabilizer
@@ -124,7 +124,6 @@ class StageScaler:
     """When the workers of the stages change, on any clock.
 
     More workers are ordered at once; fewer only when they would have been enough for some time.
-    `PipelineAutoscaler` applies the decisions.
 
     `core` counts the requests offered, and the items of each stage. `workers` is the last decision;
     `table` may be replaced by another one of the same stages.
@@ -170,12 +169,12 @@ class StageScaler:
             known = self.items_per_request.get(stage.name, items / admitted)
             self.items_per_request[stage.name] = known + weight * (items / admitted - known)
 
-    def replicas(self, stage: str) -> float:
-        """Return the fractional number of a stage's replicas for the load of this pipeline."""
-        return self.table.share_of_workers(stage, self._held.get(stage, 0.0))
+    def replica_needs(self, stages: Iterable[str]) -> dict[str, float]:
+        """Return the fractional number of replicas that the load needs, by stage.
 
-    def pipeline_replicas(self) -> float:
-        """Return the fractional number of replicas of this pipeline for its own load."""
-        if not self.table.ends_with_pipeline:
-            return 0.0
-        return self._held.get("", 0.0) / self.table.rates_per_s[-1]
+        The pipeline's own replicas have the key "".
+        """
+        held, table = self._held, self.table
+        own = held.get("", 0.0) / table.rates_per_s[-1] if table.ends_with_pipeline else 0.0
+        needs = {stage: table.share_of_workers(stage, held.get(stage, 0.0)) for stage in stages}
+        return {"": own, **needs}

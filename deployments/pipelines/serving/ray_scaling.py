@@ -5,9 +5,8 @@ In the config file, next to the deployments::
     autoscaling_policy: {policy_function: deployments.pipelines.serving.ray_scaling:scale}
 
 Each replica of the pipeline reports the replicas that its load needs, of itself and of each stage
-(`deployments.pipelines.autoscaler`), and this policy adds them up. All numbers follow from the load
-at the entry, so a shortage in one stage causes no surplus in the others. Ray calls this in Serve's
-controller ten times a second.
+(`deployments.pipelines.serving.service`), and this policy adds them up. All numbers follow from
+the load at the entry. Ray calls this in Serve's controller ten times a second.
 """
 
 import logging

@@ -21,7 +21,6 @@ from deployments.models.example_request import example_request
 from deployments.models.outputs import fit_output
 from deployments.observability.last_minute import LastMinute
 from deployments.observability.request_info import RequestInfo
-from deployments.pipelines.autoscaler import PipelineAutoscaler
 from deployments.pipelines.core.errors import StageError
 from deployments.pipelines.core.items import Flow
 from deployments.pipelines.pipeline import Pipeline
@@ -33,11 +32,43 @@ from policy.batcher.requests import Refusal
 from policy.objective import ServiceLevelObjective
 
 if TYPE_CHECKING:
-    from deployments.pipelines.planning.scaling import DivisionTable
+    from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
 
 logger = logging.getLogger("sojourn.pipelines")
 
 COUNT_EVERY_S = 1.0
+
+
+class PipelineAutoscaler:
+    """Resizes the stages of a started pipeline once a second, as its `scaler` decides.
+
+    Ray resizes the stages whose workers are Ray replicas, by `replica_needs`.
+    """
+
+    def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
+        self._pipeline, self.scaler = pipeline, scaler
+        self._ordered = {stage.name: stage.workers for stage in pipeline.stages}
+        self._stepped_s = time.monotonic()
+
+    def step(self, now_s: float) -> None:
+        elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s
+        for stage, workers in self.scaler.decide(now_s, elapsed_s).items():
+            if workers != self._ordered[stage]:
+                logger.info("stage %s: %d workers", stage, workers)
+                if stage not in self._pipeline.replicas:
+                    self._pipeline.resize(stage, workers)
+                self._ordered[stage] = workers
+
+    def replica_needs(self) -> dict[str, float]:
+        return self.scaler.replica_needs(self._pipeline.replicas)
+
+    async def run(self, period_s: float) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                self.step(time.monotonic())
+            except Exception:
+                logger.exception("the stages could not be scaled; trying again")
 
 
 class PipelineService(Service):

@@ -10,21 +10,10 @@ from deployments.pipelines.core.stage_core import StageCore
 
 
 class Machine:
-    """Runs the batches of a pipeline core in virtual time.
+    """Runs the batches of a pipeline core in virtual time; stages have functions of one item.
 
-    Parameters
-    ----------
-    steps : sequence of steps
-        The code of each stage is a function of one item.
-    latency_ms : dict
-        By the name of the stage: of each batch, or a list by batch size.
-    known : bool
-        Whether the stages know their latency; otherwise they measure it.
-
-    Attributes
-    ----------
-    ended : dict
-        By the number of the request: when it ended, and the request.
+    `latency_ms` is, by the name of a stage, of each batch, or a list by batch size; unless it is
+    `known`, stages measure it. `ended` has, by the number of a request, when it ended, and itself.
     """
 
     def __init__(self, steps, latency_ms, max_pending=10**9, known=True):

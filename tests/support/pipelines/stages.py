@@ -3,17 +3,17 @@
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
 
 from deployments.errors import BadRequestError, RowsError
 from deployments.models.base import Model, TensorSpec
+from tests.support.waiting import LIMIT_S
 
 
 class Scale:
-    """The article's first stage."""
-
     def __init__(self, factor=2):
         self.factor = factor
 
@@ -22,7 +22,6 @@ class Scale:
 
 
 def shift(x):
-    """Return x + 3, the article's second stage."""
     return x + 3
 
 
@@ -31,6 +30,19 @@ class Batched:
 
     def predict(self, items):
         return [(item, len(items)) for item in items]
+
+
+class Gate:
+    """Waits until the test opens it."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.begun = []
+
+    def predict(self, x):
+        self.begun.append(x)
+        assert self.open.wait(LIMIT_S)
+        return x
 
 
 class FailsOnNegative:
@@ -110,13 +122,10 @@ class OddError(Exception):
 
 
 def raises_odd(x):
-    """Raise an `OddError`."""
     raise OddError("two", "words")
 
 
 class Doubler(Model):
-    """A model that doubles."""
-
     inputs = (TensorSpec("x", "FP32", (3,)),)
     outputs = (TensorSpec("y", "FP32", (3,)),)
 

@@ -2,15 +2,13 @@
 
 import os
 import signal
-from contextlib import suppress
-from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from deployments.modelstore import tensors
-from deployments.modelstore import tensors as tensors_module
 from deployments.modelstore.client import ask
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.errors import (
@@ -31,6 +29,7 @@ from tests.support.models.model_stores import (
     wait_until,
     weights,
 )
+from tests.support.waiting import has_ended
 
 
 def device_settings(folder, **options):
@@ -56,30 +55,21 @@ def publish_models(folder):
         publish(folder / "remote", name, {"model.safetensors": weights(seed, floats=20_000)})
 
 
-def command_line(pid):
-    """Return a process's command line, which is empty once it has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A store that tests share; each leaves it as it was."""
+def shared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("device")
     publish_models(folder)
     with manager_thread(device_settings(folder)) as socket_path:
         yield socket_path
 
 
-@pytest.fixture(autouse=True)
-def idle_afterwards(request):
-    yield
-    if "store" in request.fixturenames:
-        socket_path = request.getfixturevalue("store")
-        wait_until(lambda: stats(socket_path)["leases"] == 0)
-        for model in ask("models", socket_path=socket_path):
-            ask("evict", model["name"], socket_path)
+@pytest.fixture
+def store(shared):
+    """A store that tests share; each leaves it as it was."""
+    yield shared
+    wait_until(lambda: stats(shared)["leases"] == 0)
+    for model in ask("models", socket_path=shared):
+        ask("evict", model["name"], shared)
 
 
 def test_processes_share_one_copy(store):
@@ -90,16 +80,10 @@ def test_processes_share_one_copy(store):
     second["weight"][0, 0] = 7.0
     assert first["weight"][0, 0] == 7.0
     assert stats(store)["tiers"]["device"]["blobs"] == 1
-
-
-def test_the_lease_ends_with_the_last_tensor(store):
-    state, _ = attach(store)
-    kept = state.pop("bias")
-    del state
-    assert stats(store)["leases"] == 1
+    kept = first.pop("bias")
+    del first, second
+    wait_until(lambda: stats(store)["leases"] == 1)
     assert bool((kept.numpy() == weights(0, floats=20_000)["bias"]).all())
-    del kept
-    wait_until(lambda: stats(store)["leases"] == 0)
 
 
 def test_an_idle_model_leaves_the_device_when_another_needs_the_room(tmp_path):
@@ -115,42 +99,36 @@ def test_an_idle_model_leaves_the_device_when_another_needs_the_room(tmp_path):
         assert stats(store)["tiers"]["device"]["evictions"] == 1
 
 
-def test_a_device_without_room_refuses_whatever_the_budget_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("device_bytes", "host_bytes", "error", "said"),
+    [
+        (1000, 50 * MB, OutOfDeviceMemoryError, "1000 of"),
+        (20 * MB, 1000, StoreFullError, "filled from host memory"),
+    ],
+)
+def test_no_room_on_the_device_or_on_the_way_is_an_error_whatever_the_budget_says(
+    tmp_path, monkeypatch, device_bytes, host_bytes, error, said
+):
     publish_models(tmp_path)
-    monkeypatch.setenv(emulated_device.SIZE_VARIABLE, "1000")
-    with manager_thread(device_settings(tmp_path)) as store:
-        with pytest.raises(OutOfDeviceMemoryError, match="1000 of"):
+    monkeypatch.setenv(emulated_device.SIZE_VARIABLE, str(device_bytes))
+    with manager_thread(device_settings(tmp_path, host_bytes=host_bytes)) as store:
+        with pytest.raises(error, match=said):
             attach(store)
         assert stats(store)["tiers"]["device"]["used_bytes"] == 0
 
 
-def test_host_memory_without_room_for_the_way_is_an_error(tmp_path):
-    publish_models(tmp_path)
-    with (
-        manager_thread(device_settings(tmp_path, host_bytes=1000)) as store,
-        pytest.raises(StoreFullError, match="filled from host memory"),
-    ):
-        attach(store)
-
-
 def test_all_types_and_empty_tensors_arrive(store):
-    tensors = {
-        name: torch.arange(7).to(dtype)
-        for name, dtype in {
-            "bf16": torch.bfloat16, "f8": torch.float8_e4m3fn, "bool": torch.bool,
-            "u8": torch.uint8, "i64": torch.int64, "f16": torch.float16, "f64": torch.float64,
-        }.items()
-    } | {"empty": torch.empty(0, 3, dtype=torch.bfloat16)}  # fmt: skip
+    types = "bfloat16", "float8_e4m3fn", "bool", "uint8", "int64", "float16", "float64"
+    expected = {name: torch.arange(7).to(getattr(torch, name)) for name in types}
+    expected["empty"] = torch.empty(0, 3, dtype=torch.bfloat16)
     folder = store.parents[1] / "remote/pytorch/types/1"
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors")
+    folder.mkdir(parents=True)
+    save_file(expected, folder / "model.safetensors")
     sign(folder)
     state, _ = attach(store, "types")
-    expected = load_file(folder / "model.safetensors")
     assert state.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert state[name].dtype == tensor.dtype
-        assert state[name].shape == tensor.shape
+        assert (state[name].dtype, state[name].shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(state[name].to(torch.float64), tensor.to(torch.float64))
         assert state[name].untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
 
@@ -167,7 +145,7 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
 ):
     publish_models(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(tensors_module, "CudaClient", lambda ordinal: EmulatedClient())
+    monkeypatch.setattr(tensors, "CudaClient", lambda ordinal: EmulatedClient())
     copied = []
 
     def to(tensor, device):
@@ -186,7 +164,7 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
 
 def test_a_gpus_client_shares_by_itself(store, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(tensors_module, "CudaClient", lambda ordinal: EmulatedClient())
+    monkeypatch.setattr(tensors, "CudaClient", lambda ordinal: EmulatedClient())
     state, _ = tensors.attach("m", socket_path=store, device="cuda:0")
     assert right(state)
     assert tensors.attach("m", socket_path=store, device="cuda:0")[1] == "device"
@@ -231,9 +209,9 @@ def test_a_killed_manager_takes_its_holder_along_and_clients_keep_their_weights(
     with ManagerProcess(device_settings(tmp_path)) as manager:
         store = manager.settings.socket
         held, _ = attach(store)
-        holder = stats(store)["device"]["holder_pid"]
+        holder = psutil.Process(stats(store)["device"]["holder_pid"])
         manager.kill()
-        wait_until(lambda: not command_line(holder))
+        wait_until(lambda: has_ended(holder))
         assert right(held)
         manager.start()
         again, _ = attach(store)

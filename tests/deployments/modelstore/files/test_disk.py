@@ -55,38 +55,37 @@ def test_a_blob_of_many_blocks_comes_back_whole(disk):
     assert len(blocks) == -(-len(CONTENT) // BLOCK_BYTES) > 10
 
 
-@pytest.mark.parametrize("position", [0, BLOCK_BYTES, len(CONTENT) // 2, len(CONTENT) - 1])
-def test_one_wrong_byte_is_found_and_nothing_is_left_behind(disk, tmp_path, position):
-    path = tmp_path / "blobs" / BLOB.sha256
-    wrong = bytearray(CONTENT)
-    wrong[position] ^= 1
-    path.write_bytes(wrong)
+def swapped(content):
+    first, last = content[:BLOCK_BYTES], content[5 * BLOCK_BYTES : 6 * BLOCK_BYTES]
+    return last + content[BLOCK_BYTES : 5 * BLOCK_BYTES] + first + content[6 * BLOCK_BYTES :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda content: bytes([content[0] ^ 1]) + content[1:], "corrupted"),
+        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "corrupted"),
+        (swapped, "corrupted"),
+        (lambda content: content[:-1], "truncated"),
+    ],
+)
+def test_damage_is_found_and_nothing_is_left_behind(disk, tmp_path, damage, said):
+    (tmp_path / "blobs" / BLOB.sha256).write_bytes(damage(CONTENT))
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(UntrustedFileError, match="corrupted"):
+    with pytest.raises(UntrustedFileError, match=said):
         read(disk)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_blocks_that_changed_places_are_found(disk, tmp_path):
-    other = 5
-    path = tmp_path / "blobs" / BLOB.sha256
-    swapped = bytearray(CONTENT)
-    swapped[:BLOCK_BYTES] = CONTENT[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES]
-    swapped[other * BLOCK_BYTES : (other + 1) * BLOCK_BYTES] = CONTENT[:BLOCK_BYTES]
-    path.write_bytes(swapped)
-    with pytest.raises(UntrustedFileError, match="corrupted"):
-        read(disk)
-
-
-def test_a_truncated_file_is_found(disk, tmp_path):
-    os.truncate(tmp_path / "blobs" / BLOB.sha256, len(CONTENT) - 1)
-    with pytest.raises(UntrustedFileError, match="truncated"):
-        read(disk)
+@pytest.mark.parametrize("length", [len(CONTENT) - 1, 0, len(CONTENT) + 1])
+def test_a_restart_deletes_a_file_of_another_length(disk, tmp_path, length):
+    os.truncate(tmp_path / "blobs" / BLOB.sha256, length)
+    assert Disk(tmp_path).recover() == ({}, [])
+    assert not list((tmp_path / "blobs").iterdir())
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_disk_that_is_full_at_the_end_keeps_nothing(tmp_path, monkeypatch, after):
-    """The file is synced, then its tags, and then their folder, twice."""
     syncs, sync = [], os.fsync
 
     def full(descriptor):
@@ -126,15 +125,12 @@ def test_a_restart_finds_what_is_whole_and_deletes_the_rest(disk, tmp_path):
     assert Disk(tmp_path).recover()[0] == {}
 
 
-@pytest.mark.parametrize("length", [len(CONTENT) - 1, BLOCK_BYTES, 0, len(CONTENT) + 1])
-def test_a_restart_deletes_a_file_of_another_length(disk, tmp_path, length):
-    os.truncate(tmp_path / "blobs" / BLOB.sha256, length)
-    assert Disk(tmp_path).recover() == ({}, [])
-    assert not list((tmp_path / "blobs").iterdir())
-
-
 def test_a_claim_of_another_length_leaves_a_download_of_the_digest_alone(tmp_path):
     disk, claim = Disk(tmp_path), Blob(BLOB.sha256, len(CONTENT) // 2)
+
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+        yield b""
 
     def parts():
         yield CONTENT[:100]
@@ -143,19 +139,10 @@ def test_a_claim_of_another_length_leaves_a_download_of_the_digest_alone(tmp_pat
         yield CONTENT[100:]
 
     disk.fetch(BLOB, parts())
-    assert read(disk) == CONTENT
-    disk.close()
-
-
-def test_a_full_disk_costs_no_file_whose_digest_another_claim_has_too(disk, monkeypatch):
-    def full():
-        raise OSError(errno.ENOSPC, "No space left on device")
-        yield b""
-
-    claim = Blob(BLOB.sha256, len(CONTENT) // 2)
     with pytest.raises(OSError, match="No space"):
         disk.fetch(claim, full())
     assert read(disk) == CONTENT
+    disk.close()
 
 
 def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():

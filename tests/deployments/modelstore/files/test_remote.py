@@ -80,19 +80,15 @@ def test_a_remote_that_fails_is_an_error_and_works_again_later(tmp_path, http, m
         assert load_state_dict("m", socket_path=store).keys() == {"weight", "bias"}
 
 
-def test_a_remote_that_lies_about_the_length_is_refused(tmp_path, http):
+@pytest.mark.parametrize("fault", ["lies about the length", "changes midway"])
+def test_a_remote_with_something_else_is_refused(tmp_path, http, folder, fault):
     url, behavior = http
-    behavior.announced_extra = 7
+    if fault == "lies about the length":
+        behavior.announced_extra = 7
+    else:
+        behavior.replacement = bytes(len((folder / FILE).read_bytes()))
+        behavior.replace_after = 3
     with pytest.raises(StoreError):
-        load(tmp_path, url)
-    assert cached_blobs(tmp_path) == []
-
-
-def test_a_file_that_changes_midway_is_refused(tmp_path, http, folder):
-    url, behavior = http
-    behavior.replacement = bytes(len((folder / FILE).read_bytes()))
-    behavior.replace_after = 3
-    with pytest.raises(UntrustedFileError):
         load(tmp_path, url)
     assert cached_blobs(tmp_path) == []
 
@@ -101,14 +97,14 @@ def test_a_file_that_changes_midway_is_refused(tmp_path, http, folder):
 def test_a_wrong_file_is_refused_and_not_cached(tmp_path, folder, wrong):
     path = folder / FILE
     content = path.read_bytes()
-    if wrong == "content":
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif wrong == "truncated":
-        path.write_bytes(content[:-1])
-    elif wrong == "longer":
-        path.write_bytes(content + b"x")
-    else:
-        path.write_bytes(b"\x80\x04pickle" * 100)
+    files = {
+        "content": content[:-1] + bytes([content[-1] ^ 1]),
+        "truncated": content[:-1],
+        "longer": content + b"x",
+        "not safetensors": b"\x80\x04pickle" * 100,
+    }
+    path.write_bytes(files[wrong])
+    if wrong == "not safetensors":
         sign(folder)
     with pytest.raises(UntrustedFileError):
         load(tmp_path, (tmp_path / "remote").as_uri())

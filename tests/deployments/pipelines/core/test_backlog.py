@@ -6,16 +6,11 @@ from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from tests.support.pipelines.machine import Machine
 
 
-def same(x):
-    return x
-
-
 def named(*names):
-    return [Stage(same, name) for name in names]
+    return [Stage(lambda x: x, name) for name in names]
 
 
-def route():
-    """Return a pipeline whose first branch one item in 2,000 has taken."""
+def test_an_item_in_a_rare_branch_is_one_request():
     rare, common, last = named("rare", "common", "last")
     steps = [Switch(lambda v: v == "rare", {True: rare, False: common}), last]
     machine = Machine(steps, {"rare": 5.0, "common": 1.0, "last": 1.0})
@@ -23,11 +18,6 @@ def route():
         machine.run(until_s=0.01 * number)
         machine.submit("rare" if number == 500 else "common", machine.now_s + 0.1)
     machine.run()
-    return machine
-
-
-def test_an_item_in_a_rare_branch_is_one_request():
-    machine = route()
     assert machine.core.expected_ms() == 2.0
     machine.submit("rare")
     assert machine.core.expected_ms() == pytest.approx(3.0)  # it is ahead at the last stage
@@ -38,10 +28,9 @@ def test_an_item_in_a_rare_branch_is_one_request():
 
 def test_what_a_switch_chooses_is_learned_anew():
     a, b = named("a", "b")
-    machine = Machine([Switch(lambda v: v, {0: a, 1: b})], {"a": 1.0, "b": 1.0}, max_pending=10**6)
-    for key in (0, 1):
-        for _ in range(5000):
-            machine.submit(key)
+    machine = Machine([Switch(lambda v: v, {0: a, 1: b})], {"a": 1.0, "b": 1.0})
+    for number in range(10_000):
+        machine.submit(number // 5000)
         machine.run()
     for _ in range(100):
         machine.submit(1)
@@ -49,17 +38,16 @@ def test_what_a_switch_chooses_is_learned_anew():
 
 
 def test_branches_that_a_request_passes_together_are_not_added_up():
-    branches = named(*"abcde")
-    steps = [Ensemble(branches), Stage(same, "last")]
-    machine = Machine(steps, dict.fromkeys(("a", "b", "c", "d", "e", "last"), 10.0))
+    *branches, last = named(*"abcdef")
+    machine = Machine([Ensemble(branches), last], dict.fromkeys("abcdef", 10.0))
     for number in range(4):
         machine.submit(number)
     assert machine.core.expected_ms() == pytest.approx(4 * 10 + 10 + 10)
 
 
 def test_elements_are_one_request_together():
-    steps = [Each(Stage(same, "part")), Stage(same, "last")]
-    machine = Machine(steps, {"part": 1.0, "last": 5.0})
+    part, last = named("part", "last")
+    machine = Machine([Each(part), last], {"part": 1.0, "last": 5.0})
     for _ in range(1500):
         machine.submit(range(10))
     machine.run()

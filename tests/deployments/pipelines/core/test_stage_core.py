@@ -5,13 +5,7 @@ import math
 import pytest
 
 from deployments.pipelines.core.errors import WorkerLostError
-from deployments.pipelines.core.items import (
-    RETRY,
-    Flow,
-    Item,
-    ItemFailure,
-    WorkerLoss,
-)
+from deployments.pipelines.core.items import RETRY, Flow, Item, ItemFailure, WorkerLoss
 from deployments.pipelines.core.stage_core import StageCore
 from policy.batching_policy import BatchingPolicy
 from policy.objective import Weights
@@ -31,25 +25,6 @@ def greedy(size):
     return BatchingPolicy.from_control_limit(1, size)
 
 
-def test_what_cannot_be_finished_in_time_is_not_begun():
-    core = StageCore("s", greedy(4), workers=1, latency_ms=[10.0, 10.0, 10.0, 10.0])
-    core.rest_ms = 5.0  # in the stages to come
-    core.arrive(0.0, item(0, deadline_s=0.0149))
-    core.arrive(0.0, item(1, deadline_s=0.0151))
-    assert numbers(core.next_batch(0.0)) == [1]
-    assert [late.flow.id for late in core.take_late()] == [0]
-
-
-def test_a_batch_starts_before_a_deadline_of_its_items():
-    core = StageCore("s", BatchingPolicy.from_control_limit(4, 4), 1, latency_ms=[10.0] * 4)
-    core.rest_ms = 20.0
-    core.arrive(0.0, item(0, deadline_s=0.1))
-    assert core.next_batch(0.0) is None
-    assert core.wake_at_s == pytest.approx(0.1 - 0.03 - 0.002)
-    assert numbers(core.next_batch(core.wake_at_s)) == [0]
-    assert not core.take_late()
-
-
 @pytest.mark.parametrize(("latency_ms", "longest_s"), [(10.0, 1.0), (3000.0, 3.0)])
 def test_without_a_longest_wait_and_a_deadline_nothing_waits_for_ever(latency_ms, longest_s):
     core = StageCore("s", BatchingPolicy.from_control_limit(4, 4), 1, [latency_ms] * 4)
@@ -60,11 +35,18 @@ def test_without_a_longest_wait_and_a_deadline_nothing_waits_for_ever(latency_ms
     assert numbers(core.next_batch(core.wake_at_s)) == [0, 1]
 
 
-def test_after_a_loss_each_item_runs_once_more_alone():
+@pytest.fixture
+def batch_of_three():
+    """Return a core and its first batch, of the items 0 to 2."""
     core = StageCore("s", greedy(3), workers=1)
     for number in range(3):
         core.arrive(0.0, item(number))
-    assert core.batch_ended(0.0, core.next_batch(0.0), WorkerLoss("died")) == []
+    return core, core.next_batch(0.0)
+
+
+def test_after_a_loss_each_item_runs_once_more_alone(batch_of_three):
+    core, batch = batch_of_three
+    assert core.batch_ended(0.0, batch, WorkerLoss("died")) == []
     again = core.next_batch(0.0)
     assert numbers(again) == [0]
     ((lost, failure),) = core.batch_ended(0.0, again, WorkerLoss("died again"))
@@ -73,14 +55,12 @@ def test_after_a_loss_each_item_runs_once_more_alone():
     assert numbers(core.next_batch(0.0)) == [1]
 
 
-def test_named_items_fail_and_the_others_run_again_together():
-    core = StageCore("s", greedy(3), workers=1)
-    for number in range(3):
-        core.arrive(0.0, item(number))
-    outcome = [RETRY, ItemFailure(ValueError()), RETRY]
-    ((failed, _),) = core.batch_ended(0.0, core.next_batch(0.0), outcome)
-    assert failed.flow.id == 1
-    assert numbers(core.next_batch(0.0)) == [0, 2]
+@pytest.mark.parametrize(("failed", "again"), [([1], [0, 2]), ([], [0, 1, 2])])
+def test_named_items_fail_and_the_others_run_again_together(batch_of_three, failed, again):
+    core, batch = batch_of_three
+    outcome = [ItemFailure(ValueError()) if at in failed else RETRY for at in range(3)]
+    assert [part.flow.id for part, _ in core.batch_ended(0.0, batch, outcome)] == failed
+    assert numbers(core.next_batch(0.0)) == again
 
 
 def test_an_smdp_table_is_looked_up_at_the_rate_per_worker():

@@ -11,12 +11,6 @@ from deployments.errors import BadRequestError
 from deployments.pipelines.examples.images import decode, example
 
 
-def png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 @pytest.mark.slow
 def test_raw_and_base64_dark_and_light_are_the_same():
     content = base64.b64decode(example()["image"])
@@ -24,7 +18,9 @@ def test_raw_and_base64_dark_and_light_are_the_same():
     expected = decode(example())["image"]
     assert expected.shape == (8, 8)
     assert expected.max() == pytest.approx(15, abs=0.07)
-    for same in (content, png(255 - image)):
+    inverse = io.BytesIO()
+    Image.fromarray(255 - image).save(inverse, "PNG")
+    for same in (content, inverse.getvalue()):
         np.testing.assert_allclose(decode({"image": same})["image"], expected, atol=0.07)
 
 

@@ -1,5 +1,8 @@
 """The divisions of all rates, and when they are put into force."""
 
+import asyncio
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,15 +19,18 @@ from deployments.pipelines.planning.scaling import (
     solve_divisions,
 )
 from deployments.pipelines.planning.tandem import simulate
+from deployments.pipelines.serving.service import PipelineAutoscaler
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from sojourn import Pipeline
+from tests.support.pipelines.stages import Scale, shift
+from tests.support.waiting import until
 
 SLA = ServiceLevelObjective(60.0, 99.0)
 
 
 def core_of(*names):
-    """Return a core whose counts the tests set."""
     graph = compile_steps([Stage(abs, name) for name in names])
     return PipelineCore(graph, [stage_core(stage, 1) for stage in graph.stages], 1)
 
@@ -56,13 +62,6 @@ def test_a_shortage_in_one_stage_is_not_paid_for_in_the_others(table):
     assert max(sum(division.values()) for division in table.divisions) == 6
 
 
-def test_a_rate_has_the_division_that_carries_it(table):
-    for rate_per_s in (0.0, table.rates_per_s[3], 0.999 * table.rates_per_s[3]):
-        at = np.searchsorted(table.rates_per_s, rate_per_s)
-        assert table.lookup(rate_per_s) == table.divisions[at]
-    assert table.lookup(1e9) == table.divisions[-1]
-
-
 def test_what_cannot_be_scaled():
     with pytest.raises(InvalidInputError, match="at least 2, one for each stage, not 1"):
         solve_divisions(STEPS, SLA, 1)
@@ -73,7 +72,6 @@ def test_what_cannot_be_scaled():
 @settings(max_examples=30)
 @given(loads=st.lists(st.integers(0, 40), min_size=1, max_size=60))
 def test_more_at_once_and_fewer_after_the_hold(loads):
-    """Workers follow the highest of the latest needs."""
     table = DivisionTable(tuple(range(1, 31)), tuple({"a": n} for n in range(1, 31)))
     core = core_of("a")
     scaler = StageScaler(table, core, scale_down_delay_s=10.0)
@@ -84,8 +82,6 @@ def test_more_at_once_and_fewer_after_the_hold(loads):
 
 
 class TestStagesWithReplicas:
-    """Stages that several pipelines share."""
-
     TABLE = DivisionTable(
         (10.0, 20.0, 30.0, 40.0, 80.0),
         ({"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 2}, {"a": 4, "b": 2}, {"a": 4, "b": 3}),
@@ -96,12 +92,6 @@ class TestStagesWithReplicas:
     def test_a_share_rounded_up_is_the_division(self, rate_per_s, stage):
         share = self.TABLE.share_of_workers(stage, rate_per_s)
         assert int(np.ceil(share - 1e-12)) == self.TABLE.lookup(rate_per_s)[stage]
-
-    @given(st.floats(0.0, 200.0), st.floats(0.0, 200.0), st.sampled_from("ab"))
-    def test_more_load_needs_no_fewer(self, one, other, stage):
-        low, high = sorted((one, other))
-        share = self.TABLE.share_of_workers
-        assert share(stage, low) <= share(stage, high) + 1e-12
 
     def test_beyond_the_table_it_is_proportional(self):
         assert self.TABLE.share_of_workers("b", 160.0) == pytest.approx(6.0)
@@ -115,13 +105,12 @@ class TestStagesWithReplicas:
         core.offered, core.admitted = 30, 15
         core.stages[0].items, core.stages[1].items = 15, 90
         assert scaler.decide(1.0, MARGIN) == {"a": 1, "b": 3}
-        assert scaler.replicas("a") == pytest.approx(0.75)
-        assert scaler.replicas("b") == pytest.approx(2 + 5 / 40)
+        needs = scaler.replica_needs("ab")
+        assert (needs["a"], needs["b"]) == (pytest.approx(0.75), pytest.approx(2 + 5 / 40))
 
     @given(st.lists(st.integers(1, 9), min_size=200, max_size=200))
     @settings(max_examples=10)
     def test_the_items_of_a_request_approach_their_mean(self, divided):
-        """Seconds without a request change nothing."""
         core = core_of("a", "b")
         scaler = StageScaler(self.TABLE, core)
         for second, elements in enumerate(divided):
@@ -144,7 +133,7 @@ class TestStagesWithReplicas:
             scaler.decide(0.0)
             core.offered = 30
             scaler.decide(1.0)
-            assert scaler.pipeline_replicas() == pytest.approx(need)
+            assert scaler.replica_needs([]) == {"": pytest.approx(need)}
 
     @pytest.mark.slow
     def test_a_table_ends_with_the_replicas_or_with_the_pipeline(self):
@@ -158,3 +147,31 @@ class TestStagesWithReplicas:
         assert table.ends_with_pipeline
         with pytest.raises(InvalidInputError, match="at least 1, one for each stage"):
             solve_divisions(STEPS, SLA, 0, max_replicas=most)
+
+
+async def test_the_stages_of_a_running_pipeline_are_resized():
+    table = DivisionTable((100.0, 1000.0), ({"scale": 1, "shift": 1}, {"scale": 3, "shift": 1}))
+    steps = [Stage(Scale, place="thread"), Stage(shift, place="loop")]
+    async with Pipeline(steps) as pipeline:
+        scaler = StageScaler(table, pipeline.core, scale_down_delay_s=10.0)
+        autoscaler = PipelineAutoscaler(pipeline, scaler)
+        now_s = time.monotonic()
+        for second, requests, workers in ((2, 150, 1), (4, 400, 3), (15, 0, 1)):
+            await asyncio.gather(*(pipeline.predict(v) for v in range(requests)))
+            autoscaler.step(now_s + second)
+            assert scaler.workers == {"scale": workers, "shift": 1}
+            await until(lambda: pipeline.core.stages[0].workers == workers)  # noqa: B023
+
+
+async def test_a_step_that_fails_is_not_the_last(monkeypatch):
+    steps: list[float] = []
+
+    def fail(now_s):
+        steps.append(now_s)
+        raise ValueError("this time")
+
+    autoscaler = PipelineAutoscaler(Pipeline([Stage(shift)]), scaler=None)
+    monkeypatch.setattr(autoscaler, "step", fail)
+    running = asyncio.create_task(autoscaler.run(0.001))
+    await until(lambda: len(steps) > 1)
+    running.cancel()

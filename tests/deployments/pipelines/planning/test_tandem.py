@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
+from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage
-from deployments.pipelines.planning.tandem import (
-    response_ms_of,
-    simulate,
-)
+from deployments.pipelines.planning.tandem import response_ms_of, simulate
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
@@ -43,9 +41,10 @@ PIPELINES = {
 @pytest.mark.parametrize("name", PIPELINES)
 def test_it_does_what_the_live_core_does_item_by_item(name):
     steps, rate_per_s, count = PIPELINES[name], 220.0, 1500
-    response_ms = simulate_response_ms(steps, rate_per_s, requests=count)
     arrivals_s = np.cumsum(np.random.default_rng(15).exponential(1 / rate_per_s, count))
-    machine = Machine(steps, AnyLatency.of(steps))
+    response_ms = response_ms_of(steps, 1e3 * arrivals_s)
+    stages = compile_steps(steps).stages
+    machine = Machine(steps, {part.name: part.profile.latency_ms.tolist() for part in stages})
     flows = []
     for arrival_s in arrivals_s:
         machine.run(until_s=arrival_s)
@@ -53,19 +52,7 @@ def test_it_does_what_the_live_core_does_item_by_item(name):
         flows.append(machine.submit(value))
     machine.run(until_s=arrivals_s[-1] + 10)
     measured_ms = [1e3 * (machine.ended[flow.id][0] - flow.arrival_s) for flow in flows]
-    np.testing.assert_allclose(measured_ms[150:-50], response_ms[:-50], rtol=0, atol=2e-3)
-
-
-class AnyLatency(dict):
-    """The latencies of the profiles of a pipeline's stages."""
-
-    def __missing__(self, name):
-        return 1.0
-
-    @classmethod
-    def of(cls, steps):
-        stages = Machine(steps, cls()).stages
-        return cls((part.name, part.profile.latency_ms.tolist()) for part in stages)
+    np.testing.assert_allclose(measured_ms[:-50], response_ms[:-50], rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.8])
@@ -96,40 +83,24 @@ def varying(name, latency_ms, quantiles, size=1, **options):
     return Stage(same, name, batch_size=size, profile=Profile.from_dict(content), **options)
 
 
-class TestVaryingBatches:
-    """Profiles that say how batch times vary."""
-
-    def test_a_constant_factor_is_another_latency(self):
-        twice = [varying("a", [2.0, 3.0], {"10": 2.0, "90": 2.0}, 2, workers=2), stage("b", 1.0)]
-        plain = [varying("a", [4.0, 6.0], {"10": 1.0, "90": 1.0}, 2, workers=2), stage("b", 1.0)]
-        one, other = (simulate_response_ms(steps, 300.0, requests=5000) for steps in (twice, plain))
-        np.testing.assert_allclose(one, other)
-
-    @pytest.mark.slow
-    def test_the_mean_wait_is_that_of_pollaczek_and_khinchine(self):
-        """One worker without batches: W = λ E[S²] / (2 (1 - ρ)), from the variance alone."""
-        # Log-normal with a standard deviation of 0.5: its quantiles at ± one deviation.
-        low, high = np.exp([-0.5, 0.5])
-        steps = [varying("a", [5.0], {"15.8655": low, "50": 1.0, "84.1345": high})]
-        mean_ms, second = 5.0 * np.exp(0.125), 25.0 * np.exp(0.5)
-        for load in (0.3, 0.7):
-            per_ms = load / mean_ms
-            wait_ms = per_ms * second / (2 * (1 - load))
-            response_ms = simulate_response_ms(steps, 1e3 * per_ms, requests=400_000)
-            assert response_ms.mean() == pytest.approx(mean_ms + wait_ms, rel=0.02)
-
-    def test_a_stage_that_keeps_up_only_with_its_median_does_not_keep_up(self):
-        steps = [varying("a", [5.0], {"50": 1.0, "60": 2.0})]
-        with pytest.raises(InfeasibleError, match="serve at most"):
-            simulate_response_ms(steps, 190.0, requests=100)
+@pytest.mark.slow
+def test_the_mean_wait_is_that_of_pollaczek_and_khinchine():
+    """One worker without batches: W = λ E[S²] / (2 (1 - ρ)), from the variance alone."""
+    # Log-normal with a standard deviation of 0.5: its quantiles at ± one deviation.
+    low, high = np.exp([-0.5, 0.5])
+    steps = [varying("a", [5.0], {"15.8655": low, "50": 1.0, "84.1345": high})]
+    mean_ms, second = 5.0 * np.exp(0.125), 25.0 * np.exp(0.5)
+    for load in (0.3, 0.7):
+        per_ms = load / mean_ms
+        wait_ms = per_ms * second / (2 * (1 - load))
+        response_ms = simulate_response_ms(steps, 1e3 * per_ms, requests=400_000)
+        assert response_ms.mean() == pytest.approx(mean_ms + wait_ms, rel=0.02)
 
 
-def test_given_arrivals_have_their_own_response_times():
-    steps = [stage("a", 2.0, 1.0, 4, workers=2), stage("b", 3.0)]
-    arrivals_ms = np.cumsum(np.random.default_rng(15).exponential(1e3 / 150.0, 2000))
-    given = response_ms_of(steps, arrivals_ms)
-    drawn = simulate_response_ms(steps, 150.0, requests=2000)
-    np.testing.assert_allclose(given[200:], drawn)
+def test_a_stage_that_keeps_up_only_with_its_median_does_not_keep_up():
+    steps = [varying("a", [5.0], {"50": 1.0, "60": 2.0})]
+    with pytest.raises(InfeasibleError, match="serve at most"):
+        simulate_response_ms(steps, 190.0, requests=100)
 
 
 def test_times_of_stages_add_up_and_their_batches_take_their_utilization():

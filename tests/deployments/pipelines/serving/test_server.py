@@ -1,7 +1,6 @@
 """A pipeline without Ray, behind the HTTP protocol of a replica."""
 
 import socket
-from pathlib import Path
 
 import pytest
 import yaml
@@ -9,11 +8,11 @@ import yaml
 from deployments.errors import StartError
 from deployments.pipelines.serving.config import load_pipeline_file
 from deployments.pipelines.serving.server import serve_pipeline
-from tests.support.pipelines import configs as pipeline_configs
+from tests.support.pipelines.configs import config
 
 
-async def test_a_port_that_is_in_use_is_named_before_a_worker_starts(tmp_path: Path) -> None:
-    document = pipeline_configs.config()
+async def test_a_port_that_is_in_use_is_named_before_a_worker_starts(tmp_path):
+    document = config()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = document["http_options"]["port"] = taken.getsockname()[1]
         path = tmp_path / "pipeline.yaml"

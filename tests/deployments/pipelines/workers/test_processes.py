@@ -26,21 +26,18 @@ from tests.support.waiting import LIMIT_S, until
 
 
 async def test_a_worker_computes_in_one_thread(monkeypatch):
-    """Without a limit, BLAS, OpenMP and torch start one for every core, in every worker."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     async with Pipeline([Stage(os.getenv, place="process")]) as pipeline:
         assert await pipeline.predict("OMP_NUM_THREADS") == "1"
 
 
 def children():
-    """Return the processes that this one has started and that still run."""
     with open(f"/proc/self/task/{os.getpid()}/children") as listed:
         return {int(pid) for pid in listed.read().split()}
 
 
 @pytest.mark.slow
 async def test_what_goes_between_processes():
-    """Arrays, values that cannot be sent, and exceptions that cannot be read."""
     array = np.arange(300_000.0).reshape(500, 600)
     stages = [Stage(Scale), Stage(Unsendable, place="thread")]
     before = children()
@@ -121,19 +118,6 @@ async def test_a_stage_that_does_not_start_leaves_no_process():
     await until(lambda: children() <= before)
 
 
-def failing(function, failures, *error):
-    """Return a function that fails so many times before it does what `function` does."""
-    left = [failures]
-
-    def fail(*arguments, **options):
-        if left[0]:
-            left[0] -= 1
-            raise OSError(*error)
-        return function(*arguments, **options)
-
-    return fail
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["subprocess.Popen", "os.memfd_create", "socket.socketpair"])
 async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypatch, call):
@@ -143,7 +127,10 @@ async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypat
         gc.collect()  # an error keeps what the failed call held
         return len(os.listdir("/proc/self/fd"))
 
-    monkeypatch.setattr(call, failing(None, 10, 24, "no room"))
+    def no_room(*arguments, **options):
+        raise OSError(24, "no room")
+
+    monkeypatch.setattr(call, no_room)
     assert await start() == await start()
 
 

@@ -3,53 +3,38 @@
 import asyncio
 import contextlib
 import socket
-import threading
 
 import pytest
 
 from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
+from deployments.pipelines.workers.batch_server import SUFFIX, BatchServer
 from deployments.pipelines.workers.child import MESSAGE, START
+from deployments.pipelines.workers.predictor import Recipe, make_predictor
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from sojourn import Pipeline, Stage, StageError
-from tests.support.pipelines.stage_replica import serve, start
-from tests.support.pipelines.stages import Batched
+from tests.support.pipelines.stages import Batched, Gate
 from tests.support.waiting import LIMIT_S, until
 
 
+def serve(code, folder, lists=True):
+    return BatchServer(make_predictor(Recipe(code, {}, "cpu", lists)), folder)
+
+
 def pipeline_with(access, **options):
-    """Return a pipeline whose only stage has replicas."""
     options = {"batch_size": 4, "place": "deployment", **options}
     return Pipeline([Stage("unused:here", "stage", **options)], replicas={"stage": access})
 
 
 @contextlib.asynccontextmanager
 async def served(code, folder, *, count=1, lists=True):
-    """Run replicas in this process."""
     servers = [serve(code, folder, lists) for _ in range(count)]
     try:
         yield servers
     finally:
         for server in servers:
             await asyncio.to_thread(server.close, 1.0)
-
-
-class Gate:
-    """Lets a batch end when it is opened; counts what runs at the same time."""
-
-    def __init__(self):
-        self.open = threading.Event()
-        self.running = self.most = 0
-        self.batches: list[list[int]] = []
-
-    def predict(self, items):
-        self.running += 1
-        self.most = max(self.most, self.running)
-        self.batches.append([*items])
-        assert self.open.wait(LIMIT_S)
-        self.running -= 1
-        return items
 
 
 async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
@@ -59,9 +44,9 @@ async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
         pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
     ):
         tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(3)]
-        await until(lambda: gate.running == 1)
+        await until(lambda: len(gate.begun) == 1)
         async with served(gate, tmp_path, count=2):
-            await until(lambda: gate.running == 3)
+            await until(lambda: len(gate.begun) == 3)
             gate.open.set()
             assert await asyncio.gather(*tasks) == [0, 1, 2]
 
@@ -75,7 +60,7 @@ async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_pa
         stage = pipeline.core.stages[0]
         await until(lambda: stage.workers == 2)
         tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(20)]
-        await until(lambda: gate.running == 2)
+        await until(lambda: len(gate.begun) == 2)
         leaving.retire()
         gate.open.set()
         assert await asyncio.gather(*tasks) == [*range(20)]
@@ -83,28 +68,6 @@ async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_pa
         assert stage.deaths == 0
         await asyncio.to_thread(leaving.close, 5.0)
         assert len([*tmp_path.iterdir()]) == 1
-
-
-@pytest.mark.slow
-async def test_a_replica_killed_inside_a_batch(tmp_path):
-    """Its items run once more, alone; one that kills a second replica fails."""
-    code = "tests.support.pipelines.stages:DiesOnNegative"
-    processes = [start(code, tmp_path) for _ in range(3)]
-    try:
-        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
-            await until(lambda: pipeline.core.stages[0].workers == 3)
-            tasks = [asyncio.create_task(pipeline.predict(v)) for v in (1, 2, -3, 4)]
-            await asyncio.wait(tasks)
-            assert [task.result() for task in (*tasks[:2], tasks[3])] == [2, 4, 8]
-            with pytest.raises(StageError, match="a replica of stage 'stage' died"):
-                await tasks[2]
-            assert pipeline.core.stages[0].deaths == 2
-            assert await pipeline.predict(5) == 10
-            # What the dead have left is removed.
-            await until(lambda: len([*tmp_path.iterdir()]) == 1)
-    finally:
-        for process in processes:
-            process.communicate()
 
 
 async def test_a_hanging_replica_is_given_up(tmp_path):
@@ -116,14 +79,13 @@ async def test_a_hanging_replica_is_given_up(tmp_path):
             with pytest.raises(StageError, match=r"took more than 0\.2 s for a batch"):
                 await pipeline.predict(1)
             # Each reads its batch, however late.
-            await until(lambda: gate.batches == [[1], [1]])
+            await until(lambda: gate.begun == [[1], [1]])
             assert pipeline.core.stages[0].workers == 0
             gate.open.set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_replica_that_can_serve_no_more_is_known_and_another_one_takes_over(tmp_path):
-    """As one that has no descriptor left for the memory of a pipeline."""
     async with served(Batched, tmp_path, count=2) as servers:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
             client.connect(str(servers[0]._path))
@@ -144,8 +106,11 @@ async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):
         await asyncio.wait_for(pipeline.predict(1), LIMIT_S)
     with pytest.raises(DeviceError):  # refused at once
         pipeline.submit(1)
+    dead = tmp_path / f"dead{SUFFIX}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(dead))
     async with served(Batched, tmp_path):
-        await until(lambda: pipeline.core.stages[0].lost is None)
+        await until(lambda: pipeline.core.stages[0].lost is None and not dead.exists())
         assert await pipeline.predict(2) == (2, 1)
     await pipeline.close()
 
@@ -160,14 +125,9 @@ async def test_a_folder_that_others_could_write_to_is_not_used(tmp_path):
 
 
 class TestOnOtherMachines:
-    """Calls in place of Ray's handle."""
-
     @pytest.fixture(autouse=True)
     def _hurry(self, monkeypatch):
         monkeypatch.setattr(replicas, "_GRACE_S", 0.01)
-
-    async def any_runs(self):
-        await asyncio.sleep(0)
 
     async def test_when_the_last_replica_here_has_gone_those_elsewhere_are_called(self, tmp_path):
         asked = 0
@@ -207,7 +167,10 @@ class TestOnOtherMachines:
                 raise ValueError("two")
             raise WorkerLostError("the actor died")
 
-        access = ReplicaAccess(tmp_path, call, self.any_runs)
+        async def any_runs():
+            await asyncio.sleep(0)
+
+        access = ReplicaAccess(tmp_path, call, any_runs)
         async with pipeline_with(access, hang_after_s=0.2) as pipeline:
             with pytest.raises(StageError, match="stage 'stage' died: the actor died"):
                 await pipeline.predict(1)
