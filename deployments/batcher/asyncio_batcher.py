@@ -82,6 +82,9 @@ class Batcher:
     def submit(self, request: QueuedRequest) -> None:
         """Queue a request that has begun (`QueuedRequest.begin`).
 
+        Other outcomes are a `CrowdedOutError`, if its batch failed and there is no room to retry
+        it, and any `RequestError` of the model.
+
         Raises
         ------
         BusyError
@@ -90,11 +93,6 @@ class Batcher:
             The device hangs or is lost. Also an outcome.
         DeadlineError
             The deadline can no longer be met, or passed. Also an outcome.
-
-        Notes
-        -----
-        Other outcomes are a `CrowdedOutError`, if its batch failed and there is no room to retry
-        it, and any `RequestError` of the model.
         """
         rows, now_s = request.rows, time.monotonic()
         request.kind = self._runner.shapes.class_of(request.content)
@@ -163,7 +161,6 @@ class Batcher:
         self.advance()
 
     def refresh(self) -> None:
-        """Learn of other replicas on this machine; to be called every second or so."""
         self._deaths.refresh()
 
     def busy_for_s(self) -> float:
@@ -229,7 +226,6 @@ class Batcher:
             self._advance_soon = self._loop.call_soon(self._advance_now)
 
     def _advance_now(self) -> None:
-        """Start a batch if the core has one."""
         if self._advance_soon is not None:
             self._advance_soon.cancel()
             self._advance_soon = None

@@ -117,12 +117,8 @@ class CrashJournal:
     """The journal of this process, and its view of those of its peers.
 
     The directory is for replicas of the same model on this machine only, and made if it is missing.
-    `deaths` says how many deaths a request has seen, by its digest, if any.
-
-    Raises
-    ------
-    OSError
-        The directory or the file cannot be made, or belongs to another user.
+    `deaths` says how many deaths a request has seen, by its digest, if any. `OSError`: the
+    directory or the file cannot be made, or belongs to another user.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -240,7 +236,6 @@ class CrashJournal:
         self._words[_COUNT] = min(len(digests), _MAX_ENTRIES)
 
     def end(self) -> None:
-        """Record that the batch ended."""
         if self._trusted:
             self._words[_COUNT] = 0
 
@@ -317,6 +312,5 @@ def _is_old(ran_ns: int) -> bool:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Return whether another process locks the file."""
     answer: bytes = fcntl.fcntl(descriptor, fcntl.F_GETLK, _ASK)
     return not answer.startswith(_FREE)

@@ -86,7 +86,6 @@ class DeathGuard:
         return digest in journal.hung and digest not in self._answered and journal.is_last
 
     def batch_ended(self) -> None:
-        """Record that the device is done with its batch."""
         if self._journal is not None:
             self._journal.end()
 
@@ -114,7 +113,6 @@ class DeathGuard:
         return self._error(deaths) if deaths >= self._max_deaths else DeviceError(reason)
 
     def refresh(self) -> None:
-        """Find replicas that have started; to be called every second or so."""
         if self._journal is not None:
             self._journal.refresh()
 

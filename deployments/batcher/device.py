@@ -108,10 +108,7 @@ class DeviceThread:
 def run_on_loop(runner: ModelRunner, placement: BatchPlacement, batch: Batch) -> BatchRun:
     """Run a batch on this thread, and let the placement know how that went.
 
-    Raises
-    ------
-    DeviceLostError
-        The device can answer no batch any more.
+    `DeviceLostError`: the device can answer no batch any more.
     """
     switches = _voluntary_switches()
     run = runner.run(batch)

@@ -32,21 +32,11 @@ _IDLE_ITERATION_S = 50e-6
 class EventLoopCounts:
     """What the event loop did between two calls of `EventLoopMeter.take`.
 
-    Attributes
-    ----------
-    requests, refused : int
-        Requests read, and those of them that were refused before they were parsed.
-    busy_s : float
-        Wall time of the iterations that had work, without the batches that they computed.
-    cpu_s : float
-        CPU time of the loop's thread, batches included.
-    work_cpu_s : float
-        CPU time of the iterations that had work, without the batches that they computed.
-    cpu_wait_s : float
-        Time for which the thread was ready to run, but had no CPU; 0 if that is not known.
-    longest_lag_s : float
-        The longest that the loop kept anything waiting: its longest iteration, or its latest
-        heartbeat.
+    Among the `requests` read, some were `refused` before they were parsed. `busy_s` is the wall
+    time of the iterations that had work, `work_cpu_s` their CPU time; both without the batches that
+    they computed, which `cpu_s`, the CPU time of the thread, includes. For `cpu_wait_s` the thread
+    was ready to run, but had no CPU; 0 if that is not known. `longest_lag_s` is the longest that
+    the loop kept anything waiting: its longest iteration, or its latest heartbeat.
     """
 
     duration_s: float

@@ -22,18 +22,8 @@ from policy.batcher.requests import Batch, StartReason
 class BatchRecord:
     """A finished batch, for metrics and `GET /sojourn/policy`.
 
-    Attributes
-    ----------
-    queue_length_left : int
-        Rows left waiting when it started.
-    oldest_wait_s : float
-        How long its oldest request had waited when it started.
-    energy_mj : float or None
-        Energy of the batch; None unless the model reports it.
-    cpu_s : float
-        CPU time of the thread that ran it.
-    on_loop : bool
-        Whether that was the event loop's own thread.
+    `queue_length_left` rows were left waiting when it started. `cpu_s` is of the thread that ran
+    it; `on_loop`: that was the event loop's own. `energy_mj` is None unless the model reports it.
     """
 
     size: int
@@ -47,7 +37,6 @@ class BatchRecord:
     on_loop: bool = False
 
     def explain(self) -> dict[str, Any]:
-        """Return the batch in `GET /sojourn/policy`."""
         return {
             "reason": self.reason.value,
             "size": self.size,
@@ -103,13 +92,7 @@ class ModelRunner:
         self._failures_in_a_row = 0
 
     def run(self, batch: Batch) -> BatchRun:
-        """Run a batch.
-
-        Raises
-        ------
-        DeviceLostError
-            The device can answer no batch any more.
-        """
+        """Run a batch; `DeviceLostError` if the device can answer none any more."""
         started_s, started_cpu_s = time.monotonic(), time.thread_time()
         outcome = self._outcome(batch)
         return BatchRun(outcome, time.monotonic() - started_s, time.thread_time() - started_cpu_s)

@@ -75,7 +75,6 @@ class QueuedRequest(Request):
 
     @property
     def digest(self) -> int:
-        """The checksum of its inputs; see `deployments.batcher.crash_journal.digest_of`."""
         if self._digest is None:
             self._digest = digest_of(self.content)
         return self._digest
@@ -153,10 +152,7 @@ class Cancellable(Protocol):
 async def outputs_of(start: Callable[[Callable[[Outcome], None]], Cancellable]) -> Tensors:
     """Start a request, and return its outputs; cancelling the call gives the request up.
 
-    Raises
-    ------
-    RequestError
-        The outcome is one, or `start` raised it.
+    `RequestError`: the outcome is one, or `start` raised it.
     """
     future: asyncio.Future[Tensors] = asyncio.get_running_loop().create_future()
     call = start(partial(_resolve, future))

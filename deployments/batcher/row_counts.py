@@ -48,18 +48,11 @@ class ArrivalCounts:
 class RowCounts:
     """Counts of rows, by what became of them.
 
-    Attributes
-    ----------
-    offered, refused, completed : int
-        Rows that reached the batcher; those refused or crowded out; those that have their outputs.
-    deadline_missed, expired : int
-        Rows dropped because their request's own deadline, or the SLA's, passed or could not be met.
-    pruned, refused_too_late : int
-        Those among them that had waited in the queue, and those that were never let in.
-    cancelled : int
-        Rows of requests that were given up, for instance because their clients left.
-    arrivals : ArrivalCounts
-        `offered` by windows of `policy.burstiness.COUNT_WINDOW_S`.
+    Of the `offered` rows, some were `refused` or crowded out, `completed`, dropped because their
+    request's own deadline (`deadline_missed`) or the SLA's (`expired`) passed or could not be met,
+    or `cancelled`: given up, for instance because their clients left. Of those dropped, `pruned`
+    ones had waited in the queue, and `refused_too_late` ones were never let in. `arrivals` has the
+    offered ones by windows of `policy.burstiness.COUNT_WINDOW_S`.
     """
 
     offered: int = 0

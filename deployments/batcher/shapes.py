@@ -54,10 +54,7 @@ class BatchShapes:
     def cut(self, outputs: Sequence[dict[str, NDArray[Any]]], slices: Sequence[Slice]) -> None:
         """Cut what stands for padding off the outputs of slices.
 
-        Raises
-        ------
-        ModelError
-            An output is not as long as the batch's padded input.
+        `ModelError`: an output is not as long as the batch's padded input.
         """
         for name, axis, source, source_axis in self._cut:
             lengths = [part.request.content[source].shape[source_axis] for part in slices]

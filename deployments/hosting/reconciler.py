@@ -40,7 +40,6 @@ class ModelReconciler:
 
     @property
     def configured(self) -> bool:
-        """Whether a configuration is active and its models are loaded."""
         return self._started
 
     @property
@@ -58,14 +57,9 @@ class ModelReconciler:
         The first call waits for them. Later, the old versions serve until the new ones are loaded.
 
         The future is done when they are loaded, cancelled by the next configuration; None if they
-        are loaded already.
-
-        Raises
-        ------
-        InvalidInputError
-            It names an unknown model or an impossible version.
-        SojournError
-            It does not fit a model, or it is the first one and a model cannot be loaded.
+        are loaded already. `InvalidInputError`: it names an unknown model or an impossible version.
+        Another `SojournError`: it does not fit a model, or it is the first one and a model cannot
+        be loaded.
         """
         declared = declared_models(self._configs, user_config)
         await self.repository.configure(user_config)
@@ -81,7 +75,6 @@ class ModelReconciler:
         return self._activation
 
     async def _start(self) -> None:
-        """Load the desired models concurrently."""
         ends = await asyncio.gather(*self._due_loads(), return_exceptions=True)
         for end in ends:
             if end is not None:
@@ -116,12 +109,8 @@ class ModelReconciler:
     async def load_on_demand(self, name: str) -> None:
         """Load a model in this replica, for a request.
 
-        Raises
-        ------
-        NotFoundError
-            The deployment has no such model.
-        SojournError
-            It cannot be loaded, or a load failed a moment ago.
+        `NotFoundError`: the deployment has no such model. Another `SojournError`: it cannot be
+        loaded, or a load failed a moment ago.
         """
         self.repository.config(name)
         desired = self._declared[name]

@@ -80,10 +80,7 @@ class ModelRepository:
     def config(self, name: str) -> ModelConfig:
         """Return the configuration with which a model was loaded last, or would be.
 
-        Raises
-        ------
-        NotFoundError
-            The deployment has no such model.
+        `NotFoundError`: the deployment has no such model.
         """
         if name not in self._configs:
             raise NotFoundError(f"there is no model {name!r:.100}; there are {self._all_names()}")
@@ -96,12 +93,8 @@ class ModelRepository:
     def using(self, name: str, version: str | None = None) -> Iterator[InferenceService]:
         """Keep a model's service open and loaded during a request.
 
-        Raises
-        ------
-        NotFoundError
-            There is no such model or version.
-        BusyError
-            It is not loaded here, or still loading; another replica may have it.
+        `NotFoundError`: there is no such model or version. `BusyError`: it is not loaded here, or
+        still loading; another replica may have it.
         """
         self.config(name)
         found = self._serving.get(name)
@@ -143,10 +136,7 @@ class ModelRepository:
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration to all loaded models, each with its own part.
 
-        Raises
-        ------
-        SojournError
-            It does not fit a model. All models keep their present one.
+        `SojournError`: it does not fit a model. All models keep their present one.
         """
         for service in self.services:
             service.check(user_config.for_model(service.model_name))
@@ -160,12 +150,8 @@ class ModelRepository:
         Calls for the same version share one load. Loads of different versions run side by side, and
         the version requested last becomes active.
 
-        Raises
-        ------
-        NotFoundError
-            The deployment has no such model.
-        SojournError
-            It cannot be loaded. The active version stays.
+        `NotFoundError`: the deployment has no such model. Another `SojournError`: it cannot be
+        loaded, and the active version stays.
         """
         self.config(config.name)
         serving = self._serving.get(config.name)

@@ -48,21 +48,10 @@ def make_network() -> nn.Sequential:
 class Digits(Model):
     """Recognizes handwritten digits of 8 × 8 pixels.
 
-    ``scripts/train_digits.py`` trained it on the digits that scikit-learn bundles.
-
-    Parameters
-    ----------
-    threads : int
-        CPU threads that torch may use in this process. One is best for so small a network, and lets
-        a machine run as many replicas as it has cores.
-    weights : str or None
-        A safetensors file for this network, or ``store://NAME`` for a model of this machine's
-        store. None means the file that comes with Sojourn.
-
-    Raises
-    ------
-    InvalidInputError
-        `threads` is not a whole number of at least 1.
+    ``scripts/train_digits.py`` trained it on the digits that scikit-learn bundles. One of torch's
+    CPU `threads` is best for so small a network, and lets a machine run as many replicas as it has
+    cores. `weights` is a safetensors file, or ``store://NAME``; None: the file that comes with
+    Sojourn.
     """
 
     inputs = (TensorSpec("image", "FP32", (8, 8)),)

@@ -27,18 +27,8 @@ _libc = ctypes.PyDLL(None) if sys.platform == "linux" else None
 class Emulated(Model):
     """Echoes its input after the time of a profile, and reports the profile's energy.
 
-    Parameters
-    ----------
-    profile : str or mapping
-        Path of a profile file, or its content.
-    scale : float
-        Factor on the profile's latency, to emulate a slower or faster device. It does not change
-        the energy.
-
-    Raises
-    ------
-    InvalidInputError
-        `scale` is not a finite number above 0, or the profile is invalid.
+    `profile` is the path of a profile file, or its content. `scale` is a factor on its latency, to
+    emulate a slower or faster device; it does not change the energy.
     """
 
     inputs = (TensorSpec("input", "FP32", (1,)),)
@@ -59,13 +49,7 @@ class Emulated(Model):
         """Do nothing: the device is emulated, whatever `device` is."""
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Echo the batch after its time, counted from the start of this call.
-
-        Raises
-        ------
-        InvalidInputError
-            The profile has no batch of this size.
-        """
+        """Echo the batch after its time, counted from the start of this call."""
         started_s = time.perf_counter()
         batch_size = len(batch["input"])
         if not 1 <= batch_size <= len(self._latency_s):
@@ -78,12 +62,10 @@ class Emulated(Model):
         return answer
 
     def batch_energy_mj(self, batch_size: int) -> float | None:
-        """Return the profile's energy of a batch in mJ, or None."""
         energy_mj = self._profile.energy_mj
         return None if energy_mj is None else float(energy_mj[batch_size - 1])
 
     def profile(self) -> Profile | None:
-        """Return the emulated profile, with `scale` applied."""
         return self._profile
 
 

@@ -29,22 +29,8 @@ def load_model(
 ) -> Model:
     """Import a model class, construct the model with its options, and load it.
 
-    Parameters
-    ----------
-    import_path : str
-        ``package.module:Class``, or a short name from `MODELS`.
-    options : mapping
-        Keyword arguments of the constructor.
-    device : str
-        ``cpu`` or ``cuda``.
-    weights : callable, optional
-        Passed to a `load` that takes weights; by default
-        `deployments.models.weights.load_weights`.
-
-    Returns
-    -------
-    Model
-        Ready for `forward`.
+    `import_path` is ``package.module:Class``, or a short name from `MODELS`. A `load` that takes
+    weights gets `weights`, by default `deployments.models.weights.load_weights`.
 
     Raises
     ------
@@ -64,15 +50,7 @@ def load_model(
 
 
 def make_model(import_path: str, options: Mapping[str, Any]) -> Model:
-    """Import a model class and construct the model with its options, without loading it.
-
-    Raises
-    ------
-    InvalidInputError
-        The path does not name a model class, or the options do not match its constructor.
-    StartError
-        The constructor failed; the message contains that of the model.
-    """
+    """Import a model class and construct the model without loading it; see `load_model`."""
     model_class = find_model_class(import_path)
     _check_options(model_class, import_path, options)
     with _raise_as_start_error(import_path):
@@ -104,7 +82,6 @@ def _asks_for_weights(model: Model | type[Model]) -> bool:
 
 
 def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
-    """Load a model, with a source of weights if its `load` takes one."""
     if not _asks_for_weights(model):
         model.load(device)
         return
@@ -116,18 +93,7 @@ def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
 
 
 def find_model_class(import_path: str) -> type[Model]:
-    """Import a model's class.
-
-    Parameters
-    ----------
-    import_path : str
-        ``package.module:Class``, or a short name from `MODELS`.
-
-    Raises
-    ------
-    InvalidInputError
-        The path does not name a model class that can be constructed.
-    """
+    """Import a model's class; `InvalidInputError` if the path does not name one."""
     import_path = MODELS.get(import_path, import_path)
     module_name, colon, class_name = import_path.partition(":")
     if not colon or not module_name or not class_name:

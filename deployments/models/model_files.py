@@ -31,29 +31,14 @@ def files_needed(
 ) -> list[Path]:
     """Load a model in a separate process; return the files of a folder that it opened.
 
-    It is loaded on the CPU, unless the config says ``cuda``. Only files that Python opens are
-    visible. A library that reads files itself, such as safetensors in Rust, leaves no trace, unless
-    the model reads its weights as `deployments.models.base.Model.load` explains.
+    The model is imported from the working directory `run_in`; the `folder` is the same by default.
+    Unless it is to `load`, the model is only imported and constructed. It is loaded on the CPU,
+    unless the config says ``cuda``. Only files that Python opens are visible. A library that reads
+    files itself, such as safetensors in Rust, leaves no trace, unless the model reads its weights
+    as `deployments.models.base.Model.load` explains.
 
-    Parameters
-    ----------
-    run_in : Path
-        The working directory, from which the model is imported.
-    folder : Path, optional
-        By default `run_in`. The model is not imported from another one.
-    load : bool
-        Whether to load the model, and not only to import and construct it.
-
-    Returns
-    -------
-    list of Path
-        Relative to `folder`, sorted. Hidden files, virtual environments, and Sojourn itself are
-        left out.
-
-    Raises
-    ------
-    StartError
-        The model does not load there.
+    The paths are relative to the folder, and sorted. Hidden files, virtual environments, and
+    Sojourn itself are left out. `StartError`: the model does not load there.
     """
     question = {
         "model": config.model_dump(),
@@ -111,7 +96,6 @@ class _OpenedFiles:
 
 
 def _load(config: ModelConfig, load: bool) -> set[str]:
-    """Load or construct the model; return the absolute paths of the files that it opened."""
     opened = _OpenedFiles()
     weights = WeightsLoader(config.weights)
     config.load_profile()

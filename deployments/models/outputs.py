@@ -42,13 +42,8 @@ def _fits(shape: tuple[int, ...], spec: TensorSpec) -> bool:
 def fit_output(spec: TensorSpec, values: Any) -> NDArray[Any]:
     """Return a new array of an output's values in its declared datatype.
 
-    Floats are rounded; no other value changes.
-
-    Raises
-    ------
-    ModelError
-        A value does not fit the datatype, or is NaN or infinite although the spec does not allow
-        that.
+    Floats are rounded; no other value changes. `ModelError`: a value does not fit the datatype, or
+    is NaN or infinite although the spec does not allow that.
     """
     dtype, given = spec.numpy_dtype, np.asarray(values)
     if dtype.kind == "O":
@@ -100,13 +95,7 @@ def _misfit(spec: TensorSpec, given: object) -> ModelError:
 
 
 def check_forward(model: Model, batch_sizes: Sequence[int]) -> None:
-    """Run the model on its own examples and check the outputs.
-
-    Raises
-    ------
-    StartError
-        `forward` failed, or returned outputs other than those declared.
-    """
+    """Run the model on its own examples; `StartError` if its outputs are not as declared."""
     for size in batch_sizes:
         try:
             outputs = model.forward(example_batch(model, size))

@@ -18,11 +18,6 @@ def limit_threads(cpus: float) -> None:
     Libraries and processes that start later read it from the environment. Only loaded libraries
     change at once; torch is not loaded for this. OpenMP has a number per thread, so call this in
     every thread that computes.
-
-    Parameters
-    ----------
-    cpus : float
-        CPUs of the process; a fraction counts as one more, and there is at least one thread.
     """
     threads = threads_for(cpus)
     for variable in _VARIABLES:

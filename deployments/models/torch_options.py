@@ -17,16 +17,8 @@ def check_positive_int(model: str, option: str, value: object) -> int:
 def use_torch(device: str, threads: int | None) -> torch.device:
     """Set torch's number of CPU threads in this process, and return the torch device.
 
-    Parameters
-    ----------
-    threads : int or None
-        CPU threads that torch may use; None leaves their number as it is: in a replica, one for
-        each of its CPUs.
-
-    Raises
-    ------
-    InvalidInputError
-        The device is ``cuda`` and torch finds no GPU.
+    None leaves their number as it is: in a replica, one for each of its CPUs. `InvalidInputError`:
+    the device is ``cuda`` and torch finds no GPU.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise InvalidInputError(

@@ -14,18 +14,9 @@ if TYPE_CHECKING:
 class WeightsLoader:
     """The loader that `Model.load` may request: it maps a source of weights to tensors.
 
-    Parameters
-    ----------
-    configured : str or None
-        The source that the config names; it replaces the one that the model requests.
-    socket_path : Path or None
-        Socket of the model store's manager; None means that of this user.
-
-    Attributes
-    ----------
-    found_in : str or None
-        Where its weights were: ``file``, or the tier of the store: ``device``, ``host``,
-        ``disk``, ``remote``.
+    The `configured` source replaces the one that the model requests. `socket_path` is that of the
+    model store's manager, by default of this user's. `found_in` says where the weights were:
+    ``file``, or the tier of the store: ``device``, ``host``, ``disk``, ``remote``.
     """
 
     def __init__(
@@ -45,21 +36,13 @@ class WeightsLoader:
     ) -> "dict[str, torch.Tensor]":
         """Load a model's tensors.
 
-        Parameters
-        ----------
-        source : str or Path
-            A safetensors file, or ``store://[framework/]name[@version]`` for a model of the store,
-            whose memory is shared with all processes of this machine that load it from there. The
-            config's `weights` replaces it.
-        device : str or torch.device
-            Where the tensors shall be. On a GPU whose memory is a tier of the store they are
-            shared, too; they must not be written to there.
+        The source is a safetensors file, or ``store://[framework/]name[@version]`` for a model of
+        the store, whose memory is shared with all processes of this machine that load it from
+        there. On a GPU whose memory is a tier of the store they are shared, too; they must not be
+        written to there.
 
-        Returns
-        -------
-        dict of str to torch.Tensor
-            For ``load_state_dict(assign=True)`` of a module made on the meta device, which copies
-            nothing.
+        The tensors are for ``load_state_dict(assign=True)`` of a module made on the meta device,
+        which copies nothing.
 
         Raises
         ------

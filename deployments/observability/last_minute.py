@@ -7,13 +7,7 @@ WINDOW_S = 60.0
 
 
 class LastMinute:
-    """Samples of counters, of which those of the last minute are kept.
-
-    Parameters
-    ----------
-    now_s : float
-        When all counters were 0.
-    """
+    """Samples of counters, of which those of the last minute are kept; all were 0 at `now_s`."""
 
     def __init__(self, now_s: float) -> None:
         self._samples: deque[tuple[float, Mapping[str, int]]] = deque([(now_s, {})])

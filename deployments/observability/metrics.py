@@ -26,13 +26,7 @@ _SHARED = {"sojourn_admitted_requests_total", "sojourn_denied_requests_total"}
 
 
 class ReplicaMetrics:
-    """The metrics of one `InferenceService`.
-
-    Parameters
-    ----------
-    service : InferenceService
-        A service; it must be configured before the first `flush`.
-    """
+    """The metrics of one `InferenceService`, configured before the first `flush`."""
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service

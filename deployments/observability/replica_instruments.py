@@ -25,11 +25,8 @@ _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class ReplicaInstrument(Instrument):
     """A metric of a replica.
 
-    Attributes
-    ----------
-    read : callable
-        Returns its values, given the service and what it observed since the last call. Counters
-        return totals since the start.
+    `read` returns its values, given the service and what it observed since the last call; of a
+    counter, the totals since the start.
     """
 
     read: Callable[[InferenceService, Observations], Reading] = lambda service, seen: ()

@@ -12,15 +12,7 @@ TRACEPARENT = b"traceparent"
 
 @dataclass(slots=True)
 class RequestInfo:
-    """One HTTP request.
-
-    Attributes
-    ----------
-    traceparent : bytes or None
-        Its header of that name, unchecked.
-    token : str or None
-        The name of its token, once it is admitted by one.
-    """
+    """One HTTP request; its `traceparent` is unchecked, `token` is the name of the one it had."""
 
     request_id: bytes
     traceparent: bytes | None = None

@@ -36,13 +36,8 @@ class RequestLog:
     """Write a line for each request that was not answered with outputs.
 
     Each line is a JSON object: ``status``, ``error`` (what the client was told), ``request_id``,
-    ``waited_ms`` (from its arrival), ``token`` (its name) and ``traceparent`` if it has one, and
-    ``left_out``: how many requests of this status had no line since the last one.
-
-    Parameters
-    ----------
-    clock : callable
-        Time in seconds, of the arrivals as well.
+    ``waited_ms`` (from its arrival, by `clock`), ``token`` (its name) and ``traceparent`` if it has
+    one, and ``left_out``: how many requests of this status had no line since the last one.
     """
 
     def __init__(
@@ -67,10 +62,7 @@ class RequestLog:
     ) -> None:
         """Log a request, unless there were too many of its status.
 
-        Parameters
-        ----------
-        likewise : int
-            Further requests of this status, which have no line of their own.
+        As many requests `likewise` have no line of their own.
         """
         kept = self._statuses.get(status)
         if kept is None:

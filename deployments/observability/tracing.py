@@ -41,12 +41,8 @@ _SAMPLED = 0x01
 class BatchTimes(NamedTuple):
     """A batch with rows of a traced request, by the clock of `time.monotonic`.
 
-    Attributes
-    ----------
-    started_s, ended_s : float
-        When the event loop started it, and when it had the results.
-    duration_s : float
-        For how long the model ran.
+    The event loop started it and had its results at `started_s` and `ended_s`; the model ran for
+    `duration_s`.
     """
 
     started_s: float
@@ -59,13 +55,7 @@ class BatchTimes(NamedTuple):
 
 @dataclass(slots=True)
 class RequestTrace:
-    """Data of a traced request, collected until its end.
-
-    Attributes
-    ----------
-    traceparent : bytes or None
-        The client's header of that name, if it is valid.
-    """
+    """Data of a traced request, with the client's valid `traceparent`, collected until its end."""
 
     arrival_s: float
     request_id: bytes
@@ -74,13 +64,7 @@ class RequestTrace:
 
 
 class Tracing:
-    """Decide which requests are traced, and make their spans.
-
-    Parameters
-    ----------
-    make_provider : callable, optional
-        Returns what makes spans for a configuration; by default, one that exports them.
-    """
+    """Decide which requests are traced, and make their spans, which are exported by default."""
 
     def __init__(
         self,
@@ -100,10 +84,7 @@ class Tracing:
     def configure(self, config: TracingConfig | None) -> None:
         """Apply a configuration; None traces nothing.
 
-        Raises
-        ------
-        InvalidInputError
-            The packages for traces are not installed.
+        `InvalidInputError`: the packages for traces are not installed.
         """
         if config == self._config:
             return
@@ -202,10 +183,7 @@ class Tracing:
 def export_by_otlp(config: TracingConfig, model: str) -> "TracerProvider":
     """Return a provider that exports spans by OTLP over HTTP, from a separate thread.
 
-    Raises
-    ------
-    InvalidInputError
-        The packages for that are not installed.
+    `InvalidInputError`: the packages for that are not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -65,24 +65,13 @@ def measure_profile(
 ) -> Profile:
     """Measure the profile of a loaded model, which runs on its `example`.
 
-    The sizes of `default_batch_sizes` are measured; the fit interpolates between them.
+    The sizes of `default_batch_sizes` are measured, `repeats` times after `warm_up` batches each;
+    the fit interpolates between them. The rounds stop after `budget_s`, without the time for energy
+    readings; each size is measured at least once. With `variation`, the profile says how batch
+    times vary (`latency_quantiles`); its percentiles take ten times as long to compute.
 
-    Parameters
-    ----------
-    warm_up, repeats : int
-        Batches of each size to run before measuring, and to measure.
-    budget_s : float, optional
-        Stop the rounds after this time. Each size is measured at least once. The time for energy
-        readings is not included.
-    variation : bool
-        Whether the profile says how batch times vary, as `latency_quantiles`. Its percentiles take
-        ten times as long to compute.
-    energy_meter : EnergyMeter, optional
-        Measures the energy, unless the model knows its own; of a GPU also the idle power.
-    energy_note : str
-        Why there is no meter, for the profile.
-    progress : callable
-        Called with the share of work done, from 0 to 1.
+    The meter measures the energy, unless the model knows its own; of a GPU also the idle power. The
+    profile says by `energy_note` why there is none. `progress` gets the share of work done.
 
     Raises
     ------
