@@ -59,6 +59,8 @@ def command(
     if a replica rejects what was deployed.
     """
     check_url("--address", address)
+    if sla is None and application is not None:
+        raise InvalidInputError("--application: says what --sla is for; add --sla")
     api = ServeApi(address)
     if config is not None:
         document = deepcopy(dict(load_served_file(Path(config)).run.document))
@@ -69,8 +71,6 @@ def command(
     entries = {one.get("name", "default"): one for one in document["applications"]}
     if sla is not None:
         _set_sla(entries, sla, application)
-    elif application is not None:
-        raise InvalidInputError("--application: says what --sla is for; add --sla")
     api.deploy(document)
     say("deployed; waiting for its replicas")
     states = api.wait_until_deployed(timeout_s)

@@ -182,7 +182,6 @@ def command(
         settings=settings,
         max_replicas=max_replicas,
     )
-    _ = scenario.load_lateness_curve  # an SLA out of reach is an error
     if trace_file is not None:
         trace = read_trace_file(trace_file)
         counts = counts_by_second(trace, f"trace {trace_file}")
@@ -190,6 +189,7 @@ def command(
         if history_file is not None:
             history = read_trace_file(history_file)
             scenario = with_history(scenario, trace, history, scale, superpose)
+    _ = scenario.load_lateness_curve  # an SLA out of reach is an error
     predicted = least = None
     if arrival_rate is None or replicas is None:
         with _progress() as progress:
@@ -201,9 +201,8 @@ def command(
         predicted = scenario.estimator.predict(arrival_rate, replicas, objective)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
-        from autoscaler.simulator.reporting.report import (
-            save_report,
-        )  # importing matplotlib takes half a second
+        # Importing matplotlib takes half a second.
+        from autoscaler.simulator.reporting.report import save_report
 
         load = output.load_in_words(trace_file, scale, arrival_rate)
         title = f"{load}, {profile.model} on {profile.device}"

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,9 +18,6 @@ from autoscaler.simulator.reporting.comparison import (
 )
 from autoscaler.sizing.service_estimator import ServicePrediction
 from sojourn.output import print_table
-
-if TYPE_CHECKING:
-    pass
 
 
 def content(

@@ -16,49 +16,30 @@ from sojourn.cli import COMMANDS, main
 from sojourn.project import FILES
 from tests.support.readme import ROOT
 
-PACKAGES = (
-    "autoscaler",
-    "deployments",
-    "loadtests",
-    "policy",
-    "sojourn",
-)
+PACKAGES = ("autoscaler", "deployments", "loadtests", "policy", "sojourn")
 
 
-def test_the_files_are_written_once(tmp_path, capsys, monkeypatch):
+def test_the_files_are_valid_and_written_once(tmp_path, capsys, monkeypatch, refused):
     monkeypatch.setenv("PATH", "")
     folder = tmp_path / "mine"
     assert main(["init", str(folder)]) == 0
-    assert (
-        f"cd {folder} && {Path(sys.executable).with_name('sojourn')} serve serve.yaml"
-        in capsys.readouterr().err
-    )
+    sojourn = Path(sys.executable).with_name("sojourn")
+    assert f"cd {folder} && {sojourn} serve serve.yaml" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    (folder / "model.py").write_text("mine")
-    assert main(["init", str(folder)]) == 2
-    assert "has README.md, model.py, serve.yaml, test_model.py already" in capsys.readouterr().err
-    assert (folder / "model.py").read_text() == "mine"
-
-
-def test_a_folder_that_cannot_be_made(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert main(["init", str(tmp_path / "file" / "below")]) == 2
-    assert "cannot write" in capsys.readouterr().err
-
-
-def test_the_config_and_the_commands_are_valid(tmp_path):
-    assert main(["init", str(tmp_path)]) == 0
-    config = load_service_config(tmp_path / "serve.yaml")
+    config = load_service_config(folder / "serve.yaml")
     assert config.args.model.import_path == "model:Classifier"
-    shown = re.findall(r"^sojourn (\w+)", (tmp_path / "README.md").read_text(), re.MULTILINE)
+    shown = re.findall(r"^sojourn (\w+)", (folder / "README.md").read_text(), re.MULTILINE)
     assert len(shown) == 7
     assert set(shown) <= set(COMMANDS)
+    (folder / "model.py").write_text("mine")
+    assert "has README.md, model.py, serve.yaml, test_model.py already" in refused("init", folder)
+    assert (folder / "model.py").read_text() == "mine"
+    assert "cannot write" in refused("init", folder / "model.py" / "below")
 
 
-def test_without_a_config_the_way_on_is_said(tmp_path, monkeypatch, capsys):
+def test_without_a_config_the_way_on_is_said(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
-    assert main(["serve"]) == 2
-    assert "write a project with `sojourn init`" in capsys.readouterr().err
+    assert "write a project with `sojourn init`" in refused("serve")
 
 
 @pytest.mark.slow

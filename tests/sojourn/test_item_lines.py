@@ -20,9 +20,9 @@ VECTOR = TensorSpec("x", "FP32", (2,))
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@given(st.lists(st.tuples(st.lists(finite, min_size=2, max_size=2), st.binary(), st.text())))
+@given(st.lists(st.tuples(st.tuples(finite, finite), st.binary(), st.text()), max_size=3))
 def test_every_item_is_read_as_it_was_written(
-    items: list[tuple[list[float], bytes, str]],
+    items: list[tuple[tuple[float, float], bytes, str]],
 ) -> None:
     lines = [
         json.dumps({"x": x, "image": {"base64": b64encode(image).decode()}, "note": note}).encode()
@@ -32,7 +32,7 @@ def test_every_item_is_read_as_it_was_written(
     for found, (x, image, note) in zip(read, items, strict=True):
         assert isinstance(found, dict)
         assert found["x"].dtype == np.float32
-        assert found["x"].tolist() == x
+        assert found["x"].tolist() == [*x]
         assert (found["image"], found["note"]) == (image, note.encode())
 
 
@@ -40,7 +40,6 @@ def test_every_item_is_read_as_it_was_written(
     ("line", "why"),
     [
         (b"nonsense", "line 2: "),
-        (b"[1, 2]", "must be an object with 'x', 'note'"),
         (b'{"x": [1, 2]}', "must be an object with 'x', 'note'"),
         (b'{"x": [1], "note": "a"}', "x: the shape must be (2,), not (1,)"),
         (b'{"x": "far", "note": "a"}', "line 2: "),
@@ -64,15 +63,13 @@ def test_a_line_without_an_item_says_why_and_stops_nothing(line: bytes, why: str
         (np.array([1.0, 2.5]), [1.0, 2.5]),
         ({"text": b"caf\xc3\xa9", "scores": (1, 2)}, {"text": "caf\u00e9", "scores": [1, 2]}),
         (InvalidInputError("line 3: nonsense"), {"error": "line 3: nonsense"}),
+        (
+            StageError("resize", ValueError("a secret")),
+            {"error": "stage 'resize' failed on this request"},
+        ),
     ],
 )
 def test_a_result_is_one_line(result: object, expected: object) -> None:
     line = result_line(result)
     assert b"\n" not in line
     assert orjson.loads(line) == expected
-
-
-def test_the_details_of_a_failed_stage_stay_here() -> None:
-    line = result_line(StageError("resize", ValueError("a secret")))
-    assert b"resize" in line
-    assert b"secret" not in line

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.cli import main
 from sojourn.name_clashes import PACKAGES, clash_in, hidden_package
 from tests.support.readme import ROOT
 
@@ -27,14 +26,12 @@ def test_a_package_or_a_module_of_the_users_with_a_name_of_ours(tmp_path: Path, 
     assert f"{name}.py has" in (clash_in(tmp_path) or "")
 
 
-def test_serve_refuses_such_a_folder_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["serve digits", "pipeline serve --check digits-pipeline"])
+def test_serving_from_such_a_folder_is_refused(
+    refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (tmp_path / "policy.py").touch()
     monkeypatch.chdir(tmp_path)
-    for command in (["serve"], ["serve", "--check"], ["pipeline", "serve", "--check"]):
-        name = "digits-pipeline.yaml" if "pipeline" in command else "digits.yaml"
-        assert main([*command, str(ROOT / "configs" / name)]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"sojourn: {tmp_path / 'policy.py'} has the name of one")
-        assert said.count("\n") == 1
+    *words, config = command.split()
+    said = refused(*words, ROOT / f"configs/{config}.yaml")
+    assert said.startswith(f"sojourn: {tmp_path / 'policy.py'} has the name of one")

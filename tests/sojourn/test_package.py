@@ -1,11 +1,12 @@
 """A user's model packed for a cluster: what the package has, and that it is enough."""
 
 import asyncio
-import json
 import subprocess
 import sys
 import urllib.request
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -71,25 +72,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def packed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["package", "my.yaml", "--json", *arguments]) == 0
-    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return shown
+@pytest.fixture
+def packed(as_json: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    return partial(as_json, "package", "my.yaml")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["package", "my.yaml", *arguments]) == 2
-    return capsys.readouterr().err
+@pytest.fixture
+def unpacked(refused: Callable[..., str]) -> Callable[..., str]:
+    """Run a command that packs nothing, and return why."""
+    return partial(refused, "package", "my.yaml")
 
 
 @pytest.mark.slow
 def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, tmp_path: Path, packed, refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = packed(capsys)
+    shown = packed()
     assert shown["files"] == ["text/__init__.py", "text/hashing.py", "tickets.py", "weights.npy"]
     (application,) = yaml.safe_load(Path(shown["config"]).read_text())["applications"]
     url = application["runtime_env"]["working_dir"]
@@ -99,11 +97,11 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
     # Ray's own code stands for a node of the cluster.
     target = tmp_path / "node"
     target.mkdir()
-    unpacked = Path(asyncio.run(download_and_unpack_package(url, str(target))))
-    files = [path for path in sorted(unpacked.rglob("*")) if path.is_file()]
-    assert [str(path.relative_to(unpacked)) for path in files] == shown["files"]
+    node = Path(asyncio.run(download_and_unpack_package(url, str(target))))
+    files = [path for path in sorted(node.rglob("*")) if path.is_file()]
+    assert [str(path.relative_to(node)) for path in files] == shown["files"]
     assert all(
-        path.read_bytes() == (folder / path.relative_to(unpacked)).read_bytes() for path in files
+        path.read_bytes() == (folder / path.relative_to(node)).read_bytes() for path in files
     )
     # The model serves there, and the written config is checked from anywhere.
     answer = subprocess.run(
@@ -113,7 +111,7 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
             "model = load_model('tickets:Tickets', {}, 'cpu');"
             "print(model.forward({'text': np.array([b'a', b'b'], object)})['score'].tolist())",
         ],
-        cwd=unpacked,
+        cwd=node,
         capture_output=True,
         text=True,
         check=True,
@@ -121,70 +119,60 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
     assert answer == f"{[float(zlib.crc32(text) % 8) for text in (b'a', b'b')]}\n"
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 0
-    assert main(["serve", "--check", str(folder / "my.yaml")]) == 2
-    assert f"it is next to my.yaml: run this in {folder}" in capsys.readouterr().err
+    wrong_folder = refused("serve", "--check", folder / "my.yaml")
+    assert f"it is next to my.yaml: run this in {folder}" in wrong_folder
     Path(urllib.request.url2pathname(urlsplit(url).path)).unlink()
-    assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 2
-    assert "runtime_env.working_dir: file://" in capsys.readouterr().err
+    no_package = refused("serve", "--check", folder / "dist/my.yaml")
+    assert "runtime_env.working_dir: file://" in no_package
 
 
 @pytest.mark.slow
-def test_the_same_files_make_the_same_package_and_others_another(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = packed(capsys, "--no-load", "--include", "weights.npy")
+def test_the_same_files_make_the_same_package_and_others_another(folder: Path, packed) -> None:
+    first = packed("--no-load", "--include", "weights.npy")
     config = (folder / "my.yaml").read_text()
     (folder / "my.yaml").write_text(config.replace("response_time_ms: 100", "response_time_ms: 50"))
     (folder / "weights.npy").touch()
-    again = packed(capsys, "--no-load", "--include", "weights.npy", "--url", "s3://bucket/models/")
+    again = packed("--no-load", "--include", "weights.npy", "--url", "s3://bucket/models/")
     assert Path(again["package"]).name == Path(first["package"]).name
     assert again["uri"] == f"s3://bucket/models/{Path(first['package']).name}"
     (folder / "tickets.py").write_text(f"{MODEL}\n# changed")
-    other = packed(capsys, "--no-load", "--include", "weights.npy")
+    other = packed("--no-load", "--include", "weights.npy")
     assert other["uri"] != first["uri"]
 
 
 @pytest.mark.slow
-def test_what_a_package_alone_lacks_is_told(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_package_alone_lacks_is_told(folder: Path, packed, unpacked) -> None:
     # As a library that reads files by itself: no event of Python's tells of it.
-    (folder / "tickets.py").write_text(
-        MODEL.replace(
-            "np.load(self._weights_path)", "pathlib.Path('weights.npy').stat() and np.zeros(8)"
-        )
-    )
-    error = refused(capsys)
+    reads = "pathlib.Path('weights.npy').stat() and np.zeros(8)"
+    (folder / "tickets.py").write_text(MODEL.replace("np.load(self._weights_path)", reads))
+    error = unpacked()
     assert "the package alone is not enough; add files with --include: " in error
     assert "No such file or directory: 'weights.npy'" in error
     assert not list((folder / "dist").iterdir())
-    assert "weights.npy" in packed(capsys, "--include", "weights.npy")["files"]
+    assert "weights.npy" in packed("--include", "weights.npy")["files"]
 
 
 @pytest.mark.slow
-def test_a_path_that_only_this_machine_has_is_told(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('weights="weights', 'weights="{folder}/weights', "a path that only this machine has"),
+        ("import numpy", "raise SystemExit(3)\nimport numpy", "ended its process with status 3"),
+        ("np.load(", "np.loadd(", "failed to load: AttributeError"),
+    ],
+)
+def test_a_model_that_does_not_load_elsewhere(
+    folder: Path, unpacked, old: str, new: str, said: str
 ) -> None:
-    (folder / "tickets.py").write_text(
-        MODEL.replace('weights="weights.npy"', f"weights={str(folder / 'weights.npy')!r}")
-    )
-    assert "weights.npy, a path that only this machine has; write it" in refused(capsys)
+    changed = MODEL.replace(old, new.replace("{folder}", str(folder)))
+    (folder / "tickets.py").write_text(changed)
+    assert said in unpacked()
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_load(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "tickets.py").write_text("raise SystemExit(3)")
-    assert "ended its process with status 3" in refused(capsys)
-    (folder / "tickets.py").write_text(MODEL.replace("np.load(", "np.loadd("))
-    assert "failed to load: AttributeError" in refused(capsys)
-
-
-@pytest.mark.slow
-def test_a_model_that_is_installed_needs_no_package(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_is_installed_needs_no_package(folder: Path, unpacked) -> None:
     (folder / "my.yaml").write_text((ROOT / "configs/emulated-p4.yaml").read_text())
-    assert "none of its models is in this folder" in refused(capsys)
+    assert "none of its models is in this folder" in unpacked()
 
 
 @pytest.mark.parametrize(
@@ -197,28 +185,21 @@ def test_a_model_that_is_installed_needs_no_package(
         (["--no-load", "--include", "text/../.."], "--include: text/../.. must be in this folder"),
     ],
 )
-def test_options_that_are_wrong(
-    folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_are_wrong(folder: Path, unpacked, arguments: list[str], said: str) -> None:
     (folder / "taken/my.yaml").mkdir(parents=True)
     (folder.parent / "outside.txt").write_text("another's")
-    assert said in refused(capsys, *arguments)
+    assert said in unpacked(*arguments)
 
 
 @pytest.mark.slow
-def test_links_are_packed_as_what_they_lead_to(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_are_packed_as_what_they_lead_to(folder: Path, packed) -> None:
     (folder.parent / "outside.txt").write_text("mine")
     (folder / "link.txt").symlink_to("../outside.txt")
-    shown = packed(capsys, "--no-load", "--include", "text/../link.txt")
-    assert "link.txt" in shown["files"]
+    assert "link.txt" in packed("--no-load", "--include", "text/../link.txt")["files"]
 
 
-def test_a_config_with_a_package_is_not_packed_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_with_a_package_is_not_packed_again(folder: Path, unpacked) -> None:
     document = yaml.safe_load((folder / "my.yaml").read_text())
     document["applications"][0]["runtime_env"] = {"working_dir": "file:///m.zip"}
     (folder / "my.yaml").write_text(yaml.safe_dump(document))
-    assert "applications.0.runtime_env.working_dir: is set already" in refused(capsys)
+    assert "applications.0.runtime_env.working_dir: is set already" in unpacked()

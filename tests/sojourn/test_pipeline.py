@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 import yaml
@@ -13,6 +12,7 @@ import yaml
 from sojourn.cli import main
 from tests.support.pipelines.configs import config
 from tests.support.ports import free_port
+from tests.support.processes.services import get, post
 from tests.support.readme import ROOT
 from tests.support.waiting import LIMIT_S
 
@@ -24,25 +24,18 @@ def file(tmp_path):
     return str(path)
 
 
-def test_plan(file, capsys):
-    arguments = ["--arrival-rate", "4000", "--response-time-ms", "20"]
-    assert main(["pipeline", "plan", file, *arguments, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+def test_plan(file, capsys, as_json, refused):
+    arguments = ["pipeline", "plan", file, "--arrival-rate", "4000", "--response-time-ms", "20"]
+    plan = as_json(*arguments)
     # One worker of the first stage serves 4 items in 1.3 ms: 3,077 per second.
-    assert {stage["name"]: stage["workers"] for stage in plan["stages"]} == {
-        "doubler": 2,
-        "again": 1,
-    }
+    workers = {stage["name"]: stage["workers"] for stage in plan["stages"]}
+    assert workers == {"doubler": 2, "again": 1}
     assert plan["cost"] == 4.5
     assert plan["predicted_percentile_ms"] < 20
-    assert main(["pipeline", "plan", file, *arguments]) == 0
+    assert main(arguments) == 0
     assert "cost 4.5" in capsys.readouterr().out
-
-
-def test_a_plan_that_is_impossible(file, capsys):
-    arguments = ["--arrival-rate", "10", "--response-time-ms", "1"]
-    assert main(["pipeline", "plan", file, *arguments]) == 2
-    assert "no number of workers keeps 99% of requests within 1 ms" in capsys.readouterr().err
+    impossible = refused(*arguments[:-1], "1")
+    assert "no number of workers keeps 99% of requests within 1 ms" in impossible
 
 
 def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsys):
@@ -61,16 +54,11 @@ def test_run_keeps_the_order_and_has_errors_in_their_place(file, tmp_path, capsy
     assert (summary["completed"], summary["failed"]) == (2, 3)
 
 
-def test_profile_needs_an_example(file, capsys):
-    assert main(["pipeline", "profile", file]) == 2
-    assert "pipeline.example: measuring needs it" in capsys.readouterr().err
-
-
 @pytest.mark.slow
-def test_profile(capsys):
-    path = str(ROOT / "configs/digits-pipeline.yaml")
-    assert main(["pipeline", "profile", path, "--seconds", "0.01", "--json"]) == 0
-    profiles = json.loads(capsys.readouterr().out)
+def test_profile(file, as_json, refused):
+    assert "pipeline.example: measuring needs it" in refused("pipeline", "profile", file)
+    path = ROOT / "configs/digits-pipeline.yaml"
+    profiles = as_json("pipeline", "profile", path, "--seconds", "0.01")
     assert list(profiles) == ["decode", "classify", "label"]
     assert profiles["classify"]["max_batch_size"] == 32
     assert profiles["classify"]["latency_ms"] == sorted(profiles["classify"]["latency_ms"])
@@ -81,17 +69,11 @@ def test_serve_answers_until_it_is_interrupted(file):
     command = [sys.executable, "-m", "sojourn.cli", "pipeline", "serve", file]
     command += ["--port", str(free_port()), "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
-        lines = []
-        for line in run.stdout:
-            lines.append(line)
-            if line.rstrip() == "}":
-                break
-        url = json.loads("".join(lines))["url"]
-        with urllib.request.urlopen(f"{url}/sojourn/example", timeout=LIMIT_S) as answer:
-            example = answer.read()
-        infer = f"{url}/v2/models/twice/infer"
-        with urllib.request.urlopen(infer, example, timeout=LIMIT_S) as answer:
-            assert json.load(answer)["outputs"][0]["data"] == [0, 0, 0]
+        shown = iter(run.stdout.readline, "}\n")
+        url = json.loads("".join(shown) + "}")["url"]
+        example = get(f"{url}/sojourn/example").json()
+        answer = post(f"{url}/v2/models/twice/infer", json=example).json()
+        assert answer["outputs"][0]["data"] == [0, 0, 0]
         run.send_signal(signal.SIGINT)
         assert run.wait(LIMIT_S) == 0
 

@@ -45,11 +45,11 @@ def test_names_are_imported_when_they_are_used() -> None:
 
 @pytest.mark.slow
 def test_no_command_imports_what_it_may_not_need() -> None:
-    """A command says what is wrong within a second, and plans without torch, Ray or Locust."""
+    """A command says what is wrong within a second, and decides without torch, Ray or Locust."""
     program = (
         "import sys\n"
         "from sojourn.commands import loadtest, plan, simulate, solve, store\n"
-        "import deployments.http, deployments.models, deployments.profiling\n"
+        "from deployments import http, models, pipelines, profiling\n"
         "print(*{'torch', 'ray', 'matplotlib', 'gevent', 'locust'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

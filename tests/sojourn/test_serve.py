@@ -4,11 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import urllib.error
-from collections.abc import Iterator
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,58 +16,28 @@ from sojourn.commands import serve
 from sojourn.output import program
 from sojourn.served import Served
 
-EXAMPLES = {
-    "short": {"inputs": [{"name": "x", "data": ["it's"]}]},
-    "long": {"inputs": [{"name": "x", "data": list(range(6000))}]},
-}
+#: Echoes what it is sent, and knows the example, but only for the token.
+CURL = """#!/bin/sh
+case "$*" in
+  *"Authorization: Bearer secret "*/sojourn/example) printf '%s' "$EXAMPLE" ;;
+  *"Authorization: Bearer secret "*"/v2/models/m/infer -d @-") cat ;;
+  *"Authorization: Bearer secret "*) for last; do :; done; printf '%s' "$last" ;;
+  *) exit 22 ;;
+esac
+"""
 
 
-class Echo(BaseHTTPRequestHandler):
-    """Answers with an example at ``/sojourn/example``, and with the body it is sent elsewhere."""
-
-    def do_GET(self) -> None:
-        assert self.path.endswith("/sojourn/example")
-        self._answer(json.dumps(EXAMPLES[self.path.split("/")[1]]).encode())
-
-    def do_POST(self) -> None:
-        assert self.path.endswith("/v2/models/m/infer")
-        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
-
-    def _answer(self, body: bytes) -> None:
-        self.send_response(200 if self.headers["Authorization"] == "Bearer secret" else 401)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Echo) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.mark.parametrize("name", list(EXAMPLES))
-def test_the_curl_line_is_short_and_can_be_pasted(url: str, name: str) -> None:
-    example = json.dumps(EXAMPLES[name])
-    token = '-f -H "Authorization: Bearer $SOJOURN_TOKEN" '
-    line = serve._curl(f"{url}/{name}", "m", example, token)
+@pytest.mark.parametrize("data", [["it's"], [*range(6000)]], ids=["short", "long"])
+def test_the_curl_line_is_short_and_can_be_pasted(tmp_path: Path, data: list[object]) -> None:
+    example = json.dumps({"inputs": [{"name": "x", "data": data}]})
+    token = '-H "Authorization: Bearer $SOJOURN_TOKEN" '
+    line = serve._curl("http://s", "m", example, token)
     assert len(line) < serve.MAX_EXAMPLE_LENGTH
-    pasted = subprocess.run(
-        line,
-        shell=True,
-        env={**os.environ, "SOJOURN_TOKEN": "secret"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(pasted.stdout) == EXAMPLES[name]
+    (tmp_path / "curl").write_text(CURL)
+    (tmp_path / "curl").chmod(0o700)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "SOJOURN_TOKEN": "secret", "EXAMPLE": example}
+    assert subprocess.check_output(line, shell=True, env=environment, text=True) == example
 
 
 @pytest.mark.parametrize("status", [401, 503])

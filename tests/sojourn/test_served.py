@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from deployments.haproxy.command import HELD_MS
-from policy.errors import InvalidInputError, SojournError
+from policy.errors import InvalidInputError
 from sojourn.cli import main
 from sojourn.served import load_served_file
 from tests.support.readme import ROOT
@@ -14,21 +14,14 @@ from tests.support.readme import ROOT
 CONFIGS = ROOT / "configs"
 
 
-def test_one_model() -> None:
-    file = load_served_file(CONFIGS / "digits.yaml", check=False)
-    (served,) = file.run.applications
-    assert (served.application, served.model, served.route_prefix) == ("digits", "digits", "")
-    assert file.applications[0].sla == "99% of requests within 100 ms"
-    assert file.run.environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "65536"
-
-
 def test_two_models() -> None:
     file = load_served_file(CONFIGS / "two-models.yaml", check=False)
-    assert [served.route_prefix for served in file.run.applications] == ["/digits", "/googlenet"]
-    assert [served.sla for served in file.applications] == [
-        "99% of requests within 100 ms",
-        "99% of requests within 500 ms",
-    ]
+    first, second = file.run.applications
+    assert (first.application, first.model, first.route_prefix) == ("digits", "digits", "/digits")
+    assert second.route_prefix == "/googlenet"
+    slas = [served.sla for served in file.applications]
+    assert slas == ["99% of requests within 100 ms", "99% of requests within 500 ms"]
+    assert file.run.environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "65536"
 
 
 def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
@@ -57,16 +50,14 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
             "deployments: ",
         ),
         ("", "applications: is required"),
-        ("applications: [null]", "applications.0: must be a mapping, not None"),
         ("applications: [{import_path: [a]}]", "import_path: input should be a valid string"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(content)
-    with pytest.raises(SojournError, match=message) as caught:
+    with pytest.raises(InvalidInputError, match=message) as caught:
         load_served_file(path, check=False)
-    assert isinstance(caught.value, InvalidInputError)
     assert "\n" not in str(caught.value)
 
 

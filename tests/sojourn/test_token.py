@@ -28,10 +28,9 @@ def test_the_printed_lines_admit_the_printed_token(capsys):
     assert secret not in lines
 
 
-def test_a_file_holds_the_token_for_its_owner_alone(capsys, tmp_path):
+def test_a_file_holds_the_token_for_its_owner_alone(as_json, refused, tmp_path):
     file: Path = tmp_path / "alice.token"
-    assert main(["token", "alice", "--file", str(file), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = as_json("token", "alice", "--file", file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     secret = file.read_text().strip()
     assert secret not in json.dumps(shown)
@@ -39,8 +38,7 @@ def test_a_file_holds_the_token_for_its_owner_alone(capsys, tmp_path):
     assert control.allows(f"Bearer {secret}".encode(), "inference")
     with pytest.raises(SojournError):
         control.admit(f"Bearer {secret}".encode(), "operations", 0)
-    assert main(["token", "bob", "--file", str(file)]) == 2
-    assert "File exists" in capsys.readouterr().err
+    assert "File exists" in refused("token", "bob", "--file", file)
     assert file.read_text().strip() == secret
 
 
@@ -53,22 +51,15 @@ def test_a_file_holds_the_token_for_its_owner_alone(capsys, tmp_path):
         (["alice", "--scope", "all"], "--scope"),
     ],
 )
-def test_mistakes_are_one_line(capsys, arguments, complaint):
-    assert main(["token", *arguments]) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    (line,) = error.splitlines()
-    assert complaint in line
+def test_mistakes(refused, arguments, complaint):
+    assert complaint in refused("token", *arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
-    [["serve", "configs/digits.yaml"], ["pipeline", "serve", "configs/digits-pipeline.yaml"]],
-    ids=["model", "pipeline"],
+    "command", ["serve --check configs/{}.yaml", "pipeline serve configs/{}-pipeline.yaml"]
 )
-def test_a_public_address_needs_tokens(capsys, command):
-    assert main([*command, "--host", "0.0.0.0"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_a_public_address_needs_tokens(refused, command):
+    line = refused(*command.format("digits").split(), "--host", "0.0.0.0")
     assert "anyone who reaches 0.0.0.0" in line
     assert "--insecure" in line

@@ -1,0 +1,34 @@
+"""Commands of `sojourn`, run in this process."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sojourn.cli import main
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must fail as user errors do; return its only line."""
+
+    def run(*arguments: str) -> str:
+        assert main([*map(str, arguments)]) == 2
+        out, error = capsys.readouterr()
+        assert out == ""
+        (line,) = error.splitlines()
+        return line
+
+    return run
+
+
+@pytest.fixture
+def as_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command with --json; return what it prints."""
+
+    def run(*arguments: str) -> Any:
+        assert main([*map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
