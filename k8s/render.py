@@ -133,18 +133,11 @@ def release(
 ) -> dict[Path, str]:
     """Return the files of an overlay of `base` with an image, by their paths from the root.
 
-    Parameters
-    ----------
-    image : str
-        ``REGISTRY/NAME@sha256:DIGEST``.
-    insecure : bool
-        Whether anybody may use the service.
-
     Raises
     ------
     ValueError
         The image is not named by its digest, a replica needs more than a pod has, the service
-        listens where nobody is sent, or anybody could use it.
+        listens where nobody is sent, or anybody could use it and that is not said (`insecure`).
     """
     found = _IMAGE.fullmatch(image)
     if found is None:

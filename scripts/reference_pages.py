@@ -35,16 +35,11 @@ WRITTEN = "<!-- Written by scripts/reference_pages.py; a test compares it with t
 
 @dataclass(frozen=True)
 class Section:
-    """A mapping of the config file.
-
-    Attributes
-    ----------
-    explained_by : type, optional
-        The class whose docstring explains the keys that have no comment.
-    """
+    """A mapping of the config file."""
 
     path: str
     model: type[BaseModel]
+    #: The class whose docstring explains the keys that have no comment.
     explained_by: type | None = None
 
 

@@ -62,14 +62,9 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line: `arguments`, or those of this process.
 
     A user error prints one line on stderr and exits with status 2, never with a traceback.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words after `sojourn`; by default those of this process.
     """
     if clash := hidden_package():
         click.echo(f"sojourn: {clash}", err=True)

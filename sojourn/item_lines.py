@@ -17,11 +17,7 @@ def read_items(
 ) -> Iterator[dict[str, Any] | InvalidInputError]:
     """Yield the item of each line, or why it has none.
 
-    Parameters
-    ----------
-    lines : iterable of bytes
-        One JSON object per line, with a value for each input. Bytes are text, or
-        ``{"base64": "..."}``.
+    A line is a JSON object with a value for each input. Bytes are text, or ``{"base64": "..."}``.
     """
     for number, line in enumerate(lines, 1):
         try:

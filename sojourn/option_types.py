@@ -78,13 +78,7 @@ def sla_options(meaning: str) -> Callable[[_Command], _Command]:
 def chosen_sla(
     sla: ServiceLevelObjective | None, response_time_ms: float | None, percentile: float | None
 ) -> ServiceLevelObjective | None:
-    """Return the SLA that the options name; None if they name none.
-
-    Raises
-    ------
-    InvalidInputError
-        Both forms are given, or a percentile alone.
-    """
+    """Return the SLA that the options name; None if they name none."""
     if sla is not None:
         if response_time_ms is not None or percentile is not None:
             raise InvalidInputError("--sla: omit it, or --response-time-ms and --percentile")

@@ -4,7 +4,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 import orjson
 from click.core import ParameterSource
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -36,6 +38,20 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], title
 def say(line: str) -> None:
     """Print a line on stderr, where it does not mix with `--json` on stdout."""
     click.echo(line, err=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """Show a progress bar on stderr, if that is a terminal; yield what sets its label and share."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda label, done: bar.update(task, description=label, completed=done)
 
 
 def program(name: str) -> str:

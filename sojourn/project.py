@@ -48,15 +48,9 @@ def one_model_config(
 ) -> str:
     """Return a config file in Ray Serve's schema that serves one model.
 
-    Parameters
-    ----------
-    model : str
-        A class, as ``module:Class``, or what a class of `sojourn.models` reads: a file of ONNX or
-        joblib, or a folder of ``save_pretrained``.
-    max_replicas : int, optional
-        By default one for each CPU of this machine.
-    trust : bool
-        Whether a file may run code when it is read.
+    `model` is a class, as ``module:Class``, or what a class of `sojourn.models` reads: a file of
+    ONNX or joblib, or a folder of ``save_pretrained``; `trust` says whether reading it may run its
+    code. By default there may be a replica for each CPU of this machine.
 
     Raises
     ------

@@ -25,8 +25,6 @@ from sojourn.name_clashes import clash_in
 
 @dataclass(frozen=True)
 class Served:
-    """One application of a config file."""
-
     sla: str
     access: AccessConfig
     is_pipeline: bool = False
@@ -34,26 +32,16 @@ class Served:
 
 @dataclass(frozen=True)
 class ServedFile:
-    """A config file.
-
-    Attributes
-    ----------
-    notes : tuple of str
-        What may be meant, but should be known.
-    """
-
     run: LocalRun
     applications: tuple[Served, ...]
+    #: What may be meant, but should be known.
     notes: tuple[str, ...] = ()
 
 
 def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     """Read a config file of models, of a pipeline, or of both.
 
-    Parameters
-    ----------
-    check : bool
-        Whether to check what takes seconds: the imports of models, and their SLAs.
+    With `check`, also check what takes seconds: the imports of models, and their SLAs.
 
     Raises
     ------

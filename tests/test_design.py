@@ -1,4 +1,4 @@
-"""The docs name only files, code and links that exist, and the design page has every folder."""
+"""The docs name only files, code and links that exist."""
 
 import ast
 import re
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.readme import ROOT, anchors
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "k8s/README.md"]
-DESIGN = ROOT / "docs/design.md"
 PACKAGES = ("policy", "autoscaler", "deployments", "loadtests", "sojourn", "benchmarks")
 
 
@@ -29,16 +29,6 @@ def defined_by(node: ast.stmt) -> set[str]:
         return {node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def test_the_map_names_every_folder_of_the_packages() -> None:
-    named = set(re.findall(r"^\| `([\w/]+)` \|", DESIGN.read_text(), flags=re.MULTILINE))
-    folders = {
-        str(folder.parent.relative_to(ROOT))
-        for package in PACKAGES[:4]
-        for folder in (ROOT / package).glob("*/__init__.py")
-    }
-    assert folders <= named
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -90,18 +80,12 @@ def module_file(parts: list[str]) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def headings(page: Path) -> set[str]:
-    """Return the anchors of a page, as GitHub makes them."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_link_on_a_page_leads_somewhere(page: Path) -> None:
     missing = []
     for link in re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text()):
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
-        if not target.exists() or (anchor and anchor not in headings(target)):
+        if not target.exists() or (anchor and anchor not in anchors(target)):
             missing.append(link)
     assert not missing

@@ -8,13 +8,7 @@ import click
 
 from autoscaler.history.traces import load_trace
 from deployments.config.user_config import SLAConfig
-from loadtests.schedule import (
-    Schedule,
-    Step,
-    parse_shape,
-    poisson_schedule,
-    trace_schedule,
-)
+from loadtests.schedule import Schedule, Step, parse_shape, poisson_schedule, trace_schedule
 from policy.errors import InvalidInputError
 
 DEFAULT_RATE_PER_S = 50.0

@@ -16,14 +16,7 @@ from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.errors import StartError
 from deployments.models.model_files import files_needed
 from policy.errors import InvalidInputError
-from sojourn.output import (
-    environment_line,
-    existing_file,
-    json_option,
-    print_json,
-    program,
-    say,
-)
+from sojourn.output import environment_line, existing_file, json_option, print_json, program, say
 
 #: URL schemes from which the nodes of a Ray cluster can fetch a package.
 PROTOCOLS = ("file", "http", "https", "s3", "gs", "azure", "abfss")
@@ -159,10 +152,7 @@ def _write_package(files: Sequence[Path], name: str, out: Path) -> Path:
 def _check_alone(package: Path, services: Sequence[ServiceConfig], load: bool) -> None:
     """Load the models from the package alone.
 
-    Raises
-    ------
-    StartError
-        One lacks a file, or reads one by its absolute path, which no other machine has.
+    Raise `StartError` if one lacks a file, or reads one by a path that no other machine has.
     """
     folder = Path.cwd()
     with tempfile.TemporaryDirectory() as scratch:

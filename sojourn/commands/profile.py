@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from deployments.config.yaml_file import parse_yaml
 from deployments.models.loading import DEVICES, MODELS, load_model
@@ -19,7 +17,7 @@ from deployments.profiling.measure import measure_profile
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn import option_types
-from sojourn.output import json_option, print_json, print_table, say
+from sojourn.output import json_option, print_json, print_table, progress_bar, say
 
 DEFAULT_MAX_BATCH_SIZE = 32
 
@@ -105,9 +103,7 @@ def command(
             f"not {max_batch_size}"
         )
     energy_meter, energy_note = best_meter(device)
-    columns = (TextColumn("profiling"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("profiling", total=1.0)
+    with progress_bar() as update:
         profile = measure_profile(
             model,
             model_name=model_name,
@@ -118,7 +114,7 @@ def command(
             energy_meter=energy_meter,
             energy_note=energy_note,
             date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            progress=lambda share_done: bar.update(task, completed=share_done),
+            progress=lambda share_done: update("profiling", share_done),
         )
     profile = replace(profile, cpus=cpus)
     if with_event_loop:
@@ -152,13 +148,7 @@ def _check_out(out: Path, model_name: str) -> None:
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse ``key=value`` pairs; the values are YAML, as in the config.
-
-    Raises
-    ------
-    InvalidInputError
-        A pair has no key or no ``=``, a value is not YAML, or a key comes twice.
-    """
+    """Parse ``key=value`` pairs; the values are YAML, as in the config."""
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

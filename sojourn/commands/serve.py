@@ -18,11 +18,7 @@ from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, read_token
 from deployments.access.exposure import check_exposure
 from deployments.access.web_pages import is_loopback
-from deployments.haproxy.routing import (
-    BALANCES,
-    serve_environment,
-    supervisor_environment,
-)
+from deployments.haproxy.routing import BALANCES, serve_environment, supervisor_environment
 from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
@@ -217,11 +213,7 @@ def _summary(
         return {**addresses, "unknown": str(error)}
     closed = application.access.closed(INFERENCE)
     token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
-    return {
-        **addresses,
-        **policy,
-        "curl": _curl(url, model, example, token),
-    }
+    return {**addresses, **policy, "curl": _curl(url, model, example, token)}
 
 
 def _curl(url: str, model: str, example: str, token: str) -> str:

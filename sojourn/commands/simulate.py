@@ -1,14 +1,10 @@
 """`sojourn simulate`: simulate a fleet on a trace, or at a constant rate."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import numpy as np
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from autoscaler.history.traces import counts_by_second, read_trace_file
 from autoscaler.simulator.autoscalers import registry as catalog
@@ -31,7 +27,13 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn import option_types
 from sojourn.commands import simulate_output as output
-from sojourn.output import command_line, existing_file, json_option, print_json, say
+from sojourn.output import command_line, existing_file, json_option, print_json, progress_bar, say
+
+_OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "requests"}
+_OF_A_TRACE = {
+    *("scale", "start_time_s", "start_spread", "failed_starts", "standby_s", "superpose"),
+    *("history_file", "names"),
+}
 
 
 @click.command("simulate")
@@ -192,11 +194,11 @@ def command(
     _ = scenario.load_lateness_curve  # an SLA out of reach is an error
     predicted = least = None
     if arrival_rate is None or replicas is None:
-        with _progress() as progress:
+        with progress_bar() as progress:
             comparison = compare(scenario, choices, progress)
     else:
         scenario = poisson_scenario(scenario, arrival_rate, requests)
-        with _progress() as progress:
+        with progress_bar() as progress:
             comparison = run_fixed(scenario, replicas, progress)
         predicted = scenario.estimator.predict(arrival_rate, replicas, objective)
         least = least_predicted(scenario, arrival_rate)
@@ -217,44 +219,15 @@ def command(
 
 def _check_mode(context: click.Context, on_trace: bool) -> None:
     """Check that only the options of one mode are given, and all required ones."""
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     given = {
         name
         for name in context.params
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    fixed = {"arrival_rate": "--arrival-rate", "replicas": "--replicas", "requests": "--requests"}
-    traced = {
-        "scale": "--scale",
-        "start_time_s": "--start-time-s",
-        "start_spread": "--start-spread",
-        "failed_starts": "--failed-starts",
-        "standby_s": "--standby-s",
-        "superpose": "--superpose",
-    }
-    replayed = {"history_file": "--history"}
-    if on_trace:
-        _reject(given, fixed, "applies to a fixed fleet; omit it or --trace")
-        return
-    if not {"arrival_rate", "replicas"} <= given:
+    if not on_trace and not {"arrival_rate", "replicas"} <= given:
         raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
-    _reject(given, traced | replayed | {"names": "--autoscaler"}, "needs --trace")
-
-
-def _reject(given: set[str], options: dict[str, str], why: str) -> None:
-    for name, option in options.items():
-        if name in given:
-            raise InvalidInputError(f"{option}: {why}")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    """Show a progress bar on stderr, if that is a terminal."""
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("simulating", total=1.0)
-        yield lambda label, done: bar.update(task, description=label, completed=done)
+    misplaced = given & (_OF_A_FIXED_FLEET if on_trace else _OF_A_TRACE)
+    for name in sorted(misplaced):
+        why = "applies to a fixed fleet; omit it or --trace" if on_trace else "needs --trace"
+        raise InvalidInputError(f"{options[name]}: {why}")

@@ -55,28 +55,20 @@ def print_comparison(
     """Print the runs side by side, or one run with its prediction."""
     if replicas is None:
         _print_side_by_side(comparison)
-    else:
-        _print_beside_prediction(comparison, predicted)
-    if replicas is not None:
-        click.echo(
-            "According to the model, no allowed number of replicas meets the SLA."
-            if least is None
-            else f"According to the model, the SLA needs {least}, batching as a live replica does."
-        )
+        return
+    _print_beside_prediction(comparison, predicted)
+    click.echo(
+        "According to the model, no allowed number of replicas meets the SLA."
+        if least is None
+        else f"According to the model, the SLA needs {least}, batching as a live replica does."
+    )
 
 
 def _print_side_by_side(comparison: Comparison) -> None:
     requests = comparison.runs[0].offered.sum()
+    oracle = "\N{MULTIPLICATION SIGN} oracle"
     print_table(
-        (
-            "autoscaler",
-            "SLA",
-            "in time",
-            "minutes",
-            "replica-h",
-            "\N{MULTIPLICATION SIGN} oracle",
-            "energy",
-        ),
+        ("autoscaler", "SLA", "in time", "minutes", "replica-h", oracle, "energy"),
         [
             (
                 row.label,

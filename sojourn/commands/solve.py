@@ -98,12 +98,10 @@ def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:
         "mean_response_ms": solution.mean_response_ms,
         "mean_power_w": solution.mean_power_w,
         "response_percentiles_ms": {
-            f"{percentile:g}": evaluation.response_percentile_ms(percentile)
-            for percentile in _PERCENTILES
+            f"{p:g}": evaluation.response_percentile_ms(p) for p in _PERCENTILES
         },
         "response_percentile_errors_ms": {
-            f"{percentile:g}": evaluation.percentile_standard_error_ms(percentile)
-            for percentile in _PERCENTILES
+            f"{p:g}": evaluation.percentile_standard_error_ms(p) for p in _PERCENTILES
         },
         "mean_batch_size": evaluation.mean_batch_size,
         "traffic_intensity": solution.arrival_rate_per_s / solution.profile.capacity_per_s,

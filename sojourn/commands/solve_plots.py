@@ -26,17 +26,12 @@ def save_report(
 ) -> None:
     """Draw a policy, its response times and the alternatives, and save the figure.
 
-    Parameters
-    ----------
-    path : str or Path
-        Its suffix is the format; the parent folder must exist.
-    objective : ServiceLevelObjective, optional
-        The SLA to mark. Without one, the 99th percentile is marked.
+    Without an SLA, the 99th percentile is marked.
 
     Raises
     ------
     OSError, ValueError
-        The file cannot be written, or its format is unknown.
+        The file cannot be written, or its format, which follows from its suffix, is unknown.
     """
     percentile = objective.percentile if objective else _DEFAULT_PERCENTILE
     evaluation = evaluate(profile, policy, arrival_rate_per_s)

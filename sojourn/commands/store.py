@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from deployments.modelstore.client import ask, list_models, open_model
 from deployments.modelstore.core.tier_space import EVICTION_RULES
@@ -134,11 +133,7 @@ def publish(models: tuple[str, ...], root: Path, as_json: bool) -> None:
     found = dict(_model_files(text) for text in models)
     publishing.publish(found, root)
     rows = [
-        {
-            "name": str(name),
-            "files": len(paths),
-            "bytes": sum(path.stat().st_size for path in paths),
-        }
+        {"name": str(name), "files": len(paths), "bytes": sum(map(os.path.getsize, paths))}
         for name, paths in found.items()
     ]
     if as_json:
@@ -178,12 +173,7 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
 @json_option
 def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
     """Load a model into memory, so that the next process to open it need not wait."""
-    console = Console(stderr=True)
-    if console.is_terminal and not as_json:
-        with console.status(f"{name} is on its way …"):
-            hold, files = open_model(name, socket_path)
-    else:
-        hold, files = open_model(name, socket_path)
+    hold, files = open_model(name, socket_path)
     for file in files:
         os.close(file.descriptor)
     hold.close()

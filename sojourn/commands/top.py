@@ -85,19 +85,11 @@ def command(url: str, token_file: Path | None, interval_s: float, once: bool, as
 class ServiceView:
     """The state of a running service, combined from the answers to polls.
 
-    Parameters
-    ----------
-    ask : callable
-        Returns the JSON object at a path of the service; raises `InvalidInputError`.
-    clock : callable
-        Returns a monotonic time in seconds.
+    `ask` returns the JSON object at a path of the service; it raises `InvalidInputError`.
     """
 
     def __init__(
-        self,
-        url: str,
-        ask: Callable[[str], Any],
-        clock: Callable[[], float] = time.monotonic,
+        self, url: str, ask: Callable[[str], Any], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.url, self._ask, self._clock = url, ask, clock
         self.failure: str | None = None

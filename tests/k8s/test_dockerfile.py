@@ -3,76 +3,51 @@
 import re
 import tomllib
 from fnmatch import fnmatch
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.readme import ROOT
+
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def copied() -> list[str]:
-    lines = re.findall(r"^COPY (.+)$", DOCKERFILE, flags=re.MULTILINE)
-    return [source for line in lines for source in line.split()[:-1]]
+def lines(keyword: str) -> list[str]:
+    return re.findall(rf"^{keyword} (.+)$", DOCKERFILE, flags=re.MULTILINE)
 
 
-def test_python_is_the_projects():
+def test_python_is_the_projects_and_the_user_is_the_manifests():
     (version,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)", DOCKERFILE, flags=re.MULTILINE)
-    assert re.findall(r"^FROM (.+)$", DOCKERFILE, flags=re.MULTILINE) == ["${BASE}"]
+    assert lines("FROM") == ["${BASE}"]
     assert PROJECT["project"]["requires-python"].startswith(f">={version},")
+    assert lines("USER") == ["1000:1000"]
 
 
-def test_what_is_copied_exists():
-    assert [source for source in copied() if not (ROOT / source).exists()] == []
-
-
-def test_every_package_is_copied():
+def test_every_package_and_nothing_that_is_ignored_is_copied():
+    copied = [source for line in lines("COPY") for source in line.split()[:-1]]
+    assert [source for source in copied if not (ROOT / source).exists()] == []
     packages = PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert {name.rstrip("*") for name in packages} <= set(copied())
-
-
-def test_nothing_copied_is_ignored():
+    assert {name.rstrip("*") for name in packages} <= set(copied)
     rules = (ROOT / ".dockerignore").read_text().split("\n")
-    kept = [rule[1:] for rule in rules if rule.startswith("!")]
-    assert sorted(kept) == sorted(copied())
-    ignored = [rule for rule in rules if rule.startswith("**/")]
-    for source in copied():
-        assert not any(fnmatch(source, rule.removeprefix("**/")) for rule in ignored)
+    assert sorted(rule[1:] for rule in rules if rule.startswith("!")) == sorted(copied)
+    ignored = [rule.removeprefix("**/") for rule in rules if rule.startswith("**/")]
+    assert not [name for name in copied for rule in ignored if fnmatch(name, rule)]
 
 
-def test_versions_come_from_the_lock_alone():
+def test_each_package_but_torch_is_installed_at_its_locked_version_by_its_hash():
     assert re.findall(r"==\d", DOCKERFILE) == []
-    lock = (ROOT / "requirements.lock").read_text()
-    build_tools = re.findall(r"^setuptools==.+$", lock, flags=re.MULTILINE)
-    assert PROJECT["build-system"]["requires"] == build_tools
-
-
-def test_each_package_but_torch_is_installed_by_its_hash():
-    lines = (ROOT / "requirements.hashes").read_text().splitlines()
-    hashed = {}
-    for line in lines:
+    assert "--require-hashes --requirement requirements.hashes" in DOCKERFILE
+    locked = (ROOT / "requirements.lock").read_text().splitlines()
+    digests = {}
+    for line in (ROOT / "requirements.hashes").read_text().splitlines():
         if not line.startswith("#"):
             pin, digest = re.fullmatch(r"(\S+==\S+) --hash=sha256:([0-9a-f]{64})", line).groups()
-            hashed[pin] = digest
-    locked = set((ROOT / "requirements.lock").read_text().splitlines())
-    assert set(hashed) <= locked
-    hashed = {canonical(pin): digest for pin, digest in hashed.items()}
-    wanted = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
-    wanted += PROJECT["project"]["optional-dependencies"]["tracing"]
-    pins = {canonical(re.sub(r"\[.*\]", "", pin)) for pin in wanted}
-    assert {pin for pin in pins if pin not in hashed} == {f"torch=={torch_version()}"}
-    assert len(set(hashed.values())) == len(hashed) > len(pins)
-    assert "--require-hashes --requirement requirements.hashes" in DOCKERFILE
-
-
-def canonical(pin):
-    return pin.lower().replace("_", "-")
-
-
-def torch_version():
-    lock = (ROOT / "requirements.lock").read_text()
-    (version,) = re.findall(r"^torch==(.+)$", lock, flags=re.MULTILINE)
-    return version
-
-
-def test_it_runs_as_the_manifests_user():
-    assert re.findall(r"^USER (.+)$", DOCKERFILE, flags=re.MULTILINE) == ["1000:1000"]
+            assert pin in locked
+            digests[canonicalize_name(Requirement(pin).name)] = digest
+    needed = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
+    needed += PROJECT["project"]["optional-dependencies"]["tracing"]
+    names = {canonicalize_name(Requirement(pin).name) for pin in needed}
+    assert names - digests.keys() == {"torch"}
+    assert len(set(digests.values())) == len(digests) > len(names)
+    assert set(PROJECT["build-system"]["requires"]) <= set(locked)

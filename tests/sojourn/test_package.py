@@ -85,7 +85,7 @@ def unpacked(refused: Callable[..., str]) -> Callable[..., str]:
 
 @pytest.mark.slow
 def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
-    folder: Path, tmp_path: Path, packed, refused, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, packed, refused, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = packed()
     assert shown["files"] == ["text/__init__.py", "text/hashing.py", "tickets.py", "weights.npy"]
@@ -119,6 +119,7 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
     assert answer == f"{[float(zlib.crc32(text) % 8) for text in (b'a', b'b')]}\n"
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "--check", str(folder / "dist/my.yaml")]) == 0
+    assert "is fine" in capsys.readouterr().err
     wrong_folder = refused("serve", "--check", folder / "my.yaml")
     assert f"it is next to my.yaml: run this in {folder}" in wrong_folder
     Path(urllib.request.url2pathname(urlsplit(url).path)).unlink()

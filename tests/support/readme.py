@@ -19,3 +19,9 @@ def commands() -> list[list[str]]:
     """Return the words of each shell command that the README shows."""
     lines = "\n".join(blocks("bash")).splitlines()
     return [shlex.split(line) for line in lines if line and not line.startswith("#")]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found}

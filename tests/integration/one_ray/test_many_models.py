@@ -1,8 +1,10 @@
 """Several models of a store in the replicas of one deployment, and new weights under load."""
 
+import itertools
 import math
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +17,7 @@ import safetensors.numpy
 from deployments.modelstore.client import ask, list_models
 from tests.support.models.model_stores import is_up, publish, sign
 from tests.support.models.stored_models import LAYERS, WIDTH, layer_weights
-from tests.support.processes.services import (
-    Running,
-    get,
-    load_document,
-    post,
-    serving_late,
-)
+from tests.support.processes.services import Running, get, load_document, post, serving_late
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -49,20 +45,12 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     models = [
         {
             "name": name,
-            "import_path": "tests.support.models.stored_models:Scale",
+            "import_path": f"tests.support.models.stored_models:{kind}",
             "max_batch_size": 4,
             "weights": f"store://{name}@1",
         }
-        for name in ("twos", "threes")
+        for name, kind in (("twos", "Scale"), ("threes", "Scale"), ("layers", "Layers"))
     ]
-    models.append(
-        {
-            "name": "layers",
-            "import_path": "tests.support.models.stored_models:Layers",
-            "max_batch_size": 4,
-            "weights": "store://layers",
-        }
-    )
     application["name"] = "stored"
     application["args"] = {
         "model": models[0],
@@ -96,35 +84,29 @@ def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, flo
 
 
 @contextmanager
-def asking(service: Running, *names: str) -> Iterator[list[tuple[str, int, str, float]]]:
-    """Ask models again and again; yield the list of names, statuses, versions and values."""
-    stop, seen = threading.Event(), []
+def asking(service: Running, *names: str) -> Iterator[None]:
+    """Ask models again and again; no request may fail, and each answer be that of its version."""
+    stop = threading.Event()
 
-    def ask(name: str) -> None:
+    def ask(name: str) -> int:
         with httpx.Client(timeout=LIMIT_S) as client:
-            while not stop.is_set():
+            for asked in itertools.count():
+                if stop.is_set():
+                    return asked
                 answer = client.post(f"{service.url}/v2/models/{name}/infer", json=BODY)
+                assert answer.status_code == 200, answer.text
                 content = answer.json()
-                value = content["outputs"][0]["data"][0] if answer.status_code == 200 else 0.0
-                version = content.get("model_version", content.get("error"))
-                seen.append((name, answer.status_code, version, value))
+                value = content["outputs"][0]["data"][0]
+                assert value == FACTORS[name, content["model_version"]]
+        raise AssertionError
 
-    threads = [threading.Thread(target=ask, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    try:
-        yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(LIMIT_S)
-
-
-def check(seen: list[tuple[str, int, str, float]]) -> None:
-    """Check that no request failed, and that each answer is that of its version."""
-    assert len(seen) > 50
-    assert {status for _, status, _, _ in seen} == {200}, seen
-    assert all(FACTORS[name, version] == value for name, _, version, value in seen)
+    with ThreadPoolExecutor() as pool:
+        clients = [pool.submit(ask, name) for name in names]
+        try:
+            yield
+        finally:
+            stop.set()
+        assert sum(client.result() for client in clients) > 50
 
 
 def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> None:
@@ -134,6 +116,10 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> N
     policy = get(f"{service.url}/sojourn/policy").json()
     leases = {row["name"]: row["leases"] for row in list_models(policy["start"]["store_socket"])}
     assert leases == {"pytorch/twos@1": 2, "pytorch/threes@1": 2, "pytorch/layers@1": 2}
+    start = policy["start"]
+    assert math.fsum(start["phases_s"].values()) == pytest.approx(start["total_s"])
+    assert start["phases_s"]["weights"] > 0
+    assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
 
 
 def unique_weight_bytes(replica: psutil.Process) -> tuple[int, int]:
@@ -161,30 +147,19 @@ def test_the_replicas_share_the_memory_of_the_weights(service: Running) -> None:
         assert shared >= 0.98 * WEIGHT_BYTES
 
 
-def test_a_start_is_explained_and_is_a_metric(service: Running) -> None:
-    start = get(f"{service.url}/sojourn/policy").json()["start"]
-    assert math.fsum(start["phases_s"].values()) == pytest.approx(start["total_s"])
-    assert start["phases_s"]["weights"] > 0
-    assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
-
-
 def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
     service: Running, document: dict[str, Any]
 ) -> None:
     replicas = set(service.replicas())
     user_config = document["applications"][0]["deployments"][0]["user_config"]
     user_config["models"] = {"twos": {"version": "2"}}
-    with asking(service, "twos", "threes") as seen:
+    with asking(service, "twos", "threes"):
         service.redeploy(document)
         assert wait_for(lambda: answers(service, "twos") == {("2", 4.0)})
-    check(seen)
     assert set(service.replicas()) == replicas
     index = post(f"{service.url}/v2/repository/index", json={"ready": True}).json()
-    assert {(row["name"], row["version"]) for row in index} == {
-        ("twos", "2"),
-        ("threes", "1"),
-        ("layers", "1"),
-    }
+    versions = {row["name"]: row["version"] for row in index}
+    assert versions == {"twos": "2", "threes": "1", "layers": "1"}
     socket_path = get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
 
     def old_weights_are_given_back() -> bool:
