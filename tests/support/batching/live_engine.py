@@ -85,18 +85,11 @@ class LiveReplica:
 
     @property
     def load(self) -> int:
-        """Number of requests in the replica."""
         return len(self.messages) + len(self.unread)
 
     def counters(self) -> ReplicaCounters:
-        return ReplicaCounters(
-            self.offered,
-            self.refused,
-            self.completed,
-            self.late,
-            self.expired,
-            self.core.queue_length,
-        )
+        counts = (self.offered, self.refused, self.completed, self.late, self.expired)
+        return ReplicaCounters(*counts, self.core.queue_length)
 
 
 class Balancer:
@@ -107,7 +100,6 @@ class Balancer:
         self._random = np.array([seed], np.uint64)
 
     def pick(self, ready: Sequence[LiveReplica], avoid: int | None) -> LiveReplica:
-        """Return the replica for an attempt."""
         if self._routing is Routing.RANDOM:
             return self._pick_random(ready, avoid)
         if self._routing is Routing.POWER_OF_TWO:
@@ -144,7 +136,6 @@ class LiveRecords:
         self._devices_busy_s = 0.0
 
     def answer(self, now_s: float, replica: LiveReplica, message: Message) -> None:
-        """Answer a request."""
         response_ms = 1e3 * (now_s + self._reply_delay_s - message.sent_s)
         self._counters.histogram[bin_of(response_ms)] += 1
         if not self._at_client.is_late(response_ms):
@@ -157,7 +148,6 @@ class LiveRecords:
             self._log.append(AnsweredRequest(message.sent_s, response_ms, size, attempts))
 
     def give_up(self, message: Message) -> None:
-        """Count a request that no replica answers."""
         self._counters.refused[int(message.sent_s)] += 1
         self.refused += 1
 
@@ -313,7 +303,6 @@ class LiveEngine(CompiledEngine):
         heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
 
     def _attempt(self, now_s: float, message: Message) -> None:
-        """Send a request to a replica."""
         message.attempts += 1
         message.reached_s = now_s
         replica = self._balancer.pick(self._ready, message.avoid)
@@ -345,7 +334,6 @@ class LiveEngine(CompiledEngine):
         return replica.loop_free_s
 
     def _read(self, now_s: float, replica: LiveReplica) -> None:
-        """Admit the next request that the event loop has read."""
         self._count_ongoing(now_s, replica)
         self._in_transit -= 1
         self._admit(now_s, replica.unread.popleft(), replica, is_read=True)
@@ -361,7 +349,6 @@ class LiveEngine(CompiledEngine):
     def _admit(
         self, now_s: float, message: Message, replica: LiveReplica, *, is_read: bool = False
     ) -> None:
-        """Queue a request at the device, or refuse it."""
         refusal = replica.core.arrive(now_s, Request(message.reached_s, 1, message))
         if refusal is not None:
             self._refuse(now_s, message, replica, refusal, is_read=is_read)
@@ -396,7 +383,6 @@ class LiveEngine(CompiledEngine):
             self._records.give_up(message)
 
     def _retry(self, now_s: float, message: Message, avoid: int | None) -> None:
-        """Schedule another attempt, or give the request up."""
         if message.attempts > self._model.retries:
             self._records.give_up(message)
             return

@@ -22,11 +22,12 @@ from deployments.modelstore.manager.prometheus import exposition
 from deployments.observability.replica_instruments import REPLICA_INSTRUMENTS
 from deployments.pipelines.serving.metrics import PIPELINE_INSTRUMENTS
 
-APPLICATION, DEPLOYMENT, REPLICAS = "m", "Replica", ("a", "b")
-#: The values of each label that metrics have by themselves.
+APPLICATION = "m"
+#: The values of each label: there are two replicas.
 LABELS: Mapping[str, tuple[str, ...]] = {
     "application": (APPLICATION,),
-    "deployment": (DEPLOYMENT,),
+    "deployment": ("Replica",),
+    "replica": ("a", "b"),
     "percentile": ("50", "95", "99"),
     "phase": ("imports", "model"),
     "pipeline": ("p",),
@@ -56,27 +57,22 @@ class Catalog(Collector):
         self._values, self._started_s = values, time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        age_s = time.monotonic() - self._started_s
-        for replicas in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS):
-            yield self._family(f"ray_{replicas.name}", replicas, age_s, REPLICAS)
+        for of_replicas in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS):
+            yield self._family("ray_", of_replicas, RAY_LABELS)
         for decisions in DECISION_INSTRUMENTS.values():
-            yield self._family(f"ray_{decisions.name}", decisions, age_s, ())
+            yield self._family("ray_", decisions)
         for stores in store_instruments():
-            yield self._family(stores.name, stores, age_s, ())
+            yield self._family("", stores)
 
-    def _family(
-        self, name: str, given: Instrument, age_s: float, replicas: tuple[str, ...]
-    ) -> Metric:
-        labels = [*given.labels, *(RAY_LABELS if replicas else ())]
-        choices = [LABELS[label] for label in given.labels]
-        if replicas:
-            choices += [(APPLICATION,), (DEPLOYMENT,), replicas]
+    def _family(self, prefix: str, given: Instrument, more: tuple[str, ...] = ()) -> Metric:
+        age_s = time.monotonic() - self._started_s
+        labels = [*given.labels, *more]
         family: Any = {
             "counter": CounterMetricFamily,
             "gauge": GaugeMetricFamily,
             "histogram": HistogramMetricFamily,
-        }[given.kind](name, given.description, labels=labels)
-        for chosen in product(*choices):
+        }[given.kind](f"{prefix}{given.name}", given.description, labels=labels)
+        for chosen in product(*(LABELS[label] for label in labels)):
             plain = self._values.get(given.name, 1.0)
             value = self._values.get(f"{given.name}{{{chosen[0]}}}" if chosen else "", plain)
             if given.kind == "histogram":

@@ -13,22 +13,14 @@ from tests.support.waiting import LIMIT_S, wait_for
 
 
 class Prometheus:
-    """A Prometheus that scrapes some addresses.
+    """A Prometheus that scrapes ``HOST:PORT`` each second."""
 
-    Parameters
-    ----------
-    folder : Path
-        For its configuration and data.
-    *targets : str
-        ``HOST:PORT`` of what has a ``/metrics``; they are scraped each second.
-    """
-
-    def __init__(self, folder: Path, *targets: str) -> None:
+    def __init__(self, folder: Path, target: str) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(ROOT / "k8s/monitoring/rules.yaml")],
-            "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [*targets]}]}],
+            "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [target]}]}],
         }
         self._client = httpx.Client()
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))

@@ -27,17 +27,10 @@ REFUSES = {"late": "refuse"}
 async def emulated_service(
     profile: Profile, device: Profile | None = None, **user_config: Any
 ) -> AsyncIterator[InferenceService]:
-    """Run a service whose initial profile is `profile`.
+    """Run a service whose initial profile is `profile`; its batches really take what `device` says.
 
-    Parameters
-    ----------
-    profile : Profile
-        The profile that the service starts with.
-    device : Profile, optional
-        What batches really take; by default, what `profile` says.
-    **user_config
-        Content of `user_config`. A slow machine must not turn answers into refusals: what is late
-        is served, unless `limits` says otherwise.
+    A slow machine must not turn answers into refusals: what is late is served, unless `limits`
+    says otherwise.
     """
     device = device or profile
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=device.max_batch_size)

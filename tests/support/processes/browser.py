@@ -21,28 +21,15 @@ _OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     *("--no-first-run", "--remote-debugging-port=0"),
 )
-_KEYS = {
-    "Tab": (9, ""),
-    "Enter": (13, "\r"),
-    "ArrowRight": (39, ""),
-    "ArrowLeft": (37, ""),
-    "End": (35, ""),
-}
+_KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "ArrowLeft": (37, ""), "End": (35, "")}
 
 
 class Page:
-    """A page of a browser.
-
-    Attributes
-    ----------
-    problems : list of str
-        What the page threw, logged as an error, or was kept from doing by its own policy.
-    """
-
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._numbers = itertools.count(1)
         self._loaded: set[str] = set()
+        #: What the page threw, logged as an error, or was kept from doing by its own policy.
         self.problems: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.do(f"{domain}.enable")
@@ -102,10 +89,6 @@ class Page:
             self.do("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
             self.do("Input.dispatchKeyEvent", type="keyUp", **pressed)
 
-    def type(self, text: str) -> None:
-        """Type a text into what has the focus."""
-        self.do("Input.insertText", text=text)
-
     def resize(self, width: int, height: int) -> None:
         """Give the page a size in pixels."""
         self.do(
@@ -117,9 +100,8 @@ class Page:
 @contextmanager
 def browsing(folder: Path) -> Iterator[Page]:
     """Run a browser with its files in `folder`, and give its page."""
-    assert CHROMIUM is not None
     process = subprocess.Popen(
-        [CHROMIUM, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
+        [str(CHROMIUM), *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -11,16 +11,9 @@ TIMEOUT_S = 300
 
 
 def run_block(commands: str, folder: Path, real: Mapping[str, str]) -> str:
-    """Run commands in a folder, with the environment active; return what they print.
+    """Run a block of a page in a folder, with the environment active; return what it prints.
 
-    Parameters
-    ----------
-    commands : str
-        A block of a page.
-    folder : Path
-        Where to run them.
-    real : mapping of str to str
-        What stands for the addresses that the page shows.
+    `real` has what stands for the addresses that the page shows.
     """
     for shown, address in real.items():
         commands = commands.replace(shown, address)

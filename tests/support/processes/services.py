@@ -115,15 +115,7 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
     What the command says goes to a file beside `config`, with the suffix ``.log``.
     """
     config.write_text(yaml.safe_dump(document))
-    command = [
-        BIN / "sojourn",
-        "serve",
-        str(config),
-        "--port",
-        str(free_port()),
-        "--json",
-        *options,
-    ]
+    command = [BIN / "sojourn", "serve", config, "--port", str(free_port()), "--json", *options]
     log = config.with_suffix(".log")
     with log.open("w") as stderr:
         process = subprocess.Popen(
