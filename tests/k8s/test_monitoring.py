@@ -35,7 +35,7 @@ RULES = [
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 #: The labels of each metric.
-CATALOG = (
+CATALOG: dict[str, set[str]] = (
     {
         f"ray_{given.name}": {*given.labels, *RAY_LABELS}
         for given in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS)

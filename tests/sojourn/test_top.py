@@ -1,6 +1,7 @@
 """`sojourn top`: what it gathers from its polls, and what it draws."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -159,7 +160,7 @@ def test_a_service_that_goes_away_is_shown_again_when_it_is_back(monkeypatch):
     terminal = Console(file=screen, force_terminal=True, width=80, height=24)
     monkeypatch.setattr(top, "Console", lambda: terminal)
     monkeypatch.setattr(top, "_asker", lambda *_: ask)
-    monkeypatch.setattr(top.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert main(["top"]) == 0
     assert ["no service answers" in one for one in seen] == [False, True, False]
     assert ["digits at http" in one for one in seen] == [True, False, True]

@@ -57,15 +57,17 @@ class Catalog(Collector):
         self._values, self._started_s = values, time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        for of_replicas in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS):
-            yield self._family("ray_", of_replicas, RAY_LABELS)
-        for decisions in DECISION_INSTRUMENTS.values():
-            yield self._family("ray_", decisions)
-        for stores in store_instruments():
-            yield self._family("", stores)
-
-    def _family(self, prefix: str, given: Instrument, more: tuple[str, ...] = ()) -> Metric:
         age_s = time.monotonic() - self._started_s
+        for of_replicas in (*REPLICA_INSTRUMENTS, *PIPELINE_INSTRUMENTS):
+            yield self._family("ray_", of_replicas, age_s, RAY_LABELS)
+        for decisions in DECISION_INSTRUMENTS.values():
+            yield self._family("ray_", decisions, age_s)
+        for stores in store_instruments():
+            yield self._family("", stores, age_s)
+
+    def _family(
+        self, prefix: str, given: Instrument, age_s: float, more: tuple[str, ...] = ()
+    ) -> Metric:
         labels = [*given.labels, *more]
         family: Any = {
             "counter": CounterMetricFamily,
