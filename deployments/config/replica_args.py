@@ -72,7 +72,7 @@ class ModelConfig(StrictModel):
 
 
 class ExpertStoreConfig(StrictModel):
-    """Where the store's tiers are, and what leaves them first."""
+    """Where the store's tiers are."""
 
     #: Size of the tier of GPU memory, on nodes with a GPU; 0: none.
     device_bytes: int = Field(default=0, ge=0)
@@ -80,8 +80,6 @@ class ExpertStoreConfig(StrictModel):
     device: str = "0"
     #: Folder of the disk tier. None: one for this remote below ~/.cache/sojourn.
     disk: str | None = None
-    #: Which model leaves a full tier first: the least recently or the least commonly used.
-    eviction: Literal["lru", "lcu"] = "lru"
 
 
 class StoreConfig(StrictModel):
@@ -109,7 +107,6 @@ class StoreConfig(StrictModel):
             device=self.expert.device,
             disk_bytes=self.disk_bytes,
             socket=default_socket().with_name(f"store-{place}.sock"),
-            eviction=self.expert.eviction,
         )
 
 

@@ -54,12 +54,7 @@ def open_model(
     """Open a model in host memory; the store fetches it first if it has to.
 
     The model stays in memory as long as the hold does. By default the wait has no limit: another
-    process's fetch may be ahead.
-
-    Raises
-    ------
-    StoreError
-        The store refused it, or there is no store.
+    process's fetch may be ahead. Raises `StoreError` if the store refused it, or there is none.
     """
     connection, message, descriptors = open_in_tier("host", name, socket_path, timeout_s)
     with connection:
@@ -112,17 +107,14 @@ def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:
 
 def _files_of(message: dict[str, Any], descriptors: list[int]) -> tuple[SharedFile, ...]:
     try:
+        described = zip(message["files"], descriptors, strict=True)
         files = tuple(
             SharedFile(name, sha256, size_bytes, descriptor)
-            for (name, sha256, size_bytes), descriptor in zip(
-                message["files"], descriptors, strict=True
-            )
+            for (name, sha256, size_bytes), descriptor in described
         )
         for file in files:
-            if (
-                not is_sealed(file.descriptor)
-                or os.fstat(file.descriptor).st_size != file.size_bytes
-            ):
+            size_bytes = os.fstat(file.descriptor).st_size
+            if not is_sealed(file.descriptor) or size_bytes != file.size_bytes:
                 raise UntrustedFileError(f"{file.name}: the manager sent memory that may change")
     except BaseException:
         for descriptor in descriptors:

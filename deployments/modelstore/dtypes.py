@@ -6,30 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-#: Numpy's data types by the format's names.
-NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "BOOL": np.dtype("bool"),
-    "U8": np.dtype("u1"),
-    "I8": np.dtype("i1"),
-    "F4": np.dtype("u1"),
-    "F8_E4M3": np.dtype("u1"),
-    "F8_E4M3FNUZ": np.dtype("u1"),
-    "F8_E5M2": np.dtype("u1"),
-    "F8_E5M2FNUZ": np.dtype("u1"),
-    "F8_E8M0": np.dtype("u1"),
-    "U16": np.dtype("u2"),
-    "I16": np.dtype("i2"),
-    "F16": np.dtype("f2"),
-    "BF16": np.dtype("u2"),
-    "U32": np.dtype("u4"),
-    "I32": np.dtype("i4"),
-    "F32": np.dtype("f4"),
-    "U64": np.dtype("u8"),
-    "I64": np.dtype("i8"),
-    "F64": np.dtype("f8"),
-    "C64": np.dtype("c8"),
-}
-#: Torch data types that numpy lacks; above they are whole numbers.
+from deployments.modelstore.files.safetensors_header import ITEM_BITS
+
+#: Torch data types that numpy lacks.
 TORCH_ONLY: Mapping[str, torch.dtype] = {
     "F4": torch.float4_e2m1fn_x2,
     "F8_E4M3": torch.float8_e4m3fn,
@@ -39,6 +18,17 @@ TORCH_ONLY: Mapping[str, torch.dtype] = {
     "F8_E8M0": torch.float8_e8m0fnu,
     "BF16": torch.bfloat16,
 }
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name == "BOOL":
+        return np.dtype("bool")
+    kind = "u" if name in TORCH_ONLY else name[0].lower()
+    return np.dtype(f"{kind}{max(1, ITEM_BITS[name] // 8)}")
+
+
+#: Numpy's data types by the format's names: whole numbers for those that it lacks.
+NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {name: _numpy_dtype(name) for name in ITEM_BITS}
 
 
 def stored_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:

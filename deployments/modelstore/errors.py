@@ -41,16 +41,7 @@ class UnavailableError(StoreError):
 
 #: Errors that cross the socket, by name.
 ERRORS: dict[str, type[StoreError]] = {
-    error.__name__: error
-    for error in (
-        StoreError,
-        UnknownModelError,
-        UntrustedFileError,
-        FetchError,
-        StoreFullError,
-        InUseError,
-        DeviceError,
-        OutOfDeviceMemoryError,
-        UnavailableError,
-    )
+    name: kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, StoreError)
 }

@@ -89,13 +89,8 @@ class Manifest:
 def parse_sums(name: ModelName, text: str) -> dict[str, str]:
     """Return the digest of each safetensors file in a model's `SHA256SUMS`, by file name.
 
-    Lines of other files, such as a tokenizer, are checked and left out.
-
-    Raises
-    ------
-    UnknownModelError
-        A line is malformed, a file name leaves the folder or occurs twice, or no safetensors file
-        (or more than `MAX_FILES`) is listed.
+    Lines of other files, such as a tokenizer, are checked and left out. Raises `UnknownModelError`
+    if the list is wrong, or of no safetensors file or more than `MAX_FILES`.
     """
     digests: dict[str, str] = {}
     for line in text.splitlines():

@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +61,9 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def send(connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
-    """Send one message.
+    """Send one message; `StoreError` if it is too long.
 
-    Raises
-    ------
-    OSError
-        The other end is gone; BlockingIOError if it does not read.
-    StoreError
-        The message is too long.
+    `OSError` if the other end is gone, `BlockingIOError` if it does not read.
     """
     data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > MAX_MESSAGE_BYTES // 2:
@@ -84,12 +78,8 @@ def receive(
 ) -> tuple[dict[str, Any], list[int]] | None:
     """Receive one message and its descriptors, or None if the other end closed.
 
-    Raises
-    ------
-    StoreError
-        It is not a message of this protocol. Descriptors that came with it are closed.
-    OSError
-        The connection failed.
+    `OSError` if the connection failed; `StoreError` if it is no message of this protocol, whose
+    descriptors are closed.
     """
     room = socket.CMSG_SPACE(MAX_FILES * array.array("i").itemsize)
     data, control, flags, _ = connection.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
@@ -105,15 +95,10 @@ def receive(
         message = json.loads(data)
         if not isinstance(message, dict):
             raise StoreError("a message must be an object")
-    except (ValueError, RecursionError) as error:
-        _close(descriptors)
+    except (ValueError, RecursionError, StoreError) as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if isinstance(error, StoreError):
+            raise
         raise StoreError(f"a message is not JSON: {error}") from error
-    except StoreError:
-        _close(descriptors)
-        raise
     return message, list(descriptors)
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

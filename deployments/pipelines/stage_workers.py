@@ -96,13 +96,10 @@ class StageWorkers:
         numbers = {stage.name: number for number, stage in enumerate(self.stages)}
         if name not in numbers:
             raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
-        if workers < 1:
-            raise InvalidInputError(f"stage {name}: workers must be at least 1, not {workers}")
         stage = self.stages[numbers[name]]
-        if workers > 1 and stage.place == "loop":
-            raise InvalidInputError(f"stage {name}: place loop has one worker")
-        if stage.cpus is not None and workers != len(stage.cpus):
+        if stage.cpus is not None:
             raise InvalidInputError(f"stage {name}: its workers are pinned to CPUs")
+        replace(stage, workers=workers)  # it raises if the number is wrong
         self._workers[numbers[name]].resize(workers)
 
     def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from deployments.modelstore.client import ask, list_models, open_model
-from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.files import publishing
@@ -70,13 +69,6 @@ def command() -> None:
     help="The GPU: its number on this machine, or its UUID.",
 )
 @click.option("--device-driver", default=CUDA, hidden=True, help="Module of another driver.")
-@click.option(
-    "--eviction",
-    type=click.Choice(sorted(EVICTION_RULES)),
-    default="lru",
-    show_default=True,
-    help="What leaves a full tier first.",
-)
 @_socket_option
 def serve(
     remote: str,
@@ -86,7 +78,6 @@ def serve(
     device_bytes: int,
     device: str,
     device_driver: str,
-    eviction: str,
     socket_path: Path | None,
 ) -> None:
     """Run the manager of this machine's store until Ctrl-C."""
@@ -99,7 +90,6 @@ def serve(
         device=device,
         device_driver=device_driver,
         socket=socket_path or default_socket(),
-        eviction=eviction,
     )
     allow_many_clients()
     manager = Manager(settings)

@@ -10,16 +10,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deployments.modelstore.core.actions import (
-    Action,
-    Drop,
-    Fault,
-    Granted,
-    Refused,
-    Resolve,
-    Tier,
-)
-from deployments.modelstore.core.tier_space import EVICTION_RULES, EvictionRule
+from deployments.modelstore.core.actions import Action, Drop, Fault, Granted, Refused, Resolve, Tier
 from deployments.modelstore.core.transfers import Failure, Transfers
 from deployments.modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from deployments.modelstore.names import Blob, Manifest, ModelName, Origin
@@ -54,14 +45,11 @@ class StoreCore:
     def __init__(
         self,
         budgets_bytes: Mapping[Tier, int],
-        rule: EvictionRule = EVICTION_RULES["lru"],
         copies_at_once: int = 2,
         page_bytes: Mapping[Tier, int] | None = None,
     ) -> None:
         self._actions: list[Action] = []
-        self._transfers = Transfers(
-            budgets_bytes, page_bytes or {}, rule, copies_at_once, self._actions
-        )
+        self._transfers = Transfers(budgets_bytes, page_bytes or {}, copies_at_once, self._actions)
         self._spaces = self._transfers.spaces
         self._manifests: dict[ModelName, Manifest] = {}
         self._resolving: set[ModelName] = set()
@@ -262,7 +250,6 @@ class StoreCore:
         for blob in manifest.blobs:
             entry = space.entries[blob]
             entry.references += 1
-            entry.uses += 1
             entry.last_use = self._open_number
         self._opens[holder] = replace(
             waiting, source=self._transfers.count_hit(waiting.tier, manifest)

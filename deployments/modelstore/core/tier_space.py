@@ -3,7 +3,7 @@
 A blob in use is never evicted (Dakkak et al., TrIMS, 2018, section 4.1.2).
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from deployments.modelstore.names import Blob, Manifest
@@ -20,24 +20,12 @@ class Entry:
     references: int = 0
     #: Copies to a tier above that read it, or are queued to.
     reads: int = 0
-    #: Number of the open that used it last, and how many did since it entered the tier.
+    #: Number of the open that used it last.
     last_use: int = 0
-    uses: int = 0
 
     @property
     def idle(self) -> bool:
         return self.resident and not self.references and not self.reads
-
-
-EvictionRule = Callable[[Entry], tuple[int, ...]]
-
-#: The rules by name: the idle entry of the lowest rank leaves a full tier first.
-EVICTION_RULES: dict[str, EvictionRule] = {
-    # The least recently used.
-    "lru": lambda entry: (entry.last_use,),
-    # The least commonly used.
-    "lcu": lambda entry: (entry.uses, entry.last_use),
-}
 
 
 class TierSpace:
@@ -79,17 +67,18 @@ class TierSpace:
         """Return whether a copy into or out of this tier is running or queued."""
         return any(not entry.resident or entry.reads for entry in self.entries.values())
 
-    def victims(
-        self, needed_bytes: int, keep: Collection[Blob], rule: EvictionRule
-    ) -> list[Blob] | None:
-        """Return the idle blobs, but for `keep`, to evict for `needed_bytes`; None: too few."""
+    def victims(self, needed_bytes: int, keep: Collection[Blob]) -> list[Blob] | None:
+        """Return the idle blobs to evict for `needed_bytes`, but for `keep`; None: too few.
+
+        The least recently used leave first.
+        """
         excess = self.used_bytes + needed_bytes - self.budget_bytes
         if excess <= 0:
             return []
         idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
         if self.room_bytes(entry.blob for entry in idle) < excess:
             return None
-        idle.sort(key=rule)
+        idle.sort(key=lambda entry: entry.last_use)
         chosen = []
         for entry in idle:
             if excess <= 0:

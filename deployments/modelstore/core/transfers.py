@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Fault, Tier
-from deployments.modelstore.core.tier_space import EvictionRule, TierSpace
+from deployments.modelstore.core.tier_space import TierSpace
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.names import Blob, Manifest
 
@@ -41,7 +41,6 @@ class Transfers:
         self,
         budgets_bytes: Mapping[Tier, int],
         page_bytes: Mapping[Tier, int],
-        rule: EvictionRule,
         copies_at_once: int,
         actions: list[Action],
     ) -> None:
@@ -54,7 +53,7 @@ class Transfers:
         self.evictions = dict.fromkeys(self.spaces, 0)
         self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copied_s: dict[tuple[Tier, Tier], float] = {}
-        self._rule, self._copies_at_once = rule, copies_at_once
+        self._copies_at_once = copies_at_once
         self._actions = actions
         self._fills: dict[tuple[Blob, Tier], _Fill] = {}
         self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
@@ -75,7 +74,7 @@ class Transfers:
     def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
         """Reserve room for new blobs, evicting idle ones; return whether it sufficed."""
         space, new = self.spaces[tier], list(blobs)
-        victims = space.victims(space.room_bytes(new), keep, self._rule)
+        victims = space.victims(space.room_bytes(new), keep)
         if victims is None:
             return False
         for blob in victims:
@@ -92,11 +91,8 @@ class Transfers:
 
     def fill(self, blob: Blob, tier: Tier) -> None:
         """Copy a blob into a tier where it has an entry."""
-        for below in self.spaces:
-            if below <= tier:
-                continue
-            space = self.spaces[below]
-            if (blob, below) in self._bypassed:
+        for below, space in self.spaces.items():
+            if below <= tier or (blob, below) in self._bypassed:
                 continue
             if space.get(blob) is None and self.reserve(below, [blob]):
                 self.fill(blob, below)

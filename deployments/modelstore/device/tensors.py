@@ -22,12 +22,8 @@ def attach_to_device(
     """Attach to a model in the store's device tier; the store loads it there if necessary.
 
     Return the tensors, and the fastest tier that had all of the model. The store keeps it on the
-    device until the last of the tensors is gone.
-
-    Raises
-    ------
-    StoreError
-        The store refused the model, there is no store, or it is one of another device.
+    device until the last of the tensors is gone. Raises `StoreError` if the store refused the
+    model, there is no store, or it is one of another device.
     """
     torch.empty(0, device=driver.torch_device)  # makes torch initialize the device
     connection, grant, descriptors = open_in_tier("device", name, socket_path)

@@ -82,14 +82,8 @@ class Disk:
     def fetch(self, blob: Blob, parts: Iterable[bytes]) -> None:
         """Write a blob whose bytes come in parts; if that fails, nothing of it is kept.
 
-        Raises
-        ------
-        UntrustedFileError
-            The bytes are not the blob's, or not a safetensors file.
-        FetchError
-            The parts broke off.
-        OSError
-            The disk failed or is full.
+        Raises `UntrustedFileError` if the bytes are not the blob's, or not a safetensors file, and
+        `OSError` if the disk failed or is full.
         """
         # Other blobs may claim the same digest.
         path = self._partial / f"{blob.sha256}.{blob.size_bytes}"
@@ -109,14 +103,9 @@ class Disk:
     def read(self, blob: Blob, target: int, on_block: Callable[[], None] = lambda: None) -> None:
         """Copy a blob into a memory file, and check every block.
 
-        `on_block` is called after each of them; an error that it raises ends the copy.
-
-        Raises
-        ------
-        UntrustedFileError
-            The file is damaged or gone.
-        OSError
-            It cannot be read, or there is no memory.
+        `on_block` is called after each of them; an error that it raises ends the copy. Raises
+        `UntrustedFileError` if the file is damaged or gone, and `OSError` if it cannot be read, or
+        there is no memory.
         """
         tags = self._block_tags(blob)
         descriptor = self._open(blob)

@@ -19,28 +19,14 @@ _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 60
 _KEYS = {"dtype", "shape", "data_offsets"}
 
-ITEM_BITS = {
-    "BOOL": 8,
-    "F4": 4,
-    "U8": 8,
-    "I8": 8,
-    "F8_E4M3": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2": 8,
-    "F8_E5M2FNUZ": 8,
-    "F8_E8M0": 8,
-    "U16": 16,
-    "I16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "U32": 32,
-    "I32": 32,
-    "F32": 32,
-    "U64": 64,
-    "I64": 64,
-    "F64": 64,
-    "C64": 64,
+_NAMES = {
+    4: "F4",
+    8: "BOOL U8 I8 F8_E4M3 F8_E4M3FNUZ F8_E5M2 F8_E5M2FNUZ F8_E8M0",
+    16: "U16 I16 F16 BF16",
+    32: "U32 I32 F32",
+    64: "U64 I64 F64 C64",
 }
+ITEM_BITS = {name: bits for bits, names in _NAMES.items() for name in names.split()}
 """Bits of one element, by the format's name of the data type: those that torch has."""
 
 
@@ -60,12 +46,7 @@ class TensorEntry(NamedTuple):
 def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry, ...]:
     """Return the tensors of a safetensors file, in the order of their bytes.
 
-    Raises
-    ------
-    UntrustedFileError
-        The header is cut off, too long or not the JSON of this format; a data type is unknown; a
-        tensor's bytes do not match its shape; or the tensors overlap, leave a gap, or do not end
-        with the file.
+    Raises `UntrustedFileError` if any of the file is not of this format.
     """
     end = header_end(file[:_LENGTH_BYTES], size_bytes)
     if len(file) < end:

@@ -17,7 +17,6 @@ from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Granted, Refused, Resolve, Tier
 from deployments.modelstore.core.store_core import StoreCore
-from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.tier import PAGE_BYTES, DeviceTier
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.files.disk import Disk
@@ -53,12 +52,8 @@ class Manager:
             if settings.device_bytes:
                 budgets_bytes[Tier.DEVICE] = settings.device_bytes
                 self._device = DeviceTier(settings.device, settings.device_driver)
-            self._core = StoreCore(
-                budgets_bytes,
-                EVICTION_RULES[settings.eviction],
-                settings.copies_at_once,
-                {Tier.DEVICE: PAGE_BYTES},
-            )
+            pages = {Tier.DEVICE: PAGE_BYTES}
+            self._core = StoreCore(budgets_bytes, settings.copies_at_once, pages)
             self._stopped = threading.Event()
             self._actions: deque[Action] = deque()
             self._carrying_out = False

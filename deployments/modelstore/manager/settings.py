@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.modelstore import wire
-from deployments.modelstore.core.tier_space import EVICTION_RULES
 from deployments.modelstore.device.driver import CUDA
 from policy.errors import InvalidInputError
 
@@ -18,7 +17,6 @@ class ManagerSettings:
     host_bytes: int
     disk_bytes: int
     socket: Path = field(default_factory=wire.default_socket)
-    eviction: str = "lru"
     #: From the remote, and as many from the disk.
     copies_at_once: int = 2
     #: 0 for a store without that tier.
@@ -28,10 +26,6 @@ class ManagerSettings:
     device_driver: str = CUDA
 
     def __post_init__(self) -> None:
-        if self.eviction not in EVICTION_RULES:
-            raise InvalidInputError(
-                f"eviction: must be {', '.join(EVICTION_RULES)}, not {self.eviction!r}"
-            )
         for name, least in (
             ("host_bytes", 1),
             ("disk_bytes", 0),

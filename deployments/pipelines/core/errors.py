@@ -1,11 +1,4 @@
-"""The errors of a pipeline's stages.
-
-::
-
-    RequestError (deployments.errors)
-    └── ModelError
-        └── StageError     a stage failed on this request; names the stage and has the cause
-"""
+"""The errors of a pipeline's stages."""
 
 from deployments.errors import ModelError, RequestError
 

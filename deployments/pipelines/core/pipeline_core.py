@@ -137,7 +137,7 @@ class PipelineCore:
             while (batch := stage.next_batch(now_s)) is not None:
                 started.append((number, batch))
             for item in stage.take_late():
-                self._give_up_late(item.flow)
+                self.expire(item.flow)
         return started
 
     def wake_at_s(self) -> float | None:
@@ -185,9 +185,6 @@ class PipelineCore:
             self._end(flow, error=None, answer=False)
 
     def expire(self, flow: Flow) -> None:
-        self._give_up_late(flow)
-
-    def _give_up_late(self, flow: Flow) -> None:
         if not flow.done:
             self.late += 1
             self._end(flow, error=DeadlineError("the request cannot be answered in time"))

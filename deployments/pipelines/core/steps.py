@@ -22,6 +22,7 @@ from policy.errors import InvalidInputError
 from policy.profile import Profile
 
 Place = Literal["process", "thread", "loop", "deployment"]
+PLACES = get_args(Place)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Default maximum number of items from one value in an `Each`.
@@ -96,70 +97,62 @@ class Stage:
         if self.cpus is not None:
             self._check_cpus(self.cpus)
             object.__setattr__(self, "workers", len(self.cpus))
-        self._check("workers", self.workers, type(self.workers) is int and self.workers >= 1)
-        self._check("place", self.place, self.place in get_args(Place))
-        if self.place == "loop" and self.workers > 1:
-            raise InvalidInputError(f"stage {self.name}: place loop has one worker")
-        size = self.batch_size
-        self._check("batch_size", size, size is None or (type(size) is int and size >= 1))
-        self._check("max_wait_ms", self.max_wait_ms, 0 <= self.max_wait_ms < math.inf)
-        self._check("hang_after_s", self.hang_after_s, self.hang_after_s > 0)
-        self._check("device", self.device, self.device in DEVICES)
-        self._check_policy()
+        size, workers = self.batch_size, self.workers
+        whole = "a whole number of at least 1"
+        for valid, said in (
+            (type(workers) is int and workers >= 1, f"workers must be {whole}, not {workers!r}"),
+            (self.place in PLACES, f"place must be {' or '.join(PLACES)}, not {self.place!r}"),
+            (self.place != "loop" or workers == 1, "place loop has one worker"),
+            (
+                size is None or (type(size) is int and size >= 1),
+                f"batch_size must be {whole}, or nothing for single items, not {size!r}",
+            ),
+            (
+                0 <= self.max_wait_ms < math.inf,
+                f"max_wait_ms must be a finite number of at least 0, not {self.max_wait_ms!r}",
+            ),
+            (self.hang_after_s > 0, f"hang_after_s must be above 0, not {self.hang_after_s!r}"),
+            (
+                self.device in DEVICES,
+                f"device must be {' or '.join(DEVICES)}, not {self.device!r}",
+            ),
+        ):
+            self._require(valid, said)
+        self._check_policy(self.policy, size or 1)
 
-    def _check(self, what: str, value: object, valid: bool) -> None:
-        allowed = {
-            "workers": "a whole number of at least 1",
-            "place": " or ".join(get_args(Place)),
-            "batch_size": "a whole number of at least 1, or nothing for single items",
-            "max_wait_ms": "a finite number of at least 0",
-            "hang_after_s": "above 0",
-            "device": " or ".join(DEVICES),
-        }
+    def _require(self, valid: bool, said: str) -> None:
         if not valid:
-            raise InvalidInputError(
-                f"stage {self.name}: {what} must be {allowed[what]}, not {value!r}"
-            )
+            raise InvalidInputError(f"stage {self.name}: {said}")
 
     def _check_cpus(self, cpus: Sequence[int]) -> None:
-        if self.place != "process":
-            raise InvalidInputError(f"stage {self.name}: cpus need place process")
-        if self.workers != 1:
-            raise InvalidInputError(f"stage {self.name}: give workers or cpus, not both")
+        self._require(self.place == "process", "cpus need place process")
+        self._require(self.workers == 1, "give workers or cpus, not both")
+        self._require(len(cpus) > 0, "cpus must name at least one CPU")
         available = sorted(os.sched_getaffinity(0))
-        if not cpus:
-            raise InvalidInputError(f"stage {self.name}: cpus must name at least one CPU")
+        has = ", ".join(map(str, available))
         for cpu in cpus:
-            if type(cpu) is not int or cpu not in available:
-                raise InvalidInputError(
-                    f"stage {self.name}: CPU {cpu!r} is not available; this machine has "
-                    f"{', '.join(map(str, available))}"
-                )
+            there = type(cpu) is int and cpu in available
+            self._require(there, f"CPU {cpu!r} is not available; this machine has {has}")
 
-    def _check_policy(self) -> None:
-        name = self.name
-        if self.policy == "smdp" and self.profile is None:
-            raise InvalidInputError(f"stage {name}: policy smdp needs a profile")
-        if not (isinstance(self.policy, BatchingPolicy) or self.policy in (None, "smdp")):
-            raise InvalidInputError(
-                f"stage {name}: policy must be a BatchingPolicy or 'smdp', not {self.policy!r}"
+    def _check_policy(self, policy: Any, size: int) -> None:
+        table = isinstance(policy, BatchingPolicy)
+        self._require(
+            table or policy in (None, "smdp"),
+            f"policy must be a BatchingPolicy or 'smdp', not {policy!r}",
+        )
+        if policy is not None:
+            self._require(table or self.profile is not None, "policy smdp needs a profile")
+            self._require(self.batch_size is not None, "a policy needs batch_size, the largest")
+            self._require(not self.max_wait_ms, "give policy or max_wait_ms, not both")
+        if table:
+            largest = policy.max_batch_size
+            self._require(
+                largest <= size, f"the policy starts batches of {largest}, batch_size is {size}"
             )
-        if self.policy is not None:
-            if self.batch_size is None:
-                raise InvalidInputError(f"stage {name}: a policy needs batch_size, the largest")
-            if self.max_wait_ms:
-                raise InvalidInputError(f"stage {name}: give policy or max_wait_ms, not both")
-        if isinstance(self.policy, BatchingPolicy) and self.policy.max_batch_size > (
-            self.batch_size or 1
-        ):
-            raise InvalidInputError(
-                f"stage {name}: the policy starts batches of {self.policy.max_batch_size}, "
-                f"batch_size is {self.batch_size}"
-            )
-        if self.profile is not None and self.profile.max_batch_size < (self.batch_size or 1):
-            raise InvalidInputError(
-                f"stage {name}: the profile ends at batches of {self.profile.max_batch_size}, "
-                f"batch_size is {self.batch_size}"
+        if self.profile is not None:
+            largest = self.profile.max_batch_size
+            self._require(
+                largest >= size, f"the profile ends at batches of {largest}, batch_size is {size}"
             )
 
     @cached_property

@@ -80,14 +80,8 @@ def plan_pipeline(
 
     Every stage needs a profile; its own workers are not used, its policy is. `worker_costs` are
     above 0, and 1 if not given; `max_workers` is any number if not given. Each division is
-    simulated with this number of Poisson `requests`.
-
-    Raises
-    ------
-    InvalidInputError
-        A stage has no profile, or the rate is not above 0 and finite.
-    InfeasibleError
-        No number of workers keeps the SLA, or a stage on the event loop cannot keep up.
+    simulated with this number of Poisson `requests`. Raises `InvalidInputError` as `simulate`, and
+    `InfeasibleError` if no number of workers keeps the SLA.
     """
     stages = compile_steps(steps).stages
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]

@@ -48,12 +48,8 @@ def private(folder: Path) -> Path:
 class BatchServer:
     """Runs batches in a separate thread on `cpus`, for all pipelines that connect.
 
-    `busy_since_s` is the start of the present batch, by `time.monotonic`.
-
-    Raises
-    ------
-    StartError
-        The folder of the stage's sockets is open to other users.
+    `busy_since_s` is the start of the present batch, by `time.monotonic`. Raises `StartError` if
+    the folder of the stage's sockets is open to other users.
     """
 
     def __init__(self, run: Predictor, folder: Path, cpus: float = 1.0) -> None:

@@ -19,10 +19,6 @@ def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
         parse_args({"model": {**MODEL, "weights": "store://../digits"}})
     with pytest.raises(InvalidInputError, match=r"store\.remote"):
         parse_args({"model": MODEL, "store": {"remote": "models/"}})
-    with pytest.raises(InvalidInputError, match=r"store\.expert\.evict"):
-        parse_args(
-            {"model": MODEL, "store": {"remote": "s3://models", "expert": {"eviction": "random"}}}
-        )
 
 
 def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
@@ -56,4 +52,4 @@ def test_the_manager_is_started_with_the_budgets_of_the_config() -> None:
     )
     settings = config.settings()
     assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)
-    assert (settings.device, settings.eviction) == ("7", "lru")
+    assert settings.device == "7"

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from deployments.modelstore.client import ask, open_model
+from deployments.modelstore.client import open_model
 from deployments.modelstore.errors import (
     UnknownModelError,
     UntrustedFileError,
@@ -23,7 +23,8 @@ from tests.support.models.model_stores import (
     publish,
     settings_for,
     sign,
-    wait_until,
+    stats,
+    wait_until_idle,
     weights,
 )
 
@@ -35,31 +36,25 @@ def store(tmp_path):
         yield socket_path
 
 
-def leases(socket_path):
-    return ask("stats", socket_path=socket_path)["leases"]
-
-
 def test_a_write_is_seen_by_the_writer_alone(store):
-    first = load_state_dict("m", socket_path=store)
-    second = load_state_dict("m", socket_path=store)
+    first, second = (load_state_dict("m", socket_path=store) for _ in range(2))
     before = second["weight"].clone()
     first["weight"].fill_(7.0)
     assert bool((first["weight"] == 7.0).all())
-    assert torch.equal(second["weight"], before)
-    assert torch.equal(load_state_dict("m", socket_path=store)["weight"], before)
+    for other in (second, load_state_dict("m", socket_path=store)):
+        assert torch.equal(other["weight"], before)
 
 
 def test_another_process_cannot_change_the_memory(store):
     _, (file,) = open_model("m", socket_path=store)
-    try:
-        with pytest.raises(OSError, match="not permitted"):
-            os.pwrite(file.descriptor, b"x", 100)
-        with pytest.raises(OSError, match="not permitted"):
-            os.ftruncate(file.descriptor, 10)
+    for change in (
+        lambda: os.pwrite(file.descriptor, b"x", 100),
+        lambda: os.ftruncate(file.descriptor, 10),
+        lambda: mmap.mmap(file.descriptor, file.size_bytes),
+    ):
         with pytest.raises(PermissionError):
-            mmap.mmap(file.descriptor, file.size_bytes)
-    finally:
-        os.close(file.descriptor)
+            change()
+    os.close(file.descriptor)
 
 
 def test_the_model_is_held_until_the_last_tensor_is_gone(store):
@@ -67,10 +62,10 @@ def test_the_model_is_held_until_the_last_tensor_is_gone(store):
     bias = state["bias"][2:5]
     del state
     gc.collect()
-    assert leases(store) == 1
+    assert stats(store)["leases"] == 1
     assert torch.isfinite(bias).all()
     del bias
-    wait_until(lambda: leases(store) == 0)
+    wait_until_idle(store)
 
 
 def test_a_tensor_in_two_files_is_refused(tmp_path):
@@ -79,7 +74,7 @@ def test_a_tensor_in_two_files_is_refused(tmp_path):
     with manager_thread(settings_for(tmp_path)) as store:
         with pytest.raises(UntrustedFileError, match="two of its files"):
             load_state_dict("m", socket_path=store)
-        wait_until(lambda: leases(store) == 0)
+        wait_until_idle(store)
 
 
 def test_every_dtype_empty_tensors_and_unaligned_ones(tmp_path):

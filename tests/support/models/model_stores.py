@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
+import torch
 
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import UnavailableError
@@ -20,6 +21,7 @@ from deployments.modelstore.manager.settings import ManagerSettings
 from tests.support.waiting import LIMIT_S
 
 MB = 1_000_000
+FILE = "model.safetensors"
 
 
 def publish(root: Path, name: str, files: dict[str, dict[str, np.ndarray]]) -> Path:
@@ -48,6 +50,27 @@ def weights(seed: int, floats: int = 1000) -> dict[str, np.ndarray]:
         "weight": random.standard_normal((floats // 10, 10), np.float32),
         "bias": random.standard_normal(10, np.float32),
     }
+
+
+def publish_models(folder: Path) -> Path:
+    """Publish the models m and n into `folder/remote`; return that."""
+    for seed, name in enumerate(("m", "n")):
+        publish(folder / "remote", name, {FILE: weights(seed, floats=20_000)})
+    return folder / "remote"
+
+
+def right(state: dict[str, torch.Tensor], seed: int = 0) -> bool:
+    """Return whether the tensors are those of m, or, with a seed of 1, of n."""
+    expected = weights(seed, floats=20_000)
+    return all(bool((state[name].numpy() == expected[name]).all()) for name in expected)
+
+
+def stats(store: Path):
+    return ask("stats", socket_path=store)
+
+
+def wait_until_idle(store: Path) -> None:
+    wait_until(lambda: stats(store)["leases"] == 0)
 
 
 def settings_for(folder: Path, **options) -> ManagerSettings:

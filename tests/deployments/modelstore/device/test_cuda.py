@@ -22,16 +22,17 @@ from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import DeviceError, OutOfDeviceMemoryError
 from deployments.modelstore.tensors import attach
 from tests.support.models.model_stores import (
+    FILE,
     MB,
     manager_thread,
-    publish,
+    publish_models,
+    right,
     settings_for,
-    wait_until,
-    weights,
+    stats,
+    wait_until_idle,
 )
 
 SOURCE = Path(__file__).parents[3] / "support/models/fake_libcuda.c"
-FILE = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +49,14 @@ def fake_cuda(tmp_path_factory):
 
 
 @contextmanager
-def fake_store(tmp_path, fake_cuda, words="", **environment):
+def fake_store(tmp_path, fake_cuda, words="", gpu_bytes=10 * MB):
     """Run a manager whose holder, like this process, has the fake library."""
-    publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
+    publish_models(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_api, "LIBRARY", str(fake_cuda / cuda_api.LIBRARY))
         patch.setenv("LD_LIBRARY_PATH", str(fake_cuda))
         patch.setenv("FAKE_CUDA", words)
-        for name, value in environment.items():
-            patch.setenv(name, value)
+        patch.setenv("FAKE_CUDA_BYTES", str(gpu_bytes))
         with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
             yield store
 
@@ -77,10 +77,6 @@ def region_of(store):
         hold.close()
 
 
-def content(tmp_path):
-    return (tmp_path / "remote/pytorch/m/1" / FILE).read_bytes()
-
-
 def weight_in(region):
     """Return the bytes at the address that torch would be told; they end the file, too."""
     array = region.array(256 * 2, (2000, 10), "<f4")
@@ -95,17 +91,13 @@ def test_memory_is_shared_read_only_if_the_driver_can(tmp_path, fake_cuda, words
         with region_of(store) as region:
             maps = Path("/proc/self/maps").read_text().splitlines()
             assert all(access in line for line in maps if "fake-cuda" in line)
-            expected = content(tmp_path)
+            expected = (tmp_path / "remote/pytorch/m/1" / FILE).read_bytes()
             assert region.read(0, 100) == expected[:100]
             assert weight_in(region) == expected[-80_000:]
             with region_of(store) as second:
                 assert weight_in(second) == expected[-80_000:]
-        ask_until_idle(store)
+        wait_until_idle(store)
         ask("evict", "m", store)
-
-
-def ask_until_idle(store):
-    wait_until(lambda: ask("stats", socket_path=store)["leases"] == 0)
 
 
 def test_a_region_is_unmapped_when_it_goes(tmp_path, fake_cuda):
@@ -123,25 +115,23 @@ def test_a_region_is_unmapped_when_it_goes(tmp_path, fake_cuda):
 
 def test_a_driver_that_cannot_share_is_one_line(tmp_path, fake_cuda):
     with fake_store(tmp_path, fake_cuda, "no-descriptors") as store:
-        fault = ask("stats", socket_path=store)["device"]["fault"]
+        fault = stats(store)["device"]["fault"]
         assert fault == "the GPU's driver cannot share virtual memory by file descriptors"
 
 
 def test_a_full_gpu_is_told_from_other_faults(tmp_path, fake_cuda):
     with (
-        fake_store(tmp_path, fake_cuda, FAKE_CUDA_BYTES="1000000") as store,
+        fake_store(tmp_path, fake_cuda, gpu_bytes=1_000_000) as store,
         pytest.raises(OutOfDeviceMemoryError, match="cuMemCreate: out of memory"),
     ):
         open_in_tier("device", "m", store)
 
 
 def test_a_library_that_is_not_cudas_is_refused(monkeypatch):
-    monkeypatch.setattr(cuda_api, "LIBRARY", "libc.so.6")
-    with pytest.raises(DeviceError, match=r"no usable CUDA driver: .*cuInit"):
-        CudaClient(0)
-    monkeypatch.setattr(cuda_api, "LIBRARY", "libcuda-that-is-not-there.so")
-    with pytest.raises(DeviceError, match="no usable CUDA driver"):
-        CudaClient(0)
+    for library, said in (("libc.so.6", "cuInit"), ("libcuda-not-there.so", "cannot open")):
+        monkeypatch.setattr(cuda_api, "LIBRARY", library)
+        with pytest.raises(DeviceError, match=f"no usable CUDA driver: .*{said}"):
+            CudaClient(0)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -150,7 +140,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 @pytest.mark.gpu
 @needs_gpu
 def test_a_gpus_memory_is_shared(tmp_path, caplog):
-    publish(tmp_path / "remote", "m", {FILE: weights(0, floats=20_000)})
+    publish_models(tmp_path)
     with manager_thread(settings_for(tmp_path, device_bytes=20 * MB)) as store:
         first = attach("m", socket_path=store, device="cuda:0")
         second = attach("m", socket_path=store, device="cuda:0")
@@ -158,5 +148,4 @@ def test_a_gpus_memory_is_shared(tmp_path, caplog):
         assert second[1] == "device"
         for tensors, _ in (first, second):
             assert tensors["weight"].device == torch.device("cuda:0")
-            for name, expected in weights(0, floats=20_000).items():
-                assert torch.equal(tensors[name].cpu(), torch.from_numpy(expected))
+            assert right({name: tensor.cpu() for name, tensor in tensors.items()})

@@ -23,16 +23,20 @@ from tests.support.models.model_stores import (
     MB,
     ManagerProcess,
     manager_thread,
-    publish,
+    publish_models,
+    right,
     settings_for,
     sign,
+    stats,
     wait_until,
+    wait_until_idle,
     weights,
 )
 from tests.support.waiting import has_ended
 
 
 def device_settings(folder, **options):
+    publish_models(folder)
     given = {"device_bytes": 20 * MB, "device_driver": emulated_device.MODULE}
     return settings_for(folder, **(given | options))
 
@@ -41,24 +45,9 @@ def attach(store, name="m", client=None):
     return attach_to_device(name, client or EmulatedClient(), store)
 
 
-def right(state, seed=0):
-    expected = weights(seed, floats=20_000)
-    return all(bool((state[name].numpy() == expected[name]).all()) for name in expected)
-
-
-def stats(store):
-    return ask("stats", socket_path=store)
-
-
-def publish_models(folder):
-    for seed, name in enumerate(("m", "n")):
-        publish(folder / "remote", name, {"model.safetensors": weights(seed, floats=20_000)})
-
-
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("device")
-    publish_models(folder)
     with manager_thread(device_settings(folder)) as socket_path:
         yield socket_path
 
@@ -67,7 +56,7 @@ def shared(tmp_path_factory):
 def store(shared):
     """A store that tests share; each leaves it as it was."""
     yield shared
-    wait_until(lambda: stats(shared)["leases"] == 0)
+    wait_until_idle(shared)
     for model in ask("models", socket_path=shared):
         ask("evict", model["name"], shared)
 
@@ -87,13 +76,12 @@ def test_processes_share_one_copy(store):
 
 
 def test_an_idle_model_leaves_the_device_when_another_needs_the_room(tmp_path):
-    publish_models(tmp_path)
     with manager_thread(device_settings(tmp_path, device_bytes=3 * MB)) as store:
         state, _ = attach(store)
         with pytest.raises(StoreFullError, match="device"):
             attach(store, "n")
         del state
-        wait_until(lambda: stats(store)["leases"] == 0)
+        wait_until_idle(store)
         state, _ = attach(store, "n")
         assert right(state, seed=1)
         assert stats(store)["tiers"]["device"]["evictions"] == 1
@@ -109,7 +97,6 @@ def test_an_idle_model_leaves_the_device_when_another_needs_the_room(tmp_path):
 def test_no_room_on_the_device_or_on_the_way_is_an_error_whatever_the_budget_says(
     tmp_path, monkeypatch, device_bytes, host_bytes, error, said
 ):
-    publish_models(tmp_path)
     monkeypatch.setenv(emulated_device.SIZE_VARIABLE, str(device_bytes))
     with manager_thread(device_settings(tmp_path, host_bytes=host_bytes)) as store:
         with pytest.raises(error, match=said):
@@ -136,35 +123,35 @@ def test_all_types_and_empty_tensors_arrive(store):
 def test_a_client_with_another_device_is_refused_and_holds_nothing(store):
     with pytest.raises(DeviceError, match="the store's device is emulated"):
         attach(store, client=EmulatedClient("another"))
-    wait_until(lambda: stats(store)["leases"] == 0)
+    wait_until_idle(store)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(tensors, "CudaClient", lambda ordinal: EmulatedClient())
 
 
 @pytest.mark.parametrize("share", [True, False])
 def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
-    tmp_path, monkeypatch, caplog, share
+    tmp_path, gpu, monkeypatch, caplog, share
 ):
     publish_models(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(tensors, "CudaClient", lambda ordinal: EmulatedClient())
     copied = []
 
     def to(tensor, device):
-        copied.append(device)
+        copied.append(str(device))
         return tensor
 
     monkeypatch.setattr(torch.Tensor, "to", to)
     with manager_thread(settings_for(tmp_path)) as store:
-        state = load_state_dict("m", "cuda:0", socket_path=store, share=share)
-        assert right(state)
-    assert copied == [torch.device("cuda:0")] * 2
-    lines = [record.message for record in caplog.records]
-    assert len(lines) == share
-    assert all("m: copied to cuda:0, not shared: this store has no device" in x for x in lines)
+        assert right(load_state_dict("m", "cuda:0", socket_path=store, share=share))
+    assert copied == ["cuda:0"] * 2
+    said = "m: copied to cuda:0, not shared: this store has no device"
+    assert [said in record.message for record in caplog.records] == [True] * share
 
 
-def test_a_gpus_client_shares_by_itself(store, monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(tensors, "CudaClient", lambda ordinal: EmulatedClient())
+def test_a_gpus_client_shares_by_itself(store, gpu, caplog):
     state, _ = tensors.attach("m", socket_path=store, device="cuda:0")
     assert right(state)
     assert tensors.attach("m", socket_path=store, device="cuda:0")[1] == "device"
@@ -173,7 +160,6 @@ def test_a_gpus_client_shares_by_itself(store, monkeypatch, caplog):
 
 @pytest.mark.slow
 def test_memory_outlives_a_killed_holder(tmp_path):
-    publish_models(tmp_path)
     with manager_thread(device_settings(tmp_path)) as store:
         held, _ = attach(store)
         copies = stats(store)["copies"][0]["bytes"]
@@ -190,7 +176,6 @@ def test_memory_outlives_a_killed_holder(tmp_path):
 
 @pytest.mark.slow
 def test_a_holder_that_dies_in_the_middle_of_a_copy_is_started_again(tmp_path, monkeypatch):
-    publish_models(tmp_path)
     dies = tmp_path / "dies"
     monkeypatch.setenv(DEATH_VARIABLE, str(dies))
     with manager_thread(device_settings(tmp_path)) as store:
@@ -205,7 +190,6 @@ def test_a_holder_that_dies_in_the_middle_of_a_copy_is_started_again(tmp_path, m
 
 @pytest.mark.slow
 def test_a_killed_manager_takes_its_holder_along_and_clients_keep_their_weights(tmp_path):
-    publish_models(tmp_path)
     with ManagerProcess(device_settings(tmp_path)) as manager:
         store = manager.settings.socket
         held, _ = attach(store)

@@ -19,7 +19,13 @@ from deployments.modelstore.names import Blob, Manifest, ModelName
 
 BLOCK_BYTES = 8192
 CONTENT = safetensors.numpy.save({"a": np.random.default_rng(1).random(20_000)})
-BLOB = Blob(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+
+
+def blob_of(content):
+    return Blob(hashlib.sha256(content).hexdigest(), len(content))
+
+
+BLOB = blob_of(CONTENT)
 NAME = ModelName("pytorch", "m", "1")
 
 
@@ -53,6 +59,18 @@ def test_a_blob_of_many_blocks_comes_back_whole(disk):
     blocks: list[None] = []
     assert read(disk, lambda: blocks.append(None)) == CONTENT
     assert len(blocks) == -(-len(CONTENT) // BLOCK_BYTES) > 10
+
+
+@pytest.mark.parametrize(
+    "content", [CONTENT[:-1], CONTENT + b"x", CONTENT[:-1] + b"x", b"\x80\x04pickle" * 100]
+)
+def test_a_wrong_file_is_refused_and_not_kept(tmp_path, content):
+    disk = Disk(tmp_path)
+    blob = BLOB if len(content) > 2000 else blob_of(content)
+    with pytest.raises(UntrustedFileError):
+        disk.fetch(blob, [content])
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    disk.close()
 
 
 def swapped(content):

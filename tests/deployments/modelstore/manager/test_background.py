@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from deployments.modelstore.client import ask, open_model
+from deployments.modelstore.client import open_model
 from deployments.modelstore.core.actions import Copy, Fault, Tier
 from deployments.modelstore.errors import (
     FetchError,
@@ -25,18 +25,18 @@ from deployments.modelstore.manager.background import RESOLVES_AT_ONCE, Backgrou
 from deployments.modelstore.names import Blob, ModelName
 from deployments.modelstore.tensors import load_state_dict
 from tests.support.models.model_stores import (
+    FILE,
     manager_thread,
-    publish,
+    publish_models,
     settings_for,
+    stats,
     wait_until,
-    weights,
 )
 from tests.support.waiting import LIMIT_S
 
 CONTENT = safetensors.numpy.save({"a": np.random.default_rng(1).random(20_000)})
 BLOB = Blob(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
 NAME = ModelName("pytorch", "m", "1")
-FILE = "model.safetensors"
 HALF = len(CONTENT) // 2
 
 
@@ -173,7 +173,7 @@ OPENS = RESOLVES_AT_ONCE + 3
 @pytest.fixture
 def cached(tmp_path):
     """A store whose disk has the model m."""
-    publish(tmp_path / "remote", "m", {"model.safetensors": weights(1)})
+    publish_models(tmp_path)
     settings = settings_for(tmp_path)
     with manager_thread(settings) as store:
         load_state_dict("m", socket_path=store)
@@ -196,7 +196,7 @@ def test_a_hanging_remote_holds_up_neither_the_disks_models_nor_the_end(cached, 
     with manager_thread(cached) as store:
         for thread in opens:
             thread.start()
-        wait_until(lambda: ask("stats", socket_path=store)["waiting"] == OPENS)
+        wait_until(lambda: stats(store)["waiting"] == OPENS)
         hold, (file,) = open_model("m", socket_path=store, timeout_s=LIMIT_S)
         os.close(file.descriptor)
         assert hold.source == "disk"

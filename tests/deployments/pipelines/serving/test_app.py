@@ -1,18 +1,26 @@
 """A pipeline over HTTP: the protocol, its own paths, and its errors."""
 
 import re
+import socket
 from collections.abc import AsyncIterator
 
 import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+import yaml
 
 from deployments.errors import StartError
 from deployments.pipelines.planning.scaling import DivisionTable
 from deployments.pipelines.serving import service as service_module
 from deployments.pipelines.serving.app import PipelineApp
-from deployments.pipelines.serving.config import PipelineConfig, parse_args, parse_user_config
+from deployments.pipelines.serving.config import (
+    PipelineConfig,
+    load_pipeline_file,
+    parse_args,
+    parse_user_config,
+)
+from deployments.pipelines.serving.server import serve_pipeline
 from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
 from policy.errors import InfeasibleError
@@ -177,3 +185,13 @@ async def test_the_workers_are_solved_for_the_sla_that_is_configured(
     assert first.scaler.table.rates_per_s == (700,)
     assert service.user_config.sla.response_time_ms == 700
     await service.close()
+
+
+async def test_a_port_that_is_in_use_is_named_before_a_worker_starts(tmp_path):
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(config()))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file = load_pipeline_file(path).model_copy(update={"http_port": port})
+        with pytest.raises(StartError, match=f"port {port} of 127.0.0.1: Address already in use"):
+            await serve_pipeline(file, print)

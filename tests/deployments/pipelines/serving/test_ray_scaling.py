@@ -31,9 +31,6 @@ def test_fractions_of_several_pipelines_are_added_before_they_are_rounded():
     front = context(2, pipeline=[0.4, 0.5], heavy=[1.2, 1.3], light=[0.2, 0.3])
     found = decide(PipelineReplica=front, heavy=context(1), light=context(3))
     assert found == {"PipelineReplica": 1, "heavy": 3, "light": 1}
-
-
-def test_a_sum_of_fractions_may_be_a_whole_number():
     front = context(1, pipeline=[0.1], heavy=[0.1] * 30)
     assert decide(PipelineReplica=front, heavy=context(1))["heavy"] == 3
 

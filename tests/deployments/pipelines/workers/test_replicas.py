@@ -18,8 +18,8 @@ from tests.support.pipelines.stages import Batched, Gate
 from tests.support.waiting import LIMIT_S, until
 
 
-def serve(code, folder, lists=True):
-    return BatchServer(make_predictor(Recipe(code, {}, "cpu", lists)), folder)
+def serve(code, folder):
+    return BatchServer(make_predictor(Recipe(code, {}, "cpu", lists=True)), folder)
 
 
 def pipeline_with(access, **options):
@@ -28,8 +28,8 @@ def pipeline_with(access, **options):
 
 
 @contextlib.asynccontextmanager
-async def served(code, folder, *, count=1, lists=True):
-    servers = [serve(code, folder, lists) for _ in range(count)]
+async def served(code, folder, count=1):
+    servers = [serve(code, folder) for _ in range(count)]
     try:
         yield servers
     finally:
@@ -37,37 +37,24 @@ async def served(code, folder, *, count=1, lists=True):
             await asyncio.to_thread(server.close, 1.0)
 
 
-async def test_all_replicas_are_used_and_new_ones_are_found(tmp_path):
+async def test_new_replicas_are_found_and_one_that_retires_loses_no_request(tmp_path):
     gate = Gate()
     async with (
-        served(gate, tmp_path),
-        pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
-    ):
-        tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(3)]
-        await until(lambda: len(gate.begun) == 1)
-        async with served(gate, tmp_path, count=2):
-            await until(lambda: len(gate.begun) == 3)
-            gate.open.set()
-            assert await asyncio.gather(*tasks) == [0, 1, 2]
-
-
-async def test_a_replica_that_retires_ends_its_batch_and_loses_no_request(tmp_path):
-    gate = Gate()
-    async with (
-        served(gate, tmp_path, count=2) as (leaving, _),
+        served(gate, tmp_path) as (leaving,),
         pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
     ):
         stage = pipeline.core.stages[0]
-        await until(lambda: stage.workers == 2)
         tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(20)]
-        await until(lambda: len(gate.begun) == 2)
-        leaving.retire()
-        gate.open.set()
-        assert await asyncio.gather(*tasks) == [*range(20)]
-        await until(lambda: stage.workers == 1)
-        assert stage.deaths == 0
-        await asyncio.to_thread(leaving.close, 5.0)
-        assert len([*tmp_path.iterdir()]) == 1
+        await until(lambda: len(gate.begun) == 1)
+        async with served(gate, tmp_path, count=2):
+            await until(lambda: len(gate.begun) == 3)
+            leaving.retire()
+            gate.open.set()
+            assert await asyncio.gather(*tasks) == [*range(20)]
+            await until(lambda: stage.workers == 2)
+            assert stage.deaths == 0
+            await asyncio.to_thread(leaving.close, 5.0)
+            assert len([*tmp_path.iterdir()]) == 2
 
 
 async def test_a_hanging_replica_is_given_up(tmp_path):
