@@ -51,7 +51,6 @@ def test_each_kind_is_shown(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_a_client_sent_is_in_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
     """`GET /sojourn/policy`, which anybody could read, showed the text of the last exception."""
     errors = ModelErrors()
-    for _ in range(10):
-        record(errors, "secret")
-    assert "secret" in caplog.records[0].getMessage()
-    assert "secret" not in str(errors.report()) + caplog.records[-1].getMessage()
+    record(errors, "secret")
+    assert "secret" in caplog.text
+    assert "secret" not in str(errors.report())

@@ -14,8 +14,6 @@ from tests.support.waiting import until
 
 
 class Clock:
-    """A clock that stands until it is set."""
-
     now_s = 0.0
 
     def __call__(self):
@@ -66,7 +64,8 @@ async def test_a_load_that_fails_is_tried_again_after_a_pause():
     async with hosted("a", "b", clock=clock) as models:
         models.errors["b", "2"] = [FetchError("the remote is away")] * 2
         await models.reconciler.configure(user_config(b={"version": "2"}))
-        await until(lambda: models.reconciler.config_error == "b: the remote is away")
+        await until(lambda: not models.reconciler._changing)
+        assert models.reconciler.config_error == "b: the remote is away"
         models.reconciler.reconcile()
         assert models.loads.count(("b", "2")) == 1
         for loads in (2, 3):

@@ -105,11 +105,7 @@ def test_the_version_wanted_last_serves_in_whatever_order_loads_end(wanted, orde
                 mine = [load for load, one in zip(loads, wanted, strict=True) if one == version]
                 await asyncio.gather(*mine, return_exceptions=True)
             ends = await asyncio.gather(*loads, return_exceptions=True)
-            for version, end in zip(wanted, ends, strict=True):
-                if version == "4":
-                    assert isinstance(end, MemoryError)
-                else:
-                    assert end is None
+            assert [isinstance(end, MemoryError) for end in ends] == [one == "4" for one in wanted]
             serves = "1" if wanted[-1] == "4" else wanted[-1]
             assert await ask(models, "a") == float(serves)
             await until(lambda: list(models.states("a").values()).count("UNLOADING") == 0)
@@ -139,8 +135,7 @@ async def refused(asking):
 
 
 async def test_a_replaced_version_that_hangs_answers_that_it_does():
-    expert = ExpertModelConfig(hang_after_s=0.01)
-    async with retiring(expert=expert) as (models, second, asking):
+    async with retiring(expert=ExpertModelConfig(hang_after_s=0.01)) as (models, second, asking):
         while not all(task.done() for task in asking):
             await models.repository.tick()
             await asyncio.sleep(0.001)

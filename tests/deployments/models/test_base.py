@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.models.base import Model, TensorSpec
 from policy.errors import InvalidInputError
@@ -59,27 +61,34 @@ def test_a_dimension_of_minus_1_has_any_length_up_to_a_bound():
     assert not TensorSpec("x", "FP32", (3,)).is_variable
 
 
-class Tagger(Model):
-    inputs = (
-        TensorSpec("tokens", "INT64", (-1,), example_dim=5, pad=0, lengths="lengths"),
-        TensorSpec("image", "FP32", (2, -1), max_dim=7),
-        *(TensorSpec(name, name, (3,)) for name in DATATYPES),
-    )
-    outputs = inputs
+@settings(max_examples=30)
+@given(
+    shape=st.lists(st.integers(1, 5), max_size=3).map(tuple),
+    datatype=st.sampled_from(sorted(DATATYPES)),
+    size=st.integers(1, 9),
+)
+def test_the_example_fits_the_specs_in_the_lengths_for_which_the_profile_is_measured(
+    shape, datatype, size
+):
+    class Tagger(Model):
+        inputs = (
+            TensorSpec("a", datatype, shape),
+            TensorSpec("tokens", "INT64", (-1,), example_dim=5, pad=0, lengths="lengths"),
+            TensorSpec("image", "FP32", (2, -1), max_dim=7),
+        )
+        outputs = inputs
 
-    def load(self, device): ...
+        def load(self, device): ...
 
-    def forward(self, batch):
-        return batch
+        def forward(self, batch):
+            return batch
 
-
-def test_the_example_fits_the_specs_in_the_lengths_for_which_the_profile_is_measured():
-    example = Tagger().example(4)
-    assert example.pop("lengths").tolist() == [5] * 4
+    example = Tagger().example(size)
     assert {name: (array.shape, array.dtype) for name, array in example.items()} == {
-        "tokens": ((4, 5), np.int64),
-        "image": ((4, 2, 7), np.float32),
-        **{name: ((4, 3), np.dtype(dtype)) for name, dtype in DATATYPES.items()},
+        "a": ((size, *shape), np.dtype(DATATYPES[datatype])),
+        "tokens": ((size, 5), np.int64),
+        "lengths": ((size,), np.int64),
+        "image": ((size, 2, 7), np.float32),
     }
-    for name, array in example.items():
-        assert set(array.ravel().tolist()) == {b"" if name == "BYTES" else 0}
+    assert example["lengths"].tolist() == [5] * size
+    assert set(example["a"].ravel().tolist()) == {b"" if datatype == "BYTES" else 0}

@@ -3,6 +3,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.models import emulated
 from deployments.models.emulated import Emulated
@@ -54,9 +56,11 @@ def test_a_batch_runs_with_the_least_timer_slack():
     assert libc.prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0) == 1
 
 
-def test_each_row_is_echoed():
+@settings(max_examples=20)
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=32))
+def test_each_row_is_echoed(values):
     model = Emulated({"latency_ms": [1e-3] * 32})
-    batch = np.linspace(-1, 1, 32, dtype=np.float32).reshape(-1, 1)
+    batch = np.array(values, np.float32).reshape(-1, 1)
     output = model.forward({"input": batch})["output"]
     np.testing.assert_array_equal(output, batch)
     assert not np.shares_memory(output, batch)

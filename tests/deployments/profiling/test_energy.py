@@ -1,5 +1,7 @@
 import pynvml
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deployments.profiling.energy import NvmlMeter, RaplMeter, best_meter
 from policy.errors import InfeasibleError
@@ -45,13 +47,19 @@ def test_rapl_adds_packages_and_memory_and_nothing_twice(tmp_path):
     assert meter.read_mj() == 1 + 100 + 1000
 
 
-def test_rapl_unwraps_its_counter(tmp_path):
-    counter = zone(tmp_path, "intel-rapl:0", "package-0", RANGE_UJ - 5)
-    meter = RaplMeter(tmp_path)
+STEPS_UJ = st.integers(0, RANGE_UJ - 1)
+
+
+@settings(max_examples=15)
+@given(STEPS_UJ, st.lists(STEPS_UJ, min_size=1, max_size=8))
+def test_rapl_unwraps_its_counter(tmp_path_factory, start_uj, steps_uj):
+    root = tmp_path_factory.mktemp("powercap")
+    counter = zone(root, "intel-rapl:0", "package-0", start_uj)
+    meter = RaplMeter(root)
     total_uj = 0
-    for step_uj in (0, 4, 1, RANGE_UJ - 1, 7, RANGE_UJ // 2):
+    for step_uj in steps_uj:
         total_uj += step_uj
-        counter.write_text(str((RANGE_UJ - 5 + total_uj) % RANGE_UJ))
+        counter.write_text(str((start_uj + total_uj) % RANGE_UJ))
         assert meter.read_mj() == pytest.approx(total_uj / 1e3, rel=1e-12)
 
 
