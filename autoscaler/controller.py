@@ -37,24 +37,14 @@ from autoscaler.standbys import PROMOTION_S, TwoTierStarts, standby_risk
 from autoscaler.tier import Horizon, Tier
 from policy.errors import InvalidInputError
 
-_STATE_VERSION = 7
+_STATE_VERSION = 8
 
 
 class Autoscaler:
     """Decide how many replicas and standbys one deployment needs.
 
-    Parameters
-    ----------
-    settings : AutoscalerSettings, optional
-        In force until replicas report others.
-    starts : TwoTierStarts, optional
-        How long starts take, and the price of standbys, which are then kept if they pay, whatever
-        the settings say. None: starts take as long as observed.
-
-    Attributes
-    ----------
-    may_have_standbys : bool
-        Whether the settings that ask for standbys are followed.
+    The settings are in force until replicas report others. With `starts`, standbys are kept if they
+    pay, whatever the settings say; without, starts take as long as observed.
     """
 
     def __init__(
@@ -88,24 +78,13 @@ class Autoscaler:
     ) -> None:
         """Record reports, in any order; late and repeated ones are ignored.
 
-        Parameters
-        ----------
-        now_s : float or None
-            When they were read, on the clock of `decide`, so that replicas with a wrong clock count
-            as well. None: all clocks are right.
-        weight : float
-            How many replicas each report stands for, if they are a sample.
+        Those read at `now_s`, on the clock of `decide`, count even with a wrong clock; None: all
+        clocks are right. If they are a sample, each stands for `weight` replicas.
         """
         self._monitor.observe(reports, now_s, weight)
 
     def decide(self, now_s: float, fleet: FleetState) -> Decision:
-        """Decide how many replicas and standbys there should be.
-
-        Parameters
-        ----------
-        now_s : float
-            On the clock of the reports' ``time_s``.
-        """
+        """Decide how many replicas and standbys there should be, on the clock of the reports."""
         self._update(now_s, fleet)
         decision = self._decide(now_s, fleet)
         if fleet.ready_replicas is not None:
@@ -207,9 +186,7 @@ class Autoscaler:
                 now_s, math.nan if requirement.is_limited else capacity_per_s
             )
         pending = self._pending.late(now_s, self._start_time_s)
-        single = sizing.needed_without_retries(demand.per_s)
         remarks = (
-            "" if single in (None, requirement.replicas) else f" ({single} without retries)",
             requirement.remark or correction_remark(self._monitor.sla_correction.correction),
             bottleneck_remark(status.bottleneck),
             report_remark(status),
@@ -223,7 +200,6 @@ class Autoscaler:
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=demand.forecast.expected_per_s,
             required_replicas=requirement.replicas,
-            required_without_retries=single,
             predicted_service_level=sizing.service_level(demand.per_s, max(1, replicas - pending)),
             backlog=status.backlog,
             demand_per_s=demand.per_s,
@@ -312,21 +288,12 @@ class Autoscaler:
 
     def watched_s(self, now_s: float) -> float:
         """Return for how long the load has been watched, restarts included, in s."""
-        known_s = now_s - self._monitor.load.first_s
-        return known_s if math.isfinite(known_s) else 0.0
+        return max(0.0, now_s - self._monitor.known_since_s)
 
     def learn(self, load: Mapping[str, Any]) -> None:
         """Adopt the load of past days, and continue with the load seen since.
 
-        Parameters
-        ----------
-        load : mapping
-            State of a `LoadHistory`.
-
-        Raises
-        ------
-        InvalidInputError
-            It has another form. The autoscaler is then unchanged.
+        A load that is no state of a `LoadHistory` is an `InvalidInputError`, and changes nothing.
         """
         seen = self._monitor.history
         history = LoadHistory(seen.unserved_share)
@@ -344,7 +311,6 @@ class Autoscaler:
         """Copy all that was learned, and return a function that packs it for `load_state`.
 
         The copy takes a fraction of a millisecond. Packing takes longer, and any thread may do it.
-        The latest reports are left out, because new ones come every second.
         """
         monitor, replicas = self._monitor.snapshot(), self._replicas.state_dict()
         total = None if self._total is None else self._total.state_dict()
@@ -360,13 +326,7 @@ class Autoscaler:
         return self.snapshot()()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises
-        ------
-        InvalidInputError
-            The state has another version or form. The autoscaler is then unchanged.
-        """
+        """Restore what `state_dict` returned, or raise `InvalidInputError` and change nothing."""
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
             raise InvalidInputError(f"state: must have version {_STATE_VERSION}")
         try:

@@ -10,26 +10,12 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class FleetState:
-    """The replicas of a deployment, and the bounds on their number.
+    """The replicas of a deployment, and the bounds on their number, standbys included.
 
-    Attributes
-    ----------
-    current_replicas : int
-        Replicas ordered so far, started or not: the last decision, unless somebody changed it.
-    min_replicas, max_replicas : int
-        Bounds of replicas and standbys together. If `min_replicas` is 0, the last replica goes
-        after no request has come for `AutoscalerSettings.scale_to_zero_delay_s`.
-    ready_replicas : int or None
-        Replicas that serve, whether they report or not. None: unknown.
-    waiting : float
-        Requests that wait outside for a first replica.
-    current_standbys : int
-        Standbys ordered so far, whether they are up or not.
-
-    Raises
-    ------
-    InvalidInputError
-        The bounds contradict each other.
+    `current_replicas` and `current_standbys` are what was ordered so far, started or not.
+    `ready_replicas` serve, whether they report or not; None: unknown. `waiting` requests wait
+    outside for a first replica. If `min_replicas` is 0, the last replica goes after no request has
+    come for `AutoscalerSettings.scale_to_zero_delay_s`.
     """
 
     current_replicas: int
@@ -68,57 +54,19 @@ class FleetState:
 
 @dataclass(frozen=True)
 class Decision:
-    """The number of replicas that there should be, and why.
+    """The number of replicas that there should be, and why. What is unknown is None.
 
-    Attributes
-    ----------
-    reason : str
-        One line for people.
-    arrival_rate_per_s : float or None
-        Requests per second that clients offer now; None if unknown.
-    forecast_per_s : float or None
-        Requests per second expected until a replica ordered now has started.
-    required_replicas : int or None
-        Replicas that the demand requires now by RAND, before the scale-down delay.
-    required_without_retries : int or None
-        Replicas that it would require if no refusal were retried: the rate that one replica takes
-        by itself would count.
-    predicted_service_level : float or None
-        Predicted fraction of requests in time, with `replicas` replicas at `demand_per_s`, less
-        those that are stuck. None if unknown, as when a budget allows fewer than required.
-    backlog : float
-        Requests that wait in the replicas' queues beyond what is normal.
-    horizon_s : float
-        How far the forecast looks ahead: the time that a replica takes to start.
-    demand_per_s : float or None
-        Requests per second that were sized for: the forecast with its margin and the burst factor,
-        or what is measured now to be needed (`autoscaler.observe.overload`).
-    method : str
-        Name of the forecast in use.
-    margin : float
-        Factor on the forecast, so that the load exceeds it for no more than the share `risk` of the
-        time.
-    risk : float or None
-        The risk that the forecast was asked for; None if there is no forecast.
-    sla_rate_per_s : float or None
-        The highest rate at which one replica keeps the SLA, corrected; None if replicas do not
-        report it.
-    correction : float
-        Factor on the SLA rate that replicas report, learned from measured lateness.
-    model_error : float or None
-        Measured minus predicted fraction of late requests; None while it is unknown.
-    scale_down_delay_s : float
-        How long fewer replicas must have been enough before some go.
-    silent_replicas : int
-        Replicas that serve but do not report; their share of the load is extrapolated.
-    report_interval_s : float or None
-        Time between two reports of a replica; None if unknown.
-    stuck_replicas : int
-        Replicas ordered that have not started for much longer than a start takes.
-    standbys : int
-        Standbys that there should be besides (`autoscaler.standbys`).
-    bottleneck : str or None
-        What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
+    `replicas` is what `required_replicas`, which the demand requires by RAND, leaves after the
+    scale-down delay; `standbys` are besides. Rates are requests per second: offered now
+    (`arrival_rate_per_s`), expected until a replica ordered now has started (`forecast_per_s`), and
+    sized for (`demand_per_s`): the forecast with its `margin`, by `method` at `risk`, and with the
+    burst factor, or what is measured now to be needed (`autoscaler.observe.overload`).
+    `sla_rate_per_s` is what one replica takes within the SLA, with the `correction` learned from
+    measured lateness, and `model_error` the measured minus the predicted fraction of late requests.
+
+    `predicted_service_level` is the fraction of requests in time at `demand_per_s` without
+    `stuck_replicas`, which have not started for much longer than a start takes. `silent_replicas`
+    serve but do not report. `bottleneck` limits most replicas (`autoscaler.reports.BOTTLENECKS`).
     """
 
     replicas: int
@@ -126,7 +74,6 @@ class Decision:
     arrival_rate_per_s: float | None = None
     forecast_per_s: float | None = None
     required_replicas: int | None = None
-    required_without_retries: int | None = None
     predicted_service_level: float | None = None
     backlog: float = 0.0
     horizon_s: float = 0.0
@@ -157,12 +104,8 @@ class DecisionLog:
     """The newest decision, and the latest recorded ones.
 
     A decision is recorded if its number of replicas or of standbys differs from that of the last
-    recorded one, or if that one is a minute old.
-
-    Parameters
-    ----------
-    entries : iterable of mapping, optional
-        Entries of an earlier log, oldest first; incomplete ones are dropped.
+    recorded one, or if that one is a minute old. It goes on from the complete entries of an earlier
+    log, oldest first.
     """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
@@ -181,13 +124,7 @@ class DecisionLog:
         return list(self._recorded)
 
     def add(self, time_s: float, target_replicas: int, decision: Decision) -> bool:
-        """Add a decision.
-
-        Parameters
-        ----------
-        target_replicas : int
-            Replicas that were ordered until then, without standbys.
-        """
+        """Add a decision made with `target_replicas` ordered; return whether it was recorded."""
         # Its fields are plain values, so `asdict`, which copies deeply, would only take longer.
         entry = {"time_s": time_s, "target_replicas": target_replicas, **vars(decision)}
         self._newest = entry

@@ -6,15 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Instrument:
-    """The name, kind and labels of a metric, for any exporter.
-
-    Attributes
-    ----------
-    name : str
-        In Prometheus's style: base unit at the end, ``_total`` for counters.
-    buckets : tuple of float
-        Upper bounds, of a histogram.
-    """
+    """The name, kind and labels of a metric, for any exporter; buckets are upper bounds."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]

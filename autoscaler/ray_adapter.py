@@ -70,16 +70,6 @@ class SojournAutoscalingPolicy:
 
     A change of `policy_kwargs` replaces all replicas, because they are part of the deployment's
     code version to Ray.
-
-    Parameters
-    ----------
-    replica_budget : int, optional
-        The most replicas that all deployments which name a budget may have together.
-
-    Raises
-    ------
-    InvalidInputError
-        The budget is not a whole number of at least 1.
     """
 
     def __init__(self, replica_budget: int | None = None) -> None:
@@ -191,15 +181,8 @@ def replica_reports(
 ) -> list[ReplicaReport]:
     """Return the latest report of each replica of a sample, from Ray's metrics.
 
-    Parameters
-    ----------
-    metrics : mapping of mapping of sequence
-        Values with their time, oldest first, by the name of the metric and by replica. Ray stamps
-        all values of a report with the same time.
-    sample : iterable
-        Ray's ids of the replicas whose reports are read.
-    known : iterable of ReplicaReport
-        The reports at the last decision. Those that are still the latest are not read again.
+    Values come with their time, oldest first; Ray stamps all values of a report with the same time.
+    The reports known at the last decision that are still the latest are not read again.
     """
     known_by_replica = {report.replica_id: report for report in known}
     offered = metrics.get("offered_total", {})

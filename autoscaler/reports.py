@@ -26,51 +26,19 @@ _OVERLOAD_LEVEL_PREFIX = "overload_level_"
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """The report of one replica at one time.
+    """The report of one replica at one time; `InvalidInputError` if a value is impossible.
 
-    Attributes
-    ----------
-    replica_id : str
-        Unique for the lifetime of the replica.
-    time_s : float
-        When the report was recorded, on the clock of `Autoscaler.decide`.
-    offered_total, refused_total, completed_total : float
-        Rows since the replica started: of all tries that reached it, of those that it refused, and
-        of those that it completed.
-    queue_length : float
-        Rows that wait now.
-    full_batch_size : float
-        Rows of its largest batch.
-    full_batch_ms : float
-        Time of its largest batch, in ms.
-    start_time_s : float
-        Time from its creation until it could serve; 0 if unknown.
-    settings : AutoscalerSettings or None
-        The settings in force at the replica; None leaves the autoscaler's unchanged.
-    sla_rate_per_s : float
-        Rate of its `policy.load_lateness.LoadLatenessCurve`; 0 if the curve is not known yet, or
-        if no rate keeps the SLA.
-    late_shares : tuple of float
-        Late shares of that curve. Empty if the curve is not known yet; all 1 if no rate keeps the
-        SLA.
-    overload_levels : tuple of float
-        Overload levels of that curve; empty if it has none.
-    answered_total, late_total : float
-        Rows answered since the replica started, and how many of them were answered later than the
-        SLA's response time allows.
-    counted_s : float
-        For how long the counters have counted, by a clock that nobody can set.
-    refused_by_balancer_total : float
-        Rows of `refused_total` that HAProxy itself refused, at its concurrency limit.
-    bottleneck_code : float
-        Place of its bottleneck in `BOTTLENECKS`, from 1; 0 if unknown.
-    standby : float
-        1 if it stands by (`autoscaler.standbys`), else 0.
+    Totals are rows since the replica started: `offered_total` of all tries that reached it,
+    `refused_total` of those that it refused, `refused_by_balancer_total` of these that HAProxy
+    itself refused at its concurrency limit, `late_total` of answers later than the SLA's response
+    time. `counted_s` is for how long they have counted, by a clock that nobody can set.
 
-    Raises
-    ------
-    InvalidInputError
-        A value is negative or not finite, or the curve is invalid.
+    `sla_rate_per_s`, `late_shares` and `overload_levels` are those of its
+    `policy.load_lateness.LoadLatenessCurve`: 0 and empty while that is unknown; a rate of 0 with
+    late shares of 1 says that no rate keeps the SLA. `start_time_s` is from its creation until it
+    could serve, 0 if unknown. `bottleneck_code` is a place in `BOTTLENECKS` from 1, 0 if unknown.
+    `standby` is 1 if it stands by (`autoscaler.standbys`). Settings of None leave the autoscaler's
+    unchanged.
     """
 
     replica_id: str
@@ -163,13 +131,7 @@ class ReplicaReport:
     def from_floats(
         cls, replica_id: str, time_s: float, values: Mapping[str, float]
     ) -> "ReplicaReport":
-        """Read a report from a flat dict of floats, with its settings if there are any.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is missing or out of range.
-        """
+        """Read a report, with its settings if there are any, or raise `InvalidInputError`."""
         given = {name: values[name] for name in _REPORT_FLOATS if name in values}
         missing = [name for name in _REQUIRED if name not in given]
         if missing:
@@ -187,15 +149,7 @@ class ReplicaReport:
 def curve_to_floats(
     curve: LoadLatenessCurve | None, *, out_of_reach: bool = False
 ) -> dict[str, float]:
-    """Return a load-lateness curve as the floats of a report.
-
-    Parameters
-    ----------
-    curve : LoadLatenessCurve or None
-        None if there is no curve.
-    out_of_reach : bool
-        Whether there is none because no rate keeps the SLA, and not because it is not solved yet.
-    """
+    """Return a curve as floats; `out_of_reach`: there is none, as no rate keeps the SLA."""
     if curve is None:
         shares = len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
         return {"sla_rate_per_s": 0.0, **_numbered(_LATE_SHARE_PREFIX, shares)}

@@ -10,8 +10,7 @@ covers the next start time at a chosen risk, so a delay longer than noise lasts 
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 #: Standard deviations of Poisson noise in a window's rate that must not undo a scale-down.
 _NOISE_DEVIATIONS = 4.0
@@ -34,15 +33,7 @@ def first_fleet_kept_s(start_time_s: float) -> float:
 
 
 def default_scale_down_delay_s(start_time_s: float, window_s: float) -> float:
-    """Return how long fewer replicas must have been enough: as long as noise, at most a start.
-
-    Parameters
-    ----------
-    start_time_s : float
-        How long a replica takes to start, in s.
-    window_s : float
-        Length of the window of the offered rate, in s.
-    """
+    """Return how long fewer replicas must have been enough: as long as noise, at most a start."""
     return min(start_time_s, _NOISE_WINDOWS * window_s)
 
 
@@ -86,13 +77,7 @@ class ScaleDownStabilizer:
         return self._demands[0][1]
 
     def held_until_s(self, delay_s: float, needs_all: Callable[[float], bool]) -> float:
-        """Return when no demand that needs all replicas is remembered; infinity if unknown.
-
-        Parameters
-        ----------
-        needs_all : callable
-            Whether a demand per second does; if one does, so does each higher one.
-        """
+        """Return when no demand that needs all replicas is remembered; infinity if unknown."""
         remembered = [*self._demands]
         index = bisect_left(remembered, True, key=lambda entry: not needs_all(entry[1]))
         if 0 < index < len(remembered):
@@ -104,37 +89,10 @@ class ScaleDownStabilizer:
     ) -> float:
         """Return the demand that the remaining replicas must cover, in requests per second.
 
-        It is the highest of the delay, or the present one with a margin for noise if that is more.
-
-        Parameters
-        ----------
-        window_s : float
-            Length of the window over which `offered_per_s` is measured, in s.
+        It is the highest of the delay, or the present one with a margin for the noise of an offered
+        rate measured over `window_s` if that is more.
         """
         noise = 0.0
         if offered_per_s > 0:
             noise = _NOISE_DEVIATIONS / math.sqrt(offered_per_s * window_s)
         return max(self.highest_per_s, (1 + noise) * demand_per_s)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "demands": [list(entry) for entry in self._demands],
-            "since_s": self._since_s,
-            "observed_s": None if math.isinf(self._observed_s) else self._observed_s,
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "ScaleDownStabilizer":
-        """Make one from what `state_dict` returned.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The state does not have this form.
-        """
-        restored = cls()
-        restored._demands.extend((float(time_s), float(rate)) for time_s, rate in state["demands"])
-        since_s, observed_s = state["since_s"], state["observed_s"]
-        restored._since_s = None if since_s is None else float(since_s)
-        restored._observed_s = -math.inf if observed_s is None else float(observed_s)
-        return restored

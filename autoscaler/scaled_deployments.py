@@ -58,12 +58,7 @@ def history_key(application: str, deployment: str) -> str:
 class ScaledDeployment:
     """One deployment with its autoscaler, its log of decisions, and their saved copies.
 
-    Attributes
-    ----------
-    roles : RolesPublisher
-        Which replicas are on standby.
-    dry_run : bool
-        Whether decisions are only recorded and not carried out.
+    `roles` says which replicas are on standby. In a dry run, decisions are only recorded.
     """
 
     def __init__(self, application: str, deployment: str, store: Store) -> None:
@@ -100,27 +95,10 @@ class ScaledDeployment:
     ) -> Decision:
         """Decide, without recording it yet: the caller may still change it before `record`.
 
-        Parameters
-        ----------
-        now_s : float
-            On the clock of the reports.
-        reports : sequence of ReplicaReport
-            The latest report of each replica, or of a sample of them.
-        fleet : FleetState
-            Replicas and standbys together.
-        weight : float
-            How many replicas each report stands for.
-        running : sequence of str
-            Ids of the replicas that run, standbys included, the oldest first.
-        dry_run : bool or None
-            Whether the decision is only to be recorded; None: as at the last time.
-        history : int
-            Code of the history that replicas have stored; 0 if there is none.
-
-        Returns
-        -------
-        Decision
-            In a dry run, its `replicas` must not be ordered.
+        `fleet` has replicas and standbys together; `running` are the ids of those that run, the
+        oldest first. If the latest reports are a sample, each stands for `weight` replicas.
+        `dry_run` of None: as at the last time. `history` is the code of what replicas have stored
+        of it; 0 if nothing.
         """
         self.last_asked_s, self.reports, self._running = now_s, reports, running
         is_loaded = self._is_loaded(now_s)
@@ -172,15 +150,7 @@ class ScaledDeployment:
     def record(self, now_s: float, target_replicas: int, decision: Decision) -> bool:
         """Add `decision` to the log, tell the replicas who serves, and save the state if it is due.
 
-        Parameters
-        ----------
-        target_replicas : int
-            Replicas and standbys that were ordered until now.
-
-        Returns
-        -------
-        bool
-            Whether the log recorded it; see `DecisionLog`.
+        `target_replicas` were ordered until now, with standbys. Return whether the log recorded it.
         """
         if self._loading is not None:
             return False
@@ -263,10 +233,7 @@ def scaled_deployment(
 ) -> ScaledDeployment:
     """Return the deployment's entry; a new one replaces those that were not used for an hour.
 
-    Parameters
-    ----------
-    store : Store
-        Where a new entry reads and saves its state.
+    A new entry reads and saves its state in the store.
     """
     found = _deployments.get((application, deployment))
     if found is None:

@@ -20,26 +20,12 @@ _NONE = -1.0
 class AutoscalerSettings:
     """The settings of the autoscaler; `deployments.config.user_config` has their ranges.
 
-    Attributes
-    ----------
-    compliant_minutes : float
-        Percent of the minutes that should comply with the SLA.
-    risk : float or None
-        Share of the time in which the load may exceed the forecast demand, in its back-test. None:
-        adapted while running until `compliant_minutes` is met.
-    window_s : float
-        Length of the window over which the offered rate is averaged, in s.
-    scale_down_delay_s : float or None
-        How long fewer replicas must have been enough before some go, in s. None: as long as a
-        replica takes to start, but at most two windows.
-    scale_to_zero_delay_s : float
-        If no replica is required at all, the last one goes after this long without a request, in s.
-    burst_factor : float
-        Factor by which the rate may suddenly rise and still be absorbed without new replicas.
-    retries : int
-        Limit of the retries of a request.
-    standbys : int or str
-        Standbys to keep beside the replicas that serve, or `AUTO`: as many as pay.
+    At a `risk` of None, the share of the time in which the load may exceed the forecast demand is
+    adapted until `compliant_minutes` percent of the minutes comply. The offered rate is averaged
+    over `window_s`. Fewer replicas must have been enough for `scale_down_delay_s` before some go;
+    None: as long as a replica takes to start, but at most two windows. If no replica is required at
+    all, the last one goes after `scale_to_zero_delay_s` without a request. A sudden rise by
+    `burst_factor` is absorbed without new replicas. Of `standbys`, `AUTO` keeps as many as pay.
     """
 
     compliant_minutes: float = 99.0
@@ -70,13 +56,7 @@ class AutoscalerSettings:
 
     @classmethod
     def from_floats(cls, values: Mapping[str, float]) -> "AutoscalerSettings":
-        """Read what `to_floats` returned; missing settings keep their default.
-
-        Raises
-        ------
-        InvalidInputError
-            A value is none that `to_floats` returns.
-        """
+        """Read what `to_floats` returned; missing settings keep their default."""
         given: dict[str, Any] = {
             setting.name: _decoded(setting.name, values[PREFIX + setting.name])
             for setting in fields(cls)

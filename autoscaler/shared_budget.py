@@ -23,19 +23,9 @@ CLAIM_LASTS_S = 30.0
 
 @dataclass(frozen=True)
 class Claim:
-    """A deployment's claim on the budget.
+    """A deployment's claim on the budget: it never gets more than `wanted_replicas`.
 
-    Attributes
-    ----------
-    wanted_replicas : int
-        Replicas that keep its SLA; it never gets more.
-    keeps_held : bool
-        Whether it keeps these, if the budget allows: its load is unknown.
-
-    Raises
-    ------
-    InvalidInputError
-        A number is negative, or `wanted_replicas` is below `min_replicas`.
+    With `keeps_held` it keeps what it holds, if the budget allows: its load is unknown.
     """
 
     name: str
@@ -60,23 +50,11 @@ class Claim:
 
 
 def share_budget(claims: Sequence[Claim], budget: int) -> dict[str, int]:
-    """Share `budget` replicas between `claims`.
+    """Share `budget` replicas between claims; return the number by the name of the claim.
 
-    Parameters
-    ----------
-    budget : int
-        Replicas of all deployments together.
-
-    Returns
-    -------
-    dict
-        The number of replicas by the name of the claim: all that is wanted, if that fits. Otherwise
-        at least the minimum and at most what is wanted, together no more than the budget.
-
-    Raises
-    ------
-    InvalidInputError
-        The budget does not cover the minima.
+    It is all that is wanted, if that fits; otherwise at least the minimum and at most what is
+    wanted, together no more than the budget. `InvalidInputError`: the budget does not cover the
+    minima.
     """
     shares = {claim.name: claim.min_replicas for claim in claims}
     left = budget - sum(shares.values())
@@ -109,11 +87,8 @@ class SharedBudget:
     def decide(self, now_s: float, own: Claim, budget: int, decision: Decision) -> Decision:
         """Record a claim and return its decision, reduced to the deployment's share.
 
-        Parameters
-        ----------
-        budget : int
-            The most replicas that all deployments may have together. If they name different
-            budgets, the least counts; the sum of their minima is granted in any case.
+        If deployments name different budgets, the least counts; the sum of their minima is granted
+        in any case.
         """
         self._claims[own.name] = now_s, budget, own
         for name, (claimed_s, *_) in list(self._claims.items()):

@@ -39,20 +39,9 @@ PUBLISH_AGAIN_AFTER_S = 5.0
 
 @dataclass(frozen=True)
 class TwoTierStarts:
-    """How long starts take from a standby and without one.
+    """How long starts take from a standby (`standby_s`), and without one (`cold_s`).
 
-    Attributes
-    ----------
-    standby_s : float
-        Time until a standby serves, at least 0.
-    cold_s : float
-        Time until a new standby is ready, and until a replica serves without one; at least
-        `standby_s`.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
+    A new standby takes `cold_s`, too. `InvalidInputError` unless 0 <= standby_s <= cold_s.
     """
 
     standby_s: float
@@ -71,13 +60,7 @@ class TwoTierStarts:
 
 
 def standby_risk(risk: float, price: float = STANDBY_PRICE) -> float:
-    """Return the risk up to which a standby pays where `risk` is that of a replica.
-
-    Parameters
-    ----------
-    risk : float
-        Between 0 and 1.
-    """
+    """Return the risk up to which a standby pays where `risk` is that of a replica."""
     return price * risk / (price * risk + 1 - risk)
 
 
@@ -88,16 +71,10 @@ def roles_key(application: str, deployment: str) -> str:
 
 @dataclass(frozen=True)
 class StandbyRoles:
-    """The roles of a deployment's replicas.
+    """The roles of a deployment's replicas, by their ids, the oldest first.
 
-    Attributes
-    ----------
-    number : int
-        Greater than that of any earlier publication; 0 if there was none.
-    ordered : int
-        Standbys that are ordered, whether they run or not.
-    serving, standbys : tuple of str
-        Ids of the replicas that serve, and of those on standby, the oldest first.
+    `number` is greater than that of any earlier publication; 0 if there was none. `ordered`
+    standbys are ordered, whether they run or not.
     """
 
     number: int = 0
@@ -112,14 +89,9 @@ class StandbyRoles:
         return self.newcomers_stand_by and replica_id not in self.serving
 
     def divided(self, running: Sequence[str], replicas: int, standbys: int) -> "StandbyRoles":
-        """Return the roles of the replicas that run, with as few changes as possible.
+        """Return the roles of running replicas, the oldest first, with as few changes as possible.
 
-        Parameters
-        ----------
-        running : sequence of str
-            Ids of the replicas that run, the oldest first.
-        replicas, standbys : int
-            How many serve, and how many are on standby. As long as any replica runs, one serves.
+        As long as any replica runs, one serves.
         """
         # Replicas that serve already come first, and of them the oldest.
         serving = set(sorted(running, key=self.stands_by)[: max(1, replicas)])
@@ -181,12 +153,8 @@ class RolesPublisher:
     ) -> None:
         """Divide the replicas that run, and publish their roles if anything has changed.
 
-        Nothing is published as long as there were never any standbys.
-
-        Parameters
-        ----------
-        reports : iterable of ReplicaReport
-            The latest ones, which show whether replicas follow.
+        Nothing is published as long as there were never any standbys. The latest reports show
+        whether replicas follow.
         """
         if not (standbys or self.roles.number):
             return

@@ -19,16 +19,9 @@ from autoscaler.sizing.fleet_sizing import FleetSizing
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far a decision looks ahead, and at which risk.
+    """How far a decision looks ahead, until a replica ordered now serves, and at which risk.
 
-    Attributes
-    ----------
-    seconds : float
-        Time until a replica ordered now serves.
-    risk : float
-        Share of the time in which the load may exceed the forecast demand.
-    scale_down_delay_s : float
-        How long fewer replicas must have been enough before some go.
+    Fewer replicas must have been enough for `scale_down_delay_s` before some go.
     """
 
     seconds: float
@@ -38,15 +31,7 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Demand:
-    """The rate to size for.
-
-    Attributes
-    ----------
-    per_s : float
-        In requests per second.
-    origin : str
-        Where it comes from, for people.
-    """
+    """The rate to size for, in requests per second, and where it comes from, in words."""
 
     per_s: float
     forecast: DemandForecast
@@ -54,13 +39,7 @@ class Demand:
 
 
 class Tier:
-    """What is learned for one horizon: the forecast, its risk, and when replicas may go.
-
-    Attributes
-    ----------
-    first_fleet : int
-        Replicas at the first decision with a known demand; 0 before it.
-    """
+    """What is learned for one horizon: the forecast, its risk, and when replicas may go."""
 
     def __init__(self, history: LoadHistory, method: str = "") -> None:
         self.forecaster = DemandForecaster(history, method)
@@ -105,13 +84,7 @@ class Tier:
         horizon: Horizon,
         start_time_s: float,
     ) -> tuple[int, str]:
-        """Return the replicas to have, and why: more at once, fewer only after a delay.
-
-        Parameters
-        ----------
-        start_time_s : float
-            How long a new replica takes to start.
-        """
+        """Return the replicas to have, and why: more at once, fewer only after a delay."""
         delay_s = horizon.scale_down_delay_s
         self.stabilizer.observe(now_s, demand.per_s, delay_s)
         self.first_fleet = self.first_fleet or current
@@ -159,21 +132,13 @@ class Tier:
         return {
             "method": self.forecaster.method,
             "calibration": self.calibration.state_dict(),
-            "stabilizer": self.stabilizer.state_dict(),
             "first_fleet": self.first_fleet,
         }
 
     @classmethod
     def from_state(cls, history: LoadHistory, state: Mapping[str, Any]) -> "Tier":
-        """Make one from what `state_dict` returned.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The state does not have this form.
-        """
+        """Make one from what `state_dict` returned."""
         tier = cls(history, str(state["method"]))
         tier.calibration.load_state(state["calibration"])
-        tier.stabilizer = ScaleDownStabilizer.from_state(state["stabilizer"])
         tier.first_fleet = int(state["first_fleet"])
         return tier

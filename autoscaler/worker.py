@@ -39,12 +39,8 @@ def question(function: str, *arguments: Any, **options: Any) -> bytes:
 def result(answer: tuple[str, Any]) -> Any:
     """Return what the function returned, given the unpickled answer of a worker.
 
-    Raises
-    ------
-    SojournError
-        The function raised it, and would again.
-    WorkerError
-        It raised any other error.
+    A `SojournError` that it raised is raised again, and would be again; any other error is a
+    `WorkerError`.
     """
     kind, content = answer
     if kind == "returned":
@@ -61,17 +57,8 @@ def run(
 ) -> Any:
     """Return the result of a function (``module:name``) in a worker of its own. Blocks.
 
-    Parameters
-    ----------
-    *arguments
-        Its arguments, which can be pickled.
-
-    Raises
-    ------
-    SojournError
-        The function raised it.
-    WorkerError
-        The worker did not start, died, took too long or failed.
+    A `SojournError` that it raised is raised again. `WorkerError`: the worker did not start, died,
+    took too long or failed.
     """
     try:
         done = subprocess.run(

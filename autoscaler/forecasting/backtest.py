@@ -49,15 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate's result in the back-test.
-
-    Attributes
-    ----------
-    margin : float
-        The factor that its point forecast needs.
-    cost_per_s : float
-        Its mean demand with that margin, in requests per second.
-    """
+    """A candidate, the margin that its point forecast needs, and its mean demand with it."""
 
     candidate: Candidate
     margin: float
@@ -97,16 +89,8 @@ class Backtest:
     def largest_rise(self, look_back_steps: int) -> float:
         """Return how far the load has risen before a horizon, at most.
 
-        Parameters
-        ----------
-        look_back_steps : int
-            Number of steps of the past, whose highest required rate counts.
-
-        Returns
-        -------
-        float
-            Highest rate required before a horizon, over the highest one in the steps before it;
-            infinite until as many steps are known.
+        It is the highest rate required before a horizon, over the highest one in the
+        `look_back_steps` before it; infinite until as many steps are known.
         """
         recent = trailing_max(self._required[self._first :], look_back_steps)
         recent = recent[: self._last - self._first][self._used][look_back_steps:]
@@ -142,37 +126,20 @@ class Backtest:
 
 
 def min_forecast_per_s(rates: FloatArray) -> float:
-    """Return the lower bound of a point forecast: a small share of the last day's mean rate.
-
-    Parameters
-    ----------
-    rates : ndarray of float, shape (steps,)
-        Mean rates by step, in requests per second.
-    """
+    """Return the lower bound of a point forecast: a small share of the last day's mean rate."""
     mean = float(rates[-SCORED_STEPS:].mean()) if rates.size else 0.0
     return max(MIN_FORECAST_SHARE * mean, 1e-9)
 
 
 def demand_cap_per_s(required_rates: FloatArray) -> float:
-    """Return the upper bound of a demand: a little above the last day's highest required rate.
-
-    Parameters
-    ----------
-    required_rates : ndarray of float, shape (steps,)
-        Required rates by step, in requests per second.
-    """
+    """Return the upper bound of a demand: a little above the last day's highest required rate."""
     return (1 + HEADROOM) * float(required_rates[-SCORED_STEPS:].max(initial=0.0))
 
 
 def choose_cheapest(scores: Sequence[Score], incumbent: Candidate | None, gain: float) -> Score:
-    """Choose the cheapest candidate, but change from the first or the incumbent only for a gain.
+    """Choose the cheapest candidate, but leave the first or the incumbent only for a gain.
 
-    Parameters
-    ----------
-    scores : sequence of Score
-        The first is preferred unless the cheapest gains on it.
-    gain : float
-        Fraction of the cost that a change must save.
+    A change must save the fraction `gain` of the cost.
     """
     best = min(scores, key=lambda score: score.cost_per_s)
     current = next((score for score in scores if score.candidate == incumbent), None)

@@ -43,16 +43,9 @@ _MAX_GAP_S = 10.0
 
 
 class WindowCalibration:
-    """The risk to ask a forecast for, learned from the windows that orders have missed.
-
-    Parameters
-    ----------
-    compliant_share : float
-        Share of the windows that should comply, in (0, 1).
-    """
+    """The risk to ask a forecast for, learned from the windows that orders have missed."""
 
     def __init__(self, compliant_share: float = 0.99) -> None:
-        self.judged = self.missed = 0
         self._allowed = 1.0 - compliant_share
         self._log_risk = _bounded(math.log(self._allowed))
         # (time, requests per second within the SLA) of each change in what was ordered; NaN if the
@@ -78,13 +71,9 @@ class WindowCalibration:
         return math.exp(self._log_risk)
 
     def note_order(self, now_s: float, capacity_per_s: float) -> None:
-        """Record the capacity ordered at a time.
+        """Record the requests per second that the fleet ordered serves within the SLA.
 
-        Parameters
-        ----------
-        capacity_per_s : float
-            What the fleet serves within the SLA, in requests per second; NaN if less was ordered
-            than the forecast asked for.
+        NaN: less was ordered than the forecast asked for.
         """
         if now_s - self._ordered_s > _MAX_GAP_S:
             self._orders.clear()
@@ -102,13 +91,8 @@ class WindowCalibration:
     ) -> None:
         """Judge the windows that are over and have not been judged yet.
 
-        Parameters
-        ----------
-        late_share_allowed : float
-            Fraction of a window's requests that may miss the SLA.
-        rates_of_window : callable
-            ``rates_of_window(end_s)`` returns the rates of the window that ended then, in requests
-            per second, by the second; None if they are not known.
+        ``rates_of_window(end_s)`` returns the rates by the second of the window that ended then;
+        None if they are not known.
         """
         newest = end_s // WINDOW_S * WINDOW_S
         if newest <= self._judged_until_s:
@@ -127,8 +111,6 @@ class WindowCalibration:
         self._forget_before(newest - WINDOW_S - horizon_s)
 
     def _count(self, missed: bool) -> None:
-        self.judged += 1
-        self.missed += missed
         self._log_risk = _bounded(self._log_risk + STEP * (self._allowed - missed))
 
     def _served_per_s(self, window_end_s: int, horizon_s: float) -> FloatArray:
@@ -152,21 +134,14 @@ class WindowCalibration:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was learned as a plain dict; the orders are not kept."""
-        return {"risk": self.risk, "judged": self.judged, "missed": self.missed}
+        return {"risk": self.risk}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The state does not have this form.
-        """
-        risk, judged, missed = float(state["risk"]), int(state["judged"]), int(state["missed"])
+        """Restore what `state_dict` returned."""
+        risk = float(state["risk"])
         if not MIN_RISK / 2 <= risk <= 2 * MAX_RISK:
             raise ValueError(f"risk: must be from {MIN_RISK} to {MAX_RISK}, not {risk}")
         self._log_risk = _bounded(math.log(risk))
-        self.judged, self.missed = judged, missed
 
 
 def _bounded(log_risk: float) -> float:

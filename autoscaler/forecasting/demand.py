@@ -10,9 +10,6 @@ computed every second. Margins are measured every minute, and the forecast is ch
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoscaler.forecasting.backtest import (
     HEADROOM,
     Backtest,
@@ -26,8 +23,6 @@ from autoscaler.forecasting.load_history import STEP_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import LAST, LINEAR, PEAKS
 from autoscaler.forecasting.recurring import RECURRENCES, expected_peaks, jump_heights
 from policy.errors import InvalidInputError
-
-FloatArray = NDArray[np.float64]
 
 #: The candidates; the first is preferred.
 CANDIDATES = tuple(
@@ -52,14 +47,9 @@ _MAX_UNKNOWN_STEPS = 30
 
 @dataclass(frozen=True)
 class DemandForecast:
-    """A forecast until the horizon.
+    """A forecast until the horizon, in requests per second.
 
-    Attributes
-    ----------
-    expected_per_s : float
-        The point forecast, in requests per second.
-    demand_per_s : float
-        The rate to size for, in requests per second; at least the required rate of the last minute.
+    The demand is the rate to size for, at least the required rate of the last minute.
     """
 
     expected_per_s: float
@@ -72,34 +62,10 @@ class DemandForecast:
         return self.demand_per_s / self.expected_per_s if self.expected_per_s else 1.0
 
 
-@dataclass(frozen=True)
-class _Present:
-    """Forecasts of a candidate at the newest second, in requests per second.
-
-    Attributes
-    ----------
-    highest_per_s : float
-        The highest rate required of late.
-    recurring_per_s : float
-        What the jumps expected before the horizon require.
-    """
-
-    expected_per_s: float
-    point_per_s: float
-    highest_per_s: float
-    cap_per_s: float
-    recurring_per_s: float
-
-
 class DemandForecaster:
     """Forecast the highest rate required until a horizon.
 
-    Parameters
-    ----------
-    history : LoadHistory
-        The load offered so far; the owner keeps it up to date.
-    method : str
-        Name of the candidate to begin with.
+    The owner of the history keeps it up to date. `method` names the candidate to begin with.
     """
 
     def __init__(self, history: LoadHistory, method: str = "") -> None:
@@ -110,8 +76,6 @@ class DemandForecaster:
         self._calibrated = self._chosen = -math.inf
         self._prior_weight = 1.0
         self._prior_burst = _PRIOR_BURST
-        #: The forecasts now, and the second, horizon and candidate that they are for.
-        self._present: tuple[tuple[int, int, Candidate] | None, _Present | None] = (None, None)
         #: The peak that recurs, and the step, horizon and candidate that it is for.
         self._recurring: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
 
@@ -120,27 +84,10 @@ class DemandForecaster:
         return self._score.candidate.name
 
     def forecast(self, now_s: float, horizon_s: float, risk: float) -> DemandForecast | None:
-        """Forecast the demand until a horizon.
+        """Forecast the demand until a replica ordered now serves; None before the first rates.
 
-        Parameters
-        ----------
-        now_s : float
-            Whole steps of ten seconds before it that are not known yet lengthen the horizon.
-        horizon_s : float
-            Time until a replica ordered now serves.
-        risk : float
-            Fraction of the time in which a higher rate than the demand may be required before the
-            horizon, in (0, 1).
-
-        Returns
-        -------
-        DemandForecast or None
-            None before the first rates.
-
-        Raises
-        ------
-        InvalidInputError
-            The horizon or the risk is out of range.
+        A higher rate may be required before then in the share `risk` of the time. Whole steps of
+        ten seconds before now that are not known yet lengthen the horizon.
         """
         if not 0 < risk < 1:
             raise InvalidInputError(f"risk: must be above 0 and below 1, not {risk!r}")
@@ -153,36 +100,24 @@ class DemandForecaster:
         unknown_steps = math.floor(max(0.0, now_s - end_s) / STEP_S)
         steps_ahead = max(1, math.ceil(horizon_s / STEP_S)) + min(unknown_steps, _MAX_UNKNOWN_STEPS)
         self._fit(end_s, steps_ahead, risk)
-        now = self._forecast_now(end_s, steps_ahead)
+        history = self.history
+        rates, required_rates = history.blocks()
+        point = self._score.candidate.point
+        expected_per_s = float(point.values(rates, required_rates, steps_ahead)[-1])
+        point_per_s = max(expected_per_s, min_forecast_per_s(history.rates.values))
+        cap_per_s = max(
+            demand_cap_per_s(history.required_rates.values),
+            (1 + HEADROOM) * float(required_rates.max()),
+        )
+        calibrated = min(self._score.margin * point_per_s, cap_per_s)
         # While the past is short, expect a burst on top of the highest rate of late.
-        prior = (1 + self._prior_burst) * now.highest_per_s
-        calibrated = min(self._score.margin * now.point_per_s, now.cap_per_s)
+        prior = (1 + self._prior_burst) * float(required_rates[-_PRIOR_STEPS:].max())
         demand = max(
             calibrated + self._prior_weight * max(0.0, prior - calibrated),
-            now.recurring_per_s,
-            self.history.required_rate_per_s,
+            self._recurring_peak(end_s // STEP_S, steps_ahead),
+            history.required_rate_per_s,
         )
-        return DemandForecast(now.expected_per_s, demand, self.method)
-
-    def _forecast_now(self, end_s: int, steps_ahead: int) -> _Present:
-        candidate, history = self._score.candidate, self.history
-        key = (end_s, steps_ahead, candidate)
-        if self._present[0] != key or self._present[1] is None:
-            rates, required_rates = history.blocks()
-            expected = float(candidate.point.values(rates, required_rates, steps_ahead)[-1])
-            present = _Present(
-                expected_per_s=expected,
-                point_per_s=max(expected, min_forecast_per_s(history.rates.values)),
-                highest_per_s=float(required_rates[-_PRIOR_STEPS:].max()),
-                cap_per_s=max(
-                    demand_cap_per_s(history.required_rates.values),
-                    (1 + HEADROOM) * float(required_rates.max()),
-                ),
-                recurring_per_s=self._recurring_peak(end_s // STEP_S, steps_ahead),
-            )
-            self._present = (key, present)
-            return present
-        return self._present[1]
+        return DemandForecast(expected_per_s, demand, self.method)
 
     def _recurring_peak(self, step: int, steps_ahead: int) -> float:
         candidate = self._score.candidate

@@ -43,13 +43,7 @@ _SERIES = (
 
 
 class RequiredRate:
-    """Track the required rate of the last `window_s` seconds.
-
-    Parameters
-    ----------
-    unserved_share : float
-        Fraction of the window's requests that may go unserved; 0 requires the highest second.
-    """
+    """Track the required rate of the last `window_s` seconds."""
 
     def __init__(self, unserved_share: float, window_s: int = WINDOW_S) -> None:
         self.unserved_share = unserved_share
@@ -85,18 +79,9 @@ class RequiredRate:
 class LoadHistory:
     """The offered load: half an hour by the second, and two days by steps of ten seconds.
 
-    Seconds that no report covers are filled with the last known values and marked as not known.
-
-    Parameters
-    ----------
-    unserved_share : float
-        Fraction of a minute's requests that may go unserved, in [0, 1); see `RequiredRate`.
-
-    Attributes
-    ----------
-    second_rates, second_required_rates, second_known
-        Arrival rate and required rate by the second, in requests per second, and whether they are
-        known (1) or filled in (0). Each has its ``values``, an ndarray of float, oldest first.
+    Each series has its ``values``, oldest first: the arrival rate and the required rate in requests
+    per second, and whether they are known (1). What no report covers is filled with the last known
+    values and marked as not known (0).
     """
 
     def __init__(self, unserved_share: float = 0.01) -> None:
@@ -131,19 +116,10 @@ class LoadHistory:
         return float(self.second_required_rates.values[-1]) if self._end is not None else 0.0
 
     def observe(self, time_s: float, rates_per_s: ArrayLike) -> None:
-        """Add the rates of whole seconds.
+        """Add the rates of whole seconds until a time, oldest first.
 
-        Seconds up to the newest known one are ignored.
-
-        Parameters
-        ----------
-        rates_per_s : array_like of float, shape (seconds,)
-            Oldest first.
-
-        Raises
-        ------
-        InvalidInputError
-            A rate is negative or not finite, or the time is not finite.
+        Seconds up to the newest known one are ignored. `InvalidInputError`: a value is negative or
+        not finite.
         """
         rates = np.asarray(rates_per_s, dtype=np.float64)
         if not math.isfinite(time_s) or rates.ndim != 1:
@@ -164,13 +140,7 @@ class LoadHistory:
             self._append(rate, self._window.push(rate), 1.0)
 
     def rates_of_minute(self, end_s: int) -> FloatArray | None:
-        """Return the rates of the minute that ended at a time; None if they are not all known.
-
-        Returns
-        -------
-        ndarray of float, shape (60,)
-            In requests per second, by the second.
-        """
+        """Return the rates by the second of a minute; None if they are not all known."""
         if self._end is None:
             return None
         rates, known = self.second_rates.values, self.second_known.values
@@ -186,15 +156,10 @@ class LoadHistory:
         return self.second_rates.values[unknown[-1] + 1 if unknown.size else 0 :]
 
     def blocks(self) -> tuple[FloatArray, FloatArray]:
-        """Return the last half hour by steps of `STEP_S` that end with the newest second.
+        """Return mean and highest required rates of the last half hour by steps of `STEP_S`.
 
-        Returns
-        -------
-        rates : ndarray of float, shape (steps,)
-            Mean rate of each step in requests per second, oldest first.
-        required_rates : ndarray of float, shape (steps,)
-            Highest required rate of each step. If there are fewer seconds than a step has, both
-            arrays have one entry.
+        The steps end with the newest second, oldest first. If there are fewer seconds than a step
+        has, both arrays have one entry.
         """
         rates, required = self.second_rates.values, self.second_required_rates.values
         whole = rates.size // STEP_S * STEP_S
@@ -256,13 +221,7 @@ class LoadHistory:
         return self.snapshot()()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what the function of a `snapshot` returned.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The state does not have this form. The history is then unchanged.
-        """
+        """Restore what the function of a `snapshot` returned; a wrong form changes nothing."""
         end = None if state["end"] is None else int(state["end"])
         window = [float(rate) for rate in state["window"]]
         unpacked = {name: unpack_values(state["series"][name]) for name, _ in self._series()}
@@ -316,13 +275,7 @@ def pack_values(values: NDArray[np.floating[Any]]) -> list[Any]:
 
 
 def unpack_values(packed: list[Any]) -> FloatArray:
-    """Return what `pack_values` packed.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It does not have this form.
-    """
+    """Return what `pack_values` packed, or raise TypeError or ValueError."""
     unit, text = packed
     try:
         halves = np.frombuffer(

@@ -24,12 +24,8 @@ _LAST_STEPS = 6
 class PointForecast:
     """A method of forecasting the load.
 
-    Attributes
-    ----------
-    values : callable
-        ``values(rates, required_rates, steps_ahead)`` takes the mean and the required rates by
-        step, two ndarrays of float of shape (steps,) in requests per second, and the horizon in
-        steps. It returns the forecasts, of the same shape.
+    ``values(rates, required_rates, steps_ahead)`` takes the mean and the required rates by step,
+    both of shape (steps,) in requests per second, and returns the forecasts, of the same shape.
     """
 
     name: str

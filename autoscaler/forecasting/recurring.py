@@ -33,10 +33,7 @@ _DAY_STEPS = 86_400 // STEP_S
 class Recurrence:
     """Expect the jumps that came in at least a share of the past rounds of a period.
 
-    Attributes
-    ----------
-    min_share : float
-        In (0, 1]. A lower share covers more jumps, and pays more often for one that does not come.
+    A lower share covers more jumps, and pays more often for one that does not come.
     """
 
     period_s: int
@@ -76,15 +73,8 @@ def jump_heights(history: LoadHistory) -> FloatArray:
 def expected_peaks(heights: FloatArray, recurrence: Recurrence, steps_ahead: int) -> FloatArray:
     """Return the rate that recurring jumps require within a horizon, as expected after each step.
 
-    Parameters
-    ----------
-    heights : ndarray of float, shape (steps,)
-        From `jump_heights`, for consecutive steps.
-
-    Returns
-    -------
-    ndarray of float, shape (steps,)
-        In requests per second; 0 where no jump is expected. No entry depends on later steps.
+    It is 0 where no jump is expected, and no entry depends on later steps. Heights are
+    `jump_heights`.
     """
     size, period = heights.size, recurrence.period_s // STEP_S
     highest = trailing_max(heights, steps_ahead + 2 * JITTER_STEPS + 1)

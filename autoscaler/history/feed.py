@@ -22,15 +22,8 @@ PAUSE_S = 15.0
 class HistoryFeed:
     """The history of one deployment, until its autoscaler has taken it over.
 
-    Parameters
-    ----------
-    load : callable
-        Returns a future of what is stored of the history; None if there is nothing.
-
-    Attributes
-    ----------
-    settled : int
-        The code of the history that needs no more work; 0 if there is none.
+    `load` returns a future of what is stored of it. `settled` is the code of the history that needs
+    no more work; 0 if there is none.
     """
 
     def __init__(self, deployment: str, load: Callable[[], "Future[bytes | None]"]) -> None:
@@ -41,15 +34,7 @@ class HistoryFeed:
         self._wait_until_s = 0.0
 
     def follow(self, now_s: float, code: int, autoscaler: Autoscaler) -> None:
-        """Do what can be done at once.
-
-        Parameters
-        ----------
-        code : int
-            Of the history that replicas have stored; 0 if there is none.
-        autoscaler : Autoscaler
-            It takes over the history as soon as that is read.
-        """
+        """Do what can be done at once for the history of a code; 0: replicas have stored none."""
         if code in (0, self.settled):
             return
         if autoscaler.watched_s(now_s) > DAY_S:

@@ -31,15 +31,7 @@ _TIMEOUT_S = 600.0
 
 
 def learn(trace: Trace, late_share_allowed: float) -> LoadHistory:
-    """Return the load history that watching a trace would have made.
-
-    Parameters
-    ----------
-    trace : Trace
-        At the times of the clock of decisions. Only its last `KEPT_DAYS` count.
-    late_share_allowed : float
-        Fraction of a minute's requests that may miss the SLA.
-    """
+    """Return the history that watching the last `KEPT_DAYS` of a trace would have made."""
     history = LoadHistory(late_share_allowed)
     for end_s, rates in _known_seconds(trace.last(KEPT_DAYS * DAY_S)):
         history.observe(float(end_s), rates)
@@ -71,23 +63,10 @@ def store_history(
     read: Callable[[], bytes | None],
     save: Callable[[bytes], object],
 ) -> int:
-    """Learn from a history and store that, unless it is stored already. Blocks for seconds.
+    """Learn from a history and save that, unless it can be read already. Blocks for seconds.
 
-    Parameters
-    ----------
-    late_share_allowed : float
-        Fraction of a minute's requests that may miss the SLA.
-    read : callable
-        Returns what is stored; None if there is nothing.
-    save : callable
-        Stores its argument.
-
-    Raises
-    ------
-    InvalidInputError
-        The history is not usable; trying again does not help.
-    SojournError
-        Its source does not answer, or the worker failed; another try may do better.
+    `InvalidInputError`: the history is not usable. Any other `SojournError`: another try may do
+    better.
     """
     code = source.code()
     if stored_load(read(), code) is None:
@@ -100,15 +79,7 @@ def store_history(
 
 
 def learn_from(source: HistorySource, now_s: float, late_share_allowed: float) -> dict[str, Any]:
-    """Return the state of the `LoadHistory` that a source teaches, as `store_history` stores it.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not usable; trying again does not help.
-    UnreachableError
-        It does not answer now.
-    """
+    """Return the state of what a source teaches; raise what `store_history` does."""
     known = source.trace(now_s).until(now_s)
     if not known.counts.size:
         raise InvalidInputError("history: has nothing from before now")

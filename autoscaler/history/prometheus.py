@@ -24,28 +24,12 @@ class UnreachableError(SojournError):
 
 
 def query_range(url: str, query: str, begin_s: int, end_s: int) -> Trace:
-    """Return the result of a range query, one value a minute.
+    """Return the result of a range query: requests by the minute, NaN where there is no value.
 
-    Parameters
-    ----------
-    url : str
-        Of the server, with the path before ``/api/v1`` if there is one.
-    query : str
-        PromQL for requests per second, over the minute before each point. One series must result.
-    begin_s, end_s : int
-        The span in Unix time, of at most a week; whole minutes of it are asked for.
-
-    Returns
-    -------
-    Trace
-        Requests by the minute, NaN where the series has no value; from the first minute that has.
-
-    Raises
-    ------
-    UnreachableError
-        The server does not answer, or fails.
-    InvalidInputError
-        It rejects the query, or the answer is not one series of rates.
+    The server's URL has the path before ``/api/v1``, if there is one. PromQL gives requests per
+    second, over the minute before each point; one series must result. The span, in Unix time, is a
+    week at most; whole minutes of it are asked for. `UnreachableError`: the server does not answer,
+    or fails. `InvalidInputError`: it rejects the query, or the answer is not one series of rates.
     """
     first, last = math.ceil(begin_s / STEP_S) + 1, math.floor(end_s / STEP_S)
     counts = np.full(max(0, last - first + 1), math.nan)

@@ -22,20 +22,10 @@ KEPT_DAYS = 2
 
 @dataclass(frozen=True)
 class HistorySource:
-    """A file, or a query to Prometheus.
+    """A file, or a query to Prometheus for requests per second over the minute before each point.
 
-    Attributes
-    ----------
-    file : str
-        A trace (`autoscaler.history.traces`); empty if Prometheus is asked. One whose times are not
-        Unix times ends when it is learned from.
-    query : str
-        PromQL for requests per second, over the minute before each point.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is missing, superfluous, or out of range.
+    The file is a trace (`autoscaler.history.traces`). One whose times are not Unix times ends when
+    it is learned from.
     """
 
     file: str = ""
@@ -54,13 +44,7 @@ class HistorySource:
 
     @classmethod
     def parse(cls, content: object) -> "HistorySource":
-        """Read the setting `history` of a config.
-
-        Raises
-        ------
-        InvalidInputError
-            It is wrong; one line says what is allowed.
-        """
+        """Read the setting `history` of a config, or raise `InvalidInputError`."""
         if isinstance(content, str):
             content = {"file": content}
         if not isinstance(content, Mapping):
@@ -74,25 +58,15 @@ class HistorySource:
         return cls(**content)
 
     def check(self, directory: str | Path = ".") -> None:
-        """Check a file before it is used; Prometheus is not asked.
-
-        Raises
-        ------
-        InvalidInputError
-            The file cannot be read or used.
-        """
+        """Check a file before it is used; Prometheus is not asked."""
         if self.file:
             self._read(directory)
 
     def trace(self, now_s: float) -> Trace:
         """Return the past load until now, in Unix time. Blocks.
 
-        Raises
-        ------
-        UnreachableError
-            Prometheus does not answer.
-        InvalidInputError
-            There is no usable history.
+        `UnreachableError`: Prometheus does not answer. `InvalidInputError`: there is no usable
+        history.
         """
         if self.prometheus:
             return query_range(
@@ -106,13 +80,7 @@ class HistorySource:
         return trace
 
     def code(self) -> int:
-        """Return a number that identifies the source and its file's content; at least 1.
-
-        Raises
-        ------
-        InvalidInputError
-            The file cannot be read.
-        """
+        """Return a number that identifies the source and its file's content; at least 1."""
         content = read_file(self.file, self._name) if self.file else b""
         digest = hashlib.sha256(json.dumps(asdict(self)).encode() + content).digest()
         # A report carries the code as a float, which is exact up to 2^53.

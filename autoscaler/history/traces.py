@@ -43,18 +43,9 @@ _UNIX_TIME_FROM_S = 10**9
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Requests in each of some equally long steps.
+    """Requests in each of some equally long steps; NaN where they are not known.
 
-    Attributes
-    ----------
-    counts : ndarray of float, shape (steps,)
-        Requests; NaN where they are not known.
-    step_s : int
-        Length of a step, in s.
-    begin_s : int
-        When the first step begins.
-    is_absolute : bool
-        Whether `begin_s` is Unix time.
+    `begin_s` is when the first step begins, Unix time if `is_absolute`.
     """
 
     counts: FloatArray
@@ -64,12 +55,10 @@ class Trace:
 
     @property
     def end_s(self) -> int:
-        """When the last step ends."""
         return self.begin_s + self.step_s * self.counts.size
 
     @property
     def seconds(self) -> int:
-        """Its length in s."""
         return self.step_s * self.counts.size
 
     def ending_at(self, end_s: int) -> "Trace":
@@ -110,30 +99,13 @@ def load_trace(path: str | Path) -> IntArray:
 
 
 def read_trace_file(path: str | Path) -> Trace:
-    """Read a trace of any kind.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or is not a trace.
-    """
+    """Read a trace of any kind."""
     name = f"trace {path}"
     return read_trace(unzipped(read_file(path, name), str(path), name), name)
 
 
 def counts_by_second(trace: Trace, name: str) -> IntArray:
-    """Return the requests in each second of a trace that knows them.
-
-    Parameters
-    ----------
-    name : str
-        What errors call it.
-
-    Raises
-    ------
-    InvalidInputError
-        Its steps are longer than a second, or requests are not known.
-    """
+    """Return the requests in each second of a trace, if it knows them all."""
     if trace.step_s > 1:
         raise InvalidInputError(
             f"{name}: must have a row per second here, not one every {trace.step_s} s"
@@ -145,18 +117,6 @@ def counts_by_second(trace: Trace, name: str) -> IntArray:
 
 
 def read_file(path: str | Path, name: str) -> bytes:
-    """Return the content of a file.
-
-    Parameters
-    ----------
-    name : str
-        What errors call it.
-
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read.
-    """
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -164,13 +124,7 @@ def read_file(path: str | Path, name: str) -> bytes:
 
 
 def unzipped(content: bytes, file_name: str, name: str) -> bytes:
-    """Return the content of a file, unzipped if the file's name ends in ``.gz``.
-
-    Raises
-    ------
-    InvalidInputError
-        It cannot be unzipped.
-    """
+    """Return the content of a file, unzipped if the file's name ends in ``.gz``."""
     if not file_name.endswith(".gz"):
         return content
     try:
@@ -180,18 +134,7 @@ def unzipped(content: bytes, file_name: str, name: str) -> bytes:
 
 
 def read_trace(content: bytes, name: str) -> Trace:
-    """Parse the content of a trace.
-
-    Parameters
-    ----------
-    name : str
-        What errors call it.
-
-    Raises
-    ------
-    InvalidInputError
-        It is not a trace; one line says where, and what is allowed.
-    """
+    """Parse the content of a trace; one line of an `InvalidInputError` says where it is wrong."""
     try:
         return _parse(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

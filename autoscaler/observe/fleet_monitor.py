@@ -39,24 +39,11 @@ _NORMAL_BATCHES_WAITING = 2
 class FleetStatus:
     """The state of the fleet at one moment.
 
-    Attributes
-    ----------
-    silent_replicas : int
-        Replicas that serve and should report, but do not; `offered_per_s` and `backlog` include
-        their share.
-    serving_per_known : float
-        Replicas that serve, over those whose load is known or extrapolated: the others are assumed
-        to carry their share, too. At least 1.
-    offered_per_s : float
-        Requests per second that clients offer, as the mean over the rate window.
-    window_s : float
-        Length of the rate window, in s.
-    backlog : float
-        Requests in the queues beyond what is normal.
-    overload : OverloadNeed
-        The rate to size for if requests are lost already.
-    bottleneck : str or None
-        What limits most replicas, one of `autoscaler.reports.BOTTLENECKS`; None if unknown.
+    `silent_replicas` serve and should report, but do not; `offered_per_s`, the mean over the rate
+    window, and `backlog`, what waits beyond what is normal, include their share.
+    `serving_per_known` is replicas that serve over those whose load is known or extrapolated, at
+    least 1: the others are assumed to carry their share, too. `overload` is the rate to size for if
+    requests are lost already.
     """
 
     replicas: int
@@ -105,15 +92,7 @@ class _Live:
 
 
 class FleetMonitor:
-    """The state of one deployment, learned from its replicas' reports.
-
-    Attributes
-    ----------
-    load : OfferedLoad
-        The last ten minutes.
-    history : LoadHistory
-        The last two days.
-    """
+    """The state of one deployment, learned from its replicas' reports."""
 
     def __init__(self, settings: AutoscalerSettings) -> None:
         self.settings = settings
@@ -132,21 +111,15 @@ class FleetMonitor:
         self._median_replica: MedianReplica | None = None
         #: How many replicas each report stands for.
         self._weight = 1.0
+        #: The time of the first report, of whichever process.
+        self.known_since_s = math.inf
         #: Replicas that should report, and replicas that serve.
         self._expected = self._serving = 0
 
     def observe(
         self, reports: Iterable[ReplicaReport], now_s: float | None = None, weight: float = 1.0
     ) -> None:
-        """Record reports, in any order; late and repeated ones are ignored.
-
-        Parameters
-        ----------
-        now_s : float or None
-            When they were read, which corrects the clocks of replicas. None: the clocks are right.
-        weight : float
-            How many replicas each report stands for, if they are a sample.
-        """
+        """Record reports, as `Autoscaler.observe` does."""
         self._weight = weight
         reports = list(reports)
         if weight > 1:
@@ -166,6 +139,7 @@ class FleetMonitor:
             newest_s = self.load.newest_s
             if not self.load.observe(report, weight):
                 continue
+            self.known_since_s = min(self.known_since_s, report.time_s)
             self._live = None
             before = self._reports.get(name)
             self._reports[name] = report
@@ -180,15 +154,7 @@ class FleetMonitor:
                 self.start_times.observe(name, report.start_time_s, serving_since_s)
 
     def update(self, now_s: float, serving_replicas: int, *, all_known: bool = True) -> None:
-        """Learn from all that was reported until now.
-
-        Parameters
-        ----------
-        serving_replicas : int
-            How many replicas serve, whether they report or not.
-        all_known : bool
-            Whether that is known, and not only how many were ordered.
-        """
+        """Learn from all reports; unless `all_known`, `serving_replicas` were only ordered."""
         self._serving = serving_replicas
         if all_known:
             self._expected = self.load.expect(now_s, serving_replicas)
@@ -249,7 +215,7 @@ class FleetMonitor:
             report_interval_s=self._interval_s,
             offered_per_s=rates.current_per_s,
             window_s=self.settings.window_s,
-            known_s=now_s - self.load.first_s,
+            known_s=now_s - self.known_since_s,
             backlog=backlog,
             overload=overload_need(
                 rates.recent,
@@ -299,7 +265,7 @@ class FleetMonitor:
         The latest reports are left out, because new ones come every second.
         """
         copied = {
-            "load": self.load.state_dict(),
+            "known_since_s": None if math.isinf(self.known_since_s) else self.known_since_s,
             "settings": self.settings.to_floats(),
             "start_times": self.start_times.state_dict(),
             "sla_correction": self.sla_correction.state_dict(),
@@ -309,15 +275,10 @@ class FleetMonitor:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "FleetMonitor":
-        """Make a monitor from what the function of a `snapshot` returned.
-
-        Raises
-        ------
-        InvalidInputError, KeyError, TypeError, ValueError, AttributeError
-            The state does not have this form.
-        """
+        """Make a monitor from what the function of a `snapshot` returned."""
         monitor = cls(AutoscalerSettings.from_floats(state["settings"]))
-        monitor.load = OfferedLoad.from_state(state["load"])
+        since_s = state["known_since_s"]
+        monitor.known_since_s = math.inf if since_s is None else float(since_s)
         monitor.history.load_state(state["history"])
         monitor.start_times = StartTimes.from_state(state["start_times"])
         monitor.sla_correction.load_state(state["sla_correction"])

@@ -11,9 +11,8 @@ those that do.
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from autoscaler.observe.replica_clocks import MAX_LAG_S
 from autoscaler.observe.retries import offered_requests, retries_among
 from autoscaler.reports import ReplicaReport
-from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 
@@ -39,13 +37,7 @@ _MISSING_BY_ROUNDING = 0.5
 
 @dataclass(frozen=True, eq=False)
 class RecentAttempts:
-    """The last seconds, each array of shape (seconds,) with the oldest first.
-
-    Attributes
-    ----------
-    offered_per_s : ndarray of float
-        Requests per second.
-    """
+    """The last seconds, each array of shape (seconds,) with the oldest first."""
 
     offered_per_s: FloatArray
     attempts: FloatArray
@@ -56,16 +48,11 @@ class RecentAttempts:
 
 @dataclass(frozen=True, eq=False)
 class RateHistory:
-    """The recent offered load.
+    """The recent offered load, in requests per second.
 
-    Attributes
-    ----------
-    current_per_s : float
-        Mean rate over the rate window, which ends at `end_s`, in requests per second.
-    end_s : float
-        The latest whole second that the reports of all replicas with timely reports cover.
-    rates_per_s : ndarray of float, shape (seconds,)
-        Rate of each second, oldest first; the last one ends at `end_s`.
+    `current_per_s` is the mean over the rate window. It and `rates_per_s`, by the second and oldest
+    first, end at `end_s`: the latest whole second that the reports of all replicas with timely
+    reports cover.
     """
 
     current_per_s: float
@@ -103,12 +90,7 @@ class OfferedLoad:
     that comes late, twice or out of order changes nothing. A counter that falls has restarted at 0.
     The counts of a replica that is gone remain.
 
-    Attributes
-    ----------
-    first_s, newest_s : float
-        The times of the very first and the newest report; minus infinity before the first.
-    last_request_s : float
-        The time of the latest report with a new request; minus infinity if there was none.
+    Times are minus infinity before the first report, or the first with a new request.
     """
 
     def __init__(self) -> None:
@@ -208,19 +190,9 @@ class OfferedLoad:
     ) -> RateHistory | None:
         """Return the rates up to the latest second that every live replica has reported.
 
-        Parameters
-        ----------
-        now_s : float
-            Reports with a later time, from clocks that are ahead, count as of now.
-        window_s : float
-            Length of the rate window, in s.
-        since_s : float
-            The rates before it are known already, and left out unless they are in the window.
-
-        Returns
-        -------
-        RateHistory or None
-            None until half of the window has been observed.
+        Reports later than `now_s`, from clocks that are ahead, count as of now. Rates before
+        `since_s` are left out unless they are in the window. None until half of the window has been
+        observed.
         """
         newest_s = min(self.newest_s, now_s)
         if not math.isfinite(newest_s):
@@ -304,51 +276,6 @@ class OfferedLoad:
             factor = np.where(missing, expected / np.maximum(covered, _MISSING_BY_ROUNDING), 1.0)
             return tuple(factor * count for count in counts)
         return counts
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain numbers, lists and dicts; coverage starts anew."""
-        return {
-            "head": self._head,
-            "seconds": [
-                [second, at.attempts, at.refusals, at.by_balancer]
-                for second, at in self._seconds.items()
-            ],
-            "counters": {name: list(seen) for name, seen in self._counters.items()},
-            **{name: _none_if_never(getattr(self, name)) for name in _TIMES},
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "OfferedLoad":
-        """Make one from what `state_dict` returned.
-
-        Raises
-        ------
-        InvalidInputError
-            The state does not have this form.
-        """
-        load = cls()
-        try:
-            load._head = int(state["head"])
-            load._seconds = {
-                int(second): _Second(float(attempts), float(refusals), float(by_balancer))
-                for second, attempts, refusals, by_balancer in state["seconds"]
-            }
-            load._counters = {
-                str(name): _Counters(*map(float, seen)) for name, seen in state["counters"].items()
-            }
-            for name in _TIMES:
-                time_s = state[name]
-                setattr(load, name, -math.inf if time_s is None else float(time_s))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidInputError(f"offered load state: not usable ({error!r})") from error
-        return load
-
-
-_TIMES = ("first_s", "newest_s", "last_request_s")
-
-
-def _none_if_never(time_s: float) -> float | None:
-    return None if math.isinf(time_s) else time_s
 
 
 def _is_newer(report: ReplicaReport, known: _Counters) -> bool:

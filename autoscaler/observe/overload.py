@@ -36,15 +36,7 @@ _STEADY = 0.5
 
 @dataclass(frozen=True)
 class OverloadNeed:
-    """The rate to size for by what is measured now.
-
-    Attributes
-    ----------
-    rate_per_s : float
-        In requests per second; 0 if nothing calls for it.
-    reason : str
-        What calls for it, for people; empty if nothing does.
-    """
+    """The rate to size for, 0 if nothing calls for one, and what calls for it, in words."""
 
     rate_per_s: float = 0.0
     reason: str = ""
@@ -59,14 +51,8 @@ def overload_need(
 ) -> OverloadNeed:
     """Return the rate to size for by what is measured now.
 
-    Parameters
-    ----------
-    capacity_per_s : float or None
-        What a full replica accepts by the model, in requests per second; None if unknown.
-    late_share_allowed : float
-        Share of the requests that may miss the SLA.
-    backlog : float
-        Requests that wait in the replicas beyond what is normal.
+    `capacity_per_s` is what a full replica accepts by the model; None if unknown. `backlog`
+    requests wait in the replicas beyond what is normal.
     """
     if backlog <= 0 and not recent.refusals.any():
         return OverloadNeed()

@@ -27,13 +27,7 @@ def offered_requests(
     """Estimate the number of requests behind a number of attempts.
 
     With k retries, a request that reaches replicas makes 1 + p + … + p^k =
-    (1 - p^(k+1)) / (1 - p) attempts on average.
-
-    Parameters
-    ----------
-    attempts, refusals, by_balancer : array_like of float
-        Attempts, how many of them were refused, and how many of the refusals were HAProxy's own.
-        Same shape.
+    (1 - p^(k+1)) / (1 - p) attempts on average. Refusals include those that are HAProxy's own.
     """
     p, tried = _refused_share(attempts, refusals, by_balancer)
     certain = p > 1 - 1e-9

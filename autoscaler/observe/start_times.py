@@ -72,10 +72,7 @@ class StartTimes:
     ) -> None:
         """Record the start time that a replica reports.
 
-        Parameters
-        ----------
-        serving_since_s : float or None
-            When it began to serve, on the clock of `track`, with its first report; else None.
+        With its first report comes when it began to serve, on the clock of `track`.
         """
         if serving_since_s is not None and serving_since_s > self._tracked_since_s:
             created_s = serving_since_s - start_time_s
@@ -151,13 +148,7 @@ class StartTimes:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "StartTimes":
-        """Make one from what `state_dict` returned.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, AttributeError
-            The state does not have this form.
-        """
+        """Make one from what `state_dict` returned."""
         restored = cls()
         for replica_id, start_time_s in state["reported_s"].items():
             restored.observe(str(replica_id), float(start_time_s))

@@ -21,13 +21,9 @@ from policy.try_delays import TryDelays
 class Prediction:
     """The predicted performance of a number of replicas at a given load.
 
-    Attributes
-    ----------
-    service_level : float
-        Fraction of all requests that are answered within the SLA's response time.
-    percentile_ms : float
-        Response time, in ms, at the SLA's percentile of all requests. Infinite if fewer requests
-        than that are ever answered.
+    `service_level` is the fraction of all requests that are answered within the SLA's response
+    time, `percentile_ms` the response time at the SLA's percentile of all requests: infinite if
+    fewer than that are ever answered.
     """
 
     replicas: int
@@ -72,18 +68,6 @@ class FullBatchEstimator:
     The service rate is that of full batches, and every request takes the time of a full batch. So
     Theorem 2 of RAND has a closed form: if m tries fit into the response time, the service level is
     1 - P_busy^m. It is monotone in the replicas, the arrival rate and the response time.
-
-    Attributes
-    ----------
-    service_rate_per_s : float
-        Requests per second with full batches.
-    execution_time_ms : float
-        Time of a full batch, in ms.
-
-    Raises
-    ------
-    InvalidInputError
-        The rate or the time is not positive and finite.
     """
 
     service_rate_per_s: float
@@ -111,18 +95,7 @@ class FullBatchEstimator:
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
     ) -> Prediction:
-        """Predict the performance of a fleet by Theorem 2.
-
-        Parameters
-        ----------
-        arrival_rate_per_s : float
-            Requests per second to all replicas together.
-
-        Raises
-        ------
-        InvalidInputError
-            The arrival rate is negative or not finite, or there is no replica.
-        """
+        """Predict the performance of a fleet that shares the arrival rate, by Theorem 2."""
         delays = self.delays
         busy = busy_probability(arrival_rate_per_s, replicas, self.service_rate_per_s)
         level = retried_response_time_cdf(
@@ -173,25 +146,7 @@ def least_replicas(
 
     The search bisects if the estimator is monotone. Otherwise it tries one number after the other,
     from the least that can carry the load. Either way, one replica fewer would not meet the SLA.
-
-    Parameters
-    ----------
-    arrival_rate_per_s : float
-        Requests per second to all replicas together.
-    min_replicas, max_replicas : int
-        Bounds of the search, both included.
-
-    Returns
-    -------
-    Prediction
-        For the number found; of the type that the estimator returns.
-
-    Raises
-    ------
-    InvalidInputError
-        The rate or a bound is out of its range.
-    InfeasibleError
-        No number within the bounds meets the SLA; the message says what would.
+    `InfeasibleError`: no number within the bounds meets the SLA; the message says what would.
     """
     if not 0 <= arrival_rate_per_s < math.inf:
         raise InvalidInputError(

@@ -34,25 +34,10 @@ FloatArray = NDArray[np.float64]
 class FleetResponse:
     """The response time and power of identical replicas that batch and queue.
 
-    Parameters
-    ----------
-    evaluate_at : callable
-        Evaluates a replica at a rate of tries per second; what finds no room is refused.
-    arrival_rate_per_s : float
-        Requests per second to all replicas together, Poisson.
-    counts_reply : bool
-        Whether a response time includes the reply's way back to the client. Otherwise it ends with
-        the batch.
-
-    Attributes
-    ----------
-    busy_probability : float
-        P_busy, the share of tries that are refused; 1 if the replicas cannot carry the load.
-
-    Raises
-    ------
-    InvalidInputError
-        The arrival rate is negative or not finite, or there is no replica.
+    `evaluate_at` evaluates a replica at a rate of tries per second; what finds no room is refused.
+    Requests arrive at all replicas together, Poisson. A response time ends with the batch, or with
+    `counts_reply` at the client. `busy_probability` is P_busy; 1 if the replicas cannot carry the
+    load.
     """
 
     def __init__(
@@ -98,13 +83,7 @@ class FleetResponse:
         return 1.0 if retries is None else 1 - self.busy_probability ** (retries + 1)
 
     def cdf(self, times_ms: ArrayLike) -> FloatArray:
-        """Return the fraction of all requests answered within some times.
-
-        Parameters
-        ----------
-        times_ms : array_like of float
-            Response times in ms, any shape.
-        """
+        """Return the fraction of all requests answered within some times in ms, any shape."""
         return retried_response_time_cdf(
             np.asarray(times_ms) - self._reply_ms,
             self.busy_probability,

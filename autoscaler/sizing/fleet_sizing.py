@@ -24,16 +24,8 @@ _UTILIZATION = 0.8
 class MedianReplica:
     """The median replica of those under the SLA that most of them report.
 
-    Attributes
-    ----------
-    batch_ms : float
-        Time of a full batch, in ms.
-    curve : LoadLatenessCurve or None
-        None if the replicas do not have one: not yet, or because no rate keeps the SLA.
-    out_of_reach : bool
-        Whether the replicas report that no rate keeps the SLA.
-    limited_by_device : bool
-        Whether its device is its bottleneck, as far as that is known.
+    `batch_size` and `batch_ms` are of a full batch. The curve is None if the replicas do not have
+    one: not yet, or because no rate keeps the SLA (`out_of_reach`).
     """
 
     objective: ServiceLevelObjective
@@ -50,16 +42,11 @@ class MedianReplica:
 
 
 def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
-    """Return the median replica under the SLA that most replicas report.
+    """Return the median replica under the SLA that most replicas report; there must be one.
 
     There are two SLAs while one is being changed. Replicas may report different curves, because
     each refits its profile to its own device. The median is one replica's whole curve, and not a
     mixture of several.
-
-    Parameters
-    ----------
-    reports : sequence of ReplicaReport
-        The latest report of each replica; at least one.
     """
     slas = [(report.sla_response_time_ms, report.sla_percentile) for report in reports]
     sla = statistics.mode(slas)
@@ -80,15 +67,7 @@ def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a demand requires.
-
-    Attributes
-    ----------
-    replicas : int
-        The least replicas that keep the SLA, within the bounds.
-    remark : str
-        For people, if that is impossible; else empty.
-    """
+    """The least replicas that keep the SLA, and a remark if the bounds leave too few."""
 
     replicas: int
     remark: str = ""
@@ -99,16 +78,10 @@ class Requirement:
 class FleetSizing:
     """The replicas that a demand requires, and the service level that a number of them reaches.
 
-    RAND decides (`autoscaler.sizing.rand_fleet`), with the replicas' own load-lateness curve. Until
-    that is known, or if no rate keeps the SLA, replicas are given a share of their capacity in full
-    batches, so that they carry the load.
-
-    Attributes
-    ----------
-    correction : float
-        Factor on the SLA rate of the curves (`autoscaler.sizing.sla_rate_correction`).
-    delays : TryDelays
-        The time of a try, and the limit of retries.
+    RAND decides (`autoscaler.sizing.rand_fleet`), with the replicas' own load-lateness curve, its
+    rate corrected by a factor (`autoscaler.sizing.sla_rate_correction`). Until the curve is known,
+    or if no rate keeps the SLA, replicas are given a share of their capacity in full batches, so
+    that they carry the load.
     """
 
     replica: MedianReplica
@@ -118,13 +91,7 @@ class FleetSizing:
     delays: TryDelays
 
     def required(self, demand_per_s: float) -> Requirement:
-        """Return what a demand requires.
-
-        Parameters
-        ----------
-        demand_per_s : float
-            Requests per second to all replicas together.
-        """
+        """Return what a demand requires."""
         remark = ""
         if self.replica.out_of_reach:
             words = self.replica.objective.in_words()
@@ -164,11 +131,6 @@ class FleetSizing:
     def capacity_per_s(self) -> float | None:
         """Return what a full replica accepts per second, corrected; None if that is unknown."""
         return None if self._fleet is None else self.correction * self._fleet.capacity_per_s
-
-    def needed_without_retries(self, demand_per_s: float) -> int | None:
-        """Return what a demand would require if no refusal were retried; None if unknown."""
-        curve = self.replica.curve
-        return None if curve is None else curve.replicas_needed(demand_per_s / self.correction)
 
     def fleet_rate_per_s(self, replicas: int) -> float | None:
         """Return what some replicas together take within the SLA; None if that is unknown."""

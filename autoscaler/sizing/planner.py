@@ -18,15 +18,10 @@ MAX_EXTRA_REPLICAS = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """A number of replicas, their predicted service level, and their batching policy.
+    """A number of replicas, their predicted service level, and the batching policy of each.
 
-    Attributes
-    ----------
-    policy : BatchingPolicy or None
-        Of each replica; None if the replicas cannot carry the load.
-    mean_power_w : float or None
-        Mean power of all replicas together, in W. None if the profile has no energy, or if
-        `policy` is None.
+    The policy is None if the replicas cannot carry the load; so is the power of all together, or if
+    the profile has no energy.
     """
 
     prediction: Prediction
@@ -79,13 +74,7 @@ class Planner:
         self._estimator, self._delays = estimator, estimator.delays
 
     def least(self, arrival_rate_per_s: float, max_replicas: int) -> Plan:
-        """Return the plan with the least replicas that keep the SLA.
-
-        Raises
-        ------
-        InfeasibleError
-            No number up to `max_replicas` keeps it; the message says what would.
-        """
+        """Return the plan with the least replicas that keep the SLA, or raise `InfeasibleError`."""
         found = least_replicas(
             self._estimator, arrival_rate_per_s, self._objective, 1, max_replicas
         )
@@ -98,18 +87,7 @@ class Planner:
         prices: Prices,
         least: Plan | None = None,
     ) -> Plan:
-        """Return the plan with the lowest cost that keeps the SLA.
-
-        Parameters
-        ----------
-        arrival_rate_per_s : float
-            Requests per second to all replicas together.
-
-        Raises
-        ------
-        InfeasibleError
-            No number up to `max_replicas` keeps the SLA.
-        """
+        """Return the cheapest plan that keeps the SLA; `InfeasibleError` if there is none."""
         best = least or self.least(arrival_rate_per_s, max_replicas)
         last = min(best.prediction.replicas + MAX_EXTRA_REPLICAS, max_replicas)
         for replicas in range(best.prediction.replicas + 1, last + 1):

@@ -48,33 +48,11 @@ def waiting_time_percentile(
     reply_delay_ms: float,
     retry_delay_ms: float,
 ) -> float:
-    """Compute a percentile of the time until a replica accepts a request (Theorem 1).
+    """Compute a percentile of the time until a replica accepts a request, in ms (Theorem 1).
 
     ω_p = d₁ + (ln(1 - p/100) / ln(λ/(nμ)) - 1) (d₁ + d₂ + Δ), but at least d₁, which every request
-    waits. As in the paper, the number of tries is treated as continuous.
-
-    Parameters
-    ----------
-    percentile : float
-        p, above 0 and below 100.
-    arrival_rate_per_s : float
-        λ, requests per second to all replicas together.
-    replicas : int
-        n.
-    service_rate_per_s : float
-        μ, requests per second that one replica serves while it is busy.
-    request_delay_ms, reply_delay_ms, retry_delay_ms : float
-        d₁, d₂ and Δ.
-
-    Returns
-    -------
-    float
-        Waiting time in ms; infinite if λ ≥ nμ.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
+    waits, and infinite if λ ≥ nμ. As in the paper, the number of tries is treated as continuous. λ
+    is the rate to all n replicas together, and μ what one serves while it is busy.
     """
     if not 0 < percentile < 100:
         raise InvalidInputError(f"percentile: must be above 0 and below 100, not {percentile}")
@@ -99,35 +77,11 @@ def response_time_cdf(
     retry_delay_ms: float,
     retries: int | None = None,
 ) -> FloatArray:
-    """Compute the fraction of requests answered within a time (Theorem 2).
+    """Compute the fraction of requests answered within times in ms, any shape (Theorem 2).
 
     P(R ≤ t) = Σ_r P_busy^r (1 - P_busy) F_exe(t - W_r) over r ≤ ⌊(t - d₁) / (d₁ + d₂ + Δ)⌋, with
-    P_busy = λ/(nμ).
-
-    Parameters
-    ----------
-    t_ms : array_like of float
-        t, response times in ms, any shape.
-    arrival_rate_per_s, replicas, service_rate_per_s
-        λ, n and μ, as for `waiting_time_percentile`.
-    execution_time : float or callable
-        F_exe, the distribution function of the execution time in ms; or a constant execution
-        time in ms, which gives a closed form.
-    request_delay_ms, reply_delay_ms, retry_delay_ms : float
-        d₁, d₂ and Δ.
-    retries : int, optional
-        Limit of the retries, after which a request is never answered. By default
-        there is no limit, as in the paper.
-
-    Returns
-    -------
-    ndarray of float, shape of `t_ms`
-        0 everywhere if λ ≥ nμ.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
+    P_busy = λ/(nμ); 0 everywhere if λ ≥ nμ. A constant execution time in ms gives a closed form.
+    After `retries` a request is never answered; None: there is no limit, as in the paper.
     """
     busy = busy_probability(arrival_rate_per_s, replicas, service_rate_per_s)
     return retried_response_time_cdf(
@@ -150,24 +104,7 @@ def retried_response_time_cdf(
     retry_delay_ms: float,
     retries: int | None = None,
 ) -> FloatArray:
-    """Compute the fraction of requests answered within a time, given the probability of refusal.
-
-    This is the sum of Theorem 2 for any P_busy and F_exe.
-
-    Parameters
-    ----------
-    t_ms : array_like of float
-        t, response times in ms, any shape.
-    busy : float
-        P_busy; at 1 or above, no request is ever answered.
-    execution_time, request_delay_ms, reply_delay_ms, retry_delay_ms, retries
-        As for `response_time_cdf`.
-
-    Raises
-    ------
-    InvalidInputError
-        A delay or the execution time is negative, or `retries` is.
-    """
+    """Compute the sum of Theorem 2 for any P_busy; at 1, no request is ever answered."""
     times = np.asarray(t_ms, dtype=np.float64)
     try_ms = _try_ms(request_delay_ms, reply_delay_ms, retry_delay_ms)
     if retries is not None and retries < 0:
@@ -208,11 +145,6 @@ def busy_probability(arrival_rate_per_s: float, replicas: int, service_rate_per_
     """Compute the share of time that a replica that holds one request is busy: P_busy = λ/(nμ).
 
     It is 1 if λ ≥ nμ, and exact below if every request is served in the end.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
     """
     check_load(arrival_rate_per_s, replicas)
     if not 0 < service_rate_per_s < math.inf:
@@ -223,31 +155,17 @@ def busy_probability(arrival_rate_per_s: float, replicas: int, service_rate_per_
 def theorem_error_bound(
     traffic_intensity: float, replicas: int, try_ms: float, execution_time_ms: float
 ) -> float:
-    """Bound how much Theorem 2 overstates the fraction answered in time.
+    """Bound how much Theorem 2 overstates the fraction answered in time, at most 1.
 
     The theorem assumes independent tries. In fact a refused request picks the same replica again
     with probability 1/n. If a try takes a fraction τ = (d₁ + d₂ + Δ)/S < 1 of an execution S, that
     replica is still busy with probability about 1 - τ, which affects ρ (1 - τ)/n of the requests.
     At higher loads the retried requests also meet each other; simulations bound that effect by a
-    factor: ρ (1 - τ)⁺/(n (1 - ρ)^0.6).
+    factor: ρ (1 - τ)⁺/(n (1 - ρ)^0.6), with ρ = λ/(nμ).
 
     The bound held for 2 to 200 replicas, ρ from 0.2 to 0.8 and constant execution times, wherever
     the theorem promises 90% or more (`benchmarks/paper/rand_errors.py`). It does not cover τ ≥ 1,
     where the theorem was within 2.5 percentage points, or ρ ≥ 0.9, where it can be 40 points off.
-
-    Parameters
-    ----------
-    traffic_intensity : float
-        ρ = λ/(nμ), at least 0.
-    replicas : int
-        n.
-    try_ms, execution_time_ms : float
-        d₁ + d₂ + Δ, and S, both in ms.
-
-    Returns
-    -------
-    float
-        A fraction of the requests, at most 1.
     """
     if traffic_intensity >= 1:
         return 1.0
@@ -290,12 +208,8 @@ def check_load(arrival_rate_per_s: float, replicas: int) -> None:
 class Equilibrium:
     """The rate of tries at which refusals and the retries that they cause are in balance.
 
-    Attributes
-    ----------
-    attempt_rate_per_s : float
-        Tries per second that reach one replica, retries included; infinite under overload.
-    busy_probability : float
-        Fraction of these tries that the replica refuses.
+    `attempt_rate_per_s` reach one replica, retries included, infinite under overload; the share
+    `busy_probability` of them is refused.
     """
 
     attempt_rate_per_s: float
@@ -311,32 +225,11 @@ def rand_equilibrium(
     """Solve for the rate of tries at a replica that can hold many requests.
 
     Let a be the rate of tries at a replica, P_full(a) the probability that a try finds it full, and
-    k the limit of retries. Then a = (λ/n) Σ_{j≤k} P_full(a)^j; without a limit,
-    a (1 - P_full(a)) = λ/n. The solution is unique because the accepted rate, a (1 - P_full(a)),
-    grows with a. A replica that holds one request has P_full(a) = a/(a + μ), which gives
-    P_busy = λ/(nμ) as in Theorem 2.
-
-    Parameters
-    ----------
-    arrival_rate_per_s : float
-        λ, requests per second to all replicas together.
-    replicas : int
-        n.
-    full_probability : callable
-        P_full, from the rate of Poisson tries per second to the probability that one is refused.
-    retries : int, optional
-        k. By default a request is tried until it is served.
-
-    Returns
-    -------
-    Equilibrium
-        If there is no limit of retries and the replicas cannot carry λ: an infinite rate and
-        probability 1.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is out of its range.
+    k the limit of retries. Then a = (λ/n) Σ_{j≤k} P_full(a)^j; without a limit, a (1 - P_full(a)) =
+    λ/n. The solution is unique because the accepted rate, a (1 - P_full(a)), grows with a. A
+    replica that holds one request has P_full(a) = a/(a + μ), which gives P_busy = λ/(nμ) as in
+    Theorem 2. If there is no limit and the replicas cannot carry λ, the rate is infinite and the
+    probability 1.
     """
     check_load(arrival_rate_per_s, replicas)
     if retries is not None and retries < 0:

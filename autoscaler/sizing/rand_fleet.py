@@ -42,12 +42,7 @@ _BELOW_1 = 1 - 1e-6
 class RandFleet:
     """Identical replicas behind a balancer that tries another one after a refusal.
 
-    Attributes
-    ----------
-    capacity_per_s : float
-        What a full replica answers, in requests per second; at least the curve's SLA rate.
-    delays : TryDelays
-        The time from one try to the next, and the limit of retries.
+    A full replica answers `capacity_per_s`, at least the curve's SLA rate.
     """
 
     curve: LoadLatenessCurve
@@ -75,13 +70,7 @@ class RandFleet:
         return cls(curve, capacity_per_s, objective.response_time_ms, delays)
 
     def lost_share(self, arrival_rate_per_s: float, replicas: int) -> float:
-        """Return the fraction of requests that are refused at every try, or late.
-
-        Parameters
-        ----------
-        arrival_rate_per_s : float
-            Requests per second to all replicas together.
-        """
+        """Return the fraction of all requests that are refused at every try, or late."""
         per_replica_s = arrival_rate_per_s / replicas
         if replicas == 1 or not self.curve.overload_levels:
             # One replica is not asked again, and one that serves late refuses nothing.

@@ -44,19 +44,10 @@ _MAX_ROOM = 512
 class ServicePrediction(Prediction):
     """The predicted performance of a number of replicas. A response ends at the client.
 
-    Attributes
-    ----------
-    mean_power_w : float or None
-        Mean power of all replicas together, in W. None if the profile has no energy, or if it is
-        not known how large the batches are.
-    bottleneck : str
-        The stage of a replica that is busy for longer, "event_loop" or "device".
-    answered_percentile_ms : callable or None
-        Returns a percentile of the response time of the answered requests; None if it cannot be
-        predicted.
-    cdf : callable or None
-        Maps response times in ms to the fraction of all requests answered within them; None if it
-        cannot be predicted.
+    The power, in W, is of all replicas together. `bottleneck` is the stage of a replica that is
+    busy for longer, "event_loop" or "device". `answered_percentile_ms` returns a percentile of the
+    response time of the answered requests, and `cdf` maps response times in ms to the fraction of
+    all requests answered within them. What cannot be predicted is None.
     """
 
     policy: BatchingPolicy
@@ -69,10 +60,7 @@ class ServicePrediction(Prediction):
 class ServiceEstimator:
     """A model of replicas that batch by their policy table and refuse what would be late.
 
-    Parameters
-    ----------
-    policies : PolicySource, optional
-        Policies other than those of the service; they take all that wait.
+    Policies that are given instead of those of the service take all that wait.
     """
 
     def __init__(self, service: ServiceModel, policies: PolicySource | None = None) -> None:
@@ -129,18 +117,7 @@ class ServiceEstimator:
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
     ) -> ServicePrediction:
-        """Predict the performance of a fleet under Poisson arrivals.
-
-        Parameters
-        ----------
-        arrival_rate_per_s : float
-            Requests per second to all replicas together.
-
-        Raises
-        ------
-        InvalidInputError
-            The arrival rate is not positive and finite, or there is no replica.
-        """
+        """Predict the performance of a fleet under Poisson arrivals."""
         check_load(arrival_rate_per_s, replicas)
         if not arrival_rate_per_s:
             raise InvalidInputError("arrival_rate_per_s: must be above 0")

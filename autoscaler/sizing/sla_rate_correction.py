@@ -28,7 +28,6 @@ from typing import Any
 
 from autoscaler.observe.retries import given_up_share, offered_requests, retries_among
 from autoscaler.reports import ReplicaReport
-from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
 #: Bounds of the correction. A replica refits its profile if batches take a quarter longer than the
@@ -72,14 +71,8 @@ class _Block:
 class _Measured:
     """A block, converted from attempts to requests: other replicas are tried after a refusal.
 
-    Attributes
-    ----------
-    rate_per_s : float
-        Requests per second and replica.
-    missed : float
-        Requests late or refused at their first attempt: comparable with one replica's model.
-    lost : float
-        Requests late or refused at every attempt: comparable with the SLA.
+    `missed` requests are late or refused at their first attempt: comparable with one replica's
+    model. `lost` ones are late or refused at every attempt: comparable with the SLA.
     """
 
     requests: float
@@ -105,11 +98,8 @@ class _Measured:
 class SlaRateCorrection:
     """Track the correction of the SLA rate that the replicas' model predicts.
 
-    Attributes
-    ----------
-    error : float or None
-        Measured minus predicted fraction of requests that the first replica asked refuses or
-        answers late, over about ten minutes. None while it is unknown.
+    `error` is the measured minus the predicted fraction of requests that the first replica asked
+    refuses or answers late, over about ten minutes; None while it is unknown.
     """
 
     def __init__(self) -> None:
@@ -155,16 +145,8 @@ class SlaRateCorrection:
     ) -> None:
         """Update the correction if a block is complete.
 
-        Parameters
-        ----------
-        curve : LoadLatenessCurve
-            The replicas' model, uncorrected.
-        late_share_allowed : float
-            Fraction of the requests that may miss the SLA.
-        batch_size : float
-            Requests of a full batch, which are late together.
-        sustained_per_s : float
-            What each replica of the fleet takes within the SLA by the model, uncorrected.
+        The curve is the replicas' model, and `sustained_per_s` what each replica of the fleet takes
+        within the SLA by it, both uncorrected. Requests of a full batch are late together.
         """
         block = self._block
         if math.isinf(block.begin_s):
@@ -240,19 +222,10 @@ class SlaRateCorrection:
         return {"correction": self.correction}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises
-        ------
-        InvalidInputError
-            The state does not have this form.
-        """
-        try:
-            correction = float(state["correction"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"SLA rate correction state: not usable ({error!r})") from error
+        """Restore what `state_dict` returned."""
+        correction = float(state["correction"])
         if not MIN_CORRECTION <= correction <= MAX_CORRECTION:
-            raise InvalidInputError(f"SLA rate correction state: correction is {correction}")
+            raise ValueError(f"correction: {correction}")
         self._reset(correction)
 
 

@@ -28,15 +28,6 @@ def test_a_changed_number_of_standbys_is_recorded() -> None:
     assert not log.add(2.0, 1, Decision(1, "still", standbys=1))
 
 
-def test_the_newest_decision_is_kept_even_if_it_is_not_recorded() -> None:
-    log = DecisionLog()
-    log.add(0.0, 1, Decision(1, "first"))
-    log.add(1.0, 1, Decision(1, "second"))
-    assert log.newest is not None
-    assert log.newest["reason"] == "second"
-    assert len(log.recorded) == 1
-
-
 def test_a_clock_that_is_set_back_does_not_stop_recording() -> None:
     log = DecisionLog()
     log.add(1000.0, 1, Decision(1, "before"))

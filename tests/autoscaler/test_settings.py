@@ -30,11 +30,6 @@ def test_settings_survive_as_floats(settings):
     assert AutoscalerSettings.from_floats(values) == settings
 
 
-def test_missing_settings_keep_their_defaults():
-    restored = AutoscalerSettings.from_floats({"settings_scale_down_delay_s": 5.0})
-    assert restored == AutoscalerSettings(scale_down_delay_s=5)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

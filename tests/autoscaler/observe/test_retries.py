@@ -19,8 +19,7 @@ def test_between_what_was_accepted_and_what_was_tried(attempts, p, retries):
     assert attempts * (1 - p) - slack <= requests <= attempts + slack
 
 
-@pytest.mark.parametrize("retries", [1, 3, 5])
-@pytest.mark.parametrize("refused_share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("retries", "refused_share"), [(1, 0.1), (3, 0.5), (5, 0.9)])
 def test_against_simulated_retries(retries, refused_share):
     """Each request tries random replicas until one takes it or the retries run out."""
     rng = np.random.default_rng(11)

@@ -35,8 +35,7 @@ def test_without_refusals_each_replica_is_one_queue():
     assert rarely_full.percentile_ms(99) == pytest.approx(0.5 + alone.response_percentile_ms(99))
 
 
-@pytest.mark.parametrize("replicas_worth", [2.0, 3.9, 4.4])
-@pytest.mark.parametrize("counts_reply", [False, True])
+@pytest.mark.parametrize(("replicas_worth", "counts_reply"), [(2.0, False), (4.4, True)])
 def test_percentiles_invert_the_cdf(replicas_worth, counts_reply):
     some = fleet(replicas_worth, counts_reply=counts_reply)
     for percentile in (50.0, 80.0):
@@ -65,9 +64,3 @@ def test_without_a_limit_of_retries_more_than_the_capacity_is_an_overload():
     assert fleet(4.4, unlimited).is_overloaded
     assert not fleet(3.9, unlimited).is_overloaded
     assert not fleet(4.4).is_overloaded
-
-
-def test_a_profile_without_energy_has_no_power():
-    profile = Profile("m", "d", PROFILE.latency_ms)
-    found = FleetResponse(lambda rate: evaluate(profile, GREEDY, rate), DELAYS, 1000.0, 2)
-    assert found.mean_power_w is None

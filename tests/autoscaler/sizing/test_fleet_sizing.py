@@ -80,9 +80,3 @@ def test_an_event_loop_serves_no_more_in_a_fleet_than_alone():
     for bottleneck in ("event_loop", "neither"):
         limited = replace(refusing, **bottleneck_to_floats(bottleneck))
         assert sizing(limited).fleet_rate_per_s(4) == pytest.approx(4 * PER_REPLICA)
-
-
-def test_without_a_curve_no_rate_is_known():
-    assert sizing(WITHOUT_CURVE).fleet_rate_per_s(3) is None
-    assert sizing(WITHOUT_CURVE).needed_without_retries(3.0) is None
-    assert sizing(REPORT, WITHOUT_CURVE).fleet_rate_per_s(1) == PER_REPLICA

@@ -8,20 +8,16 @@ from hypothesis import strategies as st
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.experiments import least_predicted, poisson_scenario
 from autoscaler.simulator.scenario import Scenario
-from autoscaler.simulator.simulation import Simulation, simulate
+from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.estimators import least_replicas
-from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf, retried_response_time_cdf
 from autoscaler.sizing.rand_fleet import RandFleet
 from autoscaler.sizing.service_estimator import ServiceEstimator
 from policy.baseline_policies import work_conserving
-from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
 from policy.service_model import service_model
 from policy.try_delays import RETRIES, TryDelays
-from tests.support.batching.live_engine import LiveEngine
 from tests.support.profiles import GOOGLENET_P4
 
 DELAYS = TryDelays(retries=RETRIES)
@@ -68,18 +64,7 @@ def test_a_prediction_is_what_a_simulation_finds(service, load, replicas):
 
 
 @pytest.mark.slow
-def test_the_live_batcher_core_does_what_was_simulated():
-    scenario = Scenario(GOOGLENET_P4, ServiceLevelObjective(15.0, 99.0), np.ones(1), replicas=2)
-    loaded = poisson_scenario(scenario, 4000.0, 4000)
-    live, compiled = (
-        Simulation(loaded, FixedFleet(2), **engine).run() for engine in ({"engine": LiveEngine}, {})
-    )
-    assert np.array_equal(live.histogram, compiled.histogram)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [32, 64])
-@pytest.mark.parametrize("rate_per_s", [1000.0, 20_000.0])
+@pytest.mark.parametrize(("rows", "rate_per_s"), [(32, 20_000.0), (64, 1000.0)])
 def test_a_plan_keeps_the_sla_with_the_fewest_replicas(rows, rate_per_s):
     """Once, a plan counted full batches that no replica runs, and asked for a replica more."""
     profile = Profile("line", "p4", 1.05 + 0.305 * np.arange(1, rows + 1))
@@ -106,8 +91,7 @@ def test_batches_that_do_not_fit_into_the_sla_refuse_nobody(rows):
     assert scenario.service.limits.max_batch_size < 40
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_replica_does_not_go_on_refusing_after_a_burst(replicas):
+def test_a_replica_does_not_go_on_refusing_after_a_burst():
     """Once, 38% were refused for ever after more than 1% had been, by chance.
 
     Replicas set time aside for attempts elsewhere, and counted what they refused for it as well.
@@ -116,62 +100,31 @@ def test_a_replica_does_not_go_on_refusing_after_a_burst(replicas):
         Profile("m", "d", np.full(8, 1.0)),
         ServiceLevelObjective(2.6, 99.0),
         np.ones(1),
-        replicas=replicas,
+        replicas=2,
     )
-    rate_per_s = 0.7 * replicas * scenario.load_lateness_curve.sla_rate_per_s
-    run = simulate(poisson_scenario(scenario, rate_per_s, 60_000), FixedFleet(replicas))
+    rate_per_s = 0.7 * 2 * scenario.load_lateness_curve.sla_rate_per_s
+    run = simulate(poisson_scenario(scenario, rate_per_s, 60_000), FixedFleet(2))
     assert run.service_level > 0.99
 
 
-def test_replicas_that_hold_one_request_give_theorem_2():
-    """Evaluated as a queue: batches of one, no waiting room, executions of 10 ms."""
-    one = Profile("one", "one", latency_ms=np.array([10.0]))
-    policy = BatchingPolicy.from_control_limit(1, 1)
-
-    def at(rate):
-        return evaluate(one, policy, rate, max_queue_rows=0)
-
-    found = rand_equilibrium(350.0, 5, lambda rate: at(rate).full_probability)
-    assert found.busy_probability == pytest.approx(0.7, rel=1e-8)
-    times = np.linspace(0.3, 99.3, 100)  # not on the steps, where rounding decides
-    batching = retried_response_time_cdf(
-        times, found.busy_probability, at(found.attempt_rate_per_s).cdf, 1.0, 1.0, 3.0
-    )
-    theorem = response_time_cdf(times, 350.0, 5, 100.0, 10.0, 1.0, 1.0, 3.0)
-    assert batching == pytest.approx(theorem, abs=1e-8)
-
-
-@pytest.mark.parametrize("sla_ms", [0.2, 1.3, 1.85])
-def test_an_sla_out_of_reach_says_what_is_in_reach(sla_ms):
-    sla = ServiceLevelObjective(sla_ms, 99.0)
+def test_an_sla_out_of_reach_says_what_is_in_reach():
+    sla = ServiceLevelObjective(1.3, 99.0)
     estimator = ServiceEstimator(service_model(GOOGLENET_P4, sla, DELAYS))
     with pytest.raises(InfeasibleError, match=r"out of reach: .*, and 99% within"):
         least_replicas(estimator, 100.0, sla)
 
 
-def test_values_out_of_range_are_refused():
-    sla = ServiceLevelObjective(50.0, 99.0)
-    estimator = ServiceEstimator(service_model(GOOGLENET_P4, sla, DELAYS))
-    for rate_per_s, replicas in ((0.0, 1), (np.inf, 1), (10.0, 0)):
-        with pytest.raises(InvalidInputError):
-            estimator.predict(rate_per_s, replicas, sla)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "sla_ms"),
-    [
-        (GOOGLENET_P4, 10.0),
-        (GOOGLENET_P4, 50.0),
-        (Profile("m", "d", np.full(8, 10.0)), 25.0),
-    ],
+    [(GOOGLENET_P4, 10.0), (Profile("m", "d", np.full(8, 10.0)), 25.0)],
 )
 def test_a_plan_needs_as_many_replicas_as_the_live_autoscaler_orders(profile, sla_ms):
     sla = ServiceLevelObjective(sla_ms, 99.0)
     service = service_model(profile, sla, DELAYS)
     capacity_per_s = 1e3 * service.limits.max_batch_size / service.limits.latency_ms[-1]
     live = RandFleet(service.curve, capacity_per_s, sla_ms, DELAYS)
-    for load in (0.6, 1.6, 2.5, 5.5, 9.0, 15.3, 40.0):
+    for load in (0.6, 2.5, 9.0, 40.0):
         rate_per_s = load * service.curve.sla_rate_per_s
         planned = least_replicas(ServiceEstimator(service), rate_per_s, sla).replicas
         ordered = live.replicas_needed(rate_per_s, sla.late_share_allowed)

@@ -1,11 +1,9 @@
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoscaler.sizing.sla_rate_correction import MIN_CORRECTION, SlaRateCorrection
-from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from tests.support.autoscaling.reporting_fleet import CURVE, PER_REPLICA, PROFILE, SETTINGS, Fleet
 
@@ -43,8 +41,7 @@ def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0, curve=CU
         correction.revise(second, curve, ALLOWED, BATCH, 0, curve.sla_rate_per_s)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("load", [0.5, 0.9, 0.97])
+@pytest.mark.parametrize(("load", "seed"), [(0.5, 0), (0.9, 1), (0.97, 2)])
 def test_a_perfect_model_stays_within_five_percent_of_1(load, seed):
     correction = SlaRateCorrection()
     run(correction, 3600, load * PER_REPLICA, CURVE.late_share(load * PER_REPLICA), seed)
@@ -149,30 +146,6 @@ def test_past_trouble_is_forgotten_over_hours():
     assert low < correction.correction < low + 0.05
     run(correction, 36 * 3600, 0.3 * PER_REPLICA, 0.0, since_s=4200)
     assert correction.correction == 1.0
-
-
-def test_counters_that_restart_are_ignored():
-    correction = SlaRateCorrection()
-    report = Fleet(1).report_of("r0")
-    before = replace(report, offered_total=1e5, answered_total=1e5, late_total=1e4)
-    correction.count_between(before, report)
-    for second in range(0, 100, 10):
-        correction.revise(second, CURVE, ALLOWED, BATCH, 0, PER_REPLICA)
-    assert correction.correction == 1.0
-
-
-def test_the_state_survives_json():
-    correction = SlaRateCorrection()
-    run(correction, 600, 0.8 * PER_REPLICA, 0.1)
-    restored = SlaRateCorrection()
-    restored.load_state(json.loads(json.dumps(correction.state_dict())))
-    assert restored.correction == correction.correction < 1
-
-
-@pytest.mark.parametrize("state", [{}, {"correction": "x"}, {"correction": 3.0}, 7])
-def test_unusable_state_is_refused(state):
-    with pytest.raises(InvalidInputError, match="SLA rate correction state"):
-        SlaRateCorrection().load_state(state)
 
 
 @pytest.mark.parametrize(("late_share", "holds"), [(0.0, True), (0.04, False)])
