@@ -1,11 +1,9 @@
 """The one entry to the solvers: from a profile, an arrival rate and an objective to a policy."""
 
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
 from policy.objective import Objective, Weights
 from policy.profile import Profile
 from policy.solvers import constrained, exact, tandem
-from policy.solvers.reference import solution as reference
 from policy.solvers.solution import Solution
 
 
@@ -14,11 +12,7 @@ def solve(
     arrival_rate_per_s: float,
     objective: Objective,
     *,
-    method: str = "auto",
     start: BatchingPolicy | None = None,
-    max_queue_length: int | None = None,
-    overflow_cost: float | None = None,
-    span: float = 0.01,
 ) -> Solution:
     """Find the optimal batching policy.
 
@@ -33,61 +27,30 @@ def solve(
         Weights: the policy of least weighted mean response and power, among all that know the queue
         length. A service level: the policy of least power whose percentile holds, among control
         limits with a max wait; if none holds, the one that comes closest.
-    method : str, optional
-        ``auto`` chooses the exact solver for weights and the constrained search for a service
-        level. For weights, ``exact`` names that solver, and ``policy_iteration`` and
-        ``relative_value_iteration`` are the reference methods on a truncated queue.
     start : BatchingPolicy, optional
         The policy of a similar problem, to begin from: several times as fast.
-    max_queue_length, overflow_cost, span : optional
-        Of the reference methods only; see `policy.solvers.reference.solution.solve`.
 
     Raises
     ------
     InvalidInputError
-        An argument is out of its range, or does not fit the objective or the method.
+        An argument is out of its range, or does not fit the objective.
     InfeasibleError
         The device cannot keep up with the arrival rate, or no batch is as short as the response
         time.
 
     Examples
     --------
-    >>> from policy import Profile, ServiceLevelObjective, solve
+    >>> from sojourn import Profile, ServiceLevelObjective, solve
     >>> profile = Profile("model", "device", latency_ms=[1.0, 1.2, 1.4, 1.6])
     >>> solve(profile, 900.0, ServiceLevelObjective(5.0, 99.0)).meets_sla
     True
     """
     profile = profile.serial()
-    is_reference = method not in ("auto", "exact")
-    if not is_reference and (max_queue_length, overflow_cost) != (None, None):
-        raise InvalidInputError(
-            f"max_queue_length, overflow_cost: belong to {' and '.join(reference.METHODS)}, not to "
-            f"method {method!r}"
-        )
     if not isinstance(objective, Weights):
-        if method != "auto":
-            raise InvalidInputError(
-                f"method: must be auto for a service level objective, not {method!r}"
-            )
         return constrained.solve(profile, arrival_rate_per_s, objective, start=start)
     if profile.event_loop is not None:
-        if method != "auto":
-            raise InvalidInputError(
-                "method: must be auto for a profile with an event loop beside the device, not "
-                f"{method!r}"
-            )
         return tandem.solve(profile, arrival_rate_per_s, objective, start=start)
-    if not is_reference:
-        return exact.solve(profile, arrival_rate_per_s, objective, start=start)
-    return reference.solve(
-        profile,
-        arrival_rate_per_s,
-        objective,
-        method=reference.check_method(method),
-        max_queue_length=max_queue_length,
-        overflow_cost=overflow_cost,
-        span=span,
-    )
+    return exact.solve(profile, arrival_rate_per_s, objective, start=start)
 
 
 def average_cost(

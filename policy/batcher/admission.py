@@ -93,6 +93,13 @@ class Admission:
             start_s += OVERDUE_FACTOR * (now_s - device_free_s)
         return start_s + 1e-3 * self.processing_ms(rows)
 
+    def is_overdue(self, device_free_s: float | None, now_s: float) -> bool:
+        """Return whether the batch on the device is so late that nothing else will be in time."""
+        if device_free_s is None or now_s <= device_free_s:
+            return False
+        done_s = self.completion_s(1, now_s, device_free_s)
+        return done_s > now_s + 1e-3 * self.limits.admit_within_ms
+
     @property
     def tolerance_s(self) -> float:
         """How late a batch may be before it is overdue."""

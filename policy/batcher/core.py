@@ -21,8 +21,7 @@ it cannot be met, the request is refused on arrival; if its batch turns out to e
 request is dropped as the batch forms and never reaches the device.
 
 The rows of a batch that fails wait again, or are tested in smaller batches to find the culprit
-(`policy.batcher.failed_batches`). Tests and ordinary batches share the device: after a test
-that failed, or that took no rows of the queue along, comes an ordinary batch, if one is due.
+(`policy.batcher.failed_batches`).
 """
 
 import math
@@ -31,8 +30,7 @@ from collections.abc import Callable, Collection, Hashable
 from policy.batcher.admission import Admission
 from policy.batcher.arrival_rate import ArrivalRate, horizon_s
 from policy.batcher.failed_batches import FailedBatches
-from policy.batcher.kinds import latest_start_s
-from policy.batcher.lateness import too_late
+from policy.batcher.lateness import latest_start_s, too_late
 from policy.batcher.limits import Limits
 from policy.batcher.request_queue import RequestQueue
 from policy.batcher.requests import (
@@ -57,24 +55,14 @@ class BatcherCore:
     `wake_at_s` has passed) the caller asks `next_batch`, and answers the requests in
     `deadline_missed`, `given_up` and `crowded_out`.
 
-    Parameters
-    ----------
-    rate_window_s : float
-        Time constant of the arrival-rate estimate.
-
     Attributes
     ----------
     wake_at_s : float or None
         When to ask again, if nothing happens before.
-    deadline_missed : list of Request
-        Requests dropped because their own deadline, or that of the limits, cannot be met; the
-        caller empties the list.
-    given_up : list of Request
-        Requests that others of higher priority, or an overdue batch, leave no time here; the caller
-        empties the list.
-    crowded_out : list of Request
-        Suspected requests given up because there is no room for more, the oldest first; the caller
-        empties the list.
+    deadline_missed, given_up, crowded_out : list of Request
+        Requests dropped because their own deadline, or that of the limits, cannot be met; because
+        others of higher priority, or an overdue batch, leave them no time here; and suspects for
+        which there is no room, the oldest first. The caller empties the lists.
     wait_factor : float
         Multiplies every wait, 0 to 1; below 1 if more requests are late than the model predicts.
     """
@@ -122,15 +110,7 @@ class BatcherCore:
         kind: Hashable = None,
         priority: int = 0,
     ) -> bool:
-        """Return whether `rows` more rows may wait: there is room, and they will be done in time.
-
-        What waits of a lower priority does not count: they overtake it.
-
-        Parameters
-        ----------
-        arrival_s : float, optional
-            When the request reached the replica, from which its time counts; `now_s` by default.
-        """
+        """Return whether `rows` more rows may wait: those of lower priorities are overtaken."""
         if self._draining:
             return False
         queue, size = self._queue, self.limits.max_batch_size
@@ -144,11 +124,6 @@ class BatcherCore:
             now_s=now_s,
             arrival_s=now_s if arrival_s is None else arrival_s,
         )
-
-    def refuse(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
-        refusal = self.refusal(rows, now_s, arrival_s)
-        self.count_refused(refusal, rows, now_s)
-        return refusal
 
     def refusal(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
         if not self._draining and self._admission.is_expired(rows, now_s, arrival_s):
@@ -175,13 +150,12 @@ class BatcherCore:
         return self.arrival_rate.bounded_per_s(now_s) / max(1, self.devices)
 
     def arrive(self, now_s: float, request: Request) -> Refusal | None:
-        """Queue a request, or return why it is refused.
-
-        Its time counts from its own `arrival_s`, which is before `now_s` if it waited to be read.
-        """
+        """Queue a request, which may have waited to be read, or return why it is refused."""
         kind, priority = request.kind, request.priority
         if not self.has_room(request.rows, now_s, request.arrival_s, kind, priority):
-            return self.refuse(request.rows, now_s, request.arrival_s)
+            refusal = self.refusal(request.rows, now_s, request.arrival_s)
+            self.count_refused(refusal, request.rows, now_s)
+            return refusal
         self.arrival_rate.count(now_s, request.rows)
         self._admission.count_admitted(request.rows, self.arrival_rate.weight)
         if request.deadline_s < math.inf:
@@ -198,10 +172,7 @@ class BatcherCore:
     def give_up_late(self, now_s: float) -> float | None:
         """Drop requests that an overdue batch leaves no time, while another replica may answer.
 
-        Returns
-        -------
-        float or None
-            When to call this again if the batch has not ended; None: no device is busy.
+        Returns when to call this again if the batch has not ended; None: no device is busy.
         """
         free_s = self._busy_until_s
         if free_s is None:
@@ -214,11 +185,7 @@ class BatcherCore:
 
     def is_overdue(self, now_s: float) -> bool:
         """Return whether a batch is so late that no request could be answered in time."""
-        free_s = self._busy_until_s
-        if free_s is None or now_s <= free_s:
-            return False
-        done_s = self._admission.completion_s(1, now_s, free_s)
-        return done_s > now_s + 1e-3 * self.limits.admit_within_ms
+        return self._admission.is_overdue(self._busy_until_s, now_s)
 
     def _give_up_late(self, now_s: float) -> None:
         if self.limits.answer_within_ms == math.inf:
@@ -256,17 +223,8 @@ class BatcherCore:
     def device_failed(self, batch: Batch, blamed: Collection[int] = ()) -> list[int]:
         """Record that the device failed on its batch; requests not to blame wait again.
 
-        Parameters
-        ----------
-        blamed : collection of int
-            Indices into ``batch.slices`` of the culprits, if the model names them; the other slices
-            then need no search.
-
-        Returns
-        -------
-        list of int
-            Indices of the slices whose requests failed: blamed, or alone in the batch. The caller
-            answers these requests.
+        Returns the indices of the slices whose requests failed, which the caller answers: those
+        `blamed`, if the model names the culprits (then nothing is searched), or alone in the batch.
         """
         self._release_device()
         failed, crowded_out = self._failed.put_back(
@@ -278,11 +236,7 @@ class BatcherCore:
     def recall(self, batch: Batch, alone: Collection[int]) -> None:
         """Requeue a batch that the device has not been given; drop cancelled requests.
 
-        Parameters
-        ----------
-        alone : collection of int
-            Indices into ``batch.slices`` of those that must each run in a batch of their own; the
-            others wait again.
+        The slices with the indices `alone` must each run in a batch of their own.
         """
         self._release_device()
         self._failed.recall(batch, alone)
@@ -389,13 +343,9 @@ class BatcherCore:
         return max_age_ms * self.wait_factor
 
     def _latest_start_s(self, policy: BatchingPolicy) -> float:
-        """Return when the oldest wait ends; earlier if a deadline or another kind needs that."""
-        due_s = self._queue.oldest_arrival_s() + 1e-3 * self.longest_wait_ms(policy)
-        if self._queue.has_several_kinds:
-            max_age_ms = self.limits.max_age_ms * self.wait_factor
-            return min(due_s, latest_start_s(self._queue, self.limits, max_age_ms))
-        deadline_s = self._queue.earliest_deadline_s()
-        if deadline_s == math.inf:
-            return due_s
-        size = min(self._queue.rows, self._largest(policy))
-        return min(due_s, deadline_s - 1e-3 * self.limits.early_latency_ms(size))
+        wait_ms, max_age_ms = (
+            self.longest_wait_ms(policy),
+            self.limits.max_age_ms * self.wait_factor,
+        )
+        largest = self._largest(policy)
+        return latest_start_s(self._queue, self.limits, wait_ms, max_age_ms, largest)

@@ -4,7 +4,8 @@ A batch that fails contains a culprit. Unless the model names it, it is found by
 (`policy.batcher.bisection`): half of the suspects go into the next batch, which is filled up
 from the queue, so that a test that passes costs nothing. If it fails, the untested half is cleared
 and returns to the head of the queue, together with the rows that filled the batch. A request fails
-only if it fails alone. One test runs at a time, whatever the number of devices.
+only if it fails alone. One test runs at a time, whatever the number of devices. After a test that
+failed, or that took no rows of the queue along, comes an ordinary batch, if one is due.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -54,12 +55,8 @@ class FailedBatches:
     ) -> tuple[list[int], list[Request]]:
         """Queue the rows of a failed batch again, or group them for tests.
 
-        Returns
-        -------
-        failed : list of int
-            Indices of the slices whose requests failed: blamed, or alone in the batch.
-        crowded_out : list of Request
-            Suspected requests for which there is no room.
+        Returns the indices of the slices whose requests failed, and the suspected requests for
+        which there is no room.
         """
         self.queue_is_next = batch.reason is StartReason.SEARCH
         slices = batch.slices
@@ -91,12 +88,9 @@ class FailedBatches:
         fill_up: Callable[[int, float, Hashable], list[Slice]],
         miss_deadline: Callable[[Request], None],
     ) -> tuple[list[Slice], int]:
-        """Return the next slices to test, with their batch filled up from the queue.
+        """Return the next slices to test, with their batch filled up from the queue, and how many.
 
-        Parameters
-        ----------
-        fill_up : callable
-            Takes rows off the queue: how many, when they will be done in seconds, and their kind.
+        `fill_up` takes rows off the queue: how many, when they will be done, and of which kind.
         """
         suspects, is_last_suspect = self.bisection.next_test(max_rows)
         size = sum(part.rows for part in suspects)

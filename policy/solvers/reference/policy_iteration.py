@@ -36,7 +36,7 @@ def solve(smdp: TruncatedSmdp) -> TruncatedSolution:
         gain = action_values[states, actions] - action_values[states, best]
         better = gain > 1e-10 * (1 + np.abs(values))
         if not better.any():
-            return TruncatedSolution(actions, average_cost, values, policies)
+            return TruncatedSolution(actions, average_cost, policies)
         actions = np.where(better, best, actions)
     raise InfeasibleError(f"policy iteration: not solved in {_MAX_ROUNDS} rounds")
 

@@ -60,13 +60,7 @@ def solve(
         values = values + change
         values -= values[0]
         if high - low < span or (sweep == max_sweeps and not must_converge):
-            return TruncatedSolution(
-                actions=actions,
-                average_cost=float(low + high) / 2,
-                # The discretized chain makes 1/step decisions per millisecond.
-                relative_values=values * step,
-                rounds=sweep,
-            )
+            return TruncatedSolution(actions, float(low + high) / 2, rounds=sweep)
     raise InfeasibleError(f"relative value iteration: not solved in {max_sweeps} sweeps")
 
 

@@ -61,10 +61,6 @@ class TruncatedSmdp:
         The paper's c_o, per millisecond in the overflow state.
     period_ms : ndarray of float, shape (max_batch_size + 1,)
         Mean time to the next decision epoch by action.
-    response : ndarray of float, shape (states, max_batch_size + 1)
-        Mean response cost of the period for a latency weight of 1.
-    energy_mj : ndarray of float, shape (max_batch_size + 1,)
-        Energy of the period by action.
     cost : ndarray of float, shape (states, max_batch_size + 1)
         Mean weighted cost of the period, the overflow cost included; infinite where a batch would
         be larger than the queue.
@@ -76,8 +72,6 @@ class TruncatedSmdp:
     max_queue_length: int
     overflow_cost: float
     period_ms: FloatArray = field(init=False)
-    response: FloatArray = field(init=False, repr=False)
-    energy_mj: FloatArray = field(init=False, repr=False)
     cost: FloatArray = field(init=False)
     _arrivals: FloatArray = field(init=False, repr=False)
     _after_start: IntArray = field(init=False, repr=False)
@@ -106,8 +100,6 @@ class TruncatedSmdp:
         cost[sizes > lengths[:, np.newaxis]] = np.inf
 
         object.__setattr__(self, "period_ms", period)
-        object.__setattr__(self, "response", in_system / rate)
-        object.__setattr__(self, "energy_mj", np.append(0.0, energy_mj))
         object.__setattr__(self, "cost", cost)
         # The last column is the probability of so many arrivals that any queue overflows.
         arrivals = poisson_table(self.max_queue_length + 1, rate * latency_ms)
@@ -180,13 +172,10 @@ class TruncatedSolution:
         Batch size to start by state, the overflow state last; 0 is to wait.
     average_cost : float
         Cost per millisecond, the overflow cost included.
-    relative_values : ndarray of float, shape (states,)
-        How much more is paid from each state than from state 0.
     rounds : int
         Sweeps of value iteration, or policies tried by policy iteration.
     """
 
     actions: IntArray
     average_cost: float
-    relative_values: FloatArray
     rounds: int

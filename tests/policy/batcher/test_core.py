@@ -66,7 +66,7 @@ def test_tries_elsewhere_are_reckoned_with_once_requests_are_refused() -> None:
         core.arrive(0.0, Request(0.0, 1))
     assert core.has_room(1, 0.0)  # done after 40 ms
     for _ in range(9):
-        core.refuse(1, 0.0, 0.0)
+        core.count_refused(Refusal.FULL, 1, 0.0)
     assert not core.has_room(1, 0.0066)  # done 33.4 ms later, but up to 6.64 ms are gone
     assert core.has_room(1, 0.0067)
 

@@ -1,11 +1,14 @@
 """The search for the least power under a service level, against a full search."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from policy.baseline_policies import work_conserving
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -20,6 +23,9 @@ LATE_STEP = Profile(
     "late", "step", np.array([1, 1.1, 1.2, 1.3, 2.8, 2.9, 3, 3.1]), 0.9 + SIZES / 10
 )
 TWO_STEPS = Profile("two", "steps", np.array([1.0] * 4 + [1.95] * 4), 10.0 + 5 * SIZES)
+FOUR = Profile(
+    "four", "sizes", np.array([2.160333, 2.345, 2.568, 3.028]), np.array([10.0, 10.0, 30.0, 30.0])
+)
 STEPS = Profile("in", "steps", np.array([1, 1, 1.4, 1.4, 2.4, 2.4, 2.4, 2.4]), 9.0 + SIZES)
 
 
@@ -40,12 +46,9 @@ def full_search(profile, rate, response_time_ms, percentile):
 @pytest.mark.parametrize(
     ("profile", "traffic_intensity", "response_time_ms", "percentile"),
     [
-        (LINE, 0.2, 6.0, 99),
         (LINE, 0.6, 8.0, 95),
-        (LINE, 0.8, 12.0, 99),
         (LINE, 0.8, 3.0, 99),
         (STEEP, 0.3, 15.0, 90),
-        (STEEP, 0.6, 18.0, 99),
         (STEPS, 0.4, 6.0, 99),
     ],
 )
@@ -67,9 +70,7 @@ def test_no_policy_in_time_takes_less_power(
     "start",
     [
         BatchingPolicy.from_control_limit(20, 32, 13.0),  # close by
-        BatchingPolicy.from_control_limit(20, 32, 0.5),
         BatchingPolicy.from_control_limit(20, 32),
-        BatchingPolicy.from_control_limit(1, 32),
         BatchingPolicy.from_control_limit(64, 64, 1.0),
     ],
 )
@@ -98,8 +99,6 @@ def test_a_looser_sla_takes_less_power(response_time_ms, power_w):
     [
         # Batches of 32 have a lower 95th percentile than to start at once, but none is in time.
         (GOOGLENET_P4, 147.94, 1.5, 95, 0.8192),
-        (GOOGLENET_P4, 224.87, 1.6, 90, 0.7439),
-        (LINE, 0.7 * LINE.capacity_per_s, 1.5, 99, 0.02068),
         # To start at once brings 42.1% in time, to wait up to 3.3 ms for a second request 45.6%.
         (PAIRS, 0.9 * PAIRS.capacity_per_s, 5.5, 90, 0.4555),
     ],
@@ -115,23 +114,25 @@ def test_where_no_policy_is_in_time_the_most_requests_are(
 
 
 @pytest.mark.parametrize(
-    ("profile", "rate", "response_time_ms", "power_w"),
+    ("profile", "rate", "response_time_ms", "percentile", "power_w"),
     [
         # A batch of 32 takes 7 ms, one of 16 takes 4 ms. Simulated p99: 10.6 ms.
-        (PADDED, 3200.0, 12.0, 8.0),
+        (PADDED, 3200.0, 12.0, 99, 8.0),
         # Batches of 4 have the highest throughput, batches of 8 the least energy per request.
-        (LATE_STEP, 1000.0, 20.0, 0.2125),
+        (LATE_STEP, 1000.0, 20.0, 99, 0.2125),
         # Two batches of 8 take longer than the SLA, two of 4 do not.
-        (TWO_STEPS, 2000.0, 2.9, 15.556),
-        (TWO_STEPS, 2500.0, 2.9, 19.09),
+        (TWO_STEPS, 2500.0, 2.9, 99, 19.09),
+        # The first policy in time has a control limit of 2, and so has the best, at 1.08 ms.
+        (FOUR, 0.4 * FOUR.capacity_per_s, 1.5 * 2.160333, 50, 3.9481),
     ],
 )
-def test_where_the_batch_time_has_steps_other_batch_sizes_save_power(
-    profile, rate, response_time_ms, power_w
+def test_where_the_batch_time_has_steps_it_takes_the_least_power(
+    profile, rate, response_time_ms, percentile, power_w
 ):
-    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, 99))
+    """The last power is the least of all control limits and 31 waits."""
+    solution = constrained.solve(profile, rate, ServiceLevelObjective(response_time_ms, percentile))
     assert solution.meets_sla
-    assert solution.mean_power_w == pytest.approx(power_w, rel=1e-3)
+    assert solution.mean_power_w == pytest.approx(power_w, rel=2e-3)
 
 
 @pytest.mark.slow
@@ -146,20 +147,6 @@ def test_batches_that_leave_requests_behind_can_take_the_least_power():
     assert solution.policy.actions == (0, 0, 0, 3, 3, 3, 6)
 
 
-def test_a_control_limit_found_in_time_gets_its_longest_wait_too():
-    """The first policy found in time has a control limit of 2, and so has the best, at 1.08 ms.
-
-    The least power of all control limits and 31 waits is 3.9481 W.
-    """
-    times = np.array([2.160333, 2.345, 2.568, 3.028])
-    profile = Profile("a", "b", times, np.array([10.0, 10.0, 30.0, 30.0]))
-    objective = ServiceLevelObjective(1.5 * times[0], 50)
-    solution = constrained.solve(profile, 0.4 * profile.capacity_per_s, objective)
-    assert solution.meets_sla
-    assert solution.policy.control_limit == 2
-    assert solution.mean_power_w == pytest.approx(3.9481, rel=2e-3)
-
-
 def test_without_energy_the_device_busy_time_is_the_least():
     profile = Profile("no", "energy", LINE.latency_ms)
     rate = 0.3 * profile.capacity_per_s
@@ -171,17 +158,14 @@ def test_without_energy_the_device_busy_time_is_the_least():
 
 
 @pytest.mark.slow
-def test_the_sla_is_kept_at_all_loads_up_to_one():
-    kept = []
-    for traffic_intensity in np.linspace(0.01, 0.99, 8):
-        rate = traffic_intensity * LINE.capacity_per_s
-        solution = constrained.solve(LINE, rate, ServiceLevelObjective(8, 99))
-        greedy = evaluate(LINE, work_conserving(LINE), rate)
-        assert solution.mean_power_w <= greedy.mean_power_w * (1 + 1e-9)
-        kept.append(solution.meets_sla)
-    assert kept == sorted(kept, reverse=True)
-    assert kept[0]
-    assert not kept[-1]
+def test_where_batch_times_vary_it_finds_the_longest_wait_that_keeps_the_sla():
+    quantiles = LatencyQuantiles.from_dict({"10": 0.97, "50": 1.0, "90": 1.05, "99": 1.3}, 32)
+    varying = replace(GOOGLENET_P4, latency_quantiles=quantiles)
+    rate, objective = 0.1 * GOOGLENET_P4.capacity_per_s, ServiceLevelObjective(20, 99)
+    policy = constrained.solve(varying, rate, objective).policy
+    assert evaluate(varying, policy, rate).service_level(20) >= 0.99
+    longer = replace(policy, max_wait_ms=policy.max_wait_ms + 0.02 * 20)
+    assert evaluate(varying, longer, rate).service_level(20) < 0.99
 
 
 def test_a_target_of_exactly_one_batch_time_can_be_met():
@@ -202,8 +186,3 @@ def test_batches_beyond_the_highest_throughput_are_never_started():
 def test_a_response_time_below_the_shortest_batch_is_infeasible():
     with pytest.raises(InfeasibleError, match=r"takes 1\.3571 ms"):
         constrained.solve(GOOGLENET_P4, 10, ServiceLevelObjective(1.35, 99))
-
-
-def test_a_rate_beyond_the_capacity_is_infeasible():
-    with pytest.raises(InfeasibleError, match="at most"):
-        constrained.solve(GOOGLENET_P4, 3000, ServiceLevelObjective(100, 99))

@@ -28,6 +28,9 @@ def steps(max_batch_size, width, load, weights):
     return profile, load * profile.capacity_per_s, weights
 
 
+LEAP = Profile("leap", "d", np.array([1.0] * 4 + [6.0] * 4), np.full(8, 10.0))
+
+
 def cost_of(smdp, actions):
     """Average cost by the elimination of Grassmann, Taksar and Heyman, which never subtracts."""
     # In reverse order: the far states are so rare that they must be computed last.
@@ -65,15 +68,12 @@ def test_without_batching_it_is_the_queue_of_pollaczek_and_khinchine(load):
     ("problem", "max_queue_length"),
     [
         (line(32, 0.05, Weights(1, 1)), 120),
-        (line(32, 0.7, Weights(1, 1)), 300),
         (line(32, 0.95, Weights(1, 0)), 700),
-        (line(8, 0.99, Weights(1, 1)), 2000),
-        (line(32, 0.9, Weights(1, 1e4)), 400),
-        (line(256, 0.5, Weights(1, 1)), 400),
         (line(256, 0.9, Weights(1, 20)), 560),
-        (steps(32, 8, 0.8, Weights(1, 1)), 400),
         (steps(30, 8, 0.9, Weights(1, 5)), 600),
         (steps(256, 64, 0.6, Weights(1, 1)), 450),
+        # Batches of 4 have the highest throughput, batches of 8 the least energy.
+        ((LEAP, 2000.0, Weights(1, 10)), 600),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else "",
 )
@@ -131,18 +131,6 @@ def test_at_low_load_a_rare_long_queue_is_split():
     actions = exact.solve(*line(32, 0.05, Weights(1, 0))).policy.actions
     assert actions[2] == 2
     assert 0 < actions[32] < 32
-
-
-@pytest.mark.slow
-def test_a_batch_that_saves_energy_is_started_even_if_it_cannot_keep_up():
-    """Above 4 the batch time jumps: 4 has the highest throughput, 8 the least energy."""
-    profile = Profile("m", "d", np.array([1, 1, 1, 1, 6, 6, 6, 6.0]), np.full(8, 10.0))
-    weights = Weights(1, 10)
-    solution = exact.solve(profile, 2000.0, weights)
-    assert solution.policy.max_batch_size == 8
-    assert solution.policy.actions[-1] == 4
-    expected = brute_force(profile, 2000.0, weights, 600)
-    assert solution.average_cost == pytest.approx(expected, rel=1e-9)
 
 
 def test_without_energy_the_power_is_not_known():

@@ -319,7 +319,9 @@ class LiveEngine(CompiledEngine):
         is_full = replica.load >= self._model.concurrency
         since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
         if is_full or not replica.core.has_room(1 + len(replica.unread), read_s, since_s):
-            self._refuse(now_s, message, replica, replica.core.refuse(1, now_s, now_s))
+            refusal = replica.core.refusal(1, now_s, now_s)
+            replica.core.count_refused(refusal, 1, now_s)
+            self._refuse(now_s, message, replica, refusal)
             return
         self._count_ongoing(now_s, replica)
         message.read_s = self._use_loop(now_s, replica, work_s)

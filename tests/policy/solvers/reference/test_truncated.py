@@ -64,6 +64,18 @@ def test_an_unfinished_relative_value_iteration_recommends_never_to_serve():
     finished = relative_value_iteration.solve(smdp)
     assert finished.rounds > 100
     assert finished.actions[-1] > 0
+    # Table I of arXiv 2301.12865: 70 states and an overflow cost of 100 suffice.
+    assert relative_value_iteration.solve(paper_smdp(70, 1e2), span=0.01).rounds == 1482
+    with pytest.raises(InfeasibleError, match="not solved in 10 sweeps"):
+        relative_value_iteration.solve(smdp, max_sweeps=10)
+
+
+@pytest.mark.parametrize(
+    ("length", "overflow_cost", "message"), [(31, 1.0, "at least .* 32"), (40, -1.0, "at least 0")]
+)
+def test_values_out_of_range_are_refused(length, overflow_cost, message):
+    with pytest.raises(InvalidInputError, match=message):
+        paper_smdp(length, overflow_cost)
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
@@ -83,41 +95,3 @@ def test_both_solvers_agree(steps, fixed, load, energy_weight):
     # The actions may differ where they tie, but not what they cost.
     cost, _ = policy_iteration.evaluate(smdp, by_value.actions)
     assert cost == pytest.approx(by_policy.average_cost, abs=1e-5)
-
-
-def test_the_transition_probabilities_sum_to_one_and_agree_with_the_expected_values():
-    smdp = paper_smdp(40, 1e3)
-    actions = np.minimum(np.append(np.arange(41), 40), 32)
-    actions[:4] = 0
-    matrix = smdp.transition_matrix(actions)
-    states = np.arange(smdp.states)
-    np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-13)
-    values = np.sqrt(1 + states)
-    np.testing.assert_allclose(
-        smdp.expected_values(values)[states, actions], matrix @ values, rtol=1e-13
-    )
-    np.testing.assert_allclose(
-        smdp.staying_probabilities()[states, actions], np.diag(matrix), atol=1e-15
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, Weights(), 40, 1.0), "arrival rate: must be above 0, not 0"),
-        ((float("nan"), Weights(), 40, 1.0), "arrival rate: must be above 0, not nan"),
-        ((100.0, Weights(), 31, 1.0), "max queue length: must be at least .* 32, not 31"),
-        ((100.0, Weights(), 40, -1.0), "overflow cost: must be at least 0, not -1"),
-    ],
-)
-def test_values_out_of_range_are_refused(arguments, message):
-    with pytest.raises(InvalidInputError, match=message):
-        TruncatedSmdp(GOOGLENET_P4, *arguments)
-
-
-def test_relative_value_iteration_reports_that_it_did_not_converge():
-    smdp = paper_smdp(70, 1e2)
-    with pytest.raises(InvalidInputError, match="span: must be above 0, not 0"):
-        relative_value_iteration.solve(smdp, span=0)
-    with pytest.raises(InfeasibleError, match="not solved in 10 sweeps"):
-        relative_value_iteration.solve(smdp, max_sweeps=10)
