@@ -1,17 +1,18 @@
-"""Requests of several priorities under overload, and behind an overdue batch; on virtual time."""
+"""Deadlines of several priorities and kinds, and an overdue batch; on virtual time."""
 
 import math
+from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import FixedPolicy, Refusal, Request
+from policy.batcher.requests import Batch, FixedPolicy, Refusal, Request
 from policy.batching_policy import BatchingPolicy
-from tests.support.batching.batcher_core import contents
+from tests.support.batching.batcher_core import Run, contents
 
 LATENCY_MS = [20.0 + b for b in range(1, 9)]
 LIMITS = Limits(
@@ -26,6 +27,10 @@ LIMITS = Limits(
 
 def core_of(control_limit: int = 1) -> BatcherCore:
     return BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(control_limit, 8)), LIMITS)
+
+
+def expected_s(batch: Batch) -> float:
+    return 1e-3 * LATENCY_MS[batch.size - 1]
 
 
 def fill(core: BatcherCore) -> int:
@@ -64,38 +69,73 @@ def test_what_has_begun_or_never_fits_is_not_displaced() -> None:
     assert core.given_up == []
 
 
-@pytest.mark.parametrize("kinds", [[None], ["a", "b"]])
-@pytest.mark.parametrize("high", [0.2, 0.5])
-@pytest.mark.parametrize("load", [0.9, 1.1, 2.0])
-def test_no_request_is_let_in_and_then_answered_too_late_for_others_to_try(
-    kinds: list[str | None], high: float, load: float
+#: Control limit, kinds, load, and share of high priority.
+systems = st.one_of(
+    st.tuples(
+        st.just(1),
+        st.sampled_from([[None], ["a", "b"]]),
+        st.floats(0.9, 2.0),
+        st.sampled_from([0.2, 0.5]),
+    ),
+    st.tuples(
+        st.just(8), st.sampled_from([[None], [*"ab"], [*"abc"]]), st.floats(0.02, 0.3), st.just(0.0)
+    ),
+)
+
+
+@settings(max_examples=30, derandomize=True)
+@given(systems, st.integers(0, 2**32 - 1))
+def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_try(
+    system: tuple[int, list[str | None], float, float], seed: int
 ) -> None:
-    """Nearly half of those let in at twice the load were dropped as their batch formed."""
-    core = core_of()
-    random = np.random.default_rng(1)
-    arrivals_s = np.cumsum(random.exponential(1e-3 * LATENCY_MS[-1] / 8 / load, 2000)).tolist()
-    free_s, displaced, refused = math.inf, 0, [0, 0]
-    while arrivals_s or free_s < math.inf:
-        now_s = min(free_s, arrivals_s[0] if arrivals_s else math.inf)
-        if now_s == free_s:
-            core.device_free()
-            free_s = math.inf
-        else:
-            priority = int(random.random() < high)
-            kind = kinds[int(random.integers(len(kinds)))]
-            request = Request(arrivals_s.pop(0), 1, priority=priority, kind=kind)
-            refused[priority] += core.arrive(now_s, request) is not None
+    """Nearly half of those let in at twice the load were dropped as their batch formed.
+
+    And a nearly idle device waited for more rows until there was time for one batch, but each kind
+    needs its own.
+    """
+    control_limit, kinds, load, high = system
+    core, random = core_of(control_limit), np.random.default_rng(seed)
+    times_s = np.cumsum(random.exponential(1e-3 * LATENCY_MS[-1] / 8 / load, 400)).tolist()
+    priorities = (random.random(400) < high).astype(int).tolist()
+    kind_of = random.integers(len(kinds), size=400).tolist()
+    run = Run(core, batch_s=expected_s)
+    run.coming += [
+        Request(time_s, 1, priority=priority, kind=kinds[kind])
+        for time_s, priority, kind in zip(times_s, priorities, kind_of, strict=True)
+    ]
+    given_up = 0
+    while run.step():
         for request in core.given_up:
             assert request.priority == 0
-            assert core.refusal(1, now_s, request.arrival_s) is Refusal.FULL
-        displaced += len(core.given_up)
+            assert core.refusal(1, run.now_s, request.arrival_s) is Refusal.FULL
+        given_up += len(core.given_up)
         core.given_up.clear()
-        if batch := core.next_batch(now_s):
-            free_s = now_s + 1e-3 * LATENCY_MS[batch.size - 1]
         assert core.deadline_missed == []
-    assert displaced
-    if high * load < 1.0 and len(kinds) == 1:
-        assert not refused[1], "there is room for those of high priority"
+    assert max(run.responses_s) <= 0.1 + 1e-9
+    assert len(run.answered) + len(run.refused) + given_up == 400
+    if high * load < 0.6 and len(kinds) == 1:
+        assert not any(one.priority for one in run.refused), "there is room for high priorities"
+
+
+def test_a_batch_leaves_those_of_the_kinds_behind_it_time() -> None:
+    core = core_of(control_limit=8)
+    for number, kind in enumerate("aab"):
+        core.arrive(0.001 * number, Request(0.001 * number, 1, kind, kind=kind))
+    assert core.next_batch(0.002) is None
+    # That of "b" starts 72 ms after it came, and that of "a", of two rows, takes 22 and 2 more.
+    assert core.wake_at_s == pytest.approx(0.002 + 0.072 - 0.022 - 0.0022)
+    assert contents(core.next_batch(core.wake_at_s)) == ["a", "a"]
+    core.device_free()
+    assert core.next_batch(0.0718) is None
+    assert core.wake_at_s == pytest.approx(0.074)
+
+
+def test_a_deadline_of_the_kind_behind_counts_the_batch_before_it() -> None:
+    core = core_of(control_limit=8)
+    core.arrive(0.0, Request(0.0, 1, "a", kind="a"))
+    core.arrive(0.0, Request(0.0, 1, "b", deadline_s=0.08, kind="b"))
+    assert core.next_batch(0.0) is None
+    assert core.wake_at_s == pytest.approx(0.08 - 2 * (0.021 + 0.0021))
 
 
 @given(
@@ -107,35 +147,22 @@ def test_behind_an_overdue_batch_every_request_is_refused_in_time_to_be_tried_el
     gaps_s: list[float], batch_s: float, deadline_s: float | None
 ) -> None:
     """A batch of 5 s was taken to end now: it drew requests that learned of it after 5 s."""
-    core = core_of()
-    arrivals_s = np.cumsum(gaps_s).tolist()
+    core, longest_s = core_of(), math.inf if deadline_s is None else deadline_s
     core.arrive(0.0, Request(0.0, 1, "long"))
-    assert core.next_batch(0.0) is not None
-    look_s = core.give_up_late(0.0)
-    waiting: list[Request] = []
-    while True:
-        assert look_s is not None
-        now_s = min(look_s, arrivals_s[0] if arrivals_s else math.inf)
-        if now_s >= batch_s:
-            break
-        if now_s == look_s:
-            look_s = core.give_up_late(now_s)
-        else:
-            due_s = math.inf if deadline_s is None else now_s + deadline_s
-            request = Request(arrivals_s.pop(0), 1, deadline_s=due_s)
-            refused = core.arrive(now_s, request) is not None
-            assert refused or not core.is_overdue(now_s)
-            waiting += [] if refused else [request]
+    waiting = [Request(at, 1, deadline_s=at + longest_s) for at in np.cumsum(gaps_s).tolist()]
+    run = Run(core, deque(waiting), batch_s=lambda _: batch_s)
+    while run.step() and not run.answered:
         for request in core.given_up:
             # A free device has time for it, and for the batch before it.
-            alone_s = now_s if deadline_s else now_s + 2e-3 * LATENCY_MS[0]
+            alone_s = run.now_s if deadline_s else run.now_s + 2e-3 * LATENCY_MS[0]
             assert alone_s < min(request.arrival_s + 0.1, request.deadline_s)
         core.given_up.clear()
-        for request in waiting:
-            assert request.cancelled or now_s < min(request.arrival_s + 0.1, request.deadline_s)
-    core.device_free()
-    assert core.give_up_late(now_s) is None
-    assert not core.is_overdue(now_s)
+        came = waiting[: len(waiting) - len(run.coming)]
+        for request in came:
+            left_s = min(request.arrival_s + 0.1, request.deadline_s) - run.now_s
+            assert request.cancelled or request in run.refused or left_s > 0
+    assert core.give_up_late(run.now_s) is None
+    assert not core.is_overdue(run.now_s)
 
 
 def test_a_batch_in_time_gives_up_nothing_and_one_that_is_not_lets_nothing_in() -> None:

@@ -1,7 +1,6 @@
 """The order of the queue, and its counts of rows."""
 
 import math
-import weakref
 from collections.abc import Hashable
 
 import pytest
@@ -13,10 +12,6 @@ from policy.batcher.requests import Request, Slice
 
 HEAD_START_S = 0.1
 ANSWER_WITHIN_S = 5.0
-
-
-class Inputs:
-    """A request's content, whose release can be seen."""
 
 
 def queue_of(*requests: Request) -> RequestQueue:
@@ -55,27 +50,6 @@ def test_a_request_that_has_begun_is_finished() -> None:
     queue = queue_of(Request(0.0, 4, "long"))
     assert take(queue, 3, done_s=4.0) == ([("long", 0, 3)], [])
     assert take(queue, 3, done_s=8.0) == ([("long", 3, 4)], [])
-
-
-@pytest.mark.parametrize("priority", [0, 1])
-def test_requests_that_arrive_and_leave_free_their_inputs(priority: int) -> None:
-    """50,000 clients give up behind a slow device; the first request keeps its place."""
-    queue = queue_of(Request(0.0, 1, "first", priority=priority))
-    alive: weakref.WeakSet[Inputs] = weakref.WeakSet()
-    most = 0
-    for _ in range(50_000):
-        inputs = Inputs()
-        alive.add(inputs)
-        request = Request(1.0, 1, inputs, priority=priority)
-        del inputs
-        queue.append(request)
-        request.cancelled = True
-        queue.discard(request)
-        del request
-        most = max(most, len(alive))
-    assert most < 50
-    assert len(queue.requests()) < 50
-    assert queue.requests()[0].content == "first"
 
 
 @given(

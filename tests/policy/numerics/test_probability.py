@@ -12,7 +12,7 @@ MEANS = np.array([[0.0, 0.3], [7.0, 250.0]])
 
 def test_poisson_probabilities_are_those_of_scipy():
     counts = np.arange(-5, 400)
-    expected = poisson.pmf(counts, MEANS[..., None])
+    expected = np.asarray(poisson.pmf(counts, MEANS[..., None]))
     assert_allclose(poisson_table(400, MEANS), expected[..., 5:], rtol=1e-11, atol=1e-200)
     assert_allclose(poisson_pmf(counts, MEANS[..., None]), expected, rtol=1e-11, atol=1e-200)
 

@@ -13,7 +13,6 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
-from policy.response_time.control_limit_chain import ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4
@@ -45,8 +44,8 @@ def test_without_a_queue_it_is_erlangs_loss_system(offered_load):
     assert evaluation.mean_power_w == pytest.approx(15 * offered_load / (1 + offered_load))
 
 
-@pytest.mark.parametrize("max_queue_rows", [1, 2, 7, 30])
-@pytest.mark.parametrize("offered_load", [0.2, 0.8, 1.0, 1.4])
+@pytest.mark.parametrize("max_queue_rows", [1, 7, 30])
+@pytest.mark.parametrize("offered_load", [0.2, 1.0, 1.4])
 def test_without_batching_it_is_the_blocking_of_md1k(offered_load, max_queue_rows):
     evaluation = evaluate(ONE, ONE_BY_ONE, 500 * offered_load, max_queue_rows=max_queue_rows)
     expected = blocking_of_md1(offered_load, max_queue_rows + 1)
@@ -64,8 +63,7 @@ def test_the_response_time_with_room_for_one():
     assert_allclose(evaluation.cdf(t), free + waited, atol=1e-9)
 
 
-@pytest.mark.parametrize("max_wait_ms", [None, 6.0])
-@pytest.mark.parametrize("traffic_intensity", [0.3, 0.9])
+@pytest.mark.parametrize(("traffic_intensity", "max_wait_ms"), [(0.9, None), (0.3, 6.0)])
 def test_a_room_that_never_fills_changes_nothing(traffic_intensity, max_wait_ms):
     policy = BatchingPolicy.from_control_limit(8, 32, max_wait_ms)
     rate = traffic_intensity * GOOGLENET_P4.capacity_per_s
@@ -90,7 +88,11 @@ def test_every_request_is_served_or_refused(load, control_limit, max_wait_ms, mo
     rate = load * 8e3 / GOOGLENET_P4.latency_ms[7]
     evaluation = evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=control_limit + more_room)
     batches_per_s = rate * (1 - evaluation.full_probability) / evaluation.mean_batch_size
-    busy = batches_per_s * 1e-3 * (evaluation.batch_size_probabilities[1:] @ times_to(8))
+    busy = (
+        batches_per_s
+        * 1e-3
+        * (evaluation.batch_size_probabilities[1:] @ GOOGLENET_P4.latency_ms[:8])
+    )
     exact = evaluation.is_exact
     assert evaluation.device_busy_fraction == pytest.approx(busy, rel=1e-6 if exact else 0.01)
     assert evaluation.device_busy_fraction <= 1 + 1e-9
@@ -112,21 +114,6 @@ def test_more_room_refuses_fewer(load, max_queue_rows):
     assert more.full_probability <= less.full_probability + error
 
 
-def times_to(size):
-    return GOOGLENET_P4.latency_ms[:size]
-
-
-@pytest.mark.parametrize("max_queue_rows", [-1, 0, 7])
-def test_a_room_smaller_than_the_control_limit_is_refused(max_queue_rows):
-    with pytest.raises(InvalidInputError, match="max_queue_rows"):
-        evaluate(
-            GOOGLENET_P4,
-            BatchingPolicy.from_control_limit(8, 32),
-            300,
-            max_queue_rows=max_queue_rows,
-        )
-
-
 @pytest.mark.parametrize("event_loop", [None, EventLoopCosts(0.01, 0.01, shares_cpu=False)])
 def test_a_room_that_does_not_hold_what_a_table_waits_for_is_refused(event_loop):
     """With four waiting, this table waits for six, and no more come in."""
@@ -135,23 +122,5 @@ def test_a_room_that_does_not_hold_what_a_table_waits_for_is_refused(event_loop)
     with pytest.raises(InvalidInputError, match=r"max_queue_rows: must be at least 6, .* not 4"):
         evaluate(profile, table, 100.0, max_queue_rows=4)
     assert evaluate(profile, table, 100.0, max_queue_rows=6).mean_batch_size > 1
-
-
-@pytest.mark.parametrize(("full_batches", "position", "places"), [(0, 1, 2), (1, 2, 1), (0, 3, 0)])
-def test_behind_a_request_wait_only_those_let_in_before_its_batch_ended(
-    full_batches, position, places
-):
-    """Until the batch ends the room holds `places` more; those that come later all find room."""
-    rate, residual_ms, batch_ms = 0.8, 1.5, 2.5
-    room = position + 4 * full_batches + places
-    queue = ControlLimitQueue(rate, np.full(4, batch_ms), np.inf, room, 4)
-    expected = np.zeros(5)
-    for early in range(40):
-        for later in range(40):
-            behind = min(early, places) + later
-            if behind < 5:
-                expected[behind] += poisson.pmf(early, rate * residual_ms) * poisson.pmf(
-                    later, rate * batch_ms * full_batches
-                )
-    found = queue.followers(5, np.array([residual_ms]), full_batches, position)
-    assert_allclose(found[0], expected, atol=1e-12)
+    with pytest.raises(InvalidInputError, match="must hold the control limit, 8, not 7"):
+        evaluate(profile, BatchingPolicy.from_control_limit(8, 32), 300.0, max_queue_rows=7)

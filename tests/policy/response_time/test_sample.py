@@ -10,12 +10,11 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 from policy.batching_policy import BatchingPolicy
-from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.response_time.sample import Sample
-from tests.support.profiles import GOOGLENET_P4, PADDED
+from tests.support.profiles import GOOGLENET_P4
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
 MEASURED = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
@@ -53,18 +52,12 @@ SIMULATED = [
     # control limit, max wait, waiting room, load, variation, percentiles, standard errors
     (1, None, None, 0.1, 0.3,
         (1.5443, 2.6739, 3.0675, 3.8395, 4.8088), (0.01, 0.01, 0.01, 0.03, 0.04)),
-    (1, None, None, 0.5, 0.2,
-        (3.2223, 5.1173, 5.8143, 7.3549, 9.5094), (0.02, 0.03, 0.04, 0.06, 0.1)),
     (1, None, None, 0.9, 0.3,
         (10.3062, 23.3824, 28.2592, 39.0728, 54.8502), (0.09, 0.14, 0.17, 0.3, 0.84)),
     (8, 8.0, None, 0.1, 0.1,
         (8.0269, 10.3321, 10.6206, 11.129, 11.6268), (0.0, 0.0, 0.0, 0.0, 0.01)),
-    (8, 8.0, None, 0.5, 0.3,
-        (5.9225, 9.173, 10.1169, 11.7872, 14.0993), (0.01, 0.02, 0.02, 0.03, 0.07)),
     (8, 8.0, None, 0.9, 0.2,
         (9.7581, 18.5993, 21.8749, 28.4517, 37.1887), (0.06, 0.09, 0.1, 0.16, 0.4)),
-    (20, 20.0, None, 0.8, 0.3,
-        (12.5087, 19.298, 22.0083, 28.1961, 36.3235), (0.02, 0.04, 0.06, 0.08, 0.19)),
     (16, None, None, 0.5, 0.2,
         (10.7431, 16.2119, 17.7217, 20.596, 23.9395), (0.01, 0.02, 0.02, 0.02, 0.03)),
     (8, 8.0, 50, 1.3, 0.3,
@@ -95,9 +88,7 @@ def test_percentiles_are_those_of_a_simulation(
 @pytest.mark.parametrize(
     ("size", "limit", "wait_ms", "room", "load"),
     [
-        (32, 1, None, None, 0.8),
         (32, 8, 8.0, None, 0.9),
-        (8, 6, 2.0, 48, 0.9),
         (32, 2, 9.3, 29, 1.5),
         (32, 1, 9.0, 3, 0.5),
     ],
@@ -140,9 +131,8 @@ def test_the_sample_of_a_control_limit_has_its_exact_distribution(limit, wait_ms
         assert exact.service_level(time_ms - near_ms) <= level + 1e-6
 
 
-@pytest.mark.parametrize("variation", [0.1, 0.3, 0.6])
-@pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
-def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(variation, load):
+@pytest.mark.parametrize(("load", "variation"), [(0.1, 0.6), (0.5, 0.1), (0.9, 0.6), (0.995, 0.3)])
+def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(load, variation):
     profile = one_by_one(stats.gamma(variation**-2, scale=variation**2), MEASURED)
     (ratios,), weights = profile.latency_quantiles.points
     mean, square = 2 * float(ratios @ weights), 4 * float(ratios**2 @ weights)
@@ -150,15 +140,10 @@ def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(variation,
     evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1e3 * rate)
     expected = mean + rate * square / (2 * (1 - load))
     assert evaluation.mean_response_ms == pytest.approx(expected, rel=0.02)
-
-
-def test_exponential_times_without_batching_give_an_exponential_response():
-    percentiles = np.array([0.01, 0.1, 1, 3, 10, 25, 50, 75, 90, 97, 99, 99.7, 99.9, 99.99])
-    profile = one_by_one(stats.expon(), percentiles)
-    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 350.0)
-    for percentile in PERCENTILES:
-        expected_ms = -np.log1p(-percentile / 100) / (0.5 - 0.35)
-        assert evaluation.response_percentile_ms(percentile) == pytest.approx(expected_ms, rel=0.03)
+    if load > 0.99:
+        # Kingman: in heavy traffic the wait is exponential.
+        p99_ms = evaluation.response_percentile_ms(99)
+        assert p99_ms == pytest.approx(np.log(100) * (expected - mean), rel=0.02)
 
 
 def test_without_a_waiting_room_it_is_the_loss_system_of_erlang():
@@ -169,36 +154,4 @@ def test_without_a_waiting_room_it_is_the_loss_system_of_erlang():
     for percentile in PERCENTILES:
         assert evaluation.response_percentile_ms(percentile) == pytest.approx(
             2 * gamma.ppf(percentile / 100), rel=0.01
-        )
-
-
-def test_long_queues_beyond_those_followed_are_counted():
-    profile = one_by_one(stats.gamma(0.3**-2, scale=0.3**2), MEASURED)
-    (ratios,), weights = profile.latency_quantiles.points
-    mean, square = 2 * float(ratios @ weights), 4 * float(ratios**2 @ weights)
-    rate = 0.995 / mean
-    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 1e3 * rate)
-    # Kingman: in heavy traffic the wait is exponential.
-    wait_ms = rate * square / (2 * 0.005)
-    assert evaluation.mean_response_ms == pytest.approx(mean + wait_ms, rel=0.02)
-    assert evaluation.response_percentile_ms(99) == pytest.approx(np.log(100) * wait_ms, rel=0.02)
-
-
-@pytest.mark.parametrize("load", [0.2, 0.7, 0.95])
-def test_an_event_loop_that_costs_nothing_changes_nothing(load):
-    """One long path and many short ones agree."""
-    profile = gamma_times(PADDED, 0.2)
-    policy = BatchingPolicy.from_control_limit(4, 32, 5.0)
-    rate = load * profile.capacity_per_s
-    event_loop = EventLoopCosts(0.0, 0.0, shares_cpu=False)
-    many, one = (
-        evaluate(p, policy, rate) for p in (profile, replace(profile, event_loop=event_loop))
-    )
-    for percentile in (50, 95):
-        error_ms = np.hypot(
-            many.percentile_standard_error_ms(percentile),
-            one.percentile_standard_error_ms(percentile),
-        )
-        assert one.response_percentile_ms(percentile) == pytest.approx(
-            many.response_percentile_ms(percentile), rel=0.005, abs=5 * error_ms
         )

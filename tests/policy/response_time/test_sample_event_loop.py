@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
@@ -28,15 +29,11 @@ EVENT_LOOPS = {
 # requests, and the mean batch size.
 SIMULATED = [
     ("device", 1, None, 790.2, (2.4195, 3.6559, 4.2532), 1.504),
-    ("device", 1, None, 1580.4, (3.5402, 5.7213, 6.8596), 3.319),
     ("device", 1, None, 2370.6, (6.3965, 11.1884, 13.7151), 9.027),
     ("device", 8, 8.0, 1580.0, (5.8863, 9.2785, 10.7987), 8.183),
-    ("balanced", 1, None, 2900.0, (0.3989, 0.6839, 0.8425), 1.110),
-    ("balanced", 1, None, 5800.0, (0.6565, 1.2293, 1.5626), 1.643),
     ("balanced", 1, None, 8600.0, (1.3948, 2.9369, 3.8506), 3.971),
     ("balanced", 4, 2.0, 5800.0, (0.9764, 1.5534, 1.8955), 4.138),
     ("event_loop", 1, None, 1200.0, (0.2560, 0.5129, 0.6883), 1.000),
-    ("event_loop", 4, None, 5100.0, (0.6293, 1.2758, 1.6756), 4.000),
     ("event_loop", 16, None, 7700.0, (1.3674, 2.5979, 3.1188), 16.000),
 ]
 
@@ -63,46 +60,21 @@ def test_percentiles_are_within_3_percent_of_a_simulation(
     assert evaluation.mean_batch_size == pytest.approx(size, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("bottleneck", "expected_ms", "size"),
-    [
-        ("device", (3.2974, 6.4461), 2.837),
-        ("balanced", (1.2125, 4.8949), 2.884),
-        ("event_loop", (0.9635, 4.6545), 2.885),
-    ],
-)
-def test_a_table_that_leaves_requests_behind_is_followed_too(bottleneck, expected_ms, size):
+def test_a_table_that_leaves_requests_behind_is_followed_too():
     policy = BatchingPolicy((0, 0, 0, 3, 2, 3, 4), max_wait_ms=5.0)
-    evaluation = evaluate(tandem(bottleneck), policy, 800.0)
-    assert percentiles_ms(evaluation, (50, 95)) == pytest.approx(expected_ms, rel=0.03)
-    assert evaluation.mean_batch_size == pytest.approx(size, rel=0.01)
+    evaluation = evaluate(tandem("device"), policy, 800.0)
+    assert percentiles_ms(evaluation, (50, 95)) == pytest.approx((3.2974, 6.4461), rel=0.03)
+    assert evaluation.mean_batch_size == pytest.approx(2.837, rel=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("event_loop", "policy", "rate", "expected_ms"),
-    [
-        (
-            EVENT_LOOPS["device"][1],
-            BatchingPolicy.from_control_limit(1, 32),
-            1000.0,
-            (2.665, 4.905),
-        ),
-        (None, BatchingPolicy((0, 0, 2, 2, 4, 4, 4, 4, 8), 3.0), 1200.0, (3.128, 5.800)),
-    ],
-    ids=["tandem", "a table on a device alone"],
-)
-def test_batch_times_that_vary_are_drawn_from_their_quantiles(
-    event_loop, policy, rate, expected_ms
-):
+def test_batch_times_that_vary_are_drawn_from_their_quantiles():
     """Gamma-distributed, with a coefficient of variation of 0.3."""
-    sample = np.random.default_rng(0).gamma(0.3**-2, 0.3**2, 200_000)
     percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
-    ratios = np.repeat(np.percentile(sample, percentiles)[:, None], 32, axis=1)
-    quantiles = LatencyQuantiles(percentiles, ratios)
-    profile = Profile("m", "d", P4_MS, latency_quantiles=quantiles, event_loop=event_loop)
-    found_ms = percentiles_ms(evaluate(profile, policy, rate), (50, 95))
-    assert found_ms == pytest.approx(expected_ms, rel=0.02)
+    ratios = stats.gamma(0.3**-2, scale=0.3**2).ppf(percentiles / 100)
+    quantiles = LatencyQuantiles(percentiles, np.repeat(ratios[:, None], 32, axis=1))
+    policy = BatchingPolicy.from_control_limit(1, 32)
+    evaluation = evaluate(tandem("device", latency_quantiles=quantiles), policy, 1000.0)
+    assert percentiles_ms(evaluation, (50, 95)) == pytest.approx((2.665, 4.905), rel=0.02)
 
 
 def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
@@ -111,8 +83,7 @@ def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
     assert evaluation.full_probability == pytest.approx(0.1080, rel=0.02)
 
 
-@pytest.mark.parametrize("overload", [2.0, 10.0])
-@pytest.mark.parametrize("largest", [1, 4])
+@pytest.mark.parametrize(("overload", "largest"), [(2.0, 4), (10.0, 1)])
 def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_an_event_loop(
     largest, overload
 ):
@@ -128,8 +99,7 @@ def test_at_overload_a_waiting_room_leaves_the_device_as_busy_as_without_an_even
     assert sampled.mean_batch_size == pytest.approx(expected.mean_batch_size, rel=0.005)
 
 
-@pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-320])
-@pytest.mark.parametrize("wait_ms", [None, 4.0])
+@pytest.mark.parametrize(("rate", "wait_ms"), [(1e-3, 4.0), (1e-320, None)])
 def test_a_request_that_comes_alone_passes_event_loop_and_device_however_rarely_it_comes(
     rate, wait_ms
 ):
@@ -164,13 +134,3 @@ def test_a_policy_that_the_event_loop_cannot_keep_up_with_is_refused_by_name():
     assert evaluate(profile, BatchingPolicy.from_control_limit(8, 64), 6000.0).mean_batch_size >= 8
     with pytest.raises(InfeasibleError, match=r"the event loop .* in batches of 64"):
         evaluate(profile, at_once, 13_000.0, max_queue_rows=100)
-
-
-def test_a_serial_event_loop_is_a_slower_device():
-    event_loop = EventLoopCosts(0.05, 0.1, shares_cpu=True)
-    profile = Profile("m", "d", P4_MS, event_loop=event_loop)
-    slower = Profile("m", "d", P4_MS + 0.1 + 0.05 * np.arange(1, 33))
-    policy = BatchingPolicy.from_control_limit(3, 32, 4.0)
-    assert percentiles_ms(evaluate(profile, policy, 1500.0)) == percentiles_ms(
-        evaluate(slower, policy, 1500.0)
-    )

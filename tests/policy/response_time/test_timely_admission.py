@@ -54,16 +54,6 @@ def test_without_time_to_wait_it_is_erlangs_loss_system(load):
     assert share == pytest.approx(load / (1 + load), rel=0.02)
 
 
-@pytest.mark.parametrize("load", [0.95, 1.05, 2.0])
-@pytest.mark.parametrize(("profile", "room"), [(ONE_BY_ONE, 3), (P4, 64), (FLAT, 5)])
-def test_with_time_enough_only_the_waiting_room_refuses(profile, room, load):
-    rate_per_s = load * profile.capacity_per_s
-    policy = BatchingPolicy.from_control_limit(1, profile.max_batch_size)
-    by_room = evaluate(profile, policy, rate_per_s, max_queue_rows=room).full_probability
-    share = refused(profile, rate_per_s, within_ms=1e4, room=room)
-    assert share == pytest.approx(by_room, rel=0.03, abs=0.002)
-
-
 @pytest.mark.parametrize(
     ("profile", "within_ms", "room"),
     [
