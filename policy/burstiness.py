@@ -67,10 +67,7 @@ def burst_rate_per_s(
 ) -> float:
     """Return the rate of the bursts, from the mean rate and the dispersion of counts.
 
-    Returns
-    -------
-    float
-        From `arrival_rate_per_s` to twice that, at which the lulls between bursts are empty.
+    It is at most twice the mean rate, at which the lulls between bursts are empty.
     """
     if not window_s > 0:
         raise InvalidInputError(f"window: must be above 0 s, not {window_s:g}")

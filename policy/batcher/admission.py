@@ -11,13 +11,7 @@ OVERDUE_SHARE, OVERDUE_FACTOR = 0.5, 2.0
 
 
 class Admission:
-    """The rule by which a replica refuses requests that are still in time.
-
-    Parameters
-    ----------
-    limits : Limits
-        What bounds the batcher; may be replaced.
-    """
+    """The rule by which a replica refuses requests that are still in time."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

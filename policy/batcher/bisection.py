@@ -28,14 +28,10 @@ class BatchBisection:
 
     The caller takes a test with `next_test`, runs it, and reports the outcome with `test_passed`
     or `test_failed` before it takes the next one.
-
-    Attributes
-    ----------
-    rows : int
-        Suspected rows that wait here, without those under test.
     """
 
     def __init__(self) -> None:
+        #: Suspected rows that wait here, without those under test.
         self.rows = 0
         self._groups: deque[_Group] = deque()
         # The rest of the group under test: it has the culprit if the test passes.
@@ -63,12 +59,8 @@ class BatchBisection:
     def next_test(self, max_rows: int) -> tuple[list[Slice], bool]:
         """Return the slices to test next: half of a group with a culprit, or a whole group.
 
-        Returns
-        -------
-        slices : list of Slice
-            Empty if every request of the group was cancelled.
-        is_last_suspect : bool
-            Whether the slice is the only suspect left, so that failing alone convicts it.
+        None is left if all were cancelled. Also return whether the slice is the only suspect left,
+        so that failing alone convicts it.
         """
         slices, has_culprit = self._groups.popleft()
         waiting = [part for part in slices if not part.request.cancelled]

@@ -66,12 +66,7 @@ def too_late(
 
     Batches count as full, as later arrivals may fill them up; an idle device need not wait for
     them. Requests that have begun are finished, and so are those that are let in although they take
-    too long.
-
-    Parameters
-    ----------
-    tested : int
-        Rows that wait to be tested after a batch failed.
+    too long. `tested` rows wait to be tested after a batch failed.
     """
     limits = admission.limits
     size = limits.max_batch_size

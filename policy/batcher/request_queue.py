@@ -144,15 +144,10 @@ class RequestQueue:
         miss: Callable[[Request], None],
         kind: Hashable = None,
     ) -> list[Slice]:
-        """Remove the next `size` rows of a kind, but requests that it would answer too late.
+        """Remove the next `size` rows of a kind.
 
-        Parameters
-        ----------
-        oldest_s : float
-            A request that arrived before this would be answered too late.
-        miss : callable
-            Called with each request that would be answered too late; it must cancel the request
-            and `discard` it here.
+        What would be answered too late, as it arrived before `oldest_s` or is due before `done_s`,
+        goes to `miss`, which must cancel the request and `discard` it here.
         """
         slices: list[Slice] = []
         passed_over: list[tuple[deque[Any], Any]] = []

@@ -97,7 +97,6 @@ def solve(
             mean_power_w=None if profile.energy_mj is None else power_w + idle_power_w,
             average_cost=problem.weigh(averages) + weights.energy_weight * idle_power_w,
         ),
-        rounds=rounds,
     )
 
 

@@ -38,8 +38,6 @@ class Solution:
         What the policy is optimal for.
     averages : SolverAverages or None
         None under a service level objective; then the properties below use `evaluation`.
-    rounds : int
-        Policies tried, or sweeps of value iteration; 0 under a service level objective.
     """
 
     profile: Profile
@@ -47,7 +45,6 @@ class Solution:
     objective: Objective
     policy: BatchingPolicy
     averages: SolverAverages | None = None
-    rounds: int = 0
     _search_evaluation: Evaluation | None = field(default=None, repr=False)
 
     @cached_property

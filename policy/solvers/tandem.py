@@ -27,12 +27,7 @@ def solve(
 ) -> Solution:
     """Find the policy of least average cost among control limits, and the device's optimum.
 
-    Parameters
-    ----------
-    profile : Profile
-        With an event loop beside the device.
-    start : BatchingPolicy, optional
-        The policy of a similar problem: the search goes from its control limit in steps of one.
+    From `start`, the policy of a similar problem, the search goes in steps of one.
     """
     profile.arrivals_per_ms(arrival_rate_per_s)
     profile.energy_mj_for_weight(weights.energy_weight)
@@ -67,7 +62,7 @@ def solve(
     best_cost, best = min(map(evaluated, policies), key=lambda found: found[0])
     if not math.isfinite(best_cost):
         best.evaluation  # noqa: B018 - says which stage cannot keep up
-    return replace(best, rounds=len(known))
+    return best
 
 
 def average_cost(

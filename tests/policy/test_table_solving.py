@@ -48,16 +48,12 @@ def test_every_rate_has_a_policy_that_keeps_up_with_full_batches(rate):
     assert 1 <= policy.control_limit <= 32
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.995 * CAPACITY, CAPACITY, 10 * CAPACITY, math.inf])
+@pytest.mark.parametrize("rate", [0.0, 0.995 * CAPACITY, math.inf])
 def test_beyond_the_grid_a_free_device_starts_at_once(rate):
     policy = TABLE.lookup(rate)
     assert [policy.batch_size(q) for q in (1, 2, 31, 32, 33)] == [1, 2, 31, 32, 32]
-
-
-def test_beyond_the_grid_batches_are_of_the_highest_throughput():
     profile = Profile("m", "d", np.array([1.0, 1.0, 9.0]))
-    policy = solve_table(profile, Weights(), [100.0]).lookup(1e9)
-    assert policy.batch_size(50) == 2
+    assert solve_table(profile, Weights(), [100.0]).lookup(1e9).max_batch_size == 2
 
 
 @pytest.mark.parametrize("energy_weight", [0.0, 500.0])
@@ -120,19 +116,6 @@ def test_every_rate_that_can_keep_the_objective_does():
             assert level >= 0.99 - 1e-9
             kept += 1
     assert kept > 10
-
-
-@pytest.mark.slow
-def test_a_policy_that_misses_the_objective_within_its_cell_gives_way():
-    """The best policy at a load of 0.6 has 98.9% in time at 0.5: the limit is reached later."""
-    objective, low, high = ServiceLevelObjective(20, 99), 0.5 * CAPACITY, 0.6 * CAPACITY
-    above = solve(GOOGLENET_P4, high, objective)
-    assert above.meets_sla
-    table = solve_table(GOOGLENET_P4, objective, [low, high])
-    for rate in (low, (low + high) / 2, math.nextafter(high, 0)):
-        level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(20)
-        assert level >= 0.99 - 1e-9
-    assert evaluate(GOOGLENET_P4, above.policy, low).service_level(20) < 0.9895
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,20 @@ LATENCY_MS = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=8).map(sorted)
 WITHIN_MS = st.floats(1.0, 300.0)
 
 
+def admits(
+    admission: Admission,
+    rows: int,
+    ahead: int,
+    *,
+    free_s: float | None = None,
+    arrival_s: float = 5.0,
+) -> bool:
+    """Return whether rows may wait behind others, at 5 s."""
+    return admission.admits(
+        rows, queued=ahead, ahead=ahead, device_free_s=free_s, now_s=5.0, arrival_s=arrival_s
+    )
+
+
 def limits(latency_ms: list[float], within_ms: float, room: int = 1000) -> Limits:
     return Limits(10.0, room, latency_ms, admit_within_ms=within_ms, answer_within_ms=within_ms)
 
@@ -34,14 +48,7 @@ def test_what_is_admitted_behind_others_is_done_in_time(
 ) -> None:
     admission = Admission(limits(latency_ms, within_ms))
     free_s = None if busy_s is None else 5.0 + busy_s
-    admitted = admission.admits(
-        rows,
-        queued=ahead,
-        ahead=ahead,
-        device_free_s=free_s,
-        now_s=5.0,
-        arrival_s=5.0 - waited_s,
-    )
+    admitted = admits(admission, rows, ahead, free_s=free_s, arrival_s=5.0 - waited_s)
     # An independent account: batches of the largest size, one after the other, and what is left.
     sizes = [len(latency_ms)] * ((ahead + rows) // len(latency_ms))
     if left := (ahead + rows) % len(latency_ms):
@@ -61,12 +68,7 @@ def test_the_more_a_replica_refuses_the_less_it_admits(
     )
 
     def most(admission: Admission) -> int:
-        return sum(
-            admission.admits(
-                1, queued=ahead, ahead=ahead, device_free_s=5.0, now_s=5.0, arrival_s=5.0
-            )
-            for ahead in range(200)
-        )
+        return sum(admits(admission, 1, ahead, free_s=5.0) for ahead in range(200))
 
     fresh, refusing = Admission(bounds), Admission(bounds)
     for _ in range(refused):
@@ -79,10 +81,5 @@ def test_the_more_a_replica_refuses_the_less_it_admits(
 
 def test_the_waiting_room_is_a_limit_of_its_own() -> None:
     admission = Admission(limits([1.0], math.inf, room=3))
-    taken = [
-        admission.admits(
-            1, queued=queued, ahead=queued, device_free_s=None, now_s=0.0, arrival_s=0.0
-        )
-        for queued in range(5)
-    ]
+    taken = [admits(admission, 1, queued) for queued in range(5)]
     assert taken == [True, True, True, False, False]

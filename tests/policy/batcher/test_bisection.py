@@ -41,12 +41,3 @@ def test_a_group_without_a_known_culprit_is_tested_whole_up_to_the_largest_batch
     assert names(bisection.next_test(4)[0]) == "abc"
     bisection.test_passed()
     assert names(bisection.next_test(4)[0]) == "def"
-
-
-def test_the_oldest_groups_are_crowded_out_but_never_the_last() -> None:
-    bisection = BatchBisection()
-    for group in ("ab", "cd", "ef"):
-        bisection.add(slices(group), has_culprit=True)
-    assert [request.content for request in bisection.crowd_out(3)] == ["a", "b", "c", "d"]
-    assert bisection.rows == 2
-    assert not bisection.crowd_out(1)

@@ -192,23 +192,6 @@ def test_the_time_that_a_request_waited_to_be_read_counts() -> None:
     assert not core.has_room(1, 1.0, arrival_s=1.0 - 0.078)
 
 
-@given(
-    age_ms=st.floats(0, 200),
-    rows=st.integers(1, 12),
-    ahead=st.integers(0, 12),
-)
-def test_no_request_is_admitted_that_would_be_admitted_only_without_its_age(
-    age_ms: float, rows: int, ahead: int
-) -> None:
-    core = make_core(batch_ms=10.0)
-    core.use(core.table, replace(core.limits, admit_within_ms=50.0, answer_within_ms=60.0))
-    if ahead:
-        core.arrive(1.0, Request(1.0, ahead))
-    if core.has_room(rows, 1.0, arrival_s=1.0 - 1e-3 * age_ms):
-        assert core.has_room(rows, 1.0)
-        assert age_ms + 10.0 <= 60.0 + 1e-6
-
-
 @st.composite
 def tables(draw: st.DrawFn) -> PolicyTable:
     cells = draw(st.integers(1, 4))

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from quantecon.markov.gth_solve import gth_solve
 from scipy.special import lambertw
 
-from policy.numerics.markov import ChainEquations, LuFactors, stationary_with_tail, tail_decay
+from policy.numerics.markov import ChainEquations, stationary_with_tail, tail_decay
 
 
 def random_chain(states, seed):
@@ -33,14 +33,6 @@ def test_relative_values_solve_the_poisson_equation():
     values = equations.relative_values(centered)
     assert_allclose(values - chain @ values, centered, atol=1e-13)
     assert abs(values.mean()) < 1e-13
-
-
-def test_lu_factors_solve_with_the_matrix_and_its_transpose():
-    random = np.random.default_rng(3)
-    matrix, right = random.random((9, 9)) + 9 * np.eye(9), random.random((9, 2))
-    factors = LuFactors(matrix.copy())
-    assert_allclose(matrix @ factors.solve(right), right, rtol=1e-12)
-    assert_allclose(matrix.T @ factors.solve_transposed(right), right, rtol=1e-12)
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.9])

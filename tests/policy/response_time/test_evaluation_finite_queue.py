@@ -63,19 +63,6 @@ def test_the_response_time_with_room_for_one():
     assert_allclose(evaluation.cdf(t), free + waited, atol=1e-9)
 
 
-@pytest.mark.parametrize(("traffic_intensity", "max_wait_ms"), [(0.9, None), (0.3, 6.0)])
-def test_a_room_that_never_fills_changes_nothing(traffic_intensity, max_wait_ms):
-    policy = BatchingPolicy.from_control_limit(8, 32, max_wait_ms)
-    rate = traffic_intensity * GOOGLENET_P4.capacity_per_s
-    wide, endless = (
-        evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=room) for room in (300, None)
-    )
-    t = np.linspace(1, 60, 50)
-    assert_allclose(wide.cdf(t), endless.cdf(t), atol=1e-7)
-    assert wide.full_probability < 1e-9
-    assert wide.mean_power_w == pytest.approx(endless.mean_power_w)
-
-
 @settings(max_examples=30)
 @given(
     st.floats(0.1, 2.0),

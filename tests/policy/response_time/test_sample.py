@@ -13,7 +13,6 @@ from policy.batching_policy import BatchingPolicy
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.response_time.sample import Sample
 from tests.support.profiles import GOOGLENET_P4
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
@@ -33,16 +32,6 @@ def one_by_one(distribution, percentiles):
     return Profile(
         "one", "by one", np.array([2.0]), latency_quantiles=LatencyQuantiles(percentiles, ratios)
     )
-
-
-def assert_sampled(evaluation, expected_ms, errors_percent=(0, 0, 0, 0, 0)):
-    """Check percentiles by their standard errors."""
-    for percentile, expected, error in zip(PERCENTILES, expected_ms, errors_percent, strict=True):
-        error_ms = np.hypot(
-            evaluation.percentile_standard_error_ms(percentile), 0.01 * error * expected
-        )
-        found_ms = evaluation.response_percentile_ms(percentile)
-        assert found_ms == pytest.approx(expected, rel=0.003, abs=4 * error_ms), percentile
 
 
 # Simulated with 64 million requests, 192 million at loads of 0.8 and 0.9 without a waiting room:
@@ -80,55 +69,46 @@ def test_percentiles_are_those_of_a_simulation(
         1e3 * load * 32 / GOOGLENET_P4.latency_ms[31],
         max_queue_rows=room,
     )
-    assert_sampled(evaluation, simulated_ms, errors_percent)
-    computed_ms = [evaluation.response_percentile_ms(p) for p in PERCENTILES]
-    assert_allclose(computed_ms[:3], simulated_ms[:3], rtol=0.02)
+    for percentile, simulated, percent in zip(
+        PERCENTILES, simulated_ms, errors_percent, strict=True
+    ):
+        found_ms = evaluation.response_percentile_ms(percentile)
+        error_ms = np.hypot(
+            evaluation.percentile_standard_error_ms(percentile), 0.01 * percent * simulated
+        )
+        assert found_ms == pytest.approx(simulated, rel=0.003, abs=4 * error_ms), percentile
+        assert percentile > 95 or found_ms == pytest.approx(simulated, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("size", "limit", "wait_ms", "room", "load"),
-    [
-        (32, 8, 8.0, None, 0.9),
-        (32, 2, 9.3, 29, 1.5),
-        (32, 1, 9.0, 3, 0.5),
-    ],
-)
-def test_times_that_hardly_vary_are_constant_times(size, limit, wait_ms, room, load):
-    policy = BatchingPolicy.from_control_limit(limit, size, wait_ms)
-    rate = 1e3 * load * size / GOOGLENET_P4.latency_ms[size - 1]
-    narrow = LatencyQuantiles.from_dict({"1": 0.9999, "99": 1.0001}, 32)
-    constant = evaluate(GOOGLENET_P4, policy, rate, max_queue_rows=room)
-    varying = evaluate(
-        replace(GOOGLENET_P4, latency_quantiles=narrow), policy, rate, max_queue_rows=room
-    )
-    assert constant.is_exact
-    assert not varying.is_exact
-    assert varying.mean_response_ms == pytest.approx(constant.mean_response_ms, rel=0.01)
-    assert varying.mean_power_w == pytest.approx(constant.mean_power_w, rel=0.005)
-    assert varying.full_probability == pytest.approx(constant.full_probability, rel=0.05, abs=1e-4)
-    assert_allclose(varying.batch_size_probabilities, constant.batch_size_probabilities, atol=0.01)
-    assert_sampled(varying, [constant.response_percentile_ms(p) for p in PERCENTILES])
-
-
-@settings(derandomize=True, max_examples=15, deadline=None)
+@settings(derandomize=True, max_examples=20, deadline=None)
 @given(
     limit=st.integers(1, 8),
     wait_ms=st.none() | st.floats(0.5, 20),
     load=st.floats(0.05, 0.97),
     room=st.none() | st.integers(8, 40),
 )
-def test_the_sample_of_a_control_limit_has_its_exact_distribution(limit, wait_ms, load, room):
+def test_times_that_hardly_vary_have_the_exact_distribution_of_constant_times(
+    limit, wait_ms, load, room
+):
     policy = BatchingPolicy.from_control_limit(limit, 8, wait_ms)
-    rate_per_ms = load * 8 / GOOGLENET_P4.latency_ms[7]
-    exact = evaluate(GOOGLENET_P4, policy, 1e3 * rate_per_ms, max_queue_rows=room)
-    sample = Sample(GOOGLENET_P4, policy, rate_per_ms, room)
-    assert sample.mean_ms == pytest.approx(exact.mean_response_ms, rel=0.02)
-    assert sample.served_per_start == pytest.approx(exact.mean_batch_size, rel=0.01)
-    for level in (0.5, 0.9, 0.99):
-        time_ms = sample.quantile(level)
-        near_ms = 4 * sample.standard_error_ms(level) + 0.002 * time_ms
-        assert exact.service_level(time_ms + near_ms) >= level - 1e-6
-        assert exact.service_level(time_ms - near_ms) <= level + 1e-6
+    rate = 1e3 * load * 8 / GOOGLENET_P4.latency_ms[7]
+    narrow = LatencyQuantiles.from_dict({"1": 0.9999, "99": 1.0001}, 32)
+    exact, sampled = (
+        evaluate(
+            replace(GOOGLENET_P4, latency_quantiles=quantiles), policy, rate, max_queue_rows=room
+        )
+        for quantiles in (None, narrow)
+    )
+    assert not sampled.is_exact
+    assert sampled.mean_response_ms == pytest.approx(exact.mean_response_ms, rel=0.02)
+    assert sampled.mean_power_w == pytest.approx(exact.mean_power_w, rel=0.005)
+    assert sampled.full_probability == pytest.approx(exact.full_probability, abs=0.003)
+    assert_allclose(sampled.batch_size_probabilities, exact.batch_size_probabilities, atol=0.01)
+    for percentile in (50, 90, 99):
+        time_ms = sampled.response_percentile_ms(percentile)
+        near_ms = 4 * sampled.percentile_standard_error_ms(percentile) + 0.003 * time_ms
+        assert exact.service_level(time_ms + near_ms) >= percentile / 100 - 1e-6
+        assert exact.service_level(time_ms - near_ms) <= percentile / 100 + 1e-6
 
 
 @pytest.mark.parametrize(("load", "variation"), [(0.1, 0.6), (0.5, 0.1), (0.9, 0.6), (0.995, 0.3)])
@@ -144,14 +124,3 @@ def test_without_batching_the_mean_is_that_of_pollaczek_and_khinchine(load, vari
         # Kingman: in heavy traffic the wait is exponential.
         p99_ms = evaluation.response_percentile_ms(99)
         assert p99_ms == pytest.approx(np.log(100) * (expected - mean), rel=0.02)
-
-
-def test_without_a_waiting_room_it_is_the_loss_system_of_erlang():
-    gamma = stats.gamma(0.3**-2, scale=0.3**2)
-    profile = one_by_one(gamma, MEASURED)
-    evaluation = evaluate(profile, BatchingPolicy.from_control_limit(1, 1), 400.0, max_queue_rows=0)
-    assert evaluation.full_probability == pytest.approx(0.8 / 1.8, rel=5e-3)
-    for percentile in PERCENTILES:
-        assert evaluation.response_percentile_ms(percentile) == pytest.approx(
-            2 * gamma.ppf(percentile / 100), rel=0.01
-        )

@@ -1,4 +1,4 @@
-"""The numbers of a solution: the solver's own where it has them, evaluated where it has not."""
+"""The one entry to the solvers, and the figures of what they find."""
 
 from dataclasses import replace
 
@@ -9,27 +9,35 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
-from policy.solvers import exact
+from policy.solvers import constrained, exact
 from policy.solvers.solution import meets_sla
 from tests.support.profiles import GOOGLENET_P4
 
 SLA = ServiceLevelObjective(10.0, 99.0)
 
 
-def test_under_a_service_level_there_is_no_average_cost():
-    solution = solve(GOOGLENET_P4, 300.0, SLA)
+@pytest.mark.parametrize(("objective", "solver"), [(Weights(1, 1), exact), (SLA, constrained)])
+def test_the_objective_chooses_the_solver(objective, solver):
+    found = solve(GOOGLENET_P4, 900.0, objective)
+    assert found.policy == solver.solve(GOOGLENET_P4, 900.0, objective).policy
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("objective", [SLA, Weights(1, 1)])
+@pytest.mark.parametrize("rate", [1e-9, 5e-324])
+def test_the_rarest_requests_are_served_one_by_one(rate, objective):
+    solution = solve(GOOGLENET_P4, rate, objective)
+    assert solution.policy.control_limit == 1
+    assert solution.mean_response_ms == pytest.approx(GOOGLENET_P4.latency_ms[0])
+
+
+def test_what_was_solved_for_one_objective_has_no_figures_of_the_other():
     with pytest.raises(InvalidInputError, match="no weights"):
-        _ = solution.average_cost
-    assert solution.weigh(Weights(2, 3)) == pytest.approx(
-        2 * solution.mean_response_ms + 3 * solution.mean_power_w
-    )
-
-
-def test_under_weights_there_is_no_percentile_to_meet():
-    solution = solve(GOOGLENET_P4, 300.0, Weights(1, 1))
+        _ = solve(GOOGLENET_P4, 300.0, SLA).average_cost
+    for_weights = solve(GOOGLENET_P4, 300.0, Weights(1, 1))
     for name in ("meets_sla", "service_level", "percentile_ms"):
         with pytest.raises(InvalidInputError, match="no percentile"):
-            getattr(solution, name)
+            getattr(for_weights, name)
 
 
 IDLE = replace(GOOGLENET_P4, idle_power_w=8.0)
