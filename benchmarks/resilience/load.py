@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.closed = False
         self.unexpected = 0
+        self.answered_s = time.monotonic()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[tuple[int, bytes]] | None = None
         self._received = bytearray()
@@ -138,12 +139,15 @@ class Bystanders(threading.Thread):
     ----------
     doubled : int
         Answers that nobody had asked for.
+    lost : list of str
+        How each request without an answer ended.
     """
 
     def __init__(self, target: Target, load: Load) -> None:
         super().__init__(daemon=True)
         self.requests: list[Request] = []
         self.doubled = 0
+        self.lost: list[str] = []
         self._target = target
         self._load = load
         self._ending = threading.Event()
@@ -198,7 +202,7 @@ class Bystanders(threading.Thread):
         size = LARGE_BODY_BYTES if every and number % every == 0 else 0
         value = _QUARTER * number
         status, right = 0, False
-        target = self._target
+        target, begun_s = self._target, time.monotonic()
         try:
             async with asyncio.timeout(self._load.timeout_s):
                 if connection is None or connection.closed:
@@ -208,8 +212,13 @@ class Bystanders(threading.Thread):
                     )
                 status, body = await connection.ask(request_bytes(target, value, size))
                 right = status == 200 and json.loads(body)["outputs"][0]["data"] == [value]
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
             outcome = Outcome.LOST
+            idle_s = begun_s - connection.answered_s if connection else 0.0
+            self.lost.append(
+                f"{error!r} after {time.monotonic() - begun_s:.3f} s, on a connection that had "
+                f"been idle for {idle_s:.1f} s"
+            )
         except (ValueError, KeyError, IndexError, TypeError):
             outcome = Outcome.WRONG
         else:
@@ -217,6 +226,7 @@ class Bystanders(threading.Thread):
         self.requests.append(Request(due_s, time.monotonic(), outcome, status))
         if connection is None:
             return None
+        connection.answered_s = time.monotonic()
         self.doubled += connection.unexpected
         connection.unexpected = 0
         if outcome is Outcome.LOST:

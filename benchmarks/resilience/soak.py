@@ -113,6 +113,8 @@ def main(minutes: float, as_json: bool) -> None:
             samples = list(sampled(service, begun_s + 60 * minutes))
         finally:
             bystanders.end()
+        for one in bystanders.lost:
+            say(f"lost: {one}")
         target = service.target
         counts = tally(
             bystanders.requests, bystanders.doubled, begun_s, target.sla_s, target.percentile
