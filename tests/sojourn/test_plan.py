@@ -140,8 +140,9 @@ def test_profile_without_energy_has_no_power(plan, tmp_path):
 
 
 def with_event_loop(tmp_path, **event_loop):
-    content = {**json.loads(PROFILE.read_text()), "event_loop": event_loop, "cpus": 2}
-    file = tmp_path / "with_front.json"
+    file = tmp_path / "with_event_loop.json"
+    costs = {"batch_ms": 0.2, **event_loop}
+    content = {**json.loads(PROFILE.read_text()), "event_loop": costs, "cpus": 2}
     file.write_text(json.dumps(content))
     return file
 
@@ -150,7 +151,7 @@ def with_event_loop(tmp_path, **event_loop):
 def test_an_event_loop_on_the_same_cpu_needs_more_replicas(plan, tmp_path):
     without = plan(rate=5000)
     assert without["bottleneck"] is None
-    file = with_event_loop(tmp_path, request_ms=0.8, batch_ms=0.2, shares_cpu=True)
+    file = with_event_loop(tmp_path, request_ms=0.8, shares_cpu=True)
     serial = plan(profile=file, rate=5000)
     assert serial["bottleneck"] == "event_loop"
     assert serial["replicas"] > without["replicas"]
@@ -159,7 +160,7 @@ def test_an_event_loop_on_the_same_cpu_needs_more_replicas(plan, tmp_path):
 @pytest.mark.slow
 def test_an_event_loop_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_path):
     """At 0.6 ms a request, an event loop reads at most 1,667 requests a second."""
-    file = with_event_loop(tmp_path, request_ms=0.6, batch_ms=0.2, shares_cpu=False)
+    file = with_event_loop(tmp_path, request_ms=0.6, shares_cpu=False)
     assert main(arguments(rate=2400, response_time_ms=30, profile=file)) == 0
     printed = capsys.readouterr().out
     assert "30 ms: 2 replicas" in printed

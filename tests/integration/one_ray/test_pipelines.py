@@ -4,10 +4,12 @@ All tests share one service and run in order.
 """
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,9 +108,9 @@ def stage_workers(service: Running) -> int:
 
 
 @contextmanager
-def load(service: Running, rate_per_s: float) -> Iterator[Counter[str]]:
-    """Send requests at a rate; count the answers by status, or by why there is none."""
-    ends: Counter[str] = Counter()
+def load(service: Running, rate_per_s: float) -> Iterator[Counter[int]]:
+    """Send requests at a rate; count the answers by status."""
+    ends: Counter[int] = Counter()
     stop = threading.Event()
     example = get(f"{service.url}/sojourn/example").json()
 
@@ -116,27 +118,25 @@ def load(service: Running, rate_per_s: float) -> Iterator[Counter[str]]:
         async with httpx.AsyncClient(base_url=service.url, timeout=LIMIT_S) as client:
 
             async def ask() -> None:
-                try:
-                    answer = await client.post(f"/v2/models/{NAME}/infer", json=example)
-                    ends[str(answer.status_code)] += 1
-                except httpx.HTTPError as error:
-                    ends[type(error).__name__] += 1
+                answer = await client.post(f"/v2/models/{NAME}/infer", json=example)
+                ends[answer.status_code] += 1
 
-            tasks: list[asyncio.Task[None]] = []
             started_s = time.monotonic()
-            while not stop.is_set():
-                while len(tasks) < rate_per_s * (time.monotonic() - started_s):
-                    tasks.append(asyncio.create_task(ask()))
-                await asyncio.sleep(0.01)
-            await asyncio.gather(*tasks)
+            async with asyncio.TaskGroup() as group:
+                for number in itertools.count(1):
+                    while number > rate_per_s * (time.monotonic() - started_s):
+                        await asyncio.sleep(0.01)
+                    if stop.is_set():
+                        return
+                    group.create_task(ask())
 
-    sender = threading.Thread(target=lambda: asyncio.run(send()))
-    sender.start()
-    try:
-        yield ends
-    finally:
-        stop.set()
-        sender.join()
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(lambda: asyncio.run(send()))
+        try:
+            yield ends
+        finally:
+            stop.set()
+        sending.result()
 
 
 def test_it_reads_the_digit_before_and_after_its_worker_was_killed(service: Running) -> None:
@@ -155,13 +155,8 @@ def test_it_reads_the_digit_before_and_after_its_worker_was_killed(service: Runn
     assert answers[-1].json()["outputs"][0]["data"] == [3]
 
 
-def test_it_describes_its_stages(service: Running) -> None:
-    content = described(service)
-    assert [stage["name"] for stage in content["stages"]] == ["decode", "classify", "label"]
-    assert content["requests"]["completed"] >= 2
-
-
 def test_another_sla_takes_effect_without_a_restart(service: Running) -> None:
+    assert described(service)["requests"]["completed"] >= 2
     before = workers(service)
     service.redeploy(document(response_time_ms=250, percentile=95))
     policy = f"{service.url}/sojourn/policy"
@@ -183,11 +178,11 @@ def test_a_killed_replica_costs_no_answer(service: Running) -> None:
     before = replicas(service, STAGE)
     killed = max(before, key=lambda process: process.pid)
     with load(service, 10.0) as ends:
-        assert wait_for(lambda: ends["200"] > 5)
+        assert wait_for(lambda: ends[200] > 5)
         killed.kill()
         assert wait_for(lambda: len(replicas(service, STAGE) - before) == 1)
         assert wait_for(lambda: stage_workers(service) == 2)
-    assert set(ends) == {"200"}
+    assert set(ends) == {200}
 
 
 def test_the_stage_follows_the_load_and_the_pipeline_does_not(service: Running) -> None:
@@ -195,6 +190,6 @@ def test_the_stage_follows_the_load_and_the_pipeline_does_not(service: Running) 
     with load(service, 60.0) as ends:
         assert wait_for(lambda: stage_workers(service) == 3)
         assert len(replicas(service, "PipelineReplica")) == 1
-    assert set(ends) == {"200"}
+    assert set(ends) == {200}
     assert wait_for(lambda: stage_workers(service) == 2)
     assert ask(service).is_success
