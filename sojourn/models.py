@@ -42,18 +42,7 @@ _ONNX_TYPES = {
 
 
 class _FileModel(Model):
-    """A model in a file or a folder.
-
-    Parameters
-    ----------
-    path : str
-        Relative to the folder in which the service is started.
-
-    Raises
-    ------
-    InvalidInputError
-        There is nothing.
-    """
+    """A model in a file or a folder, relative to where the service is started."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -64,10 +53,7 @@ class _FileModel(Model):
 class OnnxModel(_FileModel):
     """An ONNX graph, run by ONNX Runtime; its first dimension must be that of the batch.
 
-    Parameters
-    ----------
-    max_dim : int
-        The longest that another dimension of free length may be.
+    Another dimension of free length may be up to `max_dim` long.
     """
 
     def __init__(self, path: str, max_dim: int = 512) -> None:
@@ -122,12 +108,8 @@ class SklearnModel(_FileModel):
     """An estimator of scikit-learn, saved by joblib.
 
     Its input is ``features``. A classifier answers with ``label`` and, if it has them,
-    ``probabilities`` in the order of ``classes_``; a regressor with ``value``.
-
-    Parameters
-    ----------
-    trust : bool
-        Must be true: reading a joblib file runs the code in it.
+    ``probabilities`` in the order of ``classes_``; a regressor with ``value``. Reading a joblib
+    file runs the code in it, so `trust` must be true.
     """
 
     def __init__(self, path: str, trust: bool = False) -> None:
@@ -174,12 +156,8 @@ class TransformersModel(_FileModel):
     """A sequence classifier of Hugging Face, saved with its tokenizer by ``save_pretrained``.
 
     Its input is ``text``. It answers with ``label`` and with ``scores`` in the order of the
-    config's ``id2label``. Nothing is downloaded, and no code in the folder is run.
-
-    Parameters
-    ----------
-    max_tokens : int
-        Longer texts are cut.
+    config's ``id2label``. Texts longer than `max_tokens` are cut. Nothing is downloaded, and no
+    code in the folder is run.
     """
 
     def __init__(self, path: str, max_tokens: int = 128) -> None:

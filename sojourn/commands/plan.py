@@ -42,34 +42,6 @@ _STAGES = {"event_loop": "its event loop", "device": "its device"}
     "retries; rand: replicas that run one full batch at a time (Theorem 2 of Swayam).",
 )
 @click.option(
-    "--request-delay-ms",
-    type=option_types.from_0,
-    default=TryDelays.request_delay_ms,
-    show_default=True,
-    help="Delay from the load balancer to a replica.",
-)
-@click.option(
-    "--reply-delay-ms",
-    type=option_types.from_0,
-    default=TryDelays.reply_delay_ms,
-    show_default=True,
-    help="Delay of a busy replica's refusal back to the load balancer.",
-)
-@click.option(
-    "--retry-delay-ms",
-    type=option_types.from_0,
-    default=TryDelays.retry_delay_ms,
-    show_default=True,
-    help="Delay before the load balancer tries another replica.",
-)
-@click.option(
-    "--retries",
-    type=click.IntRange(0, 10_000),
-    default=RETRIES,
-    show_default=True,
-    help="Limit of the retries of a request.",
-)
-@click.option(
     "--max-replicas",
     type=click.IntRange(min=1),
     default=10_000,
@@ -96,10 +68,6 @@ def command(
     response_time_ms: float | None,
     percentile: float | None,
     estimator: str,
-    request_delay_ms: float,
-    reply_delay_ms: float,
-    retry_delay_ms: float,
-    retries: int,
     max_replicas: int,
     energy_price: float | None,
     replica_price: float,
@@ -107,8 +75,7 @@ def command(
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     objective = option_types.required_sla(sla, response_time_ms, percentile)
-    delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    service = service_model(Profile.load(profile_file), objective, delays)
+    service = service_model(Profile.load(profile_file), objective, TryDelays(retries=RETRIES))
     profile = service.profile
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(

@@ -29,14 +29,10 @@ class PanelQuery:
         return re.sub(r"\$\w+", ".*", expr.replace("$__rate_interval", rate_interval))
 
 
-def panels(board: str) -> list[dict[str, Any]]:
-    """Return the panels of a board without its rows."""
-    return [panel for panel in BOARDS[board]["panels"] if panel["type"] != "row"]
-
-
 QUERIES = [
     PanelQuery(board, panel["title"], target["legendFormat"], target["expr"])
     for board in BOARDS
-    for panel in panels(board)
+    for panel in BOARDS[board]["panels"]
+    if panel["type"] != "row"
     for target in panel["targets"]
 ]
