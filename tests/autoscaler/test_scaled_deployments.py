@@ -24,28 +24,20 @@ from autoscaler.scaled_deployments import (
 )
 from autoscaler.settings import AutoscalerSettings
 from policy.load_lateness import LoadLatenessCurve
+from tests.support.autoscaling.reports import report as replica_report
 from tests.support.autoscaling.stores import Store
 
 KEY = ("shop", "Model")
 LATE_SHARES = tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES)
 
 
-def report(now_s: float, offered: float) -> ReplicaReport:
-    return ReplicaReport(
-        replica_id="r1",
-        time_s=now_s,
-        counted_s=now_s,
-        offered_total=offered,
-        refused_total=0,
-        completed_total=offered,
-        queue_length=0,
-        full_batch_size=10,
-        full_batch_ms=100,
-        sla_response_time_ms=1000,
-        sla_percentile=99,
-        start_time_s=5,
-        settings=AutoscalerSettings(scale_down_delay_s=30),
-    )
+SETTINGS = AutoscalerSettings(scale_down_delay_s=30)
+#: A replica that serves 100 requests/s in full batches.
+REPLICA = {"full_batch_size": 10, "full_batch_ms": 100, "start_time_s": 5, "settings": SETTINGS}
+
+
+def report(now_s: float, offered: float, **more: object) -> ReplicaReport:
+    return replica_report("r1", now_s, offered, sla_response_time_ms=1000, **REPLICA, **more)
 
 
 def run(
@@ -201,7 +193,7 @@ def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited: boo
     for now_s in range(1000, 1300):
         fleet = FleetState(1, 1, 10, 1)
         curve = {"sla_rate_per_s": 100.0, "late_shares": LATE_SHARES}
-        decision = deployment.decide(now_s, [replace(report(now_s, 50 * now_s), **curve)], fleet)
+        decision = deployment.decide(now_s, [report(now_s, 50 * now_s, **curve)], fleet)
         granted = replace(decision, replicas=decision.replicas - limited)
         deployment.record(now_s, 1, granted)
     # A window that is kept raises the risk.

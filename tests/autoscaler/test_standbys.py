@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from autoscaler.standbys import (
     standby_risk,
 )
 from policy.errors import InvalidInputError
+from tests.support.autoscaling.reports import report
 from tests.support.autoscaling.stores import Store
 
 SHARES = st.floats(0.001, 0.5)
@@ -36,24 +36,6 @@ def test_the_risk_minimizes_the_expected_cost(risk: float, price: float) -> None
         return price * (1 - exceeded) + (price + shortage) * exceeded**2 / 2
 
     assert cost(best) <= min(cost(0.9 * best), cost(min(1.0, 1.1 * best))) + 1e-12
-
-
-def counted(replica: int, now_s: float, offered: float, **more: object) -> ReplicaReport:
-    return ReplicaReport(
-        f"replica-{replica}",
-        now_s,
-        offered_total=offered,
-        refused_total=0.0,
-        completed_total=offered,
-        queue_length=0.0,
-        full_batch_size=32.0,
-        full_batch_ms=10.8,
-        sla_response_time_ms=50.0,
-        sla_percentile=99.0,
-        start_time_s=10.0,
-        counted_s=now_s,
-        **more,
-    )
 
 
 @pytest.mark.parametrize(("standby_s", "cold_s"), [(-1.0, 60.0), (61.0, 60.0)])
@@ -81,8 +63,11 @@ class Live:
             for number in range(self.serving):
                 self.offered[number] += rate_per_s / self.serving
             reports = [
-                replace(
-                    counted(number, self.second, self.offered[number], settings=self.settings),
+                report(
+                    f"replica-{number}",
+                    self.second,
+                    self.offered[number],
+                    settings=self.settings,
                     standby=float(number >= self.serving),
                     start_time_s=self.start_s,
                 )
@@ -238,10 +223,7 @@ def publisher(store: Store) -> RolesPublisher:
 
 
 def reports_of(now_s: float, **standby: bool) -> Sequence[ReplicaReport]:
-    return [
-        replace(counted(0, now_s, 0.0), replica_id=name, standby=float(stands_by))
-        for name, stands_by in standby.items()
-    ]
+    return [report(name, now_s, 0.0, standby=float(on)) for name, on in standby.items()]
 
 
 def test_roles_are_published_from_the_first_standby_to_the_last() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.forecasting.backtest import Backtest, Candidate, Score, choose_cheapest
-from autoscaler.forecasting.load_history import STEP_S, LoadHistory
+from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.forecasting.point_forecasts import LAST, LINEAR, PEAKS, trailing_max
 from autoscaler.forecasting.recurring import Recurrence, expected_peaks, jump_heights
 
@@ -16,10 +16,6 @@ def history_of(rates):
     history = LoadHistory(0.01)
     history.observe(float(len(rates)), rates)
     return history
-
-
-def backtest_of(history, ahead=6):
-    return Backtest(history, ahead)
 
 
 def bursty(seed, seconds=20_000):
@@ -59,12 +55,12 @@ def test_the_margin_is_the_least_that_misses_at_most_the_risk(seed, point, back,
 def test_nothing_is_learned_from_gaps():
     rates = bursty(1, 9000)
     whole, gappy = history_of(rates), history_of(rates)
-    whole_steps = backtest_of(whole).steps
+    whole_steps = Backtest(whole, 6).steps
     gappy.observe(9000.0 + 2000.0, [900.0] * 10)
-    backtest = backtest_of(gappy)
+    backtest = Backtest(gappy, 6)
     assert backtest.steps <= whole_steps + 1
     assert backtest.score(Candidate(LAST), 0.01).margin == pytest.approx(
-        backtest_of(whole).score(Candidate(LAST), 0.01).margin, rel=0.05
+        Backtest(whole, 6).score(Candidate(LAST), 0.01).margin, rel=0.05
     )
 
 
@@ -74,32 +70,25 @@ def test_ratios_to_almost_nothing_do_not_inflate_the_demand():
     for begin in range(600, 20_000, 700):
         rates[begin : begin + 30] = 100.0
     history = history_of(rates)
-    score = backtest_of(history).score(Candidate(LAST), 0.001)
+    score = Backtest(history, 6).score(Candidate(LAST), 0.001)
     assert score.cost_per_s <= 1.1 * history.required_rates.values.max()
 
 
-def scores(*costs):
-    candidates = [Candidate(point) for point in (LAST, *PEAKS)]
-    return [Score(one, 1.0, cost) for one, cost in zip(candidates, costs, strict=False)], candidates
-
-
-def test_the_first_wins_unless_another_saves_enough():
-    tied, candidates = scores(100.0, 98.5, 99.0)
-    assert choose_cheapest(tied, None, 0.02).candidate == candidates[0]
-    clear, candidates = scores(100.0, 97.0, 99.0)
-    assert choose_cheapest(clear, None, 0.02).candidate == candidates[1]
-
-
-def test_the_incumbent_stays_unless_another_saves_enough():
-    close, candidates = scores(100.0, 91.0, 90.0)
-    assert choose_cheapest(close, candidates[1], 0.02).candidate == candidates[1]
-    assert choose_cheapest(close, None, 0.02).candidate == candidates[2]
-    assert choose_cheapest(close, candidates[0], 0.02).candidate == candidates[2]
-
-
-def test_a_past_shorter_than_the_horizon_has_no_score():
-    assert backtest_of(history_of([5.0] * STEP_S * 3)).steps == 0
-    assert backtest_of(LoadHistory(0.01)).score(Candidate(LAST), 0.01).margin == 1.0
+@pytest.mark.parametrize(
+    ("costs", "incumbent", "chosen"),
+    [
+        ((100.0, 98.5, 99.0), None, 0),
+        ((100.0, 97.0, 99.0), None, 1),
+        ((100.0, 91.0, 90.0), 1, 1),
+        ((100.0, 91.0, 90.0), None, 2),
+        ((100.0, 91.0, 90.0), 0, 2),
+    ],
+)
+def test_the_first_and_the_incumbent_stay_unless_another_saves_enough(costs, incumbent, chosen):
+    candidates = [Candidate(point) for point in (LAST, *PEAKS[:2])]
+    scores = [Score(one, 1.0, cost) for one, cost in zip(candidates, costs, strict=True)]
+    before = None if incumbent is None else candidates[incumbent]
+    assert choose_cheapest(scores, before, 0.02).candidate == candidates[chosen]
 
 
 @LAWS
@@ -111,4 +100,4 @@ def test_the_largest_rise_is_that_of_a_horizon_over_the_time_before_it(seed, ahe
         required[now + 1 : now + 1 + ahead].max() / required[now - look_back + 1 : now + 1].max()
         for now in range(look_back, required.size - ahead)
     ]
-    assert backtest_of(history, ahead).largest_rise(look_back) == pytest.approx(max(rises))
+    assert Backtest(history, ahead).largest_rise(look_back) == pytest.approx(max(rises))

@@ -70,12 +70,6 @@ def test_jumps_of_an_idle_service_are_expected_again():
     assert peaks_of(hourly(8, level=0.0))[7 * 360 + 97] > 30
 
 
-def test_a_jump_may_come_half_a_minute_early_or_late():
-    rng = np.random.default_rng(1)
-    jumps = [hour * HOUR + 1000 + 10 * rng.integers(-2, 3) for hour in range(24)]
-    assert peaks_of(load(25 * HOUR, jumps))[24 * 360 + 97] > 0
-
-
 @LAWS
 @given(st.integers(0, 10**6), st.sampled_from(RECURRENCES), st.sampled_from([1, 6, 30]))
 def test_the_back_test_sees_what_was_expected_then(seed, recurrence, ahead):

@@ -41,10 +41,6 @@ def test_without_a_curve_a_share_of_the_capacity_is_used():
     assert fleet.sla_rate_per_s() is None
 
 
-def test_a_replica_without_a_curve_yet_counts_like_the_others():
-    assert sizing(WITHOUT_CURVE, REPORT).required(3.5 * PER_REPLICA) == Requirement(4)
-
-
 def test_the_median_replica_counts():
     slow = replace(REPORT, sla_rate_per_s=PER_REPLICA / 2)
     assert sizing(slow, REPORT, REPORT).sla_rate_per_s() == PER_REPLICA

@@ -43,10 +43,11 @@ def test_every_request_waits_at_least_the_request_delay():
     assert waiting_time_percentile(99, 0.0, 10, 10.0, *DELAYS) == 1.0
 
 
-@pytest.mark.parametrize("rate", [100.0, 250.0])
-def test_an_overloaded_fleet_never_answers(rate):
-    assert waiting_time_percentile(50, rate, 10, 10.0, *DELAYS) == math.inf
-    assert np.all(response_time_cdf([1e3, 1e9], rate, 10, 10.0, 20.0, *DELAYS) == 0)
+def test_an_overloaded_fleet_never_answers():
+    assert waiting_time_percentile(50, 100.0, 10, 10.0, *DELAYS) == math.inf
+    assert np.all(response_time_cdf([1e3, 1e9], 100.0, 10, 10.0, 20.0, *DELAYS) == 0)
+    found = rand_equilibrium(120.0, 10, lambda a: a / (a + 10))
+    assert (found.attempt_rate_per_s, found.busy_probability) == (math.inf, 1.0)
 
 
 @pytest.mark.parametrize("distribution", [expon(scale=100), gamma(4, scale=25)])
@@ -85,12 +86,6 @@ def test_cdf_rises_with_time_and_falls_with_load(busy, t_ms, longer_ms):
     busier = retried_response_time_cdf(t_ms, min(1.0, busy + 0.05), cdf, *DELAYS)
     assert 0 <= busier <= now + 1e-12
     assert now <= later + 1e-12 <= 1 + 2e-12
-
-
-def test_without_delays_only_the_execution_time_counts():
-    found = response_time_cdf([19.0, 20.0, 30.0], *LOAD, expon(scale=10).cdf, 0.0, 0.0, 0.0)
-    assert found == pytest.approx(expon(scale=10).cdf([19.0, 20.0, 30.0]))
-    assert response_time_cdf([19.0, 20.0], *LOAD, 20.0, 0.0, 0.0, 0.0).tolist() == [0, 1]
 
 
 def test_a_try_that_fits_exactly_counts():
@@ -174,7 +169,6 @@ def simulate_protocol(
     [
         (lambda: waiting_time_percentile(100, *LOAD, *DELAYS), "percentile"),
         (lambda: waiting_time_percentile(99, *LOAD, -1, 0, 0), "request_delay_ms"),
-        (lambda: busy_probability(-1, 1, 1), "arrival_rate_per_s"),
         (lambda: busy_probability(1, 0, 1), "replicas"),
         (lambda: busy_probability(1, 1, 0), "service_rate_per_s"),
         (lambda: response_time_cdf(1, *LOAD, math.nan, *DELAYS), "execution_time"),
@@ -199,11 +193,6 @@ def test_replicas_that_hold_one_request_give_theorem_2():
         )
         theorem = response_time_cdf(times, rate, 10, 10.0, expon(scale=100).cdf, *DELAYS)
         assert batching == pytest.approx(theorem, abs=1e-9)
-
-
-def test_more_than_the_replicas_can_carry_is_an_overload():
-    found = rand_equilibrium(120.0, 10, lambda a: a / (a + 10))
-    assert (found.attempt_rate_per_s, found.busy_probability) == (math.inf, 1.0)
 
 
 @given(rate=st.floats(0.1, 500), retries=st.integers(0, 8), places=st.sampled_from([1, 4, 32]))

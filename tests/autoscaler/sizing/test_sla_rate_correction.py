@@ -20,7 +20,7 @@ def slower(factor, share=1.0, seed=5):
     )
 
 
-def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0, curve=CURVE):
+def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0, curve=CURVE, batch=BATCH):
     """Feed the correction with the counts of one replica; late requests come in batches."""
     rng = np.random.default_rng(seed)
     report = Fleet(1).report_of("r0")
@@ -38,7 +38,7 @@ def run(correction, seconds, rate_per_s, late_share, seed=1, since_s=0, curve=CU
         )
         correction.count_between(before, now)
         before = now
-        correction.revise(second, curve, ALLOWED, BATCH, 0, curve.sla_rate_per_s)
+        correction.revise(second, curve, ALLOWED, batch, 0, curve.sla_rate_per_s)
 
 
 @pytest.mark.parametrize(("load", "seed"), [(0.5, 0), (0.9, 1), (0.97, 2)])
@@ -61,16 +61,6 @@ def test_with_a_device_slower_than_its_profile_the_sla_is_restored(factor, share
     assert fleet.missed_share() <= 0.01
     assert MIN_CORRECTION <= decision.correction < 0.95
     assert decision.sla_rate_per_s == pytest.approx(decision.correction * PER_REPLICA)
-
-
-@pytest.mark.slow
-def test_a_faster_device_is_trusted_slowly_and_only_as_far_as_the_evidence_goes():
-    fleet = Fleet(12, settings=BOLD, batch_ms=slower(0.8))
-    fleet.run(300, 11.7 * PER_REPLICA)
-    assert fleet.run(60, 11.7 * PER_REPLICA).correction < 1.02
-    corrections = [fleet.step(11.7 * PER_REPLICA).correction for _ in range(900)]
-    assert 1.01 < corrections[-1] < 1.2
-    assert max(np.diff(corrections)) < 0.001
 
 
 def test_lateness_within_the_sla_is_no_evidence():
@@ -116,6 +106,21 @@ def test_what_a_replica_refuses_by_time_does_not_explain_late_answers():
     assert 0.85 < corrections[0] < 0.9
 
 
+def test_a_faster_device_is_trusted_slowly():
+    correction, corrections = SlaRateCorrection(), []
+    for block in range(200):
+        run(correction, 10, 0.97 * PER_REPLICA, 0.0, block, since_s=10 * block, batch=1.0)
+        corrections.append(correction.correction)
+    assert 1.01 < corrections[-1] < 1.2
+    assert max(np.diff(corrections)) < 0.001
+
+
+def test_the_correction_stops_at_its_minimum():
+    correction = SlaRateCorrection()
+    run(correction, 1800, 0.5 * PER_REPLICA, 0.5)
+    assert correction.correction == pytest.approx(MIN_CORRECTION)
+
+
 def test_an_overload_that_the_model_predicts_is_no_evidence():
     correction = SlaRateCorrection()
     run(correction, 1800, 1.3 * PER_REPLICA, 0.25)
@@ -129,12 +134,6 @@ def test_the_aftermath_of_an_overload_is_no_evidence():
     run(correction, 10, 0.5 * PER_REPLICA, 0.3, since_s=20)
     run(correction, 300, 0.5 * PER_REPLICA, 0.0, since_s=30)
     assert correction.correction == 1.0
-
-
-def test_the_correction_stops_at_its_minimum():
-    correction = SlaRateCorrection()
-    run(correction, 1800, 0.5 * PER_REPLICA, 0.5)
-    assert correction.correction == pytest.approx(MIN_CORRECTION)
 
 
 @pytest.mark.slow
