@@ -142,10 +142,6 @@ class Autoscaler:
         self, now_s: float, fleet: FleetState, status: UnknownStatus
     ) -> Decision:
         """Keep what there is; order replicas for requests that wait while nothing serves."""
-        if status.is_stale:
-            for tier in (self._replicas, self._total):
-                if tier is not None:
-                    tier.stabilizer.interrupt()
         current = _bounded(fleet.current_replicas, fleet)
         replicas, reason = current, f"hold {current}: {status.reason}"
         rate_per_s = self._scale_from_zero.rate_per_s(now_s, fleet.waiting)

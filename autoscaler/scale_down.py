@@ -44,8 +44,7 @@ class ScaleDownStabilizer:
         # (time, demand): times ascend and demands descend, because a later and higher demand
         # supersedes the earlier ones.
         self._demands: deque[tuple[float, float]] = deque()
-        self._since_s: float | None = None
-        self._observed_s = -math.inf
+        self._since_s, self._observed_s = math.inf, -math.inf
 
     def observe(self, now_s: float, demand_per_s: float, delay_s: float) -> None:
         """Add the current demand, and forget demands older than the delay.
@@ -53,10 +52,8 @@ class ScaleDownStabilizer:
         After a gap, as an outage of the controller leaves one, the delay starts over.
         """
         if now_s - self._observed_s > MAX_GAP_S:
-            self.interrupt()
-        self._observed_s = now_s
-        if self._since_s is None:
             self._since_s = now_s
+        self._observed_s = now_s
         demands = self._demands
         while demands and demands[-1][1] <= demand_per_s:
             demands.pop()
@@ -64,13 +61,9 @@ class ScaleDownStabilizer:
         while demands[0][0] < now_s - delay_s:
             demands.popleft()
 
-    def interrupt(self) -> None:
-        """Start the delay over, because the present demand is unknown."""
-        self._since_s = None
-
     def watched_s(self, now_s: float) -> float:
         """Return for how long demands have been observed without a break, in s."""
-        return 0.0 if self._since_s is None else now_s - self._since_s
+        return now_s - self._since_s
 
     @property
     def highest_per_s(self) -> float:

@@ -63,7 +63,6 @@ class UnknownStatus:
     """The reports do not show the state of the fleet."""
 
     reason: str
-    is_stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,7 @@ class FleetMonitor:
         if math.isinf(age_s):
             return UnknownStatus("no replica has reported yet")
         if self._is_stale(now_s):
-            return UnknownStatus(f"the newest report is {age_s:.0f} s old", is_stale=True)
+            return UnknownStatus(f"the newest report is {age_s:.0f} s old")
         live, rates = self._live, self._rates
         if live is None or not live.replicas or rates is None:
             return UnknownStatus("the arrival rate is not known yet")

@@ -332,7 +332,7 @@ def test_a_restored_autoscaler_decides_alike():
         assert getattr(second, name) == getattr(first, name)
 
 
-@pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 8, "monitor": 3}, "nonsense"])
+@pytest.mark.parametrize("state", [{"version": 0}, {"version": 8, "monitor": 3}, "nonsense"])
 def test_unusable_state_is_refused_and_changes_nothing(state):
     fleet = Fleet(1)
     fleet.run(60, 3.5 * PER_REPLICA)

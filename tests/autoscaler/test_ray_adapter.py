@@ -136,89 +136,41 @@ def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(
             assert sampled[known] == (whole[known] and pytest.approx(whole[known], rel=0.03))
 
 
-@pytest.mark.parametrize("code", [None, 0.0, 7.0])
+@pytest.mark.parametrize("code", [0.0, 7.0])
 def test_the_code_of_a_history_reaches_the_deployment(
-    offered: Offered, store: Store, code: float | None
+    offered: Offered, store: Store, code: float
 ) -> None:
-    asked = store.loaded
-    policy = SojournAutoscalingPolicy()
-    for now_s in range(1000, 1010):
-        ctx = context(offered, now_s=now_s, rate_per_s=50)
-        if code is not None:
-            ctx.raw_metrics["history_code"] = {
-                replica: [TimeStampedValue(now_s, code)] for replica in ctx.running_replicas
-            }
-        policy(ctx)
-    ((key, _),) = scaled_deployments._deployments.items()
-    assert (scaled_deployments.history_key(*key) in asked) == bool(code)
+    run(offered, SojournAutoscalingPolicy(), range(1000, 1010), rate_per_s=50, history_code=code)
+    assert (scaled_deployments.history_key("app", "Model") in store.loaded) == bool(code)
 
 
-class StandbyFleet:
-    """Replicas that start at once, and do what is published a second later."""
-
-    def __init__(self, offered: Offered, store: Store, **options: Any) -> None:
-        self.policy = SojournAutoscalingPolicy(**options)
-        self.target, self.now_s, self.made = 1, 1000.0, 1
-        self.running = ["Model0"]
-        self._offered, self._store = offered, store
-
-    @property
-    def roles(self) -> StandbyRoles:
-        content = self._store.kept.get(roles_key("app", "Model"))
-        return StandbyRoles.from_bytes(content) or StandbyRoles()
-
-    @property
-    def serving(self) -> list[str]:
-        return [one for one in self.running if not self.roles.stands_by(one)]
-
-    def run(self, seconds: int, rate_per_s: float, **given: Any) -> "StandbyFleet":
-        for _ in range(seconds):
-            self.now_s += 1
-            ctx = context(
-                self._offered,
-                now_s=self.now_s,
-                rate_per_s=rate_per_s,
-                target=self.target,
-                names=self.running,
-                standbys=[one for one in self.running if one not in self.serving],
-                **given,
-            )
-            self.target, _ = self.policy(ctx)
-            while len(self.running) < self.target:
-                self.running.append(f"Model{self.made}")
-                self.made += 1
-            # Ray does not know which of them serve.
-            del self.running[: len(self.running) - self.target]
-        return self
+def published(store: Store) -> StandbyRoles | None:
+    return StandbyRoles.from_bytes(store.kept.get(roles_key("app", "Model")))
 
 
-def test_standbys_serve_before_new_processes(offered: Offered, store: Store) -> None:
-    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2)
-    before = list(fleet.running)
-    fleet.run(8, 130, settings_standbys=2)
-    assert len(fleet.serving) >= len(before)
-    assert set(before) <= set(fleet.serving)
+def test_standbys_are_ordered_and_the_roles_published(offered: Offered, store: Store) -> None:
+    policy, wanted = SojournAutoscalingPolicy(), {"rate_per_s": 20, "settings_standbys": 1}
+    assert run(offered, policy, range(1000, 1020), **wanted) == 2
+    both = {**wanted, "names": ["Model0", "Model1"], "target": 2}
+    assert run(offered, policy, range(1020, 1025), **both, standbys=["Model1"]) == 2
+    roles = published(store)
+    assert roles is not None
+    assert (roles.serving, roles.standbys) == (("Model0",), ("Model1",))
+    # A standby takes the place of a replica that dies, and the replacement stands by.
+    assert run(offered, policy, range(1025, 1026), **{**both, "names": ["Model1"]}) == 2
+    roles = published(store)
+    assert roles is not None
+    assert roles.serving == ("Model1",)
+    assert roles.stands_by("Model2")
 
 
-def test_a_standby_takes_the_place_of_a_replica_that_dies(offered: Offered, store: Store) -> None:
-    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=1)
-    standby = fleet.running[1]
-    fleet.running.remove("Model0")
-    fleet.run(1, 20, settings_standbys=1)
-    assert fleet.serving == [standby]
-    # The replacement stands by from the beginning.
-    assert len(fleet.running) == 2
-
-
-def test_a_dry_run_orders_no_standbys(offered: Offered, store: Store) -> None:
-    fleet = StandbyFleet(offered, store).run(20, 20, settings_standbys=2, dry_run=True)
-    assert fleet.target == 1
-    assert roles_key("app", "Model") not in store.kept
-
-
-def test_a_shared_budget_leaves_no_standbys(offered: Offered, store: Store) -> None:
-    fleet = StandbyFleet(offered, store, replica_budget=9).run(20, 20, settings_standbys=2)
-    assert fleet.target == 1
+@pytest.mark.parametrize(("budget", "dry_run"), [(None, True), (9, False)])
+def test_neither_a_dry_run_nor_a_shared_budget_has_standbys(
+    offered: Offered, store: Store, budget: int | None, dry_run: bool
+) -> None:
+    policy, wanted = SojournAutoscalingPolicy(budget), {"rate_per_s": 20, "settings_standbys": 2}
+    assert run(offered, policy, range(1000, 1020), **wanted, dry_run=dry_run) == 1
+    assert published(store) is None
 
 
 def test_a_steady_clock_follows_the_wall_clock_but_never_back() -> None:

@@ -36,16 +36,6 @@ def test_there_is_a_margin_for_the_noise_of_a_window():
     )
 
 
-def test_an_interruption_starts_the_delay_over():
-    stabilizer = ScaleDownStabilizer()
-    stabilizer.observe(100.0, 1.0, delay_s=10.0)
-    assert stabilizer.watched_s(130.0) == 30.0
-    stabilizer.interrupt()
-    assert stabilizer.watched_s(131.0) == 0.0
-    stabilizer.observe(140.0, 1.0, delay_s=10.0)
-    assert stabilizer.watched_s(145.0) == 5.0
-
-
 def test_a_gap_starts_the_delay_over():
     """The demand during an outage of the controller is unknown."""
     stabilizer = ScaleDownStabilizer()

@@ -70,15 +70,6 @@ def test_a_new_process_resumes_with_the_history_and_the_log() -> None:
     assert second.log.recorded[0]["time_s"] == 1000
 
 
-def test_a_controller_that_restarts_does_not_scale_in() -> None:
-    """With three replicas where one would do, the old and the new process both hold for 30 s."""
-    store = Store()
-    run(ScaledDeployment(*KEY, store), range(1000, 1021))
-    for restart in range(5):
-        decision = run(ScaledDeployment(*KEY, store), [1021 + restart])
-        assert decision.replicas == 3
-
-
 def test_while_the_history_is_read_nothing_changes() -> None:
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021))
@@ -136,15 +127,6 @@ def test_a_slow_store_is_not_flooded() -> None:
     store.answer()
     run(deployment, [1200])
     assert store.saves == 4
-
-
-def test_a_dry_run_records_what_it_would_do() -> None:
-    deployment = ScaledDeployment(*KEY, Store())
-    decision = run(deployment, range(1000, 1021), rate_per_s=400, target_replicas=1, dry_run=True)
-    assert deployment.dry_run
-    assert decision.replicas > 1
-    assert decision.reason.startswith("dry run: would scale out 1 -> ")
-    assert not run(deployment, [1021], dry_run=False).reason.startswith("dry run")
 
 
 def test_a_dry_run_survives_a_restart_before_any_report() -> None:

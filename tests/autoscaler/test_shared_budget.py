@@ -115,14 +115,6 @@ class Fleets:
         return self.targets
 
 
-def test_a_sufficient_budget_gives_each_deployment_what_it_wants() -> None:
-    targets = Fleets(12).run(range(1000, 1020), {"First": 250, "Second": 10})
-    alone, offered = SojournAutoscalingPolicy(), Offered()
-    for now_s in range(1000, 1020):
-        replicas, _ = alone(context(offered, now_s=now_s, rate_per_s=250))
-    assert targets == {"First": replicas, "Second": 1}
-
-
 def test_a_deployment_without_reports_keeps_its_replicas_in_a_shortage() -> None:
     fleets = Fleets(5)
     fleets.run(range(1000, 1020), {"First": 100, "Second": 250})

@@ -103,15 +103,6 @@ def test_max_replicas_bounds_replicas_and_standbys_together() -> None:
     assert "max_replicas leaves no room for 2" in decision.reason
 
 
-def test_standbys_are_not_taken_for_replicas_that_serve_in_silence() -> None:
-    """They would be taken to have the load of the others, and keep replicas from going."""
-    fleet = Live(standbys=5)
-    fleet.run(20, 3000)
-    decision = fleet.run(200, 500)
-    assert decision.silent_replicas == 0
-    assert (decision.replicas, decision.standbys) == (1, 5)
-
-
 def test_what_a_promoted_standby_counts_did_not_come_while_it_stood_by() -> None:
     fleet = Live(standbys=1)
     fleet.run(60, 500)

@@ -55,29 +55,6 @@ def test_the_share_missed_is_near_what_is_allowed_whatever_the_load_does(misses,
         assert share_missed - (1 - share) == pytest.approx(moved / (STEP * calibration.judged))
 
 
-def test_a_forecast_that_is_too_bold_is_corrected_until_the_promise_is_kept():
-    """The capacity misses five times the share that the risk promises."""
-    random = np.random.default_rng(3)
-    calibration = Counted(0.98)
-    run(calibration, random.random(8000), lambda risk: 1 - 5 * risk)
-    assert calibration.missed / calibration.judged == pytest.approx(0.02, abs=0.006)
-    assert 0.002 < calibration.risk < 0.008
-
-
-@pytest.mark.parametrize(("ordered_s", "missed"), [(145, 0), (160, 1)])
-def test_what_was_ordered_too_late_does_not_help_a_window(ordered_s, missed):
-    """The load rises in the middle of the window that ends at 240, and starts take 60 s."""
-    calibration = Counted(0.99)
-
-    def rates(end_s):
-        return np.repeat((0.5, 5.0), 30) if end_s == 240 else np.full(60, 0.5)
-
-    for second in range(0, 301, 5):
-        calibration.note_order(float(second), 10.0 if ordered_s <= second else 1.0)
-        calibration.judge(second, HORIZON_S, 0.01, rates)
-    assert (calibration.judged, calibration.missed) == (4, missed)
-
-
 @LAWS
 @given(st.integers(0, 10**6), st.sampled_from([0, 7, 10, 60, 100]))
 def test_what_could_be_served_is_the_least_ordered_in_the_start_time_before(seed, horizon_s):

@@ -1,4 +1,3 @@
-import json
 import math
 
 import numpy as np
@@ -116,21 +115,6 @@ def test_silence_lengthens_the_horizon_and_a_short_one_does_not():
     now = forecaster.forecast(20_000.0, HORIZON_S, RISK).demand_per_s
     assert forecaster.forecast(20_003.0, HORIZON_S, RISK).demand_per_s == now
     assert forecaster.forecast(20_200.0, HORIZON_S, RISK).demand_per_s > now
-
-
-def test_a_restored_forecaster_forecasts_alike():
-    rng = np.random.default_rng(10)
-    seconds = np.arange(30_000)
-    rates = rng.poisson(100 + 80 * np.sin(seconds / 4000)).astype(float)
-    first = learned(rates)
-    expected = first.forecast(30_000.0, HORIZON_S, RISK)
-    text = json.dumps(first.history.state_dict())
-    assert len(text) < 100_000
-    history = LoadHistory(UNSERVED_SHARE)
-    history.load_state(json.loads(text))
-    got = DemandForecaster(history, first.method).forecast(30_000.0, HORIZON_S, RISK)
-    assert got.method == expected.method
-    assert got.demand_per_s == pytest.approx(expected.demand_per_s, rel=2e-3)
 
 
 @pytest.mark.parametrize(("horizon_s", "risk"), [(math.inf, 0.01), (60.0, 0.0)])

@@ -30,16 +30,6 @@ def test_the_required_rate_leaves_exactly_the_share_unserved(seconds, share):
     assert unserved == pytest.approx(share * seen.sum(), abs=1e-6)
 
 
-def test_a_jump_moves_the_required_rate_and_a_noisy_second_hardly_does():
-    noisy, jumping = RequiredRate(0.01), RequiredRate(0.01)
-    for _ in range(60):
-        noisy.push(100.0), jumping.push(100.0)
-    assert noisy.push(150.0) < 101
-    for _ in range(10):
-        jumped = jumping.push(300.0)
-    assert jumped > 290
-
-
 @LAWS
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(0, 30))
 def test_pieces_and_overlaps_give_the_same_history(sizes, overlap):

@@ -42,21 +42,20 @@ def test_a_fleet_that_accepts_all_needs_nothing_beyond_the_forecast(offered, res
     assert need(attempts_of(offered, reserve * offered), model_per_s) == OverloadNeed()
 
 
-def test_a_right_model_adds_nothing_to_what_is_offered():
-    """Two replicas of 100/s each."""
-    assert need(attempts_of(500.0, 200.0)).rate_per_s == pytest.approx(500.0)
+@pytest.mark.parametrize(
+    ("accepted_per_s", "seconds", "needed_per_s"),
+    [(200.0, 5, 500.0), (160.0, 5, 625.0), (160.0, 4, 625.0), (160.0, 3, 500.0)],
+)
+def test_replicas_that_accept_less_than_they_are_sized_for_count_for_less(
+    accepted_per_s, seconds, needed_per_s
+):
+    """Two that accept 80/s each where the model says 100/s: sized for 625/s, they get 500/s.
 
-
-def test_replicas_that_accept_less_than_they_are_sized_for_count_for_less():
-    """They accept 80/s each where the model says 100/s: sized for 625/s, it gets 500/s."""
-    found = need(attempts_of(500.0, 160.0))
-    assert found.rate_per_s == pytest.approx(625.0)
-    assert found.reason == "0.68 of the requests are given up"
-
-
-def test_a_capacity_needs_three_full_seconds():
-    assert need(attempts_of(500.0, 160.0, seconds=3)).rate_per_s == pytest.approx(500.0)
-    assert need(attempts_of(500.0, 160.0, seconds=4)).rate_per_s == pytest.approx(625.0)
+    A capacity needs three full seconds beside the first.
+    """
+    found = need(attempts_of(500.0, accepted_per_s, seconds))
+    assert found.rate_per_s == pytest.approx(needed_per_s)
+    assert found.reason.endswith("of the requests are given up")
 
 
 def test_replicas_that_have_just_begun_to_serve_are_not_slow():
