@@ -98,7 +98,6 @@ def ask(
 
 
 def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:
-    """Return the models that the store knows, by name."""
     models: list[dict[str, Any]] = []
     while part := ask("models", socket_path=socket_path, first=len(models)):
         models += part

@@ -100,7 +100,6 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def is_sealed(descriptor: int) -> bool:
-    """Return whether the descriptor's content is immutable."""
     try:
         return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS)
     except OSError:

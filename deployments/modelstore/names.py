@@ -78,7 +78,6 @@ class Manifest:
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """The distinct blobs, in the order of the files."""
         return tuple(dict.fromkeys(blob for _, blob in self.files))
 
     @property

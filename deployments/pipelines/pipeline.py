@@ -22,7 +22,7 @@ from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import stage_core
 from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.stage_workers import StageWorkers
-from deployments.pipelines.streams import set_exception, stream_results
+from deployments.pipelines.streams import stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -72,7 +72,6 @@ class Pipeline:
         self._left = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """Start the pipeline."""
         await self.start()
         return self
 
@@ -82,7 +81,6 @@ class Pipeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the pipeline."""
         await self.close()
 
     async def start(self) -> None:
@@ -280,3 +278,9 @@ class Pipeline:
             else:
                 set_exception(flow, flow.error)
         self._left.set()
+
+
+def set_exception(flow: Flow, error: Exception) -> None:
+    if not flow.content.done():
+        flow.content.set_exception(error)
+        flow.content.exception()  # retrieved here, because nobody else may do so

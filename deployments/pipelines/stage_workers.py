@@ -19,7 +19,6 @@ from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.pipelines.workers.worker import Workers
 from policy.errors import InvalidInputError, SojournError
 from policy.objective import Weights
-from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -132,15 +131,12 @@ class StageWorkers:
                 stage = self.stages[number]
                 corrected.append(stage.name)
                 logger.info("stage %s: its profile was corrected by what batches took", stage.name)
-                self._believe(number, profile)
+                self.stages[number] = replace(stage, profile=profile)
+                self._core.stages[number].state_latency(profile.latency_ms.tolist())
                 self._solve_soon(number)
         if corrected:
             self._core.refresh(time.monotonic())
         return corrected
-
-    def _believe(self, number: int, profile: Profile) -> None:
-        self.stages[number] = replace(self.stages[number], profile=profile)
-        self._core.stages[number].state_latency(profile.latency_ms.tolist())
 
     async def _check_forever(self) -> None:
         for number in itertools.count(1):

@@ -20,7 +20,7 @@ async def stream_results(
     At most `in_flight` values are read and not yet yielded. An error is yielded in its place.
     """
     room = asyncio.Semaphore(in_flight)
-    sent: asyncio.Queue[Flow | None] = asyncio.Queue()
+    sent: asyncio.Queue[Flow | Exception | None] = asyncio.Queue()
 
     async def send_all() -> None:
         try:
@@ -35,18 +35,19 @@ async def stream_results(
     # Retrieved here, because a reader that stops early does not do so.
     sender.add_done_callback(lambda task: task.cancelled() or task.exception())
     try:
-        while (flow := await sent.get()) is not None:
-            try:
-                result = await flow.content
-            except Exception as error:
-                result = error
+        while (result := await sent.get()) is not None:
+            if isinstance(result, Flow):
+                try:
+                    result = await result.content
+                except Exception as error:
+                    result = error
             yield result
             room.release()
         await sender
     finally:
         sender.cancel()
         while not sent.empty():
-            if (flow := sent.get_nowait()) is not None:
+            if isinstance(flow := sent.get_nowait(), Flow):
                 give_up(flow)
 
 
@@ -59,26 +60,11 @@ async def _each(values: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[An
             yield value
 
 
-async def _sent(value: Any, submit: Callable[[Any], Awaitable[Flow]]) -> Flow:
-    """Send a value; refused values and exceptions in place of values fail at once."""
+async def _sent(value: Any, submit: Callable[[Any], Awaitable[Flow]]) -> Flow | Exception:
+    """Send a value; return the error of a refused one, and an exception in place of a value."""
     if isinstance(value, Exception):
-        return _failed(value)
+        return value
     try:
         return await submit(value)
     except DeviceError as error:
-        return _failed(error)
-
-
-def set_exception(flow: Flow, error: Exception) -> None:
-    """Fail a request's future, unless it is done."""
-    if not flow.content.done():
-        flow.content.set_exception(error)
-        flow.content.exception()  # retrieved here, because nobody else may do so
-
-
-def _failed(error: Exception) -> Flow:
-    loop = asyncio.get_running_loop()
-    flow = Flow(-1, loop.time(), content=loop.create_future())
-    flow.done = True
-    set_exception(flow, error)
-    return flow
+        return error

@@ -129,9 +129,7 @@ def _fill(
 
 
 def main() -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the manager; this process ends with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the manager
     connection = socket.socket(fileno=int(sys.argv[1]))
     with connection, suppress(BrokenPipeError, ConnectionResetError):  # the manager is gone
         serve(connection, sys.argv[2])

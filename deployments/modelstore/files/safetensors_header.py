@@ -133,7 +133,6 @@ def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
 
 
 def _elements(shape: Any) -> int | None:
-    """Return the number of elements of a shape, or None if it is not a shape."""
     if type(shape) is not list or len(shape) > _MAX_DIMENSIONS:
         return None
     elements = 1

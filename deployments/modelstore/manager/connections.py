@@ -25,8 +25,6 @@ PAUSE_S = 0.5
 
 
 class Client:
-    """A connection; the core's holder."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
@@ -83,7 +81,6 @@ class Connections:
         return self._selector.select(None if self._accept_at_s is None else PAUSE_S)
 
     def serve(self, client: Client, events: int) -> None:
-        """Write to and read from a client as far as it is ready."""
         if events & selectors.EVENT_WRITE and client in self._clients:
             self._flush(client)
         if events & selectors.EVENT_READ and client in self._clients:

@@ -14,7 +14,6 @@ BACKLOG = 4096
 
 
 def allow_many_clients() -> None:
-    """Raise this process's soft limit on descriptors to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

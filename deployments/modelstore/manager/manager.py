@@ -94,7 +94,6 @@ class Manager:
         return None if self._device is None else self._device.fault
 
     def run(self) -> None:
-        """Serve until `stop`; then close everything."""
         try:
             while not self._stopped.is_set():
                 for key, mask in self._connections.wait():

@@ -7,17 +7,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-_TIER_COUNTERS = {
-    "hits": "Opens that found the whole model in the tier.",
-    "misses": "Opens that did not.",
-    "evictions": "Blobs that left the tier.",
+_Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+
+_TOTALS: dict[str, tuple[_Family, str]] = {
+    "opens": (CounterMetricFamily, "Requests to open a model."),
+    "refused": (CounterMetricFamily, "Opens that were refused."),
+    "leases": (GaugeMetricFamily, "Models held by processes."),
+    "waiting": (GaugeMetricFamily, "Opens that wait for their model."),
 }
-_TIER_GAUGES = {
-    "used_bytes": "Bytes in the tier or being copied into it.",
-    "budget_bytes": "Bytes that the tier may hold.",
+_BY_TIER: dict[str, tuple[_Family, str]] = {
+    "hits": (CounterMetricFamily, "Opens that found the whole model in the tier."),
+    "misses": (CounterMetricFamily, "Opens that did not."),
+    "evictions": (CounterMetricFamily, "Blobs that left the tier."),
+    "used_bytes": (GaugeMetricFamily, "Bytes in the tier or being copied into it."),
+    "budget_bytes": (GaugeMetricFamily, "Bytes that the tier may hold."),
 }
-_COUNTERS = {"opens": "Requests to open a model.", "refused": "Opens that were refused."}
-_GAUGES = {"leases": "Models held by processes.", "waiting": "Opens that wait for their model."}
 
 
 def exposition(stats: Mapping[str, Any]) -> str:
@@ -33,20 +37,13 @@ class _StatsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats
-        for name, text in _COUNTERS.items():
-            yield CounterMetricFamily(f"sojourn_store_{name}", text, stats[name])
-        for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(f"sojourn_store_{name}", text, stats[name])
-        for name, text in _TIER_COUNTERS.items():
-            counter = CounterMetricFamily(f"sojourn_store_{name}", text, labels=["tier"])
+        for name, (kind, text) in _TOTALS.items():
+            yield kind(f"sojourn_store_{name}", text, stats[name])
+        for name, (kind, text) in _BY_TIER.items():
+            family = kind(f"sojourn_store_{name}", text, labels=["tier"])
             for tier, row in stats["tiers"].items():
-                counter.add_metric([tier], row[name])
-            yield counter
-        for name, text in _TIER_GAUGES.items():
-            gauge = GaugeMetricFamily(f"sojourn_store_{name}", text, labels=["tier"])
-            for tier, row in stats["tiers"].items():
-                gauge.add_metric([tier], row[name])
-            yield gauge
+                family.add_metric([tier], row[name])
+            yield family
         labels = ["source", "target"]
         copied = CounterMetricFamily("sojourn_store_copied_bytes", "Bytes copied.", labels=labels)
         took = CounterMetricFamily("sojourn_store_copy_seconds", "Time of copies.", labels=labels)

@@ -99,7 +99,6 @@ def _list_stages(graph: Graph, step: Any) -> None:
 
 
 def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int) -> int:
-    """Add the nodes of a step, or of a list of steps; return their entry."""
     if isinstance(step, list | tuple):
         for part in reversed(step):
             following = _compile(graph, numbers, part, following)

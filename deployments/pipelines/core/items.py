@@ -80,8 +80,6 @@ RETRY = Retry()
 
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
-    """The outcome of an item that failed alone."""
-
     error: Exception
 
 
@@ -95,8 +93,6 @@ class BatchFailure:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoss:
-    """The outcome of a batch whose worker died or hung."""
-
     reason: str
 
 

@@ -54,7 +54,6 @@ class PipelineCore:
         self.refresh(-math.inf)
 
     def refresh(self, now_s: float) -> None:
-        """Apply the measured latencies of the stages; drop old ones."""
         for stage in self.stages:
             stage.refresh(now_s)
         stage_ms = [stage.latency_ms(1) for stage in self.stages]
@@ -112,7 +111,6 @@ class PipelineCore:
             )
 
     def expected_ms(self) -> float:
-        """Return the expected response time of a request admitted now."""
         return self._least_ms + self._backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
@@ -129,7 +127,6 @@ class PipelineCore:
         return self.stages[backlog_ms.index(max(backlog_ms))]
 
     def next_batches(self, now_s: float) -> list[tuple[int, StageBatch]]:
-        """Return the batches to start now, each with the number of its stage."""
         started: list[tuple[int, StageBatch]] = []
         while self._touched:
             number = self._touched.pop()
@@ -179,7 +176,6 @@ class PipelineCore:
             self._fail(item.flow, DeviceError(reason))
 
     def cancel(self, flow: Flow) -> None:
-        """Cancel a request, because its client has disconnected."""
         if not flow.done:
             self.cancelled += 1
             self._end(flow, error=None, answer=False)

@@ -82,7 +82,6 @@ class StageCore:
         self._batcher = BatcherCore(self.policies, limits, _RATE_WINDOW_S, workers)
 
     def use(self, policy: "BatchingPolicy | PolicySource") -> None:
-        """Replace the policy; the queue stays."""
         self.policies = FixedPolicy(policy) if isinstance(policy, BatchingPolicy) else policy
         self._batcher.use(self.policies, self._limits())
 
@@ -138,7 +137,6 @@ class StageCore:
         return False
 
     def give_up(self) -> list[Item]:
-        """Empty the queue, and return its items."""
         waiting = self._batcher.requests()
         for request in waiting:
             self._batcher.cancel(request)
@@ -211,7 +209,6 @@ class StageCore:
         return ended
 
     def refresh(self, now_s: float) -> None:
-        """Apply the measured latency, unless it has expired."""
         if self._stated_ms is None and self._batch_ms:
             if now_s - self._measured_s > _MEMORY_S:
                 self._batch_ms = self.item_ms = 0.0
@@ -228,7 +225,6 @@ class StageCore:
 
 
 def stage_core(stage: Stage, workers: int) -> StageCore:
-    """Return the core of a stage, with its first policy."""
     profile = stage.batch_profile
     latency_ms = None if profile is None else profile.latency_ms.tolist()
     return StageCore(stage.name, stage.first_policy(), workers, latency_ms)

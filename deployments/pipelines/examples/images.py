@@ -52,9 +52,7 @@ def label(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def example() -> dict[str, bytes]:
     """Return the image of a 3, as the base64 of a PNG file."""
-    from deployments.models.digits import (
-        EXAMPLE,
-    )  # it loads torch, which the stages here do not need
+    from deployments.models.digits import EXAMPLE  # it loads torch
 
     pixels = np.kron(np.array(EXAMPLE), np.ones((5, 5))) * (255 / _PIXEL_MAX)
     file = io.BytesIO()

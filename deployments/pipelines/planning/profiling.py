@@ -106,8 +106,6 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
 
 
 class _SingleWorker:
-    """One worker of a stage, without a pipeline."""
-
     def __init__(self, stage: Stage) -> None:
         cpus = None if stage.cpus is None else stage.cpus[:1]
         self._stage = replace(stage, workers=1, cpus=cpus)

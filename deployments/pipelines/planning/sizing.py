@@ -48,7 +48,6 @@ class PipelinePlan:
 
 
 def stage_rates(steps: Sequence[Step], arrival_rate_per_s: float) -> dict[str, float]:
-    """Return the items per second that reach each stage."""
     rates: dict[str, float] = {}
 
     def visit(step: "Step | Sequence[Step]", rate_per_s: float) -> None:

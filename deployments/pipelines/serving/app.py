@@ -6,15 +6,13 @@ from typing import Any
 from deployments.console.planner import Planning
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
-from deployments.pipelines.serving.metrics import measured_ms, metrics_text
+from deployments.pipelines.serving.metrics import OUTCOMES, measured_ms, metrics_text
 from deployments.pipelines.serving.service import PipelineService
 
 _PATH, _METRICS = "/sojourn/pipeline", "/metrics"
 
 
 class PipelineApp(InferenceApp):
-    """ASGI app for a `PipelineService`."""
-
     def __init__(self, service: PipelineService, server_version: str) -> None:
         self._pipeline_service = service
         super().__init__(
@@ -22,12 +20,10 @@ class PipelineApp(InferenceApp):
         )
 
     def reports(self) -> list[Mapping[str, Any]]:
-        """Return the console's reports on the pipeline and its stages."""
         service = self._pipeline_service
         return [{**service.explain(), "pipeline": describe(service)}]
 
     def planning(self) -> Planning:
-        """Return the planner of the console's what-if questions."""
         return self._pipeline_service.planning
 
     def _describe(self) -> Answer:
@@ -39,7 +35,6 @@ class PipelineApp(InferenceApp):
 
 
 def describe(service: PipelineService) -> Mapping[str, Any]:
-    """Return the queues, counts, stages and scaling of a pipeline."""
     core, sla = service.pipeline.core, service.user_config.sla
     least_ms = [stage.latency_ms(1) for stage in core.stages]
     total_ms = sum(least_ms)
@@ -68,11 +63,7 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
         "requests": {
             "offered": core.offered,
             "open": len(core.open),
-            "completed": core.completed,
-            "refused": core.refused,
-            "late": core.late,
-            "failed": core.failed,
-            "cancelled": core.cancelled,
+            **{outcome: getattr(core, outcome) for outcome in OUTCOMES},
         },
         "last_minute": service.last_minute.growth(),
         "expected_ms": core.expected_ms(),

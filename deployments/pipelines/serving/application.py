@@ -58,8 +58,6 @@ FLUSH_S = 1.0
 )
 @serve.ingress()
 class PipelineReplica:
-    """One replica: a pipeline behind an HTTP interface."""
-
     async def __init__(  # type: ignore[misc]  # Ray awaits it
         self, args: dict[str, Any], version: str, stages: Mapping[str, DeploymentHandle]
     ) -> None:
@@ -111,7 +109,6 @@ class PipelineReplica:
         await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the statistics for `deployments.pipelines.serving.ray_scaling`."""
         autoscaler = self._service.autoscaler
         needs = {} if autoscaler is None else autoscaler.replica_needs()
         return {NEED + name: replicas for name, replicas in needs.items()}

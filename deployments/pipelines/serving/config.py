@@ -104,11 +104,9 @@ class PipelineConfig(StrictModel):
         return {name: stage.expert.cost for name, stage in self.stages().items()}
 
     def deployed(self) -> dict[str, StageConfig]:
-        """Return the stages with their own Ray replicas, by name."""
         return {name: s for name, s in self.stages().items() if s.place == "deployment"}
 
     def max_replicas(self) -> dict[str, int]:
-        """Return the maximum number of replicas of each stage with its own Ray replicas."""
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 
     def solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
@@ -203,7 +201,6 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
 
 
 def _check_scaling(pipeline: PipelineConfig, application: Application) -> None:
-    """Check that stages which follow the load have the settings for it."""
     scaling = application.deployment.autoscaling_config
     policy = application.entry.autoscaling_policy
     following = [name for name, s in pipeline.deployed().items() if s.max_workers is not None]

@@ -22,7 +22,7 @@ Reading = list[tuple[tuple[str, ...], float]]
 
 #: Window of percentiles, in seconds.
 _RECENT_S = 10.0
-_OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
+OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ PIPELINE_INSTRUMENTS = (
         "Requests by outcome.",
         ("pipeline", "outcome"),
         read=lambda service: [
-            ((outcome,), float(getattr(service.pipeline.core, outcome))) for outcome in _OUTCOMES
+            ((outcome,), float(getattr(service.pipeline.core, outcome))) for outcome in OUTCOMES
         ],
     ),
     PipelineInstrument(
@@ -130,7 +130,6 @@ class _Pipeline(Collector):
 
 
 def metrics_text(service: PipelineService) -> bytes:
-    """Return the metrics of a pipeline, labelled with its name."""
     registry = CollectorRegistry()
     registry.register(_Pipeline(service))
     return generate_latest(registry)

@@ -12,8 +12,6 @@ from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 
 
 class PipelineScenario(StrictModel):
-    """An SLA and a load."""
-
     response_time_ms: float = Field(gt=0, le=1e7)
     percentile: float = Field(gt=1, lt=100)
     #: Requests per second.
@@ -23,8 +21,6 @@ class PipelineScenario(StrictModel):
 
 
 class PipelineQuestion(StrictModel):
-    """The present scenario and an alternative."""
-
     now: PipelineScenario
     then: PipelineScenario
     #: Name of the pipeline; it is the only one.

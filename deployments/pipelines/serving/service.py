@@ -168,7 +168,6 @@ class PipelineService(Service):
         return await asyncio.to_thread(self.config.solve_divisions, sla)
 
     def _scale_with(self, table: "DivisionTable | None") -> None:
-        """Scale the stages with `table` from now on; None changes nothing."""
         if table is None:
             return
         if self.autoscaler is not None:
@@ -205,7 +204,6 @@ class PipelineService(Service):
 
     @property
     def ready(self) -> bool:
-        """Whether all stages have a worker, and the service is not stopping."""
         return (
             self._started
             and not self.draining
@@ -239,8 +237,6 @@ class PipelineService(Service):
         on_done: Callable[[Outcome], None],
         info: RequestInfo | None = None,
     ) -> Cancellable:
-        """Run a checked request, and call `on_done` with its outcome unless it is cancelled."""
-
         async def run() -> None:
             try:
                 outcome: Outcome = await self.infer(request, arrival_s)
@@ -326,7 +322,6 @@ class PipelineService(Service):
 
 
 def _fit_row(spec: TensorSpec, value: Any) -> NDArray[Any]:
-    """Return one row of an output; raise `ModelError` if it does not fit."""
     # An array of bytes would drop the zeros at their ends.
     fitted = fit_output(spec, np.array(value, object) if spec.datatype == "BYTES" else value)
     if fitted.shape != spec.shape:

@@ -69,7 +69,6 @@ class StageReplica:
         call_when_draining(self._server.retire)
 
     async def run_batch(self, items: list[Any]) -> list[Any] | BatchFailure:
-        """Run a batch of a pipeline on another machine."""
         return await asyncio.to_thread(self._run, items)
 
     async def runs(self) -> bool:

@@ -35,7 +35,6 @@ class TensorConfig(StrictModel):
 
     @property
     def spec(self) -> TensorSpec:
-        """The tensor for the HTTP interface."""
         spec = TensorSpec(self.name, self.datatype, tuple(self.shape))
         if spec.is_variable:
             raise InvalidInputError(

@@ -58,7 +58,6 @@ class WorkerLink:
             self._socket.send(message)
 
     def run(self, batch: StageBatch) -> Outcome | None:
-        """Send a batch; return its outcome if it cannot be sent."""
         try:
             self.send(BATCH, batch.values)
         except Exception as error:

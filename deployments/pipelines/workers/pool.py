@@ -83,7 +83,6 @@ class WorkerPool(Workers[PooledWorker]):
             self._changed()
 
     def lost(self, worker: PooledWorker, how: str) -> None:
-        """Replace a worker that died, hangs, or did not start."""
         worker.end()
         if self._starting.pop(worker, None) is not None:
             self._start_failed(how, worker.cpus)
@@ -130,7 +129,6 @@ class WorkerPool(Workers[PooledWorker]):
         return len(self._free) + len(self._busy) + len(self._starting)
 
     def _changed(self) -> None:
-        """End surplus free workers, and report the number."""
         while self._free and len(self._free) + len(self._busy) > len(self._cpus):
             self._free.pop().end()
         self._on_change(self._running, None)

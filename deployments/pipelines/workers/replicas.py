@@ -199,13 +199,11 @@ class ReplicaWorkers(Workers[_Replica]):
             connection.setblocking(False)
             try:
                 connection.connect(str(path))
-            except (
-                BlockingIOError
-            ):  # it has too many connections to accept; the next search finds it again
+            except OSError as error:
                 connection.close()
-            except OSError:
-                connection.close()
-                path.unlink(missing_ok=True)
+                # One that has too many connections to accept is found again.
+                if not isinstance(error, BlockingIOError):
+                    path.unlink(missing_ok=True)
             else:
                 self._replicas[path] = _Replica(self, path, connection)
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import mmap
 import os
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def test_filled_memory_is_sealed_and_has_the_blobs_size():
     assert is_sealed(descriptor)
     assert os.fstat(descriptor).st_size == len(CONTENT)
     assert os.pread(descriptor, len(CONTENT), 0) == CONTENT
+    for change in (
+        lambda: os.pwrite(descriptor, b"x", 100),
+        lambda: os.ftruncate(descriptor, 10),
+        lambda: mmap.mmap(descriptor, len(CONTENT)),
+    ):
+        with pytest.raises(PermissionError):
+            change()
     memory.drop(BLOB)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -63,10 +64,6 @@ def room_bytes(blob, tier):
 class Machine(RuleBasedStateMachine):
     """Plays the driver, and keeps what is really in each tier from the actions alone."""
 
-    def __init__(self):
-        super().__init__()
-        self.core = None
-
     def carry_out(self, actions):
         for action in actions:
             match action:
@@ -92,13 +89,11 @@ class Machine(RuleBasedStateMachine):
                     assert isinstance(error, StoreError)
                     del self.waiting[holder]
 
-    @precondition(lambda self: self.core is None)
-    @rule(device=st.booleans())
+    @initialize(device=st.booleans())
     def begin(self, device):
-        budgets = {Tier.HOST: 10, Tier.DISK: 12} | ({Tier.DEVICE: 8} if device else {})
-        self.budgets = budgets
-        self.core = StoreCore(budgets, copies_at_once=2, page_bytes=PAGE_BYTES)
-        self.content: dict[Tier, set[Blob]] = {tier: set() for tier in budgets}
+        self.budgets = {Tier.HOST: 10, Tier.DISK: 12} | ({Tier.DEVICE: 8} if device else {})
+        self.core = StoreCore(self.budgets, copies_at_once=2, page_bytes=PAGE_BYTES)
+        self.content: dict[Tier, set[Blob]] = {tier: set() for tier in self.budgets}
         self.copies: list[Copy] = []
         self.resolves: list[ModelName] = []
         self.waiting: dict[Hashable, tuple[ModelName, Tier]] = {}
@@ -106,14 +101,13 @@ class Machine(RuleBasedStateMachine):
         self.known: set[ModelName] = set()
         self.next_holder = 0
 
-    @precondition(lambda self: self.core)
     @rule(name=st.sampled_from(NAMES), tier=st.sampled_from([Tier.HOST, Tier.HOST, Tier.DEVICE]))
     def open(self, name, tier):
         self.next_holder += 1
         self.waiting[self.next_holder] = (name, tier)
         self.carry_out(self.core.open(self.next_holder, name, tier))
 
-    @precondition(lambda self: self.core and (self.held or self.waiting))
+    @precondition(lambda self: self.held or self.waiting)
     @rule(data=st.data())
     def disconnect(self, data):
         holder = data.draw(st.sampled_from([*self.held, *self.waiting]))
@@ -121,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         self.waiting.pop(holder, None)
         self.carry_out(self.core.disconnect(holder))
 
-    @precondition(lambda self: self.core and self.resolves)
+    @precondition(lambda self: self.resolves)
     @rule(data=st.data(), works=st.sampled_from([True, True, True, False]))
     def resolve(self, data, works):
         name = data.draw(st.sampled_from(self.resolves))
@@ -132,7 +126,7 @@ class Machine(RuleBasedStateMachine):
         else:
             self.carry_out(self.core.resolve_failed(name, UnknownModelError("none")))
 
-    @precondition(lambda self: self.core and self.copies)
+    @precondition(lambda self: self.copies)
     @rule(data=st.data(), fault=st.sampled_from([None, None, None, *Fault]))
     def finish_copy(self, data, fault):
         copy = data.draw(st.sampled_from(self.copies))
@@ -152,7 +146,6 @@ class Machine(RuleBasedStateMachine):
                 self.content[Tier.DISK].remove(copy.blob)
         self.carry_out(self.core.copy_failed(copy.blob, copy.target, fault, FetchError("broken")))
 
-    @precondition(lambda self: self.core)
     @rule(name=st.sampled_from(NAMES), disk=st.booleans())
     def evict(self, name, disk):
         in_use = name in [waiting for waiting, _ in self.waiting.values()]
@@ -170,8 +163,6 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def bytes_add_up(self):
-        if self.core is None:
-            return
         stats = self.core.stats()
         assert stats["leases"] == len(self.held)
         assert stats["waiting"] == len(self.waiting)
@@ -187,8 +178,6 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self):
         """When every event has come and every holder has left, nothing is held or on its way."""
-        if self.core is None:
-            return
         for name in list(self.resolves):
             self.resolves.remove(name)
             self.carry_out(self.core.resolved(name, MODELS[name]))
@@ -239,12 +228,14 @@ def manifest_of(*blobs):
     return Manifest(tuple((f"{blob.sha256[:4]}.safetensors", blob) for blob in blobs))
 
 
-def serve(core, actions):
+def serve(core, actions, host_fault=None):
     """Do every copy that the core asks for; return the grants and refusals, in order."""
     answers, todo = [], list(actions)
     while todo:
         action = todo.pop(0)
-        if isinstance(action, Copy):
+        if isinstance(action, Copy) and action.target is Tier.HOST and host_fault:
+            todo += core.copy_failed(action.blob, Tier.HOST, host_fault, FetchError("broken"))
+        elif isinstance(action, Copy):
             todo += core.copied(action.blob, action.target)
         elif isinstance(action, Granted | Refused):
             answers.append(action)
@@ -275,17 +266,7 @@ def test_an_open_waits_for_room_that_a_running_copy_may_free():
 @pytest.mark.parametrize("fault", [Fault.SOURCE, Fault.TARGET, Fault.OTHER])
 def test_every_fault_that_lasts_ends_in_a_refusal(fault):
     core = core_with()
-    todo, answers = core.open("a", NAME), []
-    for _ in range(20):
-        if not todo:
-            break
-        action = todo.pop(0)
-        if isinstance(action, Copy) and action.target is Tier.HOST:
-            todo += core.copy_failed(action.blob, Tier.HOST, fault, FetchError("broken"))
-        elif isinstance(action, Copy):
-            todo += core.copied(action.blob, action.target)
-        else:
-            answers.append(action)
+    answers = serve(core, core.open("a", NAME), fault)
     assert [type(answer) for answer in answers] == [Refused]
     assert core.stats()["tiers"]["host"]["used_bytes"] == 0
 

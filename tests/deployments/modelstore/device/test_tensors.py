@@ -75,18 +75,6 @@ def test_processes_share_one_copy(store):
     assert bool((kept.numpy() == weights(0, floats=20_000)["bias"]).all())
 
 
-def test_an_idle_model_leaves_the_device_when_another_needs_the_room(tmp_path):
-    with manager_thread(device_settings(tmp_path, device_bytes=3 * MB)) as store:
-        state, _ = attach(store)
-        with pytest.raises(StoreFullError, match="device"):
-            attach(store, "n")
-        del state
-        wait_until_idle(store)
-        state, _ = attach(store, "n")
-        assert right(state, seed=1)
-        assert stats(store)["tiers"]["device"]["evictions"] == 1
-
-
 @pytest.mark.parametrize(
     ("device_bytes", "host_bytes", "error", "said"),
     [

@@ -16,13 +16,6 @@ from deployments.modelstore.manager.endpoint import listen
 ROOM = 12
 
 
-@pytest.fixture
-def listener(tmp_path, monkeypatch):
-    monkeypatch.setattr(connections_module, "PAUSE_S", 0.0)
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (16, 16))
-    return listen(tmp_path / "store.sock")
-
-
 class Server:
     def __init__(self, listener):
         self.selector = selectors.DefaultSelector()
@@ -38,42 +31,48 @@ class Server:
         return len(self.connections._clients)
 
 
-def connect(stack, path, number):
-    made = [stack.enter_context(wire.make_socket()) for _ in range(number)]
-    for connection in made:
-        connection.connect(str(path))
-    return made
+class Full:
+    """A listening socket of a machine that has no descriptors, for a while."""
+
+    def __init__(self, listener):
+        self.fileno, self.close = listener.fileno, listener.close
+        self._listener, self._errors = listener, [errno.EMFILE, errno.ENFILE]
+
+    def accept(self):
+        if self._errors:
+            raise OSError(self._errors.pop(), "too many open files")
+        return self._listener.accept()
 
 
-def test_clients_that_find_no_room_wait_without_a_busy_loop(listener, tmp_path):
+@pytest.fixture
+def waiting(tmp_path, monkeypatch):
+    """A listening socket and more clients than there is room for."""
+    monkeypatch.setattr(connections_module, "PAUSE_S", 0.0)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (16, 16))
+    listener = listen(tmp_path / "store.sock")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(wire.make_socket()) for _ in range(ROOM + 5)]
+        for client in clients:
+            client.connect(str(tmp_path / "store.sock"))
+        yield listener, clients
+
+
+def test_clients_that_find_no_room_wait_without_a_busy_loop(waiting):
+    listener, clients = waiting
     server = Server(listener)
-    with ExitStack() as stack:
-        clients = connect(stack, tmp_path / "store.sock", ROOM + 5)
-        assert server.serve(server.selector.select(0)) == ROOM
-        assert server.selector.select(0) == []
-        for client in clients[:3]:
-            client.close()
-        assert server.serve(server.selector.select(0)) == ROOM - 3
-        assert server.serve(server.connections.wait()) == ROOM
-        server.connections.close()
+    assert server.serve(server.selector.select(0)) == ROOM
+    assert server.selector.select(0) == []
+    for client in clients[:3]:
+        client.close()
+    assert server.serve(server.selector.select(0)) == ROOM - 3
+    assert server.serve(server.connections.wait()) == ROOM
+    server.connections.close()
 
 
-def test_a_machine_without_descriptors_is_asked_again_after_a_pause(listener, tmp_path):
-    errors = [errno.EMFILE, errno.ENFILE]
-
-    class Full:
-        fileno, close = listener.fileno, listener.close
-
-        def accept(self):
-            if errors:
-                raise OSError(errors.pop(), "too many open files")
-            return listener.accept()
-
-    server = Server(Full())
-    with ExitStack() as stack:
-        connect(stack, tmp_path / "store.sock", 1)
-        assert server.serve(server.connections.wait()) == 0
-        assert server.selector.select(0) == []
-        assert server.serve(server.connections.wait()) == 0
-        assert server.serve(server.connections.wait()) == 1
-        server.connections.close()
+def test_a_machine_without_descriptors_is_asked_again_after_a_pause(waiting):
+    server = Server(Full(waiting[0]))
+    assert server.serve(server.connections.wait()) == 0
+    assert server.selector.select(0) == []
+    assert server.serve(server.connections.wait()) == 0
+    assert server.serve(server.connections.wait()) == ROOM
+    server.connections.close()

@@ -13,22 +13,19 @@ from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
 from tests.support.pipelines.machine import Machine
+from tests.support.pipelines.stages import shift
 
 
 def double(x):
     return 2 * x
 
 
-def shift(x):
-    return x + 3
+def fail_at_seven(x):
+    return x // (x % 7)
 
 
 def repeat(x):
     return [x] * (x % 4)
-
-
-def fail_at_seven(x):
-    return x // (x % 7)
 
 
 #: Steps as nested tuples: a function, or a kind and its branches.
