@@ -211,24 +211,6 @@ async def test_a_stage_that_does_not_start(place):
             await Pipeline([Stage(shift, place="loop"), broken]).start()
 
 
-async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
-    gate = Gate()
-    pipeline = Pipeline([Stage(gate, place="thread")])
-    with pytest.raises(BusyError):
-        await pipeline.predict(1)
-    await pipeline.start()
-    with pytest.raises(InvalidInputError):
-        await pipeline.start()
-    task = asyncio.create_task(pipeline.predict(1))
-    await asyncio.sleep(0)
-    await pipeline.close()
-    gate.open.set()
-    with pytest.raises(BusyError, match="closed"):
-        await task
-    with pytest.raises(BusyError):
-        await pipeline.predict(2)
-
-
 async def test_a_request_that_failed_at_once_is_answered_though_its_pipeline_closes():
     pipeline = Pipeline([Switch(lambda v: v, {1: Stage(shift, place="loop")})])
     await pipeline.start()
@@ -239,21 +221,28 @@ async def test_a_request_that_failed_at_once_is_answered_though_its_pipeline_clo
         await asyncio.wait_for(task, LIMIT_S)
 
 
-async def test_a_stream_ends_with_its_pipeline():
+async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():
     gate = Gate()
-    pipeline = Pipeline([Stage(gate, place="thread")], max_pending=1)
+    pipeline = Pipeline([Stage(gate, place="thread")], max_pending=2)
+    with pytest.raises(BusyError):
+        await pipeline.predict(1)
     await pipeline.start()
+    with pytest.raises(InvalidInputError):
+        await pipeline.start()
 
     async def collect():
         return [y async for y in pipeline.stream(range(3), in_flight=3)]
 
-    streams = [asyncio.create_task(collect()) for _ in range(2)]
-    await asyncio.sleep(0.01)
+    ends = pipeline.predict(1), collect(), collect()
+    tasks = [asyncio.create_task(end) for end in ends]
+    await until(lambda: len(pipeline.core.open) == 2)
     await pipeline.close()
     gate.open.set()
-    done, _ = await asyncio.wait(streams, timeout=LIMIT_S)
-    assert len(done) == 2
+    done, _ = await asyncio.wait(tasks, timeout=LIMIT_S)
+    assert len(done) == 3
     assert all(isinstance(task.exception(), BusyError) for task in done)
+    with pytest.raises(BusyError):
+        await pipeline.predict(2)
     with pytest.raises(InvalidInputError, match="in_flight"):
         pipeline.stream([], in_flight=0)
 

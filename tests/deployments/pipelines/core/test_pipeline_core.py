@@ -1,5 +1,6 @@
 """The core of a pipeline, in virtual time."""
 
+import itertools
 import math
 from collections import defaultdict
 
@@ -28,54 +29,48 @@ def repeat(x):
     return [x] * (x % 4)
 
 
-#: Steps as nested tuples: a function, or a kind and its branches.
-TREES = st.recursive(
-    st.sampled_from([double, shift, fail_at_seven]),
+NUMBERS = itertools.count()
+
+
+def stage(code, workers, max_wait_ms):
+    options = {"workers": workers, "batch_size": 3, "max_wait_ms": max_wait_ms}
+    return Stage(code, f"s{next(NUMBERS)}", **options)
+
+
+def stages(*codes):
+    return st.builds(stage, st.sampled_from(codes), st.integers(1, 2), st.integers(0, 2))
+
+
+#: A step, or a list of steps.
+STEPS = st.recursive(
+    stages(double, shift, fail_at_seven),
     lambda inner: st.one_of(
-        st.tuples(st.just("sequence"), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just("ensemble"), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just("switch"), st.lists(inner, min_size=2, max_size=2)),
-        st.tuples(st.just("each"), inner),
+        st.lists(inner, min_size=1, max_size=3),
+        st.builds(Ensemble, st.lists(inner, min_size=1, max_size=3), st.just(sum)),
+        st.builds(Switch, st.just(lambda x: x % 2), st.fixed_dictionaries({0: inner, 1: inner})),
+        st.tuples(stages(repeat), st.builds(Each, inner, st.just(sum))),
     ),
     max_leaves=6,
 )
 
 
-def steps_of(tree, names):
-    """Return a step, or a list of steps; its stages are added to `names`."""
-    if callable(tree):
-        options = {"workers": 1 + len(names) % 2, "batch_size": 3, "max_wait_ms": len(names) % 3}
-        names.append(f"s{len(names)}")
-        return Stage(tree, names[-1], **options)
-    kind, inner = tree
-    if kind == "each":
-        return [steps_of(repeat, names), Each(steps_of(inner, names), sum)]
-    branches = [steps_of(branch, names) for branch in inner]
-    if kind == "ensemble":
-        return Ensemble(branches, sum)
-    if kind == "switch":
-        return Switch(lambda x: x % 2, dict(enumerate(branches)))
-    return branches
-
-
-def value_of(tree, x):
-    if callable(tree):
-        return tree(x)
-    kind, inner = tree
-    if kind == "each":
-        return sum([value_of(inner, part) for part in repeat(x)])
-    if kind == "ensemble":
-        return sum([value_of(branch, x) for branch in inner])
-    if kind == "switch":
-        return value_of(inner[x % 2], x)
-    for part in inner:
+def value_of(step, x):
+    if isinstance(step, Stage):
+        return step.code(x)
+    if isinstance(step, Ensemble):
+        return sum([value_of(branch, x) for branch in step.branches])
+    if isinstance(step, Switch):
+        return value_of(step.branches[x % 2], x)
+    if isinstance(step, Each):
+        return sum([value_of(step.branch, part) for part in x])
+    for part in step:
         x = value_of(part, x)
     return x
 
 
 @settings(max_examples=60)
 @given(
-    tree=TREES,
+    step=STEPS,
     requests=st.lists(
         st.tuples(
             st.integers(0, 50),
@@ -87,9 +82,9 @@ def value_of(tree, x):
         max_size=30,
     ),
 )
-def test_each_request_has_its_own_result_or_one_error_and_no_stage_keeps_anything(tree, requests):
+def test_each_request_has_its_own_result_or_one_error_and_no_stage_keeps_anything(step, requests):
     """Whatever the steps, gaps, deadlines and cancellations."""
-    machine = Machine([steps_of(tree, [])], defaultdict(lambda: 1.5))
+    machine = Machine([step], defaultdict(lambda: 1.5))
     flows, now_s = [], 0.0
     for value, gap_ms, within_ms, leaves in requests:
         now_s += 1e-3 * gap_ms
@@ -112,10 +107,10 @@ def test_each_request_has_its_own_result_or_one_error_and_no_stage_keeps_anythin
         if flow.id not in machine.ended or isinstance(flow.error, DeadlineError):
             continue
         if flow.error is None:
-            assert flow.result == value_of(tree, value)
+            assert flow.result == value_of(step, value)
         else:
             with pytest.raises(ZeroDivisionError):
-                value_of(tree, value)
+                value_of(step, value)
 
 
 def test_an_error_in_one_branch_ends_its_request_and_no_other():

@@ -64,8 +64,6 @@ def test_all_kinds_of_steps(load):
         ({"steps": [{}]}, "a step is one of stage, ensemble, switch and each"),
         ({"steps": [{**STAGE, "each": {"branch": []}}]}, "a step is one of stage"),
         ({"steps": [{"stage": {"code": "a:b", "worker": 2}}]}, r"stage\.worker: unknown key"),
-        ({"steps": []}, "at least one stage"),
-        ({"steps": [STAGE, STAGE]}, "two stages are called 'scale'"),
         ({"steps": [{"stage": {"code": "a:b", "workers": 0}}]}, "stage b: workers must be"),
         ({"steps": [STAGE, {"switch": {"choose": "no.mod:f", "branches": {"a": []}}}]}, "no.mod"),
         ({"outputs": [{"name": "y", "datatype": "FLOAT"}]}, "datatype 'FLOAT' is not one of"),
