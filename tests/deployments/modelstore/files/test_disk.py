@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 
 import numpy as np
@@ -12,7 +11,6 @@ import safetensors.numpy
 from deployments.modelstore.errors import UntrustedFileError
 from deployments.modelstore.files import digests as digests_module
 from deployments.modelstore.files import disk as disk_module
-from deployments.modelstore.files.digests import BlockTags, StreamCheck
 from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.host_memory import HostMemory, is_sealed
 from deployments.modelstore.names import Blob, Manifest, ModelName
@@ -161,16 +159,3 @@ def test_a_claim_of_another_length_leaves_a_download_of_the_digest_alone(tmp_pat
         disk.fetch(claim, full())
     assert read(disk) == CONTENT
     disk.close()
-
-
-def test_a_stream_check_does_not_depend_on_how_the_bytes_are_cut():
-    whole, cut = StreamCheck(BLOB), StreamCheck(BLOB)
-    whole.update(CONTENT)
-    for begin in range(0, len(CONTENT), 777):
-        cut.update(CONTENT[begin : begin + 777])
-    tags = whole.finish()
-    for found in (tags, cut.finish()):
-        for index in range(len(found.tags)):
-            block = CONTENT[index * BLOCK_BYTES : (index + 1) * BLOCK_BYTES]
-            found.check(BLOB, index, memoryview(block))
-    assert BlockTags.from_dict(json.loads(json.dumps(tags.to_dict()))) == tags

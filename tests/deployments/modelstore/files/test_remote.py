@@ -98,11 +98,3 @@ def test_a_link_out_of_the_remote_is_refused(tmp_path, folder):
 def test_a_wrong_url_is_refused(url):
     with pytest.raises(InvalidInputError, match="remote"):
         open_remote(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "warned"), [("http://models.example/m", True), ("http://localhost:1/m", False)]
-)
-def test_a_remote_whose_digests_can_be_replaced_on_the_way_is_warned_of(url, warned, caplog):
-    open_remote(url)
-    assert ("use https" in caplog.text) == warned
