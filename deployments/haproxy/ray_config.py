@@ -22,13 +22,13 @@ lines (`deployments.haproxy.routing`). The supervisor hands HAProxy a changed co
   the proxy is down, too, a server of HAProxy's own refuses (`REFUSALS`).
 """
 
-import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from deployments.access.web_pages import is_loopback
 from deployments.haproxy import replica_sockets
 from deployments.haproxy.command import UnknownConfigError
 from deployments.haproxy.refusals import CLOSE_HEADER, REASON_HEADER, rules
@@ -89,15 +89,6 @@ class Address(NamedTuple):
     host: str
     port: int
 
-    @property
-    def on_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
 
 class RayConfig(NamedTuple):
     """A configuration as Ray writes it.
@@ -143,7 +134,7 @@ def parse(text: str, host: str | None = None) -> RayConfig:
     for address in map(_address, _BIND.finditer(text)):
         if host is not None and address == own:
             address = Address(host.strip("*"), own.port)
-        elif not address.host and own.on_loopback:
+        elif not address.host and is_loopback(own.host):
             address = Address(own.host, address.port)
         addresses.append(address)
     return RayConfig(

@@ -1,7 +1,7 @@
 """Unix sockets on which HAProxy reaches the replicas of its own node, in place of TCP.
 
 A request and its answer cost the two ends about 8 µs of CPU less than over TCP. A replica listens
-on both; those of other nodes, and on other systems than Linux all, are reached over TCP.
+on both; those of other nodes are reached over TCP.
 
 The sockets have abstract names, which vanish with their process. Ray gives each replica of a node a
 port of its own, so the port names it.
@@ -11,7 +11,6 @@ import asyncio
 import os
 import socket
 import struct
-import sys
 from contextlib import suppress
 
 #: Longest abstract name. HAProxy fills its names up with zeros, which count.
@@ -25,16 +24,12 @@ def haproxy_address(port: int) -> str:
 
 
 def open_socket(port: int) -> socket.socket | None:
-    """Return a socket for the replica with this TCP port, to listen on.
-
-    None if the system has none, or another process took the name.
-    """
-    if sys.platform == "linux":
-        one = socket.socket(socket.AF_UNIX)
-        with suppress(OSError):
-            one.bind(_address(port))
-            return one
-        one.close()
+    """Return a socket for the replica with this port, to listen on; None if its name is taken."""
+    one = socket.socket(socket.AF_UNIX)
+    with suppress(OSError):
+        one.bind(_address(port))
+        return one
+    one.close()
     return None
 
 
@@ -43,11 +38,10 @@ def is_served(port: int) -> bool:
 
     Whoever has taken a replica's name before it must get none of its requests.
     """
-    if sys.platform == "linux":
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(_TIMEOUT_S)
-            client.connect(_address(port))
-            return _is_ours(client)
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_TIMEOUT_S)
+        client.connect(_address(port))
+        return _is_ours(client)
     return False
 
 

@@ -27,10 +27,6 @@ _FAILED = ("L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS")
 _SILENT = ("L7TOUT", "L4TOUT")
 
 
-class StatisticsError(ValueError):
-    """HAProxy's statistics are not understood."""
-
-
 class Server(NamedTuple):
     """One server, as HAProxy reports it.
 
@@ -63,33 +59,23 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def parse_servers(table: str) -> list[Server]:
-    """Read the answer to ``show stat``.
-
-    Raises
-    ------
-    StatisticsError
-        It is not what HAProxy 2.8 writes.
-    """
-    try:
-        return [
-            _server(row) for row in rows_of(table) if row["svname"] not in ("FRONTEND", "BACKEND")
-        ]
-    except (KeyError, ValueError, AttributeError, TypeError) as error:
-        raise StatisticsError(f"HAProxy's statistics are not understood ({error!r})") from error
-
-
-def _server(row: dict[str, str]) -> Server:
-    up = row["status"].startswith("UP")
-    health, rise, fall = (int(row[f"check_{name}"] or 0) for name in ("health", "rise", "fall"))
-    return Server(
-        backend=row["pxname"],
-        name=row["svname"],
-        backup=row["bck"] == "1",
-        up=up,
-        check=row["check_status"].removeprefix("* "),
-        failures=max(0, rise + fall - 1 - health) if up else 0,
-        sessions=int(row["scur"] or 0),
-    )
+    """Read the answer to ``show stat``; any error if it is not what HAProxy 2.8 writes."""
+    servers = []
+    for row in rows_of(table):
+        if row["svname"] not in ("FRONTEND", "BACKEND"):
+            up = row["status"].startswith("UP")
+            health, rise, fall = (int(row[f"check_{x}"] or 0) for x in ("health", "rise", "fall"))
+            one = Server(
+                backend=row["pxname"],
+                name=row["svname"],
+                backup=row["bck"] == "1",
+                up=up,
+                check=row["check_status"].removeprefix("* "),
+                failures=max(0, rise + fall - 1 - health) if up else 0,
+                sessions=int(row["scur"] or 0),
+            )
+            servers.append(one)
+    return servers
 
 
 class ServerChecks:

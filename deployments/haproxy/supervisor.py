@@ -17,7 +17,7 @@ Ray stops what it has started by ``SIGKILL``, and so may the kernel. Somebody mu
 whether HAProxy goes on, so each supervisor has a deputy: a fork that sleeps until the supervisor is
 killed, and takes its place.
 
-Each reload starts a new Python process, so this package imports nothing but the standard library.
+Each reload starts a new Python process, so this package imports little but the standard library.
 """
 
 import os
@@ -41,7 +41,7 @@ from deployments.haproxy.command import (
 from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
 from deployments.haproxy.process import Haproxy, ended, open_parent_of
 from deployments.haproxy.ray_config import REFUSALS
-from deployments.haproxy.server_checks import ServerChecks, StatisticsError, parse_servers
+from deployments.haproxy.server_checks import ServerChecks, parse_servers
 
 READY_TIMEOUT_S = 30.0
 #: Where a deputy that has taken over answers its successor, beside Ray's admin socket.
@@ -244,9 +244,6 @@ class Supervisor:
             for command in self._server_checks.look(servers, time.monotonic()):
                 _log(command)
                 ask(haproxy.admin_socket, command.encode())
-        except StatisticsError as error:
-            _log(str(error))
-            return
         except AdminError:
             self._silent_checks += 1
             # One that waits for a CPU answers when it has one, and one that spins ends itself.
@@ -254,6 +251,9 @@ class Supervisor:
             if hangs and self._owns_haproxy:
                 _log("HAProxy does not respond and is killed")
                 haproxy.signal(signal.SIGKILL)
+            return
+        except (KeyError, ValueError, AttributeError, TypeError) as error:
+            _log(f"HAProxy's statistics are not understood: {error!r}")
             return
         if os.getppid() == self._parent:
             self._last_useful_s = time.monotonic()

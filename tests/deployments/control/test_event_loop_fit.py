@@ -76,22 +76,6 @@ def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
     assert fit.costs.request_ms == pytest.approx(fit.measured().request_ms, rel=0.05)
 
 
-@pytest.mark.slow
-def test_costs_that_rise_are_revised_once_and_those_that_fall_again() -> None:
-    fit = EventLoopFit(EventLoopCosts(REQUEST_MS, BATCH_MS, False))
-    counts = [*varied(100), *varied(600, factor=2.0), *varied(1200)]
-    event_loops = []
-    for number, one in enumerate(counts):
-        fit.observe(one, shares_cpu=False)
-        if number % 3 == 0 and fit.revise() is not None:
-            event_loops.append((number, fit.costs))
-    assert event_loops
-    assert 100 < event_loops[0][0] < 300
-    assert len(event_loops) <= 8
-    assert fit.costs is not None
-    assert fit.costs.ms_per_request(4.0) == pytest.approx(REQUEST_MS + BATCH_MS / 4, rel=0.3)
-
-
 def test_noise_revises_nothing() -> None:
     rng = np.random.default_rng(5)
     fit = EventLoopFit(EventLoopCosts(REQUEST_MS, BATCH_MS, False))

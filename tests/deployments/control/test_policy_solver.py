@@ -234,19 +234,17 @@ async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
         assert await solve(SOLVED) == solution
     monkeypatch.setattr(sys, "executable", "/none")
     assert await solve(SOLVED) == solution
-    for other in (
-        replace(SOLVED, objective=Weights(1.0, 3.0)),
-        replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0)),
-        replace(SOLVED, max_queue_rows=9),
-        replace(SOLVED, admit_within_ms=9.2),
-        replace(
-            SOLVED,
-            profile=replace(WITH_ENERGY, event_loop=EventLoopCosts(0.1, 0.2, shares_cpu=True)),
-        ),
+    event_loop = EventLoopCosts(0.1, 0.2, shares_cpu=True)
+    for changed in (
+        {"objective": Weights(1.0, 3.0)},
+        {"sla": ServiceLevelObjective(9.5, 98.0)},
+        {"max_queue_rows": 9},
+        {"admit_within_ms": 9.2},
+        {"profile": replace(WITH_ENERGY, event_loop=event_loop)},
     ):
-        assert not other.same_as(SOLVED)
+        assert not replace(SOLVED, **changed).same_as(SOLVED)
         with pytest.raises(WorkerError, match="did not start"):
-            await solve(other)
+            await solve(replace(SOLVED, **changed))
 
 
 @pytest.mark.slow

@@ -1,26 +1,12 @@
 """Processes by their file descriptors."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from deployments.haproxy.process import Haproxy, ended, open_parent_of
+from deployments.haproxy.process import Haproxy, open_parent_of
 from tests.support.waiting import wait_for
-
-
-def test_the_end_of_a_process_is_seen_by_its_descriptor() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    pidfd = os.pidfd_open(child.pid)
-    assert not ended(pidfd)
-    child.send_signal(signal.SIGKILL)
-    assert ended(pidfd, 10)
-    child.wait()
-    assert child.stdin is not None
-    child.stdin.close()
-    os.close(pidfd)
-    assert open_parent_of(child.pid) is None
 
 
 def test_a_process_that_computes_wants_a_cpu_and_one_that_sleeps_or_has_ended_does_not() -> None:
@@ -40,3 +26,4 @@ def test_a_process_that_computes_wants_a_cpu_and_one_that_sleeps_or_has_ended_do
         assert wait_for(lambda: not one.wants_cpu)
         assert one.end(10) == 0
     assert not one.wants_cpu
+    assert open_parent_of(child.pid) is None

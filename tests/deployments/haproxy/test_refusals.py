@@ -1,8 +1,9 @@
 """HAProxy lets in what the replicas hold in time, and tells them of all that it refused."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from deployments.haproxy.refusals import (
 )
 from deployments.haproxy.stats import HaproxyStats
 from tests.support.haproxy.lone import haproxy
+from tests.support.haproxy.servers import Answer, Server
 from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
 
@@ -28,44 +30,25 @@ def test_each_backend_has_variables_of_its_own() -> None:
     assert both[0] & both[1] == {rule for rule in rules("any", []) if "proc." not in rule}
 
 
-class Replica:
+class Replica(Server):
     """Answers when `gate` is open, and says how many requests it takes at a time."""
 
-    def __init__(self, port: int, limit: int) -> None:
-        self.port, self.limit = port, limit
-        self.gate = asyncio.Event()
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.gate = threading.Event()
         self.gate.set()
         self.holds = self.most = 0
-        self._tasks: list[asyncio.Task[None]] = []
+        self._lock = threading.Lock()
+        super().__init__()
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        try:
-            yield
-        finally:
-            self.gate.set()
-            server.close()
-            await asyncio.gather(*self._tasks)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.append(task)
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
-                await reader.readexactly(int(fields.get(b"content-length", 0)))
-                self.holds += 1
-                self.most = max(self.most, self.holds)
-                await self.gate.wait()
-                self.holds -= 1
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%b: %d\r\n\r\nok"
-                    % (LIMIT_HEADER, self.limit)
-                )
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+    def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+        with self._lock:
+            self.holds += 1
+            self.most = max(self.most, self.holds)
+        self.gate.wait(LIMIT_S)
+        with self._lock:
+            self.holds -= 1
+        return 200, b"ok", {LIMIT_HEADER.decode(): str(self.limit)}
 
 
 @asynccontextmanager
@@ -73,20 +56,18 @@ async def fleet(
     tmp_path: Path, *limits: int
 ) -> AsyncIterator[tuple[list[Replica], httpx.AsyncClient]]:
     """Run HAProxy in front of replicas."""
-    replicas = [Replica(free_port(), limit) for limit in limits]
+    replicas, port = [Replica(limit) for limit in limits], free_port()
     servers = {f"r{number}": one.port for number, one in enumerate(replicas)}
-    async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
+    client = httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=LIMIT_S
+    )
+    with ExitStack() as stack:
         for one in replicas:
-            await stack.enter_async_context(one.serving())
-        port = free_port()
+            stack.callback(one.close)
         stack.enter_context(haproxy(port, servers, tmp_path / "0.sock"))
-        client = await stack.enter_async_context(
-            httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=LIMIT_S
-            )
-        )
-        await client.get("/up")  # its answer tells HAProxy the limit
-        yield replicas, client
+        async with asyncio.timeout(LIMIT_S), client:
+            await client.get("/up")  # its answer tells HAProxy the limit
+            yield replicas, client
 
 
 async def held(replicas: list[Replica], count: int) -> None:
@@ -166,7 +147,7 @@ async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
         await asyncio.gather(*(client.get("/up") for _ in range(5)))
         hanging.gate.clear()
         answered, stuck = 0, list[asyncio.Task[httpx.Response]]()
-        while answered < 200:
+        while answered < 60:
             sent = asyncio.create_task(client.post("/infer", content=b"{}"))
             while not sent.done() and hanging.holds <= len(stuck):
                 await asyncio.sleep(0)

@@ -95,19 +95,6 @@ def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) 
     assert [node.get() for _ in range(10)] == [answer_of(other)] * 10
 
 
-def test_replicas_that_all_fall_silent_are_not_left_out(node: Node) -> None:
-    """As on a machine without a CPU to spare."""
-    node.start()
-    assert wait_for(lambda: [one.failures for one in node.servers()] == [0, 0])
-    for replica in node.replicas:
-        replica.fall_silent()
-    assert wait_for(lambda: all(one.failures > 3 for one in node.servers()))
-    assert all(one.up for one in node.servers())
-    for replica in node.replicas:
-        replica.speak()
-    assert node.get()[0] == 200
-
-
 @pytest.mark.parametrize("always_served", [True, False])
 def test_serves_proxy_may_hold_requests_only_if_there_may_be_no_replicas(
     node: Node, always_served: bool

@@ -28,6 +28,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.do_GET()
+
     def log_message(self, *_: object) -> None:
         pass
 
