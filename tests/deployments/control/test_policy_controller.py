@@ -38,7 +38,10 @@ async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
         PROFILE, sla={"response_time_ms": 20, "percentile": 95}, limits=REFUSES
     ) as service:
         assert report_of(service).curve is None
+        first = service.batcher.core.table
         report = await solved(service)
+        assert service.batcher.core.table != first
+        assert service.explain()["config_error"] is None
         # The way to the replica and back takes half a millisecond.
         objective = ServiceLevelObjective(19.5, 95)
         room = 4 * int(ADMISSION_SHARE * objective.response_time_ms / 7.0)

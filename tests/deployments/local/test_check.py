@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from deployments.config.document import load_service_config
-from deployments.config.replica_args import ModelConfig
 from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
@@ -15,19 +14,6 @@ from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[3]
 P4 = load_service_config(ROOT / "configs" / "emulated-p4.yaml")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"options": {"profil": 1}}, "options: .*; the options are: "),
-        ({"weights": "store://m"}, "second parameter `weights`"),
-    ],
-)
-def test_a_model_that_cannot_be_constructed(changes: dict[str, Any], message: str) -> None:
-    model = ModelConfig.model_validate(P4.args.model.model_dump() | changes)
-    with pytest.raises(InvalidInputError, match=message):
-        check_model(model, P4.user_config)
 
 
 def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:

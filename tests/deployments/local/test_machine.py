@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 
 from deployments.access.web_pages import is_loopback
 from deployments.errors import StartError
@@ -38,40 +37,43 @@ def test_an_address_of_ipv6_is_free_and_in_brackets() -> None:
     check_machine("::1", port)
 
 
+@pytest.fixture
+def _models_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sojourn.served.check_service", lambda service: [])
+
+
+@pytest.mark.usefixtures("_models_are_fine")
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("option", "least", "message"),
     [
-        ({"num_gpus": 1}, r"num_gpus: .* take 1, and this machine has 0: lower num_gpus"),
-        ({"num_cpus": 3}, r"num_cpus: .* take 3, and this machine has 2: lower num_cpus"),
-        ({"num_cpus": 2, "min_replicas": 2}, r"num_cpus: .* take 4, and this machine has 2: "),
+        ("num_gpus: 1", 1, r"num_gpus: .* take 1, and this machine has 0: lower num_gpus"),
+        ("num_cpus: 2", 2, r"num_cpus: .* take 4, and this machine has 2: lower num_cpus"),
     ],
 )
 def test_more_than_the_machine_has_is_refused_before_anything_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    change: dict[str, int],
+    option: str,
+    least: int,
     message: str,
 ) -> None:
     """The check called it fine, and a start waited for two minutes."""
     monkeypatch.setattr(machine, "gpu_count", lambda: 0)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr("sojourn.served.check_service", lambda service: [])
-    document = yaml.safe_load((ROOT / "configs" / "digits.yaml").read_text())
-    replica = document["applications"][0]["deployments"][0]
-    replica["autoscaling_config"]["min_replicas"] = change.pop("min_replicas", 1)
-    replica["ray_actor_options"] |= change
     path = tmp_path / "large.yaml"
-    path.write_text(yaml.safe_dump(document))
+    text = (ROOT / "configs" / "digits.yaml").read_text()
+    text = text.replace("min_replicas: 1", f"min_replicas: {least}")
+    path.write_text(re.sub(r"num_cpus: \S+", option, text))
     for arguments in (["--check"], []):
         assert main(["serve", *arguments, str(path)]) == 2
         assert re.search(f"sojourn: {message}", capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("_models_are_fine")
 def test_the_check_refuses_a_host_that_everybody_reaches_without_a_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sojourn.served.check_service", lambda service: [])
     path = tmp_path / "open.yaml"
     text = (ROOT / "configs" / "emulated-p4.yaml").read_text()
     path.write_text(text.replace("host: 127.0.0.1", "host: 0.0.0.0"))

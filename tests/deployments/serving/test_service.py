@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from deployments.batcher.model_runner import BatchRecord
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
-from deployments.control import policy_solver
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.model_corrections import REVISE_EVERY
 from deployments.errors import DeadlineError, DeviceError
@@ -26,12 +24,10 @@ from tests.support.models.emulated_service import (
     emulated_service,
     infer,
     until_busy,
-    until_solved,
 )
 
 LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
 PROFILE = Profile.from_dict(LATENCY)
-WITH_ENERGY = Profile.from_dict({**LATENCY, "energy_mj": {"per_request": 1, "fixed": 9}})
 
 
 async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported() -> None:
@@ -77,30 +73,6 @@ async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> N
         assert service.explain()["batch_size_limit"] == 3
 
 
-@pytest.mark.slow
-async def test_the_solved_table_is_put_in_force(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(policy_solver, "cache_folder", lambda: tmp_path)
-    sla = {"response_time_ms": 50, "percentile": 99}
-    async with emulated_service(WITH_ENERGY, sla=sla) as service:
-        assert service.explain()["control_limit"] == 1
-        before = service.batcher.core.table
-        await until_solved(service)
-        assert service.batcher.core.table != before
-        assert service.explain()["config_error"] is None
-        await infer(service)
-
-
-async def test_an_infeasible_sla_is_rejected_and_the_old_configuration_stays() -> None:
-    async with emulated_service(WITH_ENERGY) as service:
-        impossible = parse_user_config({"sla": {"response_time_ms": 2, "percentile": 99}})
-        with pytest.raises(InfeasibleError, match="less than a batch of one takes"):
-            await service.configure(impossible)
-        assert service.explain()["sla"]["response_time_ms"] == 100
-        await infer(service)
-
-
 def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
     config = ModelConfig(
         name="m",
@@ -129,10 +101,12 @@ async def test_a_config_that_does_not_suit_changes_nothing() -> None:
         wrong = {"sla": {"response_time_ms": 3}, "policy": {"objective": "sla"}}
         tracing = {"endpoint": "http://localhost:4318/v1/traces"}
         service.tracing._make_provider = lambda config, model: pytest.fail("it is traced")
-        with pytest.raises(InfeasibleError):
+        with pytest.raises(InfeasibleError, match="less than a batch of one takes"):
             await service.configure(parse_user_config({**wrong, "tracing": tracing}))
         assert not service.tracing.on
         assert service.controller.user_config.tracing is None
+        assert service.explain()["sla"]["response_time_ms"] == 100
+        await infer(service)
 
 
 async def test_closing_answers_what_is_open_and_what_still_comes() -> None:
@@ -148,33 +122,28 @@ async def test_closing_answers_what_is_open_and_what_still_comes() -> None:
 
 
 _POOLS = """
-import asyncio, json, time
-import numpy as np
+import asyncio, json
 from threadpoolctl import threadpool_info
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
-from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.signature import RequestedOutput
-from deployments.models.digits import Digits
+from deployments.models.emulated import Emulated
 from deployments.serving.service_loading import load_service
+from tests.support.models.emulated_service import infer
 
 pools = []
 
-class Watched(Digits):
-    waits = True
-
+class Watched(Emulated):
     def forward(self, batch):
         pools.append([pool["num_threads"] for pool in threadpool_info()])
         return super().forward(batch)
 
 async def main():
-    config = ModelConfig(name="m", import_path="__main__:Watched", max_batch_size=1,
-                         profile={"max_batch_size": 1, "latency_ms": [1.0]})
+    options = {"profile": {"max_batch_size": 1, "latency_ms": [1.0]}}
+    config = ModelConfig(name="m", import_path="__main__:Watched", device="cpu",
+                         max_batch_size=1, options=options)
     service = load_service(config, cpus=1)
     await service.configure(parse_user_config({"policy": {"objective": "weights"}}))
-    outputs = tuple(RequestedOutput(output, False) for output in Digits.outputs)
-    request = InferenceRequest({"image": np.zeros((1, 8, 8), np.float32)}, 1, outputs, None)
-    await service.infer(request, time.monotonic())
+    await infer(service)
     await service.close()
 
 asyncio.run(main())
