@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,6 @@ from deployments.batcher.model_runner import BatchRecord
 from deployments.control.observations import BATCHES_SHOWN, ProxyDelay, ReplicaObserver
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
-from tests.support.clocks.virtual_loop import VirtualLoop
 
 # 125 ms is exact in binary as seconds, too.
 SLA = ServiceLevelObjective(125.0, 99.0)
@@ -115,21 +115,11 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
 
 
 def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> None:
-    loop = VirtualLoop()
-    clocks = {"clock": lambda: loop.now_s, "thread_clock": lambda: loop.cpu_s}
-    meter = EventLoopMeter(loop.call_soon, loop.call_later, **clocks)
+    meter = mock.create_autospec(EventLoopMeter, instance=True)
     observer = ReplicaObserver(SLA, meter)
-
-    def read() -> None:
-        meter.request_read(loop.now_s)
-        loop.work(0.010)
-        for on_loop, cpu_s in ((True, 0.004), (False, 0.5)):
-            observer.batch_ended(
-                BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, None, False, cpu_s, on_loop)
-            )
-
-    loop.read_at(0.1, read)
-    loop.run_until(0.2)
-    seen = observer.take([])
-    assert seen.event_loop is not None
-    assert (seen.event_loop.batches, seen.event_loop.busy_s) == (2, pytest.approx(0.005, abs=1e-5))
+    for on_loop in (True, False):
+        observer.batch_ended(
+            BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, None, False, 0.004, on_loop)
+        )
+    forwards_s = [call.args[1:] for call in meter.batch_ended.call_args_list]
+    assert forwards_s == [(0.005, 0.004), (0.0, 0.0)]

@@ -1,12 +1,11 @@
 """Serve's REST interface, as far as it can be tested without Ray."""
 
+import io
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from email.message import Message
 from typing import Any
-from unittest import mock
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import pytest
 
@@ -21,35 +20,21 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_api, "_POLL_S", 0.0)
 
 
-@contextmanager
-def dashboard(*answers: tuple[int, Any]) -> Iterator[tuple[ServeApi, list[Any]]]:
-    """Serve `answers` one after the other, the last for ever; yield the bodies that came, too."""
-    left, bodies = [*answers], []
+def dashboard(
+    monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, Any]
+) -> tuple[ServeApi, list[Any]]:
+    """Give `answers` one after the other, the last for ever; return the bodies that come, too."""
+    left, bodies = [*answers], list[Any]()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            bodies.append(self.rfile.read(int(self.headers["Content-Length"] or 0)))
-            status, content = left.pop(0) if len(left) > 1 else left[0]
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(
-                content if isinstance(content, bytes) else json.dumps(content).encode()
-            )
+    def urlopen(request: Request, timeout: float) -> io.BytesIO:
+        bodies.append(request.data)
+        status, content = left.pop(0) if len(left) > 1 else left[0]
+        if status != 200:
+            raise HTTPError(request.full_url, status, "", Message(), io.BytesIO(content))
+        return io.BytesIO(json.dumps(content).encode())
 
-        def do_PUT(self) -> None:
-            self.do_GET()
-
-        log_message = mock.Mock()
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield ServeApi(f"http://127.0.0.1:{server.server_port}/"), bodies
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    return ServeApi("http://ray/"), bodies
 
 
 def state(status: str, deployment: str, message: str = "", replicas: int = 2) -> dict[str, Any]:
@@ -68,43 +53,39 @@ def state(status: str, deployment: str, message: str = "", replicas: int = 2) ->
     }
 
 
-def test_what_is_deployed_is_a_config() -> None:
-    with dashboard((200, state("RUNNING", "HEALTHY"))) as (api, bodies):
-        document = api.document()
-        api.deploy(document)
+def test_what_is_deployed_is_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, bodies = dashboard(monkeypatch, (200, state("RUNNING", "HEALTHY")))
+    document = api.document()
+    api.deploy(document)
     assert document["applications"] == [{"name": "a"}]
     assert json.loads(bodies[-1]) == document
 
 
-def test_it_waits_until_every_replica_has_the_newest_version_or_one_fails() -> None:
+def test_it_waits_until_every_replica_has_the_newest_version_or_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     states = [
         state("DEPLOYING", "UPDATING"),
         state("RUNNING", "UPDATING"),
         state("RUNNING", "HEALTHY", replicas=3),
     ]
-    with dashboard(*((200, one) for one in states)) as (api, _):
-        assert api.wait_until_deployed(60) == states[-1]["applications"]
-    with (
-        dashboard((200, states[0])) as (api, _),
-        pytest.raises(StartError, match="not all replicas serve after 0 s"),
-    ):
+    api, _ = dashboard(monkeypatch, *((200, one) for one in states))
+    assert api.wait_until_deployed(60) == states[-1]["applications"]
+    api, _ = dashboard(monkeypatch, (200, states[0]))
+    with pytest.raises(StartError, match="not all replicas serve after 0 s"):
         api.wait_until_deployed(0)
     failed = state("DEPLOY_FAILED", "UNHEALTHY", "Traceback:\nValueError: no weights")
-    with (
-        dashboard((200, failed)) as (api, _),
-        pytest.raises(StartError, match="a did not start: no weights"),
-    ):
+    api, _ = dashboard(monkeypatch, (200, failed))
+    with pytest.raises(StartError, match="a did not start: no weights"):
         api.wait_until_deployed(60)
 
 
-def test_a_refusal_or_no_dashboard_is_one_line() -> None:
-    with (
-        dashboard((400, b"Traceback\nRayServeConfigException: wrong port")) as (api, _),
-        pytest.raises(StartError, match=r"Ray refused \(400\): wrong port"),
-    ):
-        api.deploy({})
+def test_a_refusal_or_no_dashboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartError, match="does not answer"):
-        api.details()
+        ServeApi("http://127.0.0.1:1").details()
+    api, _ = dashboard(monkeypatch, (400, b"Traceback\nRayServeConfigException: wrong port"))
+    with pytest.raises(StartError, match=r"Ray refused \(400\): wrong port"):
+        api.deploy({})
 
 
 def test_last_error_finds_the_line_that_names_the_error() -> None:
