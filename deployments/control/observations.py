@@ -27,19 +27,10 @@ _FORGET_AFTER = 10
 class Observations:
     """What a replica observed between two ticks.
 
-    Attributes
-    ----------
-    response_times_s : ndarray of float, shape (requests,)
-        Response times of the requests answered; `ReplicaObserver` says which are counted.
-    arrival_counts : list of int
-        Rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S` that ended, refused
-        ones included.
-    event_loop : EventLoopCounts or None
-        What the event loop did; None if it is not metered.
-    shares_cpu : bool
-        Whether batches were computed on the CPU that the event loop runs on.
-    proxy_delay_ms : float
-        What requests wait in HAProxy, beyond the delay that the SLA allows for.
+    `response_times_s` are of the requests answered; `ReplicaObserver` says which are counted.
+    `arrival_counts` are the rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S`
+    that ended, refused ones included. `proxy_delay_ms` is what requests wait in HAProxy, beyond the
+    delay that the SLA allows for.
     """
 
     batches: list[BatchRecord]

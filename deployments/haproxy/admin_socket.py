@@ -20,13 +20,7 @@ class AdminError(OSError):
 
 
 def ask(path: Path, command: bytes, timeout_s: float = _TIMEOUT_S) -> bytes:
-    """Return HAProxy's answer to a command.
-
-    Raises
-    ------
-    AdminError
-        It does not answer within `timeout_s`.
-    """
+    """Return HAProxy's answer to a command; raise `AdminError` if there is none in time."""
     answer = bytearray()
     try:
         with socket.socket(socket.AF_UNIX) as client:

@@ -26,10 +26,7 @@ class UnknownConfigError(ValueError):
 def parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
     """Return the configuration file, whether ports are shared, and the processes to replace.
 
-    Raises
-    ------
-    UnknownConfigError
-        The arguments are not those of this version of Ray.
+    Raise an `UnknownConfigError` if the arguments are not those of this version of Ray.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-f", dest="config", type=Path)

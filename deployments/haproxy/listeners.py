@@ -28,10 +28,7 @@ class Predecessor(NamedTuple):
 def open_listener(address: Address, shared: bool) -> socket.socket:
     """Listen on an address; if it is `shared`, others may as well (``SO_REUSEPORT``).
 
-    Raises
-    ------
-    OSError
-        The address is in use or not this machine's.
+    Raise an `OSError` with the address if it is in use or not this machine's.
     """
     is_ipv6 = ":" in address.host
     try:

@@ -116,11 +116,7 @@ def parse(text: str, host: str | None = None) -> RayConfig:
     """Read a configuration that Ray wrote.
 
     The service is to listen on `host` instead, if given; the other addresses stay as they are.
-
-    Raises
-    ------
-    UnknownConfigError
-        It has no admin socket, or no frontend for HTTP.
+    Raise an `UnknownConfigError` if there is no admin socket, or no frontend for HTTP.
     """
     socket = _SOCKET.search(text)
     if socket is None:
@@ -162,18 +158,10 @@ def amend(
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
-    Parameters
-    ----------
-    listeners : mapping of int to int
-        An open file descriptor for the port of each of `config.addresses`.
-    unavailable : Path
-        A file with `UNAVAILABLE`.
-    max_clients : int
-        How many clients HAProxy may serve at a time, whatever Ray wrote.
-    held_ms : mapping of str to int
-        How long Serve's proxy may hold requests, by backend; without a limit where it is missing.
-    over_unix : collection of int
-        The ports of replicas on this node that are reached over their Unix sockets.
+    The `listeners` are open file descriptors by the ports of `config.addresses`, and `unavailable`
+    is a file with `UNAVAILABLE`. `held_ms` says by backend how long Serve's proxy may hold
+    requests; there is no limit where it is missing. The replicas on this node with the ports
+    `over_unix` are reached over their Unix sockets.
     """
     text = _BIND.sub(
         lambda found: f"{found[1]}fd@{listeners[int(found[3])]}{found[4] or ''}", config.text

@@ -28,14 +28,9 @@ SUPERVISOR = "sojourn-haproxy"
 
 
 def serve_environment(balance: str = "random") -> dict[str, str]:
-    """Return the environment variables with which Ray must be started.
+    """Return the environment variables with which Ray must be started; `balance` is in `BALANCES`.
 
     `deployments.haproxy.request_environment` has those that depend on the model.
-
-    Raises
-    ------
-    InvalidInputError
-        `balance` is not a key of `BALANCES`.
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")

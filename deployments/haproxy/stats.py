@@ -127,10 +127,7 @@ class HaproxyStats:
 def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
     """Return what the answer to ``show stat`` says of a server; None if it has no such server.
 
-    Raises
-    ------
-    KeyError, ValueError
-        The table lacks a column, or a number is none.
+    Raise a `KeyError` or a `ValueError` if the table lacks a column, or a number is none.
     """
     rows = rows_of(table)
     own = next((row for row in rows if (row["svname"] or "").endswith(server_ends_with)), None)

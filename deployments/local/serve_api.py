@@ -16,17 +16,9 @@ _POLL_S = 0.5
 
 
 class ServeApi:
-    """Ray Serve on a cluster.
+    """Ray Serve on a cluster, by the URL of Ray's dashboard.
 
-    Parameters
-    ----------
-    dashboard : str
-        URL of Ray's dashboard.
-
-    Raises
-    ------
-    StartError
-        From every method: the dashboard does not answer, or refuses.
+    All methods raise a `StartError` if the dashboard does not answer, or refuses.
     """
 
     def __init__(self, dashboard: str) -> None:
@@ -61,10 +53,7 @@ class ServeApi:
     def wait_until_deployed(self, timeout_s: float) -> dict[str, Any]:
         """Wait until every replica has what was deployed last; return the applications' state.
 
-        Raises
-        ------
-        StartError
-            An application failed, or takes longer.
+        Raise a `StartError` if an application failed, or takes longer.
         """
         until_s = time.monotonic() + timeout_s
         while True:
@@ -110,18 +99,7 @@ def _failures(applications: Mapping[str, Any]) -> dict[str, str]:
 
 
 def last_error(messages: list[str]) -> str:
-    """Return the line that names the error in Ray's messages about a failed deployment.
-
-    Parameters
-    ----------
-    messages : list of str
-        The messages of the application and its deployments; they contain tracebacks.
-
-    Returns
-    -------
-    str
-        The message of the last exception; if there is none, the last line.
-    """
+    """Return the last exception in Ray's messages about a failed deployment, or the last line."""
     lines = [line.strip() for message in messages for line in message.splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, message = line.partition(": ")

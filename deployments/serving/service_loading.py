@@ -33,13 +33,8 @@ def load_service(
 ) -> InferenceService:
     """Load a model, warm it up, and return its service.
 
-    Parameters
-    ----------
-    cpus : float, optional
-        CPUs of this process, which is limited to one thread of BLAS, OpenMP and torch for each. By
-        default, all that it may run on, and its threads stay as they are.
-    start : ServiceStart, optional
-        Where the start is timed, and where the model store is.
+    This process is limited to one thread of BLAS, OpenMP and torch for each of the `cpus`. By
+    default, those are all that it may run on, and its threads stay as they are.
 
     Raises
     ------
