@@ -142,7 +142,8 @@ async def main():
     config = ModelConfig(name="m", import_path="__main__:Watched", device="cpu",
                          max_batch_size=1, options=options)
     service = load_service(config, cpus=1)
-    await service.configure(parse_user_config({"policy": {"objective": "weights"}}))
+    user_config = {"policy": {"objective": "weights"}, "limits": {"late": "serve"}}
+    await service.configure(parse_user_config(user_config))
     await infer(service)
     await service.close()
 
