@@ -49,45 +49,34 @@ async def ask(worker: WorkerProcess, *arguments: Any, time_limit_s: float = LIMI
 async def test_one_process_answers_one_question_after_the_other(
     module: Path, worker: WorkerProcess
 ) -> None:
-    module.write_text(f"{BEGIN}  print('not an answer'); return 2 * x, os.getpid()\n")
+    """An error of Sojourn is an answer, too."""
+    module.write_text(
+        f"{BEGIN}  if x == 9: raise InfeasibleError(f'no policy in {{os.getpid()}}')\n"
+        "  print('not an answer'); return 2 * x, os.getpid()\n"
+    )
     answers = await asyncio.gather(*(ask(worker, x) for x in (3, 4, 5)))
     assert [twice for twice, _ in answers] == [6, 8, 10]
-    assert len({pid for _, pid in answers}) == 1
+    (pid,) = {pid for _, pid in answers}
+    with pytest.raises(InfeasibleError, match=f"no policy in {pid}"):
+        await ask(worker, 9)
 
 
-@pytest.mark.parametrize(
-    ("body", "limit_s", "message"),
-    [
-        ("raise MemoryError('no memory')", LIMIT_S, "MemoryError: no memory"),
-        ("os.kill(os.getpid(), 9)", LIMIT_S, "the worker ended with status -9"),
-        ("sys.exit(3)", LIMIT_S, "the worker ended with status 3"),
-        ("return lambda: None", LIMIT_S, "the worker ended with status 1"),
-        ("time.sleep(60)", 0.2, "the worker took longer than 0.2 s"),
-    ],
-)
 async def test_a_process_that_fails_may_do_better_next_time(
-    module: Path,
-    worker: WorkerProcess,
-    monkeypatch: pytest.MonkeyPatch,
-    body: str,
-    limit_s: float,
-    message: str,
+    module: Path, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deployments.control.worker_process._END_S", LIMIT_S)
-    module.write_text(f"{BEGIN}  if x == 0: {body}\n  return x\n")
-    with pytest.raises(WorkerError, match=message):
-        await ask(worker, 0, time_limit_s=limit_s)
-    assert await ask(worker, 3) == 3
-
-
-async def test_an_error_of_sojourn_is_an_answer(module: Path, worker: WorkerProcess) -> None:
-    module.write_text(f"{BEGIN}  raise InfeasibleError(f'no policy in {{os.getpid()}}')\n")
-    said = set()
-    for _ in range(2):
-        with pytest.raises(InfeasibleError, match="no policy") as raised:
-            await ask(worker)
-        said.add(str(raised.value))
-    assert len(said) == 1
+    failures = [
+        ("raise MemoryError('no memory')", LIMIT_S, "MemoryError: no memory"),
+        ("os.kill(os.getpid(), 9)", LIMIT_S, "the worker ended with status -9"),
+        ("return lambda: None", LIMIT_S, "the worker ended with status 1"),
+        ("time.sleep(60)", 0.2, "the worker took longer than 0.2 s"),
+    ]
+    bodies = "".join(f"  if x == {x}: {body}\n" for x, (body, _, _) in enumerate(failures))
+    module.write_text(f"{BEGIN}{bodies}  return x\n")
+    for x, (_, limit_s, message) in enumerate(failures):
+        with pytest.raises(WorkerError, match=message):
+            await ask(worker, x, time_limit_s=limit_s)
+    assert await ask(worker, 9) == 9
 
 
 async def test_a_cancelled_question_ends_the_process(module: Path, worker: WorkerProcess) -> None:

@@ -59,11 +59,11 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
     config = ModelConfig(
         name="m", import_path="emulated", max_batch_size=4, expert={"hang_after_s": hang_after_s}
     )
-    model = Emulated(PROFILE.to_dict())
+    slow = Profile("m", "d", np.full(4, 200.0))
     warm = WarmUp(compiles=True, not_run=frozenset(sizes))
-    service = InferenceService(config, model, PROFILE, warm=warm)
+    service = InferenceService(config, Emulated(slow.to_dict()), slow, warm=warm)
     try:
-        await service.configure(parse_user_config({}))
+        await service.configure(parse_user_config({"limits": {"late": "serve"}}))
         asking = asyncio.create_task(infer(service))
         await until_busy(service)
         time.sleep(0.001)
