@@ -94,7 +94,6 @@ class ScheduledUser(FastHttpUser):
         connection_timeout=settings.timeout_s,
         network_timeout=settings.timeout_s,
     )
-    #: Time of reading its last answer, by ``time.perf_counter``.
     free_since_s = 0.0
 
     @task
@@ -103,16 +102,7 @@ class ScheduledUser(FastHttpUser):
         part.send_next(self)
 
     def infer(self, case: Case, due_s: float) -> tuple[int, float, float]:
-        """Send a request, check its answer, and report both to Locust's statistics.
-
-        Times are by ``time.perf_counter``; the response time counts from `due_s`.
-
-        Returns
-        -------
-        outcome : int
-            An `Outcome`, or the status of an HTTP error.
-        sent_s, finished_s : float
-        """
+        """Send a request as `loadtests.sender.User` does, and tell Locust's statistics."""
         assert part is not None
         body: Any = case.body  # Locust takes bytes, too, but its annotation does not
         sent_s = time.perf_counter()
@@ -170,7 +160,7 @@ def _prepare(environment: Environment, **_: Any) -> None:
     if not isinstance(runner, MasterRunner):
         part = mine = Sender(settings, int(os.environ.get(WORKER_VARIABLE, "0")))
         runner.register_message(
-            BEGIN, lambda environment, msg: mine.begin(msg.data["start_s"], environment)
+            BEGIN, lambda msg, **_: mine.begin(msg.data["start_s"], runner.send_message)
         )
     if not isinstance(runner, WorkerRunner):
         runner.register_message(

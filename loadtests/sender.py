@@ -1,11 +1,9 @@
-"""A worker of a load test, which sends its part of the schedule.
-
-This module needs gevent, and Locust only for its types.
-"""
+"""A worker of a load test, which sends its part of the schedule."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gevent
 import numpy as np
@@ -17,15 +15,31 @@ from loadtests.idle import Idle, connection_wait_s
 from loadtests.records import GOOD, Outcome, Records, outcome_name
 from loadtests.run import Settings, max_examples
 
-if TYPE_CHECKING:
-    from locust.env import Environment
-
-    from loadtests.open_loop import ScheduledUser
-
 #: Message to the master: a worker's progress.
 PROGRESS = "sojourn-progress"
 REPORT_EVERY_S = 0.25
 MAX_EXAMPLE_LENGTH = 300
+
+#: Sends the master a message: its name and its data.
+Send = Callable[[str, dict[str, Any]], None]
+
+
+class User(Protocol):
+    """Sends requests, one at a time."""
+
+    #: Time of reading its last answer, by ``time.perf_counter``.
+    free_since_s: float
+
+    def infer(self, case: Case, due_s: float) -> tuple[int, float, float]:
+        """Send a request, and check its answer.
+
+        Returns
+        -------
+        outcome : int
+            An `Outcome`, or the status of an HTTP error.
+        sent_s, finished_s : float
+            By ``time.perf_counter``.
+        """
 
 
 class Sender:
@@ -52,11 +66,11 @@ class Sender:
         self.idle = Idle()
         self.examples: dict[str, list[dict[str, Any]]] = {}
 
-    def begin(self, start_s: float, environment: "Environment") -> None:
+    def begin(self, start_s: float, send: Send) -> None:
         """Send the schedule from `start_s` on, by ``time.perf_counter``."""
         self.start_s, self.begun_cpu_s = start_s, time.process_time()
         gevent.spawn(self.dispatch)
-        gevent.spawn(self.report_progress, environment)
+        gevent.spawn(self.report_progress, send)
 
     def dispatch(self) -> None:
         """Queue each request when it is due."""
@@ -67,7 +81,7 @@ class Sender:
             self.dispatched += 1
             self.due.put((number, time.perf_counter(), self.idle.total_s))
 
-    def send_next(self, user: "ScheduledUser") -> None:
+    def send_next(self, user: User) -> None:
         """Wait for the next request that is due, and send it."""
         number, queued_s, idle_s = self.due.get()
         records = self.records
@@ -128,11 +142,10 @@ class Sender:
         counts = (self.dispatched, self.good, self.wrong, failed, self.outstanding)
         return {"worker": self.worker, "counts": counts, "ended": self.ended}
 
-    def report_progress(self, environment: "Environment") -> None:
+    def report_progress(self, send: Send) -> None:
         """Send the master this worker's progress periodically; never return."""
         while True:
-            assert environment.runner is not None
-            environment.runner.send_message(PROGRESS, self.progress())
+            send(PROGRESS, self.progress())
             gevent.sleep(REPORT_EVERY_S)
 
     def save(self) -> None:

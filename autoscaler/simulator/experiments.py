@@ -1,6 +1,6 @@
 """Experiments: autoscalers on one scenario, or a fixed fleet and its prediction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from autoscaler.simulator.arrivals import (
     scaled_counts,
     superposed_counts,
 )
-from autoscaler.simulator.autoscalers.fixed import FixedFleet
+from autoscaler.simulator.autoscalers.fixed import FIXED, FixedFleet
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice
 from autoscaler.simulator.reporting.comparison import Comparison
@@ -23,16 +23,8 @@ from autoscaler.simulator.simulation import simulate
 from autoscaler.sizing.estimators import least_replicas
 from policy.errors import InfeasibleError, InvalidInputError
 
-#: Called with the label of the current run and the share of the experiment that is done.
-Progress = Callable[[str, float], None]
 
-#: The name of the run of a fixed fleet.
-FIXED = "fixed"
-
-
-def compare(
-    scenario: Scenario, choices: Sequence[Choice], progress: Progress | None = None
-) -> Comparison:
+def compare(scenario: Scenario, choices: Sequence[Choice]) -> Comparison:
     """Run autoscalers and the oracle on the same arrivals, from the oracle's initial fleet on.
 
     Raises
@@ -47,12 +39,8 @@ def compare(
     known = oracle.make(scenario)
     assert isinstance(known, Clairvoyant)
     first = min(max(known.initial_replicas, scenario.min_replicas), scenario.max_replicas)
-    for number, choice in enumerate(everything.values()):
-        done = simulate(
-            replace(scenario, replicas=first),
-            choice.make(scenario),
-            progress=_overall(progress, choice.label, number, len(everything), scenario.seconds),
-        )
+    for choice in everything.values():
+        done = simulate(replace(scenario, replicas=first), choice.make(scenario))
         runs[choice.name] = replace(done, name=choice.name)
     return Comparison(
         runs=tuple(runs[choice.name] for choice in choices),
@@ -111,16 +99,11 @@ def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: in
     return replace(scenario, counts=counts, scale=1.0, within_second=WithinSecond.UNIFORM)
 
 
-def run_fixed(scenario: Scenario, replicas: int, progress: Progress | None = None) -> Comparison:
+def run_fixed(scenario: Scenario, replicas: int) -> Comparison:
     """Run a fixed fleet; the comparison holds that one run."""
     label = f"{replicas} replica" + ("s" if replicas > 1 else "")
     fixed = replace(scenario, replicas=replicas, min_replicas=replicas, max_replicas=replicas)
-    done = simulate(
-        fixed,
-        FixedFleet(replicas, name=FIXED),
-        progress=_overall(progress, label, 0, 1, scenario.seconds),
-    )
-    return Comparison((done,), labels={FIXED: label})
+    return Comparison((simulate(fixed, FixedFleet(replicas)),), labels={FIXED: label})
 
 
 def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:
@@ -130,12 +113,3 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
         return least_replicas(estimator, arrival_rate_per_s, sla, 1, scenario.max_replicas).replicas
     except InfeasibleError:
         return None
-
-
-def _overall(
-    progress: Progress | None, label: str, number: int, runs: int, seconds: int
-) -> Callable[[int], None] | None:
-    """Return a callback that converts the seconds done of one run to the share done of all."""
-    if progress is None:
-        return None
-    return lambda done: progress(label, (number + done / seconds) / runs)

@@ -92,8 +92,7 @@ class Fleet:
     """The replicas, and the engine that moves requests through them.
 
     `replicas` are ready at time 0 and paid for from then on. Without a `standby_start_time` the
-    fleet has no standbys. `ready`, `starting` and `start_times_s` list the oldest first; the last
-    has the start times of the replicas that became ready after time 0.
+    fleet has no standbys. `ready` and `starting` list the oldest first.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class Fleet:
     ) -> None:
         self.ready: list[Replica] = []
         self.starting: list[Replica] = []
-        self.start_times_s: list[float] = []
         self._engine = engine
         self._start_time = start_time
         self._failures = failures
@@ -289,8 +287,6 @@ class Fleet:
         replica.slot = heapq.heappop(self._free_slots)
         replica.phase = _Phase.READY
         replica.ready_s = now_s
-        if now_s > 0:
-            self.start_times_s.append(replica.start_time_s)
         self.ready.append(replica)
         self._engine.add(replica.slot, now_s)
         self._route()

@@ -4,12 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoscaler.reports import ReplicaReport
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +23,9 @@ class FleetView:
         Standbys, starting ones included.
     offered : float
         Requests that clients offered in the last second, once each, answered or not.
-    refused : float
-        Requests given up in the last second, because every attempt was refused.
     ongoing : float
         Mean number of requests in the replicas over the last second, waiting or on a device; while
         no replica serves, of the requests held for one.
-    start_times_s : FloatArray, shape (starts,)
-        Start times of the replicas that have become ready so far, the oldest first.
-    histogram : FloatArray, shape (bins,)
-        Requests answered so far by response time;
-        `autoscaler.simulator.engines.counters.bin_edges_ms` has the
-        edges. It goes on counting with the simulation: copy what is to be kept.
     reports : callable
         Returns the report of each ready replica, as a live one would send it. Call it before the
         simulation goes on.
@@ -49,10 +36,7 @@ class FleetView:
     ready: int
     standbys: int
     offered: float
-    refused: float
     ongoing: float
-    start_times_s: FloatArray
-    histogram: FloatArray
     reports: Callable[[], list[ReplicaReport]]
 
 

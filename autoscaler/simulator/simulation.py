@@ -1,7 +1,6 @@
 """Simulate one autoscaler on one scenario, second by second."""
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -9,8 +8,7 @@ import numpy as np
 from autoscaler.reports import ReplicaReport
 from autoscaler.simulator.arrivals import ArrivalTimes, scaled_counts
 from autoscaler.simulator.engines.compiled import CompiledEngine
-from autoscaler.simulator.engines.counters import FleetCounters, bin_edges_ms
-from autoscaler.simulator.engines.interface import AnsweredRequest
+from autoscaler.simulator.engines.interface import AnsweredRequest, FleetCounters, bin_edges_ms
 from autoscaler.simulator.fleet import Fleet, Replica
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scaling import FleetView, ScalingPolicy
@@ -18,16 +16,8 @@ from autoscaler.simulator.scenario import Scenario
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 
-#: Calls of `progress` in a run.
-PROGRESS_CALLS = 200
 
-
-def simulate(
-    scenario: Scenario,
-    autoscaler: ScalingPolicy,
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> Run:
+def simulate(scenario: Scenario, autoscaler: ScalingPolicy) -> Run:
     """Simulate an autoscaler on a scenario.
 
     Parameters
@@ -37,9 +27,6 @@ def simulate(
     autoscaler : ScalingPolicy
         A new one, since it remembers what it has seen. Its attributes ``forecast_per_s`` and
         ``standbys``, if it has them, are read after each decision.
-    progress : callable, optional
-        Called about `PROGRESS_CALLS` times with the number of seconds simulated, the last time
-        with all of them.
 
     Returns
     -------
@@ -53,7 +40,7 @@ def simulate(
     InfeasibleError
         The scenario needs the policy table of its SLA, and no policy meets that SLA.
     """
-    return Simulation(scenario, autoscaler).run(progress)
+    return Simulation(scenario, autoscaler).run()
 
 
 class Simulation:
@@ -98,13 +85,11 @@ class Simulation:
             scenario.standby_start_time,
         )
 
-    def run(self, progress: Callable[[int], None] | None = None) -> Run:
+    def run(self) -> Run:
         """Run the simulation and return its result; call it once."""
         scenario, fleet, seconds = self._scenario, self._fleet, self._scenario.seconds
         ordered, ready, forecast = (np.empty(seconds) for _ in range(3))
         idle_power_w = scenario.profile.idle_power_w or 0.0
-        refused = 0
-        step = max(1, seconds // PROGRESS_CALLS)
         for second in range(seconds):
             self._engine.offer(self._arrivals.of_second(second))
             ordered[second], ready[second], existing = fleet.run_until(second + 1.0)
@@ -115,19 +100,13 @@ class Simulation:
                 ready=len(fleet.ready),
                 standbys=fleet.standbys,
                 offered=float(self._counts[second]),
-                refused=float(self._engine.refused - refused),
                 ongoing=self._engine.take_ongoing_s(),
-                start_times_s=np.array(fleet.start_times_s),
-                histogram=self._counters.histogram,
                 reports=self._reports,
             )
-            refused = self._engine.refused
             wanted = self._checked(self._autoscaler.replicas(view))
             forecast[second] = getattr(self._autoscaler, "forecast_per_s", math.nan)
             replicas = min(max(wanted, scenario.min_replicas), scenario.max_replicas)
             fleet.scale_to(replicas, getattr(self._autoscaler, "standbys", 0))
-            if progress is not None and ((second + 1) % step == 0 or second + 1 == seconds):
-                progress(second + 1)
         paid_replica_s = fleet.finish()
         counters = self._counters
         work = self._engine.work()

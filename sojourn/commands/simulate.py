@@ -27,7 +27,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn import option_types
 from sojourn.commands import simulate_output as output
-from sojourn.output import command_line, existing_file, json_option, print_json, progress_bar, say
+from sojourn.output import command_line, existing_file, json_option, print_json, say
 
 _OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "requests"}
 _OF_A_TRACE = {
@@ -194,12 +194,10 @@ def command(
     _ = scenario.load_lateness_curve  # an SLA out of reach is an error
     predicted = least = None
     if arrival_rate is None or replicas is None:
-        with progress_bar() as progress:
-            comparison = compare(scenario, choices, progress)
+        comparison = compare(scenario, choices)
     else:
         scenario = poisson_scenario(scenario, arrival_rate, requests)
-        with progress_bar() as progress:
-            comparison = run_fixed(scenario, replicas, progress)
+        comparison = run_fixed(scenario, replicas)
         predicted = scenario.estimator.predict(arrival_rate, replicas, objective)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:

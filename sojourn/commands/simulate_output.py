@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from autoscaler.simulator.experiments import FIXED
+from autoscaler.simulator.autoscalers.fixed import FIXED
 from autoscaler.simulator.reporting.comparison import (
     Comparison,
     beside_prediction,

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.simulator.engines import kernel
-from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
     BatchTimes,
+    FleetCounters,
     FleetWork,
     ReplicaCounters,
     ReplicaModel,
@@ -167,11 +167,6 @@ class CompiledEngine:
         self._state.fleet_times[kernel.ONGOING_S] = 0.0
         return ongoing_s
 
-    @property
-    def refused(self) -> int:
-        """Requests refused by every attempt so far."""
-        return int(self._state.fleet_counts[kernel.GIVEN_UP])
-
     def work(self) -> FleetWork:
         """Return the total work of all replicas so far."""
         devices_s, loops_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.LOOPS_BUSY_S]]
@@ -212,7 +207,6 @@ class CompiledEngine:
             ]
         )
         np.add.at(state.refused, held_s.astype(np.int64), 1)
-        state.fleet_counts[kernel.GIVEN_UP] += held_s.size
         state.fleet_counts[kernel.NEXT_ARRIVAL] = state.arrivals_s.size
         state.fleet_counts[kernel.RETRIES_PENDING] = 0
 

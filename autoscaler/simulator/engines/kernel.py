@@ -47,8 +47,8 @@ HEAD, ON_DEVICE, WAITING, DRAINING, OFFERED, REFUSED, COMPLETED, LATE, EXPIRED =
 UNREAD_HEAD, UNREAD, EARLIER, LATEST = range(9, 13)
 N_COUNTS = 13
 # State.fleet_counts: among others the batches started.
-NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, GIVEN_UP, LOGGED, BATCHES = range(7)
-N_FLEET_COUNTS = 7
+NEXT_ARRIVAL, RETRY_HEAD, RETRIES_PENDING, READY, LOGGED, BATCHES = range(6)
+N_FLEET_COUNTS = 6
 # State.fleet_times: request-seconds in replicas or held, since when any replica is ready, now, and
 # for how long the devices and the event loops of all replicas have been busy.
 ONGOING_S, OPEN_SINCE_S, NOW_S, DEVICES_BUSY_S, LOOPS_BUSY_S = range(5)
@@ -217,13 +217,6 @@ def count_arrival(rules: Rules, state: State, slot: int, now_s: float) -> None:
 
 
 @internal
-def give_up(state: State, sent_s: float) -> None:
-    """Count a request that no replica answers."""
-    state.refused[int(sent_s)] += 1
-    state.fleet_counts[GIVEN_UP] += 1
-
-
-@internal
 def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: float) -> None:
     """Drop the waiting requests that a batch done at `done_s` would answer too late."""
     counts = state.counts
@@ -234,7 +227,7 @@ def drop_expired(rules: Rules, state: State, slot: int, now_s: float, done_s: fl
         if state.reached_s[slot, head] >= oldest_s:
             break
         count_ongoing(state, slot, now_s)
-        give_up(state, state.sent_s[slot, head])
+        state.refused[int(state.sent_s[slot, head])] += 1
         counts[slot, EXPIRED] += 1
         counts[slot, LATE] += 1
         counts[slot, HEAD] += 1
@@ -436,7 +429,7 @@ def retry(
     """Schedule another attempt after `attempts` without an answer, or give the request up."""
     fleet_counts = state.fleet_counts
     if attempts > rules.retries:
-        give_up(state, sent_s)
+        state.refused[int(sent_s)] += 1
         return
     last = (fleet_counts[RETRY_HEAD] + fleet_counts[RETRIES_PENDING]) & (
         state.retry_times.shape[0] - 1
@@ -464,7 +457,7 @@ def refuse(
     count_arrival(rules, state, slot, now_s)
     counts = state.counts
     if is_expired(rules, now_s, reached_s, 1):
-        give_up(state, sent_s)
+        state.refused[int(sent_s)] += 1
         counts[slot, EXPIRED] += 1
         counts[slot, LATE] += 1
         return
@@ -473,7 +466,7 @@ def refuse(
     counts[slot, REFUSED] += 1
     only_replica = state.fleet_counts[READY] == 1 and state.ready[0] == slot
     if only_replica or is_read:  # HAProxy does not retry at the only replica
-        give_up(state, sent_s)
+        state.refused[int(sent_s)] += 1
     else:
         retry(rules, state, now_s, sent_s, attempts, slot)
 

@@ -1,9 +1,6 @@
 """Views of fleets for tests of simulated autoscalers, and an autoscaler that follows a script."""
 
-import numpy as np
-
 from autoscaler.reports import ReplicaReport
-from autoscaler.simulator.engines.kernel import BINS
 from autoscaler.simulator.scaling import FleetView, ScalingPolicy
 
 
@@ -15,9 +12,6 @@ def view(
     ready: int = 1,
     ordered: int | None = None,
     standbys: int = 0,
-    refused: float = 0.0,
-    histogram: np.ndarray | None = None,
-    start_times_s: tuple[float, ...] = (),
     reports: tuple[ReplicaReport, ...] = (),
 ) -> FleetView:
     """Return a fleet at the end of a second; all ordered replicas serve unless stated otherwise."""
@@ -27,10 +21,7 @@ def view(
         ready=ready,
         standbys=standbys,
         offered=offered,
-        refused=refused,
         ongoing=ongoing,
-        start_times_s=np.array(start_times_s),
-        histogram=np.zeros(BINS) if histogram is None else histogram,
         reports=lambda: list(reports),
     )
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.simulator.engines.compiled import CompiledEngine
-from autoscaler.simulator.engines.counters import FleetCounters
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
     BatchTimes,
+    FleetCounters,
     FleetWork,
     ReplicaCounters,
     ReplicaModel,
@@ -125,7 +125,6 @@ class LiveRecords:
     """The counters of a fleet, and an optional log of its requests."""
 
     def __init__(self, model: ReplicaModel, counters: FleetCounters, *, log_requests: bool) -> None:
-        self.refused = 0
         self.loops_busy_s = 0.0
         self._energy_mj, self._idle_power_w = model.service.profile.energy_mj, model.idle_power_w
         self._at_client, self._at_replica = model.service.client_sla, model.service.sla
@@ -149,7 +148,6 @@ class LiveRecords:
 
     def give_up(self, message: Message) -> None:
         self._counters.refused[int(message.sent_s)] += 1
-        self.refused += 1
 
     def batch_started(self, now_s: float, size: int, batch_s: float) -> None:
         """Count a batch, and its energy beyond that of an idle device."""
@@ -285,10 +283,6 @@ class LiveEngine(CompiledEngine):
     def take_ongoing_s(self) -> float:
         ongoing_s, self._ongoing_s = self._ongoing_s, 0.0
         return ongoing_s
-
-    @property
-    def refused(self) -> int:
-        return self._records.refused
 
     def work(self) -> FleetWork:
         return self._records.work()

@@ -1,26 +1,25 @@
-"""The event loop before and after a device, in both engines, on requests followed by hand."""
+"""The event loop before and after a device, on requests followed by hand."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from autoscaler.simulator.engines.compiled import CompiledEngine
-from autoscaler.simulator.engines.counters import FleetCounters
+from autoscaler.simulator.engines.interface import FleetCounters
 from autoscaler.simulator.scenario import Scenario
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
-from tests.support.batching.live_engine import LiveEngine
-
-BOTH = pytest.mark.parametrize("make", [CompiledEngine, LiveEngine])
 
 
-def engine_with(
-    make, event_loop, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, replicas=1, **options
-):
-    """Return an engine that has served requests sent at these times, and its counters."""
+def engine_with(loop_ms, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, **options):
+    """Return an engine that has served requests sent at these times, and its counters.
+
+    Its event loop takes two times in ms, for a request and for a batch; None: it has none.
+    """
+    event_loop = loop_ms and EventLoopCosts(*loop_ms, shares_cpu=False)
     scenario = Scenario(
         Profile("model", "device", np.array(latency_ms), event_loop=event_loop),
         ServiceLevelObjective(options.pop("response_time_ms", 1000.0), 99.0),
@@ -30,19 +29,16 @@ def engine_with(
         **options,
     )
     counters = FleetCounters.zeros(1)
-    engine = make(scenario.replica_model(), counters, seed=1, log_requests=True)
-    for slot in range(replicas):
-        engine.add(slot, 0.0)
-    engine.route_to(range(replicas), 0.0)
+    engine = CompiledEngine(scenario.replica_model(), counters, seed=1, log_requests=True)
+    engine.add(0, 0.0)
+    engine.route_to([0], 0.0)
     engine.offer(1e-3 * np.array(sent_ms))
     engine.advance(1.0)
     return engine, counters
 
 
-@BOTH
-def test_requests_and_ended_batches_pass_the_event_loop_in_order(make):
-    event_loop = EventLoopCosts(request_ms=2.0, batch_ms=1.0, shares_cpu=False)
-    engine, _ = engine_with(make, event_loop, [0.0, 1.0, 5.5, 20.0])
+def test_requests_and_ended_batches_pass_the_event_loop_in_order():
+    engine, _ = engine_with((2.0, 1.0), [0.0, 1.0, 5.5, 20.0])
     # read:   0-2, 2-4, 6-8, 20-22; the third waits for the answer to the first
     # device: 2-5 (1), 5-8 (2), 8-11 (3), 22-25 (4)
     # answer: 5-6, 8-9, 11-12, 25-26
@@ -54,19 +50,15 @@ def test_requests_and_ended_batches_pass_the_event_loop_in_order(make):
     assert_allclose([work.devices_busy_s, work.loops_busy_s], [12e-3, 12e-3])
 
 
-@BOTH
-def test_an_ended_batch_waits_for_the_requests_that_came_before(make):
-    event_loop = EventLoopCosts(request_ms=2.0, batch_ms=1.0, shares_cpu=False)
-    engine, _ = engine_with(make, event_loop, [0.0, 0.1, 0.2, 4.9])
+def test_an_ended_batch_waits_for_the_requests_that_came_before():
+    engine, _ = engine_with((2.0, 1.0), [0.0, 0.1, 0.2, 4.9])
     # The first batch ends at 5, while the third request is read and after the fourth came: those
     # are read until 6 and 8.
     assert_allclose(engine.request_log()[0].response_ms, 9.0)
 
 
-@BOTH
-def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives(make):
-    event_loop = EventLoopCosts(request_ms=4.0, batch_ms=0.0, shares_cpu=False)
-    engine, counters = engine_with(make, event_loop, [0.0, 0.1, 0.2], response_time_ms=20.0)
+def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives():
+    engine, counters = engine_with((4.0, 0.0), [0.0, 0.1, 0.2], response_time_ms=20.0)
     # Read: 0-4, 4-8; the first answer waits for that. The third would be read until 12, computed
     # until 15, and its answer might wait for as long as it did.
     log = engine.request_log()
@@ -77,19 +69,11 @@ def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives(make):
     assert_allclose(engine.work().loops_busy_s, 8e-3)  # a refusal costs it nothing
 
 
-@BOTH
-def test_a_replica_holds_no_more_requests_than_the_balancer_sends_at_a_time(make):
-    event_loop = EventLoopCosts(request_ms=0.1, batch_ms=0.0, shares_cpu=False)
-    engine, _ = engine_with(make, event_loop, [0.0] * 40, response_time_ms=20.0)
-    assert engine.counters(0).completed <= 50  # a quarter of the SLA
-    assert engine.counters(0).offered == 40
-
-
-@BOTH
-@pytest.mark.parametrize("event_loop", [EventLoopCosts(4.0, 0.0, shares_cpu=False), None])
-def test_what_the_only_replica_refuses_is_not_sent_back_to_it(make, event_loop):
-    options = {"response_time_ms": 20.0, "latency_ms": (4.0,)}
-    engine, counters = engine_with(make, event_loop, [0.0] * 20, retries=5, **options)
+@pytest.mark.parametrize("loop_ms", [(4.0, 0.0), None])
+def test_what_the_only_replica_refuses_is_not_sent_back_to_it(loop_ms):
+    engine, counters = engine_with(
+        loop_ms, [0.0] * 20, latency_ms=(4.0,), retries=5, response_time_ms=20.0
+    )
     counted = engine.counters(0)
     assert counted.offered == 20
     assert counted.refused > 0
@@ -97,10 +81,8 @@ def test_what_the_only_replica_refuses_is_not_sent_back_to_it(make, event_loop):
     assert {request.attempts for request in engine.request_log()} == {1}
 
 
-@BOTH
-def test_a_draining_replica_answers_what_its_event_loop_has(make):
-    event_loop = EventLoopCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
-    engine, _ = engine_with(make, event_loop, [990.0, 991.0])
+def test_a_draining_replica_answers_what_its_event_loop_has():
+    engine, _ = engine_with((50.0, 10.0), [990.0, 991.0])
     engine.route_to([], 1.0)
     engine.drain(0, 1.0)
     assert engine.drained_at_s(0) == np.inf
@@ -110,10 +92,8 @@ def test_a_draining_replica_answers_what_its_event_loop_has(make):
     assert_allclose([request.response_ms for request in engine.request_log()], [110.0, 119.0])
 
 
-@BOTH
-def test_a_dead_replica_loses_what_its_event_loop_has(make):
-    event_loop = EventLoopCosts(request_ms=50.0, batch_ms=10.0, shares_cpu=False)
-    engine, counters = engine_with(make, event_loop, [970.0, 971.0, 972.0])
+def test_a_dead_replica_loses_what_its_event_loop_has():
+    engine, counters = engine_with((50.0, 10.0), [970.0, 971.0, 972.0])
     engine.kill(0, 1.0)
     engine.finish(1.0)
     assert counters.refused.sum() == 3

@@ -4,14 +4,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numba.core.dispatcher import Dispatcher
 from scipy import stats
 
 from autoscaler.simulator import arrivals
 from autoscaler.simulator.engines import kernel
-from autoscaler.simulator.engines.kernel import draw, draw_ratio
+from autoscaler.simulator.engines.compiled import rules_of
+from autoscaler.simulator.engines.interface import bin_edges_ms
+from autoscaler.simulator.engines.kernel import BINS, bin_of, draw, draw_ratio
+from autoscaler.simulator.scenario import Scenario
+from policy.batching_policy import BatchingPolicy
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
 
 ROOT = Path(__file__).parents[4]
+EDGES = bin_edges_ms()
+#: What is counted, or chosen from a list; all else is measured.
+WHOLE = {"has_loop": "bool"} | dict.fromkeys(
+    ("max_queue_rows", "concurrency", "retries", "routing"), "int"
+)
 
 
 @pytest.mark.parametrize("module", [arrivals, kernel])
@@ -53,7 +66,7 @@ def test_python_calls_no_internal_function():
         for path in (ROOT / folder).rglob("*.py")
         if (names := names_from_kernel(path))
     }
-    assert len(used) > 4
+    assert len(used) > 3
     assert not any(used.values()), used
 
 
@@ -74,3 +87,30 @@ def test_batch_times_follow_their_distribution():
     assert sum(counts) == len(drawn)
     assert stats.chisquare(counts, 5000 * np.array([0.2, 0.3, 0.5])).pvalue > 0.01
     assert streams[0] == 7  # the other stream is untouched
+
+
+@pytest.mark.parametrize("number", [int, float])
+def test_whole_numbers_do_not_have_the_kernel_compiled_again(number):
+    """An SLA of 100 ms, and not 100.0, once cost 20 s."""
+    latency_ms = np.array([2.0, 3.0])
+    scenario = Scenario(
+        Profile("m", "d", latency_ms, 10 + latency_ms, idle_power_w=number(1)),
+        ServiceLevelObjective(number(100), number(99)),
+        np.array([1, 2, 3]),
+        batching=BatchingPolicy.from_control_limit(1, 2, None),
+    )
+    rules = rules_of(scenario.replica_model(), number(5))
+    scalars = {name: value for name, value in rules._asdict().items() if np.ndim(value) == 0}
+    kinds = {name: type(value).__name__ for name, value in scalars.items()}
+    assert kinds == {**dict.fromkeys(scalars, "float"), **WHOLE}
+
+
+@settings(max_examples=200)
+@given(st.floats(EDGES[0], EDGES[-1], exclude_max=True) | st.sampled_from(EDGES[:-1].tolist()))
+def test_a_time_falls_between_the_edges_of_its_bin(response_ms):
+    index = bin_of(response_ms)
+    assert EDGES[index] <= response_ms < EDGES[index + 1] <= 1.005 * EDGES[index]
+
+
+def test_a_time_out_of_range_falls_into_an_end_bin():
+    assert [bin_of(ms) for ms in (0.0, 1e-6, 1e12)] == [0, 0, BINS - 1]

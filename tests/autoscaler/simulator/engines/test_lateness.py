@@ -1,45 +1,28 @@
-"""An answer that a simulated replica counts as late is late at its client, and on a live replica.
-
-Both engines must use the one rule, `ServiceLevelObjective.is_late`, with what the way to the
-replica and back leaves of the SLA.
-"""
+"""What a simulated replica counts as late is late at its client, and on a live replica."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
 from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import PolicyController
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
-from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.try_delays import TryDelays
-from tests.support.batching.live_engine import LiveEngine
+from tests.support.autoscaling.fleet_views import Scripted
+from tests.support.profiles import GOOGLENET_P4
 
-PROFILE = Profile.load(Path(__file__).parents[4] / "configs" / "profiles" / "googlenet-p4.json")
 #: Tight enough that many answers are late at the loads below.
 SLA = ServiceLevelObjective(9.0, 99.0)
 
 
-class KeepReports:
-    """A fixed fleet that keeps the last reports of its replicas."""
-
-    name = "keep reports"
-
-    def replicas(self, view):
-        self.reports = view.reports()
-        return view.ordered
-
-
 def scenario(delays: TryDelays) -> Scenario:
     return Scenario(
-        PROFILE,
+        GOOGLENET_P4,
         SLA,
         # The last seconds are empty, so that every answer is in the last reports.
         np.array([1500.0, 3500.0, 0.0, 0.0]),
@@ -51,29 +34,24 @@ def scenario(delays: TryDelays) -> Scenario:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", [LiveEngine, CompiledEngine])
-@pytest.mark.parametrize(
-    "delays", [TryDelays(retries=5), TryDelays(0.0, 0.0, 0.0, 5), TryDelays(2.0, 1.0, 0.5, 5)]
-)
-def test_replicas_count_as_late_what_their_clients_call_late(engine, delays) -> None:
-    autoscaler = KeepReports()
-    simulation = Simulation(scenario(delays), autoscaler, engine=engine, log_requests=True)
-    run = simulation.run()
-    log = simulation.request_log()
+@pytest.mark.parametrize("delays", [TryDelays(0.0, 0.0, 0.0, 5), TryDelays(2.0, 1.0, 0.5, 5)])
+def test_replicas_count_as_late_what_their_clients_call_late(delays) -> None:
+    fleet = Scripted((0, 2))
+    simulation = Simulation(scenario(delays), fleet, log_requests=True)
+    run, log = simulation.run(), simulation.request_log()
     assert {request.attempts for request in log} == {1}  # a retry's time is the client's alone
     late_at_clients = sum(SLA.is_late(request.response_ms) for request in log)
     assert 0.05 * len(log) < late_at_clients < 0.95 * len(log)
-    assert sum(report.late_total for report in autoscaler.reports) == late_at_clients
-    assert sum(report.answered_total for report in autoscaler.reports) == len(log)
     assert run.in_time.sum() == len(log) - late_at_clients
+    reports = fleet.views[-1].reports()
+    assert sum(report.late_total for report in reports) == late_at_clients
+    assert sum(report.answered_total for report in reports) == len(log)
 
 
 async def test_the_limit_is_that_of_a_live_replica_with_the_same_delays() -> None:
-    user_config = parse_user_config(
-        {"sla": {"response_time_ms": SLA.response_time_ms, "percentile": SLA.percentile}}
-    )
-    controller = PolicyController(PROFILE, user_config, lambda: None)
+    sla = {"response_time_ms": SLA.response_time_ms, "percentile": SLA.percentile}
+    user_config = parse_user_config({"sla": sla})
+    controller = PolicyController(GOOGLENET_P4, user_config, lambda: None)
     await controller.close()  # before it starts to solve anything
     delays = replace(user_config.autoscaler.settings().delays, retries=5)
     assert scenario(delays).service.sla == controller.sla_at_replica
