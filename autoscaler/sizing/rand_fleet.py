@@ -15,7 +15,7 @@ curve. A fleet of n replicas loses a request in two ways, and the larger share c
 Both ask for the share refused with more or less time than the curve is for. It is taken as that of
 an M/M/1/K queue, p = (1-ρ) ρ^K / (1 - ρ^(K+1)) with ρ = a / capacity: the curve's p gives K, which
 is in proportion to the time. Simulated fleets of 2 to 16 replicas take between 2% less and 2% more
-than this says (tests/autoscaler/simulator/test_sizing_holds.py); without the second way, two
+than this says (tests/autoscaler/simulator/test_fleets_hold.py); without the second way, two
 replicas take 8% less.
 """
 

@@ -40,13 +40,9 @@ def test_request_is_sent_without_its_answer(case):
     assert orjson.loads(case.body) == {"inputs": CASE["inputs"]}
 
 
-@pytest.mark.parametrize(
-    "right",
-    [answer(), answer(OUTPUTS[::-1]), with_output(1, data=[0.25004, 0.74996])],
-    ids=["same", "other order", "rounded otherwise"],
-)
-def test_right_answers(case, right):
-    assert case.fault(right) is None
+def test_outputs_may_come_in_any_order_and_rounded_otherwise(case):
+    for right in (answer(), answer(OUTPUTS[::-1]), with_output(1, data=[0.25004, 0.74996])):
+        assert case.fault(right) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,6 @@ def test_right_answers(case, right):
         (answer(OUTPUTS[:1]), "probabilities: missing"),
         (answer([]), "not an inference response"),
         (b'{"outputs": [{"name": "label", "data": [NaN]}]}', "not an inference response"),
-        (b"busy", "not an inference response"),
         (b"[]", "not an inference response"),
     ],
 )
@@ -71,11 +66,11 @@ def test_wrong_answers(case, wrong, complaint):
     assert re.search(complaint, fault)
 
 
-@pytest.mark.parametrize(("truth", "known"), [(3, True), (8, False)])
-def test_the_true_label_is_compared_with_the_models_label(tmp_path, truth, known):
-    path = tmp_path / "cases.jsonl"
-    write_cases(path, [{**CASE, "truth": truth}])
-    assert read_cases(path)[0].label_true is known
+def test_the_true_label_is_compared_with_the_models_label(case, tmp_path):
+    assert case.label_true is True
+    path = tmp_path / "other.jsonl"
+    write_cases(path, [{**CASE, "truth": 8}])
+    assert read_cases(path)[0].label_true is False
 
 
 def test_a_users_cases_need_no_answers(tmp_path):
@@ -93,10 +88,8 @@ def test_a_users_cases_need_no_answers(tmp_path):
         ("", "no requests"),
         ("{", "line 1"),
         ('{"outputs": []}', "line 1"),
-        ('{"inputs": []}', "line 1"),
         ("[]", "line 1"),
         ('{"inputs": [1], "outputs": [{"name": "y"}]}', "line 1"),
-        ('{"inputs": [1], "outputs": [1]}', "line 1"),
     ],
 )
 def test_malformed_cases_are_refused_by_line(tmp_path, content, complaint):

@@ -1,9 +1,10 @@
+import numpy as np
 import orjson
 import pytest
 
-from loadtests.answers import read_cases
-from loadtests.cases import RANDOM_CASES, prepare_cases
-from loadtests.digits import held_out
+from loadtests.answers import parse_case, read_cases
+from loadtests.cases import RANDOM_CASES, prepare_cases, random_cases
+from loadtests.digits import held_out, train
 from policy.errors import InvalidInputError
 
 
@@ -26,6 +27,7 @@ EMULATED = {
 def test_digits_requests_are_the_held_out_images_with_the_models_answers(tmp_path):
     path = tmp_path / "cases.jsonl"
     images, _ = held_out()
+    assert (len(images), len(train()[0])) == (449, 1348)
     assert prepare_cases(DIGITS, path) == len(images)
     cases = read_cases(path)
     (sent,) = orjson.loads(cases[5].body)["inputs"]
@@ -35,12 +37,7 @@ def test_digits_requests_are_the_held_out_images_with_the_models_answers(tmp_pat
     assert sum(probabilities["data"]) == pytest.approx(1, abs=1e-4)
     assert probabilities["data"][label["data"][0]] == max(probabilities["data"])
     assert sum(case.label_true for case in cases) / len(cases) >= 0.97
-
-
-def test_the_answer_to_one_digit_is_wrong_for_another(tmp_path):
-    path = tmp_path / "cases.jsonl"
-    prepare_cases(DIGITS, path)
-    first, second = read_cases(path)[:2]
+    first, second = cases[:2]
     assert first.fault(orjson.dumps({"outputs": first.outputs})) is None
     assert first.fault(orjson.dumps({"outputs": second.outputs})) is not None
 
@@ -56,3 +53,42 @@ def test_other_models_get_the_users_own_cases_or_random_ones(tmp_path):
     own.write_text('{"inputs": [{"name": "text"}]}\n')
     assert prepare_cases(other, path, own) == 1
     assert len(read_cases(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("datatype", "low", "high", "kind"),
+    [
+        ("FP16", 0, 1, float),
+        ("FP64", 0, 1, float),
+        ("UINT8", 0, 255, int),
+        ("INT64", 0, 99, int),
+        ("BOOL", False, True, bool),
+    ],
+)
+def test_numbers_are_in_the_range_of_their_type(datatype, low, high, kind):
+    (case,) = random_cases([tensor("x", datatype, -1, 30, 8)], 1)
+    (made,) = case["inputs"]
+    assert made["shape"] == [1, 30, 8]
+    assert len(made["data"]) == 240
+    assert {type(value) for value in made["data"]} == {kind}
+    assert low == min(low, *made["data"])
+    assert high == max(high, *made["data"])
+    np.testing.assert_array_equal(
+        np.array(made["data"], np.float16 if datatype == "FP16" else None), made["data"]
+    )
+
+
+@pytest.mark.parametrize(("declared", "longest"), [({}, 16), ({"max_dim": 3}, 3)])
+def test_dimensions_of_any_length_differ_from_request_to_request(declared, longest):
+    inputs = [{**tensor("x", "FP32", -1, 2, -1), "parameters": declared}]
+    shapes = [case["inputs"][0]["shape"] for case in random_cases(inputs, 200)]
+    assert {tuple(shape) for shape in shapes} == {(1, 2, n) for n in range(1, longest + 1)}
+
+
+def test_bytes_are_words_and_all_requests_differ():
+    inputs = [tensor("x", "BYTES", -1), tensor("y", "FP32", -1)]
+    cases = [*random_cases(inputs, 50)]
+    assert [made["name"] for made in cases[0]["inputs"]] == ["x", "y"]
+    assert all(case["inputs"][0]["data"][0].replace(" ", "").isalpha() for case in cases)
+    assert len({parse_case(case).body for case in cases}) == 50
+    assert cases == [*random_cases(inputs, 50)]

@@ -49,12 +49,8 @@ def sent(tmp_path):
 
     def send(due_s, users):
         np.save(tmp_path / "due.npy", due_s)
-        settings = Settings(
-            *("m", len(users), 60.0, 1.0, 0),
-            schedule=str(tmp_path / "due.npy"),
-            cases=str(cases),
-        )
-        sender = Sender(settings, 0)
+        files = {"schedule": str(tmp_path / "due.npy"), "cases": str(cases)}
+        sender = Sender(Settings("m", len(users), 60.0, 1.0, 0, **files), 0)
 
         def work(user):
             while True:
@@ -99,8 +95,5 @@ def test_progress_counts_what_the_records_have(sent):
     good = int(sender.records.good.sum())
     wrong = int((outcome == Outcome.WRONG).sum())
     assert 0 < wrong < good < 23
-    assert sender.progress() == {
-        "worker": 0,
-        "counts": (23, good, wrong, 23 - good - wrong, 0),
-        "ended": True,
-    }
+    counts = (23, good, wrong, 23 - good - wrong, 0)
+    assert sender.progress() == {"worker": 0, "counts": counts, "ended": True}

@@ -10,21 +10,22 @@ from tests.support.models.emulated_service import emulated_service
 from tests.support.profiles import PADDED
 from tests.support.waiting import LIMIT_S
 
-POLICY = {"predicted_ms": {"99": 80.0}}
 DECISION = {"replicas": 3, "target_replicas": 2, "demand_per_s": 120.0, "reason": "more load"}
 
 
 def test_a_sample_has_the_replicas_that_were_ordered() -> None:
-    found = sample(1.0, POLICY, {"newest": DECISION, "dry_run": False})
+    found = sample(1.0, {}, {"newest": DECISION, "dry_run": False})
     assert (found["replicas"], found["demand_per_s"]) == (3, 120.0)
-    assert sample(1.0, POLICY, {"newest": DECISION, "dry_run": True})["replicas"] == 2
-    assert sample(1.0, POLICY, {"newest": None})["replicas"] is None
+    assert sample(1.0, {}, {"newest": DECISION, "dry_run": True})["replicas"] == 2
+    assert sample(1.0, {}, {"newest": None})["replicas"] is None
 
 
 def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
     monkeypatch,
 ) -> None:
     monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.001)
+    other = {"model": "b", "predicted_ms": {"99": 7.0}}
+    policy = {"model": "a", "predicted_ms": {"99": 80.0}, "models": {"b": other}}
     asked: list[str] = []
     enough = threading.Event()
 
@@ -33,30 +34,16 @@ def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
         if len(asked) > 5:
             enough.set()
         # Every other answer about the policy is missing, and all those of the autoscaler.
-        return POLICY if path.endswith("policy") and len(asked) % 2 else None
+        return policy if path.endswith("policy") and len(asked) % 2 else None
 
     monkeypatch.setattr("time.perf_counter", lambda: float(len(asked)))
-    with ServiceWatch("m", ask) as found:
+    with ServiceWatch("b", ask) as found:
         assert enough.wait(LIMIT_S)
     told = found.since(3.0)
     assert told
     assert all(one["at_s"] >= 0 and one["replicas"] is None for one in told)
+    assert all(one["predicted_ms"] == {"99": 7.0} for one in told)
     assert not found._thread.is_alive()
-
-
-def test_the_predictions_are_those_of_the_model_under_test(monkeypatch) -> None:
-    monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.001)
-    asked = threading.Event()
-    both = {"model": "a", **POLICY, "models": {"b": {"model": "b", "predicted_ms": {"99": 7.0}}}}
-
-    def ask(path: str) -> dict[str, Any] | None:
-        if path.endswith("autoscaler"):
-            asked.set()
-        return both if path.endswith("policy") else None
-
-    with ServiceWatch("b", ask) as found:
-        assert asked.wait(LIMIT_S)
-    assert found.since(0.0)[0]["predicted_ms"] == {"99": 7.0}
 
 
 async def test_a_real_service_and_a_real_log_are_understood() -> None:
@@ -67,11 +54,6 @@ async def test_a_real_service_and_a_real_log_are_understood() -> None:
         service.controller.percentiles.predicted_ms = {"99": 80.0}
         predicting = service.explain()
     found = sample(1.0, policy, {"newest": log.newest, "dry_run": False})
-    assert found == {
-        "at_s": 1.0,
-        "predicted_ms": {},
-        "replicas": 2,
-        "demand_per_s": 50.0,
-        "reason": "more load",
-    }
+    decided = {"replicas": 2, "demand_per_s": 50.0, "reason": "more load"}
+    assert found == {"at_s": 1.0, "predicted_ms": {}, **decided}
     assert sample(1.0, predicting, {})["predicted_ms"] == {"99": 80.0}

@@ -58,30 +58,23 @@ def test_scaled_counts_are_right_on_average():
     assert scaled.mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.3 * 0.7 / 100_000))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: poisson_counts(-1.0, 5, seeded()),
-        lambda: poisson_counts(1.0, 0, seeded()),
-        lambda: scaled_counts([1], 0.0, seeded()),
-    ],
-)
-def test_values_out_of_range_are_rejected(make):
-    with pytest.raises(InvalidInputError, match="must be"):
-        make()
+MOST = "at most 10,000,000 requests per second"
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("draw", "given", "complaint"),
     [
-        lambda: poisson_counts(1e19, 10, seeded()),
-        lambda: scaled_counts([5, 3], 1e17, seeded()),
-        lambda: superposed_counts([5, 3], 1e30, seeded()),
+        (poisson_counts, (-1.0, 5), "must be at least 0"),
+        (poisson_counts, (1.0, 0), "seconds: must be"),
+        (poisson_counts, (1e19, 10), MOST),
+        (scaled_counts, ([1], 0.0), "scale: must be above 0"),
+        (scaled_counts, ([5, 3], 1e17), MOST),
+        (superposed_counts, ([5, 3], 1e30), MOST),
     ],
 )
-def test_more_requests_in_a_second_than_memory_holds_are_rejected(make):
-    with pytest.raises(InvalidInputError, match="at most 10,000,000 requests per second"):
-        make()
+def test_values_out_of_range_are_rejected(draw, given, complaint):
+    with pytest.raises(InvalidInputError, match=complaint):
+        draw(*given, seeded())
 
 
 def test_a_superposed_trace_has_the_rate_of_the_trace_and_the_noise_of_a_poisson_process():

@@ -1,8 +1,4 @@
-"""The autoscaler keeps its laws under random faults: on the cluster, of clocks, reports, itself.
-
-The fleet, its requests and its reports are simulated, as in Ray: reports come a second late,
-and the number of ready replicas is known at once.
-"""
+"""The autoscaler keeps its laws under random faults: on the cluster, of clocks, reports, itself."""
 
 import math
 from dataclasses import replace
@@ -17,7 +13,7 @@ from autoscaler.simulator.arrivals import WithinSecond
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
-from autoscaler.simulator.simulation import Simulation
+from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
@@ -35,51 +31,38 @@ START_S = 20.0
 SETTLING_S = 100
 
 
-class Recorder:
-    """An autoscaler whose answers are kept."""
-
-    def __init__(self, autoscaler):
-        self.autoscaler = autoscaler
-        self.name = autoscaler.name
-        self.ordered = []
-
-    def replicas(self, view):
-        self.ordered.append(self.autoscaler.replicas(view))
-        return self.ordered[-1]
-
-
-def run(levels, failures, faults, seed):
+def run(levels, failures, autoscaler, seed=0, level_s=LEVEL_S, spread=0.2):
     """Simulate a load that jumps between levels, in replicas' worth; return need and orders."""
     scenario = Scenario(
         PROFILE,
         SLA,
         np.zeros(1),
         batching=BATCHING,
-        start_time=StartTime(START_S, 0.2),
+        start_time=StartTime(START_S, spread),
         within_second=WithinSecond.UNIFORM,
         replicas=math.ceil(1.3 * levels[0]),
         failures=failures,
         seed=seed,
     )
     rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
-    counts = np.random.default_rng(seed).poisson(np.repeat(levels, LEVEL_S) * rate_per_s)
-    scenario = replace_counts(scenario, counts)
-    recorder = Recorder(FaultySojourn(faults))
-    Simulation(scenario, recorder).run()
+    counts = np.random.default_rng(seed).poisson(np.repeat(levels, level_s) * rate_per_s)
+    ordered = []
+
+    class Recorder:
+        name = "recorder"
+
+        def replicas(self, view):
+            ordered.append(autoscaler.replicas(view))
+            return ordered[-1]
+
+    simulate(replace(scenario, counts=counts.astype(float)), Recorder())
     window = RequiredRate(0.01)
     need = np.array([window.push(float(count)) for count in counts]) / rate_per_s
-    return need, np.array(recorder.ordered), scenario.replicas
-
-
-def replace_counts(scenario, counts):
-    return replace(scenario, counts=counts.astype(float))
+    return need, np.array(ordered), scenario.replicas
 
 
 def random_faults(seed, length_s, replicas):
-    """Draw a plan of faults from a seed: about one of each kind in `length_s`.
-
-    A full cluster has room for about as many as `replicas`.
-    """
+    """Draw about one fault of each kind; a full cluster has room for about `replicas`."""
     random = np.random.default_rng(seed)
 
     def span(longest_s):
@@ -113,7 +96,7 @@ def random_faults(seed, length_s, replicas):
 @settings(max_examples=5, deadline=None, derandomize=True)
 def test_the_laws_hold_under_random_faults(seed, levels):
     failures, faults = random_faults(seed, SECONDS - SETTLING_S, 5)
-    need, ordered, initial = run(levels, failures, faults, seed)
+    need, ordered, initial = run(levels, failures, FaultySojourn(faults), seed)
     # Never more than 1.5 times what was needed in the last hour; the run is shorter.
     allowed = np.maximum(np.ceil(1.5 * np.maximum.accumulate(need)), initial)
     assert np.all(ordered <= allowed)
@@ -130,27 +113,14 @@ def test_the_laws_hold_under_random_faults(seed, levels):
 
 
 def test_an_order_that_a_full_cluster_cannot_fill_does_not_lengthen_the_horizon():
-    failures = Failures(full_cluster=((0.0, 10_000.0, 4),))
-    levels = [2.0, 5.0, 2.0, 5.0, 2.0, 5.0]
     autoscaler = SojournAutoscaler()
-    scenario = Scenario(
-        PROFILE,
-        SLA,
-        np.zeros(1),
-        batching=BATCHING,
-        start_time=StartTime(START_S),
-        within_second=WithinSecond.UNIFORM,
-        replicas=3,
-        failures=failures,
-    )
-    rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
-    counts = np.random.default_rng(0).poisson(np.repeat(levels, 100) * rate_per_s)
-    Simulation(replace_counts(scenario, counts), autoscaler).run()
+    full = Failures(full_cluster=((0.0, 10_000.0, 4),))
+    run([2.0, 5.0, 2.0, 5.0, 2.0, 5.0], full, autoscaler, level_s=100, spread=0.0)
     assert autoscaler.decision.horizon_s == START_S
 
 
 def test_a_controller_that_was_away_goes_on_from_its_saved_state():
     faults = ReportFaults(controller_away=((200.0, 400.0),))
-    need, ordered, _ = run([3.0, 3.0, 3.0], Failures(), faults, seed=1)
+    need, ordered, _ = run([3.0, 3.0, 3.0], Failures(), FaultySojourn(faults), seed=1)
     assert np.all(ordered[200:400] == ordered[199])
     assert np.all(ordered[400:] >= need[400:])

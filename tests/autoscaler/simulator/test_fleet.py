@@ -5,7 +5,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
+from autoscaler.simulator.standbys import StandbyPool
 from autoscaler.simulator.start_time import StartTime
+from autoscaler.standbys import STANDBY_PRICE
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -39,6 +41,13 @@ def simulated(given, script):
     autoscaler = Scripted(*script)
     simulation = Simulation(given, autoscaler, log_requests=True)
     return simulation.run(), simulation.request_log(), autoscaler.views
+
+
+def with_standbys(*script, replicas=1):
+    """Simulate 40 s; a replica starts in 20 s, one that stood by in 3."""
+    starts = {"start_time": StartTime(20.0), "standby_start_time": StartTime(3.0)}
+    run, _, views = simulated(scenario([0] * 40, replicas=replicas, **starts), script)
+    return run, views
 
 
 def test_a_replica_costs_from_its_order_and_serves_after_its_start_time():
@@ -109,3 +118,42 @@ def test_values_out_of_range_are_rejected():
     for make, values in ((StartTime, (-1.0,)), (StartTime, (1.0, np.inf)), (Failures, ((-1.0,),))):
         with pytest.raises(InvalidInputError, match="at least 0"):
             make(*values)
+
+
+def test_a_standby_serves_after_its_own_start_time_and_costs_its_price_until_then():
+    """Ordered at 1 s, up at 21 s; wanted at 30 s, serving at 33 s; paid in full from 30 s."""
+    done, views = with_standbys((0, 1, 0), (1, 1, 1), (30, 2, 0))
+    assert done.ready.tolist() == [1.0] * 33 + [2.0] * 7
+    assert_allclose(done.paid_replica_s, 40 + STANDBY_PRICE * 29 + 10)
+    assert [view.standbys for view in views] == [0] + [1] * 29 + [0] * 10
+
+
+def test_a_standby_that_still_starts_is_waited_for():
+    done, _ = with_standbys((0, 1, 0), (1, 1, 1), (11, 2, 0))
+    assert np.flatnonzero(done.ready > 1)[0] == 24  # up at 21 s, serving 3 s later
+    assert_allclose(done.paid_replica_s, 40 + STANDBY_PRICE * 10 + 29)
+
+
+def test_a_replica_that_goes_becomes_a_standby_if_one_is_missing():
+    done, views = with_standbys((0, 2, 0), (10, 1, 1), (20, 2, 0), replicas=2)
+    assert [view.standbys for view in views[9:20]] == [0] + [1] * 10
+    assert done.ready.tolist() == [2.0] * 10 + [1.0] * 13 + [2.0] * 17
+    assert_allclose(done.paid_replica_s, 40 + 10 + STANDBY_PRICE * 10 + 20)
+
+
+def test_a_start_that_fails_is_tried_again():
+    """With a half of the starts failing, a standby takes two cold starts on average."""
+    pool = StandbyPool(StartTime(0.0), StartTime(10.0), 0.5, np.random.default_rng(1))
+    pool.scale_to(0.0, 2000)
+    waits_s = [pool.take(0.0) for _ in range(2000)]
+    assert np.mean(waits_s) == pytest.approx(20.0, rel=0.05)
+    assert waits_s == sorted(waits_s)  # the first to be up is taken
+    assert pool.take(0.0) is None
+
+
+def test_a_percentile_of_the_start_time():
+    random = np.random.default_rng(3)
+    start = StartTime(60.0, 0.3)
+    drawn = [start.draw_s(random) for _ in range(20_000)]
+    assert start.percentile_s(90) == pytest.approx(np.percentile(drawn, 90), rel=0.01)
+    assert StartTime(60.0).percentile_s(90) == 60.0

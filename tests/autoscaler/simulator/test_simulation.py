@@ -6,7 +6,6 @@ from numpy.testing import assert_array_equal
 
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
-from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation, simulate
@@ -15,6 +14,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from tests.support.autoscaling.fleet_views import Scripted
 from tests.support.profiles import GOOGLENET_P4
 
 OBJECTIVE = ServiceLevelObjective(50.0, 99.0)
@@ -125,32 +125,9 @@ def test_an_infeasible_sla_is_reported_as_such():
     assert [report.out_of_reach for report in autoscaler.views[0][1]] == [True]
 
 
-@pytest.mark.slow
-def test_sojourn_keeps_its_sla_through_a_doubled_load():
-    counts = np.concatenate([np.full(60, 6000.0), np.full(120, 12_000.0)])
-    run = simulate(
-        scenario(counts=counts, batching=None, replicas=4, max_replicas=20, failures=Failures()),
-        SojournAutoscaler(),
-    )
-    assert run.name == "sojourn"
-    assert 5 <= run.ordered[-1] <= 8
-    # Some requests are late while the ordered replicas start, but not before and not after.
-    late = 1 - run.in_time / run.offered
-    assert late[10:60].max() < 0.01
-    assert late[-60:].max() < 0.01
-    assert np.isfinite(run.forecast_per_s[20:]).all()
-
-
 def test_a_bad_run_is_rejected():
     with pytest.raises(InvalidInputError, match=r"must return a whole number, not 1\.5"):
         simulate(scenario(), Steady(1.5))
-
-
-class UpAndDown:
-    name = "up and down"
-
-    def replicas(self, view):
-        return (6, 1, 4, 2, 6)[int(view.now_s) // 2 % 5]
 
 
 def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for():
@@ -158,8 +135,10 @@ def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for():
     profile = dataclasses.replace(
         GOOGLENET_P4, energy_mj=8.0 * GOOGLENET_P4.latency_ms, idle_power_w=8.0
     )
+    script = enumerate(10 * (6, 1, 4, 2, 6))
+    up_and_down = Scripted(*((2 * pair, wanted) for pair, wanted in script))
     failures = Failures((2.0, 7.0), failed_start_share=0.2, full_cluster=((3.0, 6.5, 3),))
-    run = simulate(scenario(profile=profile, failures=failures), UpAndDown())
+    run = simulate(scenario(profile=profile, failures=failures), up_and_down)
     assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
     assert run.energy_j.max() > 2 * run.energy_j.min()
 

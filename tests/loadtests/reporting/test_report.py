@@ -1,4 +1,5 @@
 import csv
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from loadtests.reporting.report import (
     report,
     write_csv,
 )
+from loadtests.reporting.table import MAX_STEPS_SHOWN, table
 from loadtests.schedule import Schedule, Step
 
 SLA = SLAConfig(response_time_ms=100, percentile=90)
@@ -32,13 +34,13 @@ def made(response_ms, outcome, step_s=10.0, lag_ms=0.0, awaited_ms=0.0) -> tuple
 
 
 def test_every_request_is_counted_once():
-    outcome = [Outcome.OK] * 24 + [Outcome.WRONG, 503, 503, Outcome.TIMEOUT, Outcome.CONNECTION]
-    found = report(*made([50] * 30, [*outcome, Outcome.UNANSWERED]), SLA)
-    assert found["requests"] == 30
-    assert found["ok"] == 24
-    assert found["wrong_answers"] == 1
-    assert found["failed"] == {"503": 2, "timeout": 1, "connection": 1, "unanswered": 1}
-    assert found["lost"] == 3
+    failed = [Outcome.TIMEOUT, Outcome.CONNECTION, Outcome.UNANSWERED, 429, 503, 503, 504, 500]
+    outcome = [*[Outcome.OK] * 21, Outcome.WRONG, *failed]
+    found = report(*made([50] * 30, outcome), SLA)
+    assert (found["requests"], found["ok"], found["wrong_answers"]) == (30, 21, 1)
+    statuses = {"429": 1, "500": 1, "503": 2, "504": 1}
+    assert found["failed"] == {"timeout": 1, "connection": 1, "unanswered": 1, **statuses}
+    assert (found["lost"], found["refused"]) == (3, 4)
     assert found["offered_rate_per_s"] == pytest.approx(1.0)
     assert found["ok"] + found["wrong_answers"] + sum(found["failed"].values()) == 30
     assert sum(step["requests"] for step in found["by_step"]) == 30
@@ -73,17 +75,15 @@ def test_steps_have_their_own_numbers():
     assert first["achieved_rate_per_s"] == pytest.approx(1.0)
 
 
-def test_a_late_generator_is_reported():
-    found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20), SLA)
-    assert found["generator_lag_ms"]["p99"] == pytest.approx(20)
-    assert found["generator_fell_behind"] is True
-
-
-def test_waiting_for_a_connection_is_not_generator_lag():
-    found = report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20, awaited_ms=19), SLA)
-    assert found["generator_lag_ms"]["p99"] == pytest.approx(1)
-    assert found["generator_fell_behind"] is False
-    assert found["waited_for_connection"] == 30
+def test_a_late_generator_is_reported_unless_it_waited_for_a_connection():
+    late, waited = (
+        report(*made([50] * 30, [Outcome.OK] * 30, lag_ms=20, awaited_ms=awaited_ms), SLA)
+        for awaited_ms in (0, 19)
+    )
+    assert (late["generator_fell_behind"], waited["generator_fell_behind"]) == (True, False)
+    assert late["generator_lag_ms"]["p99"] == pytest.approx(20)
+    assert waited["generator_lag_ms"]["p99"] == pytest.approx(1)
+    assert (late["waited_for_connection"], waited["waited_for_connection"]) == (0, 30)
 
 
 def test_a_test_without_any_answer_has_a_report():
@@ -117,11 +117,6 @@ def test_seconds_add_up_to_the_whole(tmp_path):
     assert read[29]["p99_ms"] == ""
 
 
-def test_refusals_are_counted_by_their_status():
-    outcome = [Outcome.OK] * 25 + [429, 503, 504, 500, Outcome.TIMEOUT]
-    assert report(*made([50] * 30, outcome), SLA)["refused"] == 3
-
-
 @pytest.mark.parametrize(("rate_per_s", "length_s"), [(1, 25), (10, 5), (100, 1)])
 def test_windows_are_long_enough_for_the_percentile(rate_per_s, length_s):
     """At 90%, five of fifty requests are late; but there are twelve windows at least."""
@@ -138,3 +133,31 @@ def test_a_window_has_the_percentiles_of_the_requests_due_in_it():
     records, schedule = made([10] * 150 + [200] * 150, [Outcome.OK] * 299 + [503], step_s=100.0)
     _, rows = per_window(records, schedule, SLA)
     assert [row["p50_ms"] for row in rows] == pytest.approx([10] * 6 + [200] * 6)
+
+
+PART: dict[str, Any] = {
+    "ok": 0,
+    "answered": 7,
+    "wrong_answers": 0,
+    "lost": 0,
+    "requests": 7,
+    "waited_for_connection": 0,
+    "failed": {},
+    "offered_rate_per_s": 1.0,
+    "achieved_rate_per_s": 1.0,
+    "response_percentiles_ms": {},
+    "share_within_sla": 1.0,
+    "sla_met": True,
+}
+
+
+def test_a_kind_of_failure_that_one_step_has_is_a_row_for_all() -> None:
+    failed = {**PART, "failed": {"503": 2}}
+    _, rows = table({**failed, "by_step": [PART, failed]})
+    assert dict(rows)["failed: 503"] == ["0", "2", "2"]
+
+
+def test_one_step_is_the_whole_test_and_many_are_not_shown() -> None:
+    assert table({**PART, "by_step": [PART]})[0] == ["whole test"]
+    assert table({**PART, "by_step": [PART] * 2})[0] == ["step 1", "step 2", "whole test"]
+    assert table({**PART, "by_step": [PART] * (MAX_STEPS_SHOWN + 1)})[0] == ["whole test"]

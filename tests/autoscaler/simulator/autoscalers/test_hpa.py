@@ -1,5 +1,6 @@
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,17 +12,17 @@ def test_a_steady_rate_needs_the_rate_over_the_target() -> None:
     assert fleet_sizes(KubernetesHpa(HpaSettings(100.0)), [720.0] * 200)[-1] == 8
 
 
-def test_a_difference_within_the_tolerance_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    ("offered", "ready", "expected"),
+    [
+        (1090.0, 10, 10),  # within the tolerance
+        (1110.0, 10, 12),
+        *((1e6, ready, expected) for ready, expected in ((1, 5), (3, 7), (8, 16))),
+    ],
+)
+def test_one_step_doubles_or_adds_four_at_most(offered, ready, expected) -> None:
     hpa = KubernetesHpa(HpaSettings(100.0))
-    assert hpa.replicas(view(1, offered=1090.0, ready=10)) == 10
-    hpa = KubernetesHpa(HpaSettings(100.0))
-    assert hpa.replicas(view(1, offered=1110.0, ready=10)) == 12
-
-
-def test_it_doubles_or_adds_four_in_one_step() -> None:
-    for ready, expected in ((1, 5), (3, 7), (8, 16)):
-        hpa = KubernetesHpa(HpaSettings(100.0))
-        assert hpa.replicas(view(1, offered=1e6, ready=ready)) == expected
+    assert hpa.replicas(view(1, offered=offered, ready=ready)) == expected
 
 
 def test_it_decides_once_in_a_sync_period() -> None:

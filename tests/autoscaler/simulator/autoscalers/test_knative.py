@@ -30,56 +30,43 @@ def test_a_single_decision(target, stable, panic, ready, changed, expected) -> N
     assert scale(target, **changed).next(0.0, stable, panic, ready) == expected
 
 
-def test_panics_then_scales_in_after_the_stable_window() -> None:
-    """TestAutoscalerPanicThenUnPanicScaleDown."""
-    kpa = scale(10)
-    assert kpa.next(0, 100, 100, 1) == 10
-    assert kpa.next(0, 100, 1000, 10) == 100
-    assert kpa.next(30, 1, 1, 10) == 100
-    assert kpa.next(61, 1, 1, 10) == 1
+DELAYED = {"panic_threshold": 100, "scale_down_delay_s": 300}
 
 
-def test_leaves_panic_after_a_slow_increase() -> None:
-    """TestAutoscalerUnpanicAfterSlowIncrease, and TestAutoscalerExtendPanicWindow."""
-    kpa, extended = scale(1), scale(1)
-    assert kpa.next(0, 11, 25, 10) == extended.next(0, 11, 25, 10) == 25
-    assert kpa.next(30, 30, 41, 40) == 41
-    assert kpa.next(62, 50, 56, 55) == 50
-    assert not kpa.is_panicking
-    assert extended.next(30, 30, 80, 40) == 80
-    assert extended.next(62, 80, 80, 80) == 80
-    assert extended.is_panicking
-
-
-def test_tracks_exponential_growth() -> None:
-    """TestAutoscalerPanicModeExponentialTrackAndStabilize."""
-    kpa, ready = scale(1), 1
-    for load in (6, 36, 216, 1296, 1296):
-        ready = kpa.next(1.0, load, load, ready)
-        assert ready == load
-
-
-def test_starts_in_panic_with_more_than_one_pod() -> None:
-    """TestStartInPanicMode: without a history it must not scale in."""
-    assert not scale(100, ready=1).is_panicking
-    started = scale(100, ready=2)
-    assert started.is_panicking
-    assert started.next(59, 0, 0, 2) == 2
-    assert started.next(61, 0, 0, 2) == 0
-
-
-def test_keeps_the_highest_decision_of_the_scale_down_delay() -> None:
-    """TestAutoscalerScaleDownDelay, simple and gradual."""
-    kpa = scale(10, panic_threshold=100, scale_down_delay_s=300)
-    minute = 60
-    assert kpa.next(2, 40, 40, 1) == 4
-    assert kpa.next(5 * minute, 0, 0, 1) == 4
-    assert kpa.next(5 * minute + 2, 0, 0, 1) == 0
-    assert kpa.next(9 * minute, 40, 40, 1) == 4
-    assert kpa.next(10 * minute, 30, 30, 1) == 4
-    assert kpa.next(11 * minute, 0, 0, 1) == 4
-    assert kpa.next(14 * minute, 0, 0, 1) == 3
-    assert kpa.next(15 * minute, 0, 0, 1) == 0
+@pytest.mark.parametrize(
+    ("started", "decisions", "is_panicking"),
+    [
+        # TestAutoscalerPanicThenUnPanicScaleDown
+        (
+            scale(10),
+            [(0, 100, 100, 1, 10), (0, 100, 1000, 10, 100), (30, 1, 1, 10, 100), (61, 1, 1, 10, 1)],
+            False,
+        ),
+        # TestAutoscalerUnpanicAfterSlowIncrease
+        (scale(1), [(0, 11, 25, 10, 25), (30, 30, 41, 40, 41), (62, 50, 56, 55, 50)], False),
+        # TestAutoscalerExtendPanicWindow
+        (scale(1), [(0, 11, 25, 10, 25), (30, 30, 80, 40, 80), (62, 80, 80, 80, 80)], True),
+        # TestAutoscalerPanicModeExponentialTrackAndStabilize
+        (scale(1), [(1, 6**n, 6**n, 6 ** (n - 1), 6**n) for n in range(1, 5)], True),
+        # TestStartInPanicMode: without a history it must not scale in.
+        (scale(100, ready=2), [(59, 0, 0, 2, 2)], True),
+        (scale(100, ready=2), [(61, 0, 0, 2, 0)], False),
+        # TestAutoscalerScaleDownDelay, simple and gradual
+        (scale(10, **DELAYED), [(2, 40, 40, 1, 4), (300, 0, 0, 1, 4), (302, 0, 0, 1, 0)], False),
+        (
+            scale(10, **DELAYED),
+            [
+                *((540, 40, 40, 1, 4), (600, 30, 30, 1, 4), (660, 0, 0, 1, 4)),
+                *((840, 0, 0, 1, 3), (900, 0, 0, 1, 0)),
+            ],
+            False,
+        ),
+    ],
+)
+def test_a_series_of_decisions(started, decisions, is_panicking) -> None:
+    for now_s, stable, panic, ready, expected in decisions:
+        assert started.next(now_s, stable, panic, ready) == expected
+    assert started.is_panicking is is_panicking
 
 
 def test_decides_every_two_seconds_on_the_mean_of_the_stable_minute() -> None:

@@ -2,11 +2,9 @@ import numpy as np
 import pytest
 
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.simulator.autoscalers.ray_default import RayDefault
 from autoscaler.simulator.autoscalers.registry import (
     AUTOSCALERS,
     FAMILIES,
-    Choice,
     choose,
 )
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
@@ -32,12 +30,10 @@ def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
     assert made("ray").settings == made("ray:2").settings
     assert made("ray").settings.target_ongoing_requests == AUTOSCALERS["ray"].stock
     assert made("knative").settings == made("knative:8").settings  # a full batch
-
-
-def test_further_settings_are_those_of_the_published_autoscaler() -> None:
-    ray = Choice("", AUTOSCALERS["ray"], 16.0, (("upscale_delay_s", 0.0),)).make(SCENARIO)
-    assert isinstance(ray, RayDefault)
-    assert (ray.settings.target_ongoing_requests, ray.settings.upscale_delay_s) == (16.0, 0.0)
+    (*_, tuned) = AUTOSCALERS["ray"].grid()
+    assert (tuned.value, tuned.settings) == (8.0, (("downscale_delay_s", 600.0),))
+    ray = vars(tuned.make(SCENARIO))["settings"]
+    assert (ray.target_ongoing_requests, ray.downscale_delay_s) == (8.0, 600.0)
 
 
 def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
@@ -50,14 +46,12 @@ def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
 @pytest.mark.parametrize(
     ("names", "complaint"),
     [
-        ("", "must be one of sojourn, ray"),
         ("sojourn,horse", "'horse': must be one of"),
         ("ray,ray", "names one twice"),
         ("oracle:2", "oracle has nothing to set"),
         ("ray:fast", "target_ongoing_requests must be a number above 0"),
         ("ray:0", "must be a number above 0"),
         ("ray:inf", "must be a number above 0"),
-        ("sojourn:inf", "must be a number above 0"),
     ],
 )
 def test_a_bad_choice_is_rejected_in_one_line(names: str, complaint: str) -> None:

@@ -19,7 +19,7 @@ def engine_with(loop_ms, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, **options
 
     Its event loop takes two times in ms, for a request and for a batch; None: it has none.
     """
-    event_loop = loop_ms and EventLoopCosts(*loop_ms, shares_cpu=False)
+    event_loop = loop_ms and EventLoopCosts(loop_ms[0], loop_ms[1], shares_cpu=False)
     scenario = Scenario(
         Profile("model", "device", np.array(latency_ms), event_loop=event_loop),
         ServiceLevelObjective(options.pop("response_time_ms", 1000.0), 99.0),

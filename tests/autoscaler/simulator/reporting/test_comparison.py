@@ -2,6 +2,7 @@ import pytest
 
 from autoscaler.simulator.reporting.comparison import Comparison, in_joules, percent
 from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
 from tests.support.autoscaling.simulated_runs import comparison, run
 
 
@@ -10,14 +11,7 @@ def test_the_rows_begin_with_the_cheapest():
     assert [row.name for row in rows] == ["ray", "oracle", "sojourn"]
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [
-        (),
-        (run("a"), run("a")),
-        (run("a"), run("b", seconds=10)),
-    ],
-)
+@pytest.mark.parametrize("runs", [(), (run("a"), run("a")), (run("a"), run("b", seconds=10))])
 def test_runs_must_be_comparable(runs):
     with pytest.raises(InvalidInputError, match="comparison"):
         Comparison(runs)
@@ -44,3 +38,21 @@ def test_less_than_all_never_reads_as_all(share, written):
 def test_energy_is_in_a_suitable_unit():
     written = [in_joules(j) for j in (None, 0, 12.34, 4567, 1.5e6, 7e12)]
     assert written == ["-", "0 J", "12.3 J", "4.57 kJ", "1.50 MJ", "7,000 GJ"]
+
+
+def of_1000(late):
+    """Return a run in which so many of every 1000 requests are late, under an SLA of 99.9%."""
+    return run("a", seconds=120, late=late / 1000, objective=ServiceLevelObjective(100, 99.9))
+
+
+@pytest.mark.parametrize(("late", "kept"), [(1, True), (1.01, False)])
+def test_999_of_1000_requests_in_time_meet_99_9_percent(late, kept):
+    found = of_1000(late)
+    assert found.compliant().tolist() == [kept, kept]
+    assert found.compliant_windows == kept
+    assert Comparison((found,)).row(found).keeps_sla is kept
+
+
+def test_the_percentile_that_just_leaves_the_late_out_is_not_theirs():
+    """Those in time take at most 51 ms, those late at least 150 ms."""
+    assert of_1000(1).response_percentile_ms(99.9) == pytest.approx(51)
