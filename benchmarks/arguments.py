@@ -29,13 +29,7 @@ plot_option = click.option(
 
 
 def quick_option(effect: str) -> Callable[[Command], Command]:
-    """Declare ``--quick``, which passes `quick`.
-
-    Parameters
-    ----------
-    effect : str
-        How a quick run is shorter, for ``--help``.
-    """
+    """Declare ``--quick``, which passes `quick`; `effect` is its help."""
     return click.option("--quick", is_flag=True, help=effect)
 
 

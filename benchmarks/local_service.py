@@ -25,13 +25,7 @@ _TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class LocalService:
-    """A service that runs.
-
-    Attributes
-    ----------
-    process : psutil.Process
-        `sojourn serve`; all processes of the service descend from it.
-    """
+    """A service that runs; all its processes descend from `process`, `sojourn serve`."""
 
     url: str
     dashboard: str
@@ -92,20 +86,7 @@ def service_document(
 
 
 def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
-    """Run `sojourn loadtest` and return its report.
-
-    Parameters
-    ----------
-    *options : str
-        Further arguments of the command.
-    check : bool
-        Whether wrong answers and lost requests are an error.
-
-    Raises
-    ------
-    subprocess.CalledProcessError
-        The load test failed and `check` is set.
-    """
+    """Run `sojourn loadtest` and return its report; `check` makes its failure an error."""
     output = subprocess.run(
         [*_SOJOURN, "loadtest", "--url", url, *options, "--json"],
         cwd=ROOT,
@@ -132,13 +113,7 @@ def running_replicas(dashboard: str) -> dict[str, int]:
 
 
 class ReplicaWatcher(threading.Thread):
-    """Counts the running replicas at a fixed interval, until `end`.
-
-    Attributes
-    ----------
-    counts : list of (float, int)
-        The time of each look, by ``time.monotonic``, and how many replicas ran.
-    """
+    """Counts the running replicas at a fixed interval, by ``time.monotonic``, until `end`."""
 
     def __init__(self, dashboard: str, interval_s: float) -> None:
         super().__init__(daemon=True)

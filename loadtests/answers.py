@@ -22,14 +22,9 @@ _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 class Case:
     """A request of the Open Inference Protocol v2 whose answer is known.
 
-    Attributes
-    ----------
-    outputs : tuple of mapping
-        The tensors of the right answer in the protocol's form, with flat data. If empty, the right
-        answer is not known.
-    label_true : bool or None
-        Whether the model's label, which is the right answer here, is also the true label; None if
-        the true label is unknown.
+    `outputs` are the tensors of the right answer, with flat data; without any it is not known. The
+    model's label, the right answer here, may be the true label or not (`label_true`); None if that
+    is unknown.
     """
 
     body: bytes

@@ -64,15 +64,10 @@ class Settings:
 class Finished:
     """A finished test.
 
-    Attributes
-    ----------
-    examples : list of dict
-        A failure of each kind, and a few wrong answers: the `kind`, as in the report, when it ended
-        (`at_s`), the `request` and the `fault`, both shortened.
-    start_s : float
-        When the schedule began, by ``time.perf_counter``, which is the same in all processes.
-    cpu_s : float
-        CPU time of all workers from then on.
+    `examples` have a failure of each kind, and a few wrong answers: the `kind`, as in the report,
+    when it ended (`at_s`), the `request` and the `fault`, both shortened. The schedule began at
+    `start_s` by ``time.perf_counter``, which is the same in all processes; `cpu_s` is the CPU time
+    of all workers from then on.
     """
 
     records: Records
@@ -90,12 +85,7 @@ def run(
 ) -> Finished:
     """Run a load test and wait for it to end; `prepare_cases` writes the requests to a path.
 
-    Raises
-    ------
-    InvalidInputError
-        Locust is not installed.
-    StartError
-        Locust ended without a result; the message has the last line of its log.
+    `StartError`: Locust ended without a result; the message has the last line of its log.
     """
     if importlib.util.find_spec("locust") is None:
         raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")

@@ -29,20 +29,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the test, with a constant arrival rate or one that changes linearly.
-
-    Attributes
-    ----------
-    from_per_s : float
-        Requests per second; 0 is a pause.
-    to_per_s : float or None
-        The rate at the end; None: it stays the same.
-
-    Raises
-    ------
-    InvalidInputError
-        The duration is not finite and above 0, or a rate is not finite and at least 0.
-    """
+    """A part of the test: the arrival rate is constant (0: a pause), or changes linearly."""
 
     duration_s: float
     from_per_s: float
@@ -87,14 +74,9 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """The arrivals of a load test.
+    """When each request of a load test is due, in ascending seconds from the start, and its steps.
 
-    Attributes
-    ----------
-    arrivals_s : ndarray of float, shape (n,)
-        Seconds from the start at which each request is due, ascending.
-    steps : tuple of Step
-        The rates that the arrivals were drawn from; a trace is one step at its mean rate.
+    A trace is one step at its mean rate.
     """
 
     arrivals_s: FloatArray
@@ -111,13 +93,7 @@ class Schedule:
 
 
 def parse_shape(text: str) -> tuple[Step, ...]:
-    """Parse a load shape such as ``20s:50,1m:50-150,30s:50``.
-
-    Raises
-    ------
-    InvalidInputError
-        A part is malformed.
-    """
+    """Parse a load shape such as ``20s:50,1m:50-150,30s:50``."""
     return tuple(_parse_part(part.strip()) for part in text.split(","))
 
 
@@ -135,13 +111,7 @@ def _parse_part(text: str) -> Step:
 
 
 def poisson_schedule(steps: Sequence[Step], seed: int) -> Schedule:
-    """Draw Poisson arrivals whose rate follows `steps`.
-
-    Raises
-    ------
-    InvalidInputError
-        The expected number of requests is 0 or more than 20 million, or none was drawn.
-    """
+    """Draw Poisson arrivals whose rate follows `steps`; none, or too many, are an error."""
     expected = sum(step.duration_s * step.arrival_rate_per_s for step in steps)
     if not 0 < expected <= MAX_REQUESTS:
         raise InvalidInputError(
@@ -167,22 +137,10 @@ def trace_schedule(
     seed: int,
     duration_s: float | None = None,
 ) -> Schedule:
-    """Replay a trace: exactly its requests, at random times within each second.
+    """Replay a trace: exactly its requests per second, at random times within each second.
 
-    Parameters
-    ----------
-    requests_per_second : ndarray of int, shape (seconds,)
-        The trace, as from `autoscaler.history.traces.load_trace`.
-    speedup : float
-        Seconds of the trace per second of the test; it multiplies the rates.
-    duration_s : float, optional
-        Length of the test, if the trace is longer.
-
-    Raises
-    ------
-    InvalidInputError
-        The speed-up or the duration is not above 0, or the number of requests is 0 or more than
-        20 million.
+    A second of the test is `speedup` seconds of the trace, which multiplies the rates; a longer
+    trace is cut to `duration_s`. No request, or too many, are an error.
     """
     if not 0 < speedup < math.inf:
         raise InvalidInputError(f"speedup: must be above 0, not {speedup}")

@@ -19,11 +19,7 @@ ASK_TIMEOUT_S = 10.0
 def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, Any]:
     """Return the metadata of a model that the service hosts, as in the Open Inference Protocol.
 
-    Raises
-    ------
-    InvalidInputError
-        `url` is not a URL, no service answers there, it wants another token, or it has no such
-        model.
+    Whatever the service answers instead is an `InvalidInputError`.
     """
     check_url("--url", url)
     try:

@@ -49,11 +49,8 @@ BoolArray = NDArray[np.bool_]
 class Load:
     """A scenario on which autoscalers are measured.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its counts must be whole numbers, with a scale of 1. Its replicas and their upper bound are
-        replaced by those of the oracle.
+    Its counts must be whole numbers, with a scale of 1. Its replicas and their upper bound are
+    replaced by those of the oracle.
     """
 
     def __init__(self, name: str, scenario: Scenario) -> None:
@@ -96,15 +93,8 @@ class Load:
 class Score:
     """The result of a choice on a load, relative to the oracle by seconds and to the bound.
 
-    Attributes
-    ----------
-    held : float
-        Share of the one-minute windows with requests that comply, among those that the oracle
-        holds.
-    interval : tuple of (float, float)
-        95% interval of `held`, by resampling the hours of the load.
-    energy_over_oracle : float or None
-        None if the profile has no energy.
+    `held` is the share of the one-minute windows with requests that comply, among those that the
+    oracle holds, with its 95% interval. No energy in the profile: None.
     """
 
     choice: Choice

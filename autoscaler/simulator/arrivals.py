@@ -35,13 +35,7 @@ class WithinSecond(StrEnum):
 
 
 def check_rate(name: str, rate_per_s: float) -> None:
-    """Check a rate of arrivals.
-
-    Raises
-    ------
-    InvalidInputError
-        It is negative, or above `MAX_PER_S`.
-    """
+    """Raise `InvalidInputError` if a rate is negative or above `MAX_PER_S`."""
     if not 0 <= rate_per_s < math.inf:
         raise InvalidInputError(f"{name}: must be at least 0 and finite, not {rate_per_s}")
     _check_largest(np.array([rate_per_s]))
@@ -57,10 +51,7 @@ def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArr
 def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
     """Multiply counts; fractions are rounded up or down at random, unbiased.
 
-    Raises
-    ------
-    InvalidInputError
-        The factor is not above 0, or a second would have more than `MAX_PER_S` requests.
+    `InvalidInputError`: the factor is not above 0, or a second has more than `MAX_PER_S`.
     """
     _check_factor(factor)
     scaled = factor * np.asarray(counts, dtype=np.float64)
@@ -77,12 +68,7 @@ def superposed_counts(
     Multiplying a trace's counts would turn each request into a burst of `factor` requests. The sum
     of as many independent services has the same rate, but the noise of a Poisson process. The rate
     is a mean over enough seconds for `requests` on average, so its relative error is about one over
-    the root of them.
-
-    Raises
-    ------
-    InvalidInputError
-        The factor is not above 0, or a second would have more than `MAX_PER_S` requests.
+    the root of them. It raises as `scaled_counts` does.
     """
     _check_factor(factor)
     rates_per_s = factor * smoothed_rate(counts, requests)
@@ -94,10 +80,7 @@ def superposed_counts(
 def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> FloatArray:
     """Return the mean rate around each second, over a span with this number of `requests`.
 
-    Returns
-    -------
-    FloatArray, shape (seconds,)
-        Requests per second. The span is the same everywhere but at the ends, where it is cut off.
+    The span is the same everywhere but at the ends, where it is cut off.
     """
     values = np.asarray(counts, dtype=np.float64)
     mean = float(values.mean()) if values.size else 0.0

@@ -16,18 +16,11 @@ NAMES = ("sla", "weights", "weights:ENERGY_WEIGHT", *FORMS)
 def parse_batching(name: str, profile: Profile) -> tuple[BatchingSettings, BatchingPolicy | None]:
     """Return the settings of a name, and its fixed policy if it has one.
 
-    Parameters
-    ----------
-    name : str
-        ``sla``: what a live replica solves by default, the least power that keeps the SLA, or the
-        least mean response time if the profile has no energy. ``weights:0.5``: the least sum of
-        the mean response time in ms and half of the mean power in W. Otherwise a name of
-        `policy.baseline_policies`, the same policy at every rate.
-
-    Raises
-    ------
-    InvalidInputError
-        The name is unknown or its numbers are out of range.
+    ``sla``: what a live replica solves by default, the least power that keeps the SLA, or the least
+    mean response time if the profile has no energy. ``weights:0.5``: the least sum of the mean
+    response time in ms and half of the mean power in W. Otherwise a name of
+    `policy.baseline_policies`, the same policy at every rate. An unknown name is an
+    `InvalidInputError`.
     """
     kind, colon, weight = name.partition(":")
     if name == "sla":

@@ -25,13 +25,7 @@ from policy.errors import InfeasibleError, InvalidInputError
 
 
 def compare(scenario: Scenario, choices: Sequence[Choice]) -> Comparison:
-    """Run autoscalers and the oracle on the same arrivals, from the oracle's initial fleet on.
-
-    Raises
-    ------
-    InfeasibleError
-        No number of replicas can meet the SLA; the message says which SLA could be met.
-    """
+    """Run autoscalers and the oracle on the same arrivals, from the oracle's initial fleet on."""
     scenario = with_trace(scenario, scenario.counts, scenario.scale)
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
@@ -82,13 +76,7 @@ def with_history(
 
 
 def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: int) -> Scenario:
-    """Return the scenario with Poisson arrivals of about this many requests, at least one second.
-
-    Raises
-    ------
-    InvalidInputError
-        The requests would take longer than a year, or there are too many in a second.
-    """
+    """Return the scenario with about this many Poisson arrivals, in at least one second."""
     seconds = max(1, round(requests / arrival_rate_per_s))
     if seconds > MAX_TRACE_S:
         raise InvalidInputError(

@@ -18,18 +18,9 @@ from policy.errors import InvalidInputError
 class Failures:
     """When ready replicas die, starts fail, and the cluster is full.
 
-    Attributes
-    ----------
-    failed_start_share : float
-        Probability, below 1, that a start fails at its very end. It is then tried again.
-    full_cluster : tuple of (begin_s, end_s, replicas)
-        Spans in which the cluster has room for this many replicas only. Further orders wait; the
-        replicas that exist stay.
-
-    Raises
-    ------
-    InvalidInputError
-        A value is negative or not finite, or the share is not below 1.
+    `failed_start_share` is the probability, below 1, that a start fails at its very end and is
+    tried again. In a span (begin_s, end_s, replicas) of `full_cluster` there is room for so many
+    only: further orders wait, and the replicas that exist stay.
     """
 
     times_s: tuple[float, ...] = ()
@@ -62,18 +53,10 @@ class _Phase(Enum):
 
 @dataclass(eq=False)
 class Replica:
-    """A replica of the fleet.
+    """A replica of the fleet; its name in reports is never reused.
 
-    Attributes
-    ----------
-    name : str
-        Its name in reports, never reused.
-    created_s : float
-        When the cluster had room for it: paid for from then on. NaN before.
-    ready_s : float
-        When it began to serve; NaN before.
-    slot : int
-        Its slot in the engine once it serves; -1 before.
+    The cluster had room for it at `created_s`, paid for from then on, and it began to serve at
+    `ready_s`; NaN before. Its slot in the engine is -1 before it serves.
     """
 
     name: str
@@ -160,13 +143,10 @@ class Fleet:
         return self._now_s
 
     def run_until(self, until_s: float) -> tuple[float, float, float]:
-        """Simulate up to and including `until_s`.
+        """Simulate up to and including `until_s`; return the mean replicas since the last call.
 
-        Returns
-        -------
-        ordered, ready, existing : float
-            Mean numbers of replicas since the last call. Starting and draining replicas exist,
-            replicas without room in the cluster do not.
+        They are those ordered, ready, and existing: starting and draining replicas exist, replicas
+        without room in the cluster do not.
         """
         since_s = self._now_s
         while self._events and self._events[0][0] <= until_s:

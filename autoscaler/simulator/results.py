@@ -71,12 +71,9 @@ class Run:
         return "event_loop" if self.event_loop_busy_s > self.device_busy_s else "device"
 
     def windows_in_time(self) -> FloatArray:
-        """Return the share of requests in time in each window of `WINDOW_S` seconds.
+        """Return the share in time in each window of `WINDOW_S` seconds; 1 without a request.
 
-        Returns
-        -------
-        FloatArray, shape (windows,)
-            1 where no request was offered. The last window may be shorter.
+        The last window may be shorter.
         """
         starts = np.arange(0, self.offered.size, WINDOW_S)
         offered = np.add.reduceat(self.offered, starts)

@@ -49,20 +49,11 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Row:
-    """A replica at a multiple of what is possible; shares are of the requests offered.
+    """A replica at a multiple of the highest rate within its SLA, by the response-time model.
 
-    Attributes
-    ----------
-    shape : str
-        The device.
-    possible_per_s : float
-        Highest rate within the SLA, by the response-time model.
-    in_time_of_possible : float
-        Right answers in time per second, relative to that.
-    in_time_share, refused_share, late_share : float
-        As clients count. A late request was answered, but not in time.
-    p50_ms, p99_ms : float
-        Response-time percentiles of right answers, as clients see them.
+    `in_time_of_possible` is right answers in time per second, relative to that rate. Shares are of
+    the requests offered, as clients count; a late request was answered, but not in time.
+    Percentiles are those of right answers.
     """
 
     shape: str

@@ -54,17 +54,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What the real service did.
-
-    Attributes
-    ----------
-    ready : FloatArray, shape (seconds,)
-        Running replicas.
-    in_time : FloatArray, shape (seconds,)
-        Fraction of each second's requests answered in time.
-    start_time_s : float
-        How long a replica took to start, as the autoscaler measured it.
-    """
+    """What the real service did, by the second; the start time is as the autoscaler measured it."""
 
     ready: FloatArray
     in_time: FloatArray
@@ -74,13 +64,7 @@ class Measured:
 
 
 def compressed(trace: Path, hours: float, minutes: int, scale: float) -> IntArray:
-    """Compress the first `hours` of a trace into `minutes`, with `scale` times the requests.
-
-    Returns
-    -------
-    IntArray, shape (seconds,)
-        Requests of each second.
-    """
+    """Compress the first `hours` of a trace into `minutes`, with `scale` times the requests."""
     counts = load_trace(trace)[: int(3600 * hours)]
     factor = max(1, round(60 * hours / minutes))
     whole = counts[: counts.size // factor * factor]

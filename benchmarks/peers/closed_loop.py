@@ -35,16 +35,8 @@ end
 class ClosedLoop:
     """The result of one run.
 
-    Attributes
-    ----------
-    connections : int
-        Each sends its next request as soon as it has the answer to the last.
-    requests_per_s : float
-        Requests answered with status 200.
-    p50_ms, p99_ms : float
-        Percentiles of the response time.
-    failed : int
-        Other statuses, timeouts, and broken connections.
+    Each connection sends its next request as soon as it has the answer to the last. What `failed`
+    had another status than 200, timed out, or broke its connection.
     """
 
     connections: int
@@ -55,13 +47,7 @@ class ClosedLoop:
 
 
 def check_wrk() -> None:
-    """Check that `wrk` is there.
-
-    Raises
-    ------
-    ClickException
-        It is not.
-    """
+    """Raise `ClickException` if `wrk` is not there."""
     if shutil.which("wrk") is None:
         raise click.ClickException("wrk is not installed (on Debian: apt-get install wrk)")
 

@@ -31,13 +31,7 @@ SETTLE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Probe:
-    """A run at one rate.
-
-    Attributes
-    ----------
-    service_level : float
-        Fraction of the requests answered rightly in time.
-    """
+    """A run at one rate, and the share of the requests answered rightly in time."""
 
     arrival_rate_per_s: float
     service_level: float

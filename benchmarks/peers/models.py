@@ -68,11 +68,8 @@ class Device(Emulated):
 class Hosted:
     """A model to host.
 
-    Attributes
-    ----------
-    max_wait_ms : int
-        How long a peer that needs a timeout waits for a batch to fill. It is short compared with a
-        batch: while the device is busy, requests accumulate anyway.
+    `max_wait_ms` is for a peer that needs a timeout for a batch to fill. It is short compared with
+    a batch: while the device is busy, requests accumulate anyway.
     """
 
     name: str

@@ -40,16 +40,11 @@ _PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What the clients saw; times in seconds from the start, NaN where there is none.
+    """What the clients saw, in arrays of shape (n,); times in s, NaN where there is none.
 
-    Attributes
-    ----------
-    due_s, received_s, read_s : ndarray of float, shape (n,)
-        When each request was due, when the kernel had its whole answer, and when that was read.
-    outcome : ndarray of int16, shape (n,)
-        An `Outcome`, or the status of an HTTP error. Answers with status 200 are `Outcome.OK`.
-    answers : dict of int to bytes
-        The bodies of a sample of the answers with status 200, by the request's number.
+    Requests were due, the kernel had their whole answers, and these were read. An outcome is an
+    `Outcome` (OK with status 200), or the status of an HTTP error. `answers` has the bodies of a
+    sample of those with status 200, by the request's number.
     """
 
     due_s: FloatArray
@@ -152,14 +147,9 @@ def open_loop(
 ) -> Run:
     """Send requests when they are due, from a process of its own.
 
-    A request that is due while all connections are busy leaves when one is free.
-
-    Parameters
-    ----------
-    workload : Workload
-        Its requests are sent in turn. A sample of the answers is checked.
-    arrivals_s : ndarray of float, shape (n,)
-        When each request is due, ascending, in seconds from the start.
+    A request that is due while all connections are busy leaves when one is free. The requests of
+    the workload are sent in turn, and a sample of the answers is checked. `arrivals_s`, shape (n,),
+    ascend, in seconds from the start.
     """
     head = f"POST {workload.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     head += "Content-Type: application/json\r\nContent-Length: "

@@ -74,13 +74,7 @@ def _plain(array: NDArray[Any]) -> Any:
 
 
 class Workload:
-    """Requests to a model in one dialect, checked against the model's own answers.
-
-    Parameters
-    ----------
-    rows : mapping of str to ndarray, shape (requests, ...)
-        The inputs, one item per row.
-    """
+    """Requests to a model in one dialect, one for each row, and the model's own answers."""
 
     def __init__(self, name: str, dialect: Dialect, rows: Row) -> None:
         model = HOSTED[name].load()

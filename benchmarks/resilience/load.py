@@ -25,18 +25,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Load:
-    """What the bystanders send.
+    """What the bystanders send, over shared connections and as clients that idle between.
 
-    Attributes
-    ----------
-    rate_per_s : float
-        Poisson arrivals over shared connections.
-    large_every : int
-        One request in so many has a body of `LARGE_BODY_BYTES`; 0 for none.
-    idle_s : float
-        How long each of them is idle between two requests.
-    timeout_s : float
-        Longer than a client would wait.
+    One request in `large_every` has a body of `LARGE_BODY_BYTES`; 0 for none.
     """
 
     rate_per_s: float = 80.0

@@ -28,15 +28,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """One request.
-
-    Attributes
-    ----------
-    due_s, finished_s : float
-        When it was to be sent and when it ended, by ``time.monotonic``.
-    status : int
-        Of the answer; 0 without one.
-    """
+    """One request: due and ended by ``time.monotonic``; the status is 0 without an answer."""
 
     due_s: float
     finished_s: float
@@ -48,18 +40,9 @@ class Request:
 class Tally:
     """The counts of an experiment.
 
-    Attributes
-    ----------
-    late : int
-        Of the right answers, those after the SLA's response time.
-    doubled : int
-        Answers that nobody had asked for.
-    worst_ms : float
-        The longest time of any request.
-    recovered_s : float
-        From the fault until the SLA held, for good.
-    statuses : dict of str to int
-        Of the answers that were not right.
+    `late` are right answers after the SLA's response time, `doubled` answers that nobody had asked
+    for, `statuses` those of answers that were not right. `recovered_s` is from the fault until the
+    SLA held, for good.
     """
 
     sent: int
@@ -86,15 +69,11 @@ def outcome_of(status: int, right: bool, took_s: float, sla_s: float) -> Outcome
 def recovered_s(
     requests: Iterable[Request], fault_s: float, sla_s: float, percentile: float
 ) -> float:
-    """Return how long after a fault the SLA began to hold for good.
+    """Return how long after a fault the SLA began to hold for good; 0 if it always held.
 
     The SLA holds in a window if `percentile` percent of the requests that were due in it were
-    answered, right and in time. Windows follow each other from the fault on.
-
-    Returns
-    -------
-    float
-        The end of the last window in which it did not hold, less the fault; 0 without one.
+    answered, right and in time. Windows follow each other from the fault on; the last one in which
+    it did not hold ends the time.
     """
     kept: dict[int, list[bool]] = {}
     for one in requests:

@@ -51,13 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Trace:
-    """A load, and the parts of it that autoscalers are tuned on and judged on.
-
-    Attributes
-    ----------
-    peak : int
-        Replicas that the busiest second of the tuning part needs, about.
-    """
+    """A load, its parts to tune and to judge on, and the most replicas that the first needs."""
 
     name: str
     tune_on: Part

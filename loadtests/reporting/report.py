@@ -118,15 +118,10 @@ def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dic
 def per_window(
     records: Records, schedule: Schedule, sla: SLAConfig
 ) -> tuple[float, list[dict[str, float | None]]]:
-    """Compute percentiles of the response time in windows long enough for the SLA's.
+    """Compute the median and the SLA's percentile in windows; return their length and one row each.
 
-    Returns
-    -------
-    window_s : float
-        A window expects a few late requests if as many are late as the SLA allows;
-        but there are `WINDOWS` windows at least.
-    rows : list of dict
-        One per window: `start_s`, `p50_ms`, and `sla_percentile_ms`; None without a right answer.
+    A window expects a few late requests if as many are late as the SLA allows; but there are
+    `WINDOWS` windows at least. None stands for a window without a right answer.
     """
     late_per_s = (1 - sla.percentile / 100) * schedule.arrivals_s.size / schedule.duration_s
     window_s = min(LATE_IN_WINDOW / late_per_s, schedule.duration_s / WINDOWS)

@@ -10,15 +10,10 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits that a load test is judged by; None: no limit.
+    """The limits that a load test is judged by, in percent from 0 to 100; None: no limit.
 
     Without `min_right_percent`, every request must be answered or refused, and no answer may be
     wrong.
-
-    Raises
-    ------
-    InvalidInputError
-        A percentage is not from 0 to 100.
     """
 
     sla: SLAConfig | None = None

@@ -64,11 +64,6 @@ def bound_replica_seconds(
 
     `late_share_allowed`, from 0 to below 1, is of each window's requests. A replica is paid for
     from its order, and serves `start_time_s` later. The prices are improved in `rounds`.
-
-    Raises
-    ------
-    InvalidInputError
-        There are no seconds, or a value is out of its range.
     """
     counts = np.asarray(offered, dtype=np.float64)
     if counts.ndim != 1 or not counts.size or counts.min() < 0:

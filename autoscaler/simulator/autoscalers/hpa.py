@@ -21,20 +21,10 @@ from autoscaler.simulator.scaling import FleetView
 
 @dataclass(frozen=True)
 class HpaSettings:
-    """Settings of the HPA, with its defaults but for the target.
+    """Settings of the HPA, with its defaults but for the target, a pod's requests per second.
 
-    Attributes
-    ----------
-    target_per_s : float
-        Requests per second of one pod to aim at.
-    stabilization_s : float
-        Scaling in goes to the highest number wanted within this time.
-    sync_period_s : float
-        Time between two decisions.
-    tolerance : float
-        Relative difference from the target that changes nothing.
-    rate_window_s : int
-        The metric is the mean rate over this time.
+    It scales in to the highest number wanted within `stabilization_s`, and changes nothing within
+    the tolerance. The metric is the mean rate over `rate_window_s`.
     """
 
     target_per_s: float

@@ -25,20 +25,8 @@ from autoscaler.simulator.scaling import FleetView
 class KnativeSettings:
     """Settings of the KPA, with its names and, except for the target, its defaults.
 
-    Attributes
-    ----------
-    concurrency_target : float
-        Requests in one pod, waiting or running, at full utilization.
-    stable_window_s, panic_window_s : float
-        Lengths of the two windows.
-    panic_threshold : float
-        Ratio of the pods that the panic window calls for to the ready pods.
-    max_scale_up_rate, max_scale_down_rate : float
-        Largest factors of one step, above 1.
-    scale_down_delay_s : float
-        The highest number decided over this time counts.
-    tick_s : float
-        Time between two decisions.
+    The target is of requests in one pod, waiting or running, at full utilization. The highest
+    number decided over the scale-down delay counts.
     """
 
     concurrency_target: float

@@ -51,10 +51,7 @@ def mmc_wait_percentile_s(
 class MdcSizing:
     """The fewest replicas that an M/D/c queue needs, at `headroom` times the highest recent rate.
 
-    Raises
-    ------
-    InfeasibleError
-        A full batch alone takes longer than the SLA's response time.
+    `InfeasibleError`: a full batch alone takes longer than the SLA's response time.
     """
 
     name = "M/D/c"

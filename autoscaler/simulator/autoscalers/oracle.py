@@ -35,13 +35,7 @@ BoolArray = NDArray[np.bool_]
 def required_replicas_by_second(
     offered: ArrayLike, sla_rate_per_s: float, min_replicas: int = 1
 ) -> IntArray:
-    """Return the replicas whose rate within the SLA covers each second's requests.
-
-    Raises
-    ------
-    InvalidInputError
-        The rate is not above 0.
-    """
+    """Return the replicas whose rate within the SLA, above 0, covers each second's requests."""
     if not 0 < sla_rate_per_s < math.inf:
         raise InvalidInputError(f"sla_rate_per_s: must be above 0, not {sla_rate_per_s}")
     required = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
@@ -53,11 +47,6 @@ def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> Int
 
     Starting replicas are included, so the sum is the cost in replica-seconds. The replicas of the
     first second are the initial fleet and serve at once.
-
-    Raises
-    ------
-    InvalidInputError
-        There are no seconds, or a value is negative.
     """
     required = np.asarray(required_replicas, dtype=np.int64)
     if required.ndim != 1 or not required.size or required.min() < 0 or start_time_s < 0:

@@ -30,21 +30,7 @@ _ROUNDING_S = 1e-6
 
 @dataclass(frozen=True)
 class RaySettings:
-    """`AutoscalingConfig` of Ray Serve, with its names and defaults.
-
-    Attributes
-    ----------
-    target_ongoing_requests : float
-        Requests per replica to aim at, waiting or running.
-    upscale_delay_s, downscale_delay_s : float
-        How long more, or fewer, replicas must be wanted before it scales.
-    upscaling_factor, downscaling_factor : float
-        Factors on the change of the number of replicas.
-    look_back_period_s : float
-        Length of the mean of the ongoing requests.
-    metrics_interval_s : float
-        Time between two reports of the routers.
-    """
+    """`AutoscalingConfig` of Ray Serve, with its names and defaults."""
 
     target_ongoing_requests: float = 2.0
     upscale_delay_s: float = 30.0

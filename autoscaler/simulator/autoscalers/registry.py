@@ -91,13 +91,7 @@ class Choice:
 
 
 def choose(names: str) -> tuple[Choice, ...]:
-    """Parse a comma-separated list of ``name`` or ``name:value``.
-
-    Raises
-    ------
-    InvalidInputError
-        A name is unknown or repeated, or the value of a knob is not a number above 0.
-    """
+    """Parse a comma-separated list of ``name`` or ``name:value``, or raise `InvalidInputError`."""
     choices = tuple(_choice(name.strip()) for name in names.split(","))
     if len({choice.name for choice in choices}) < len(choices):
         raise InvalidInputError(f"autoscalers: {names} names one twice")

@@ -31,13 +31,8 @@ class Routing(StrEnum):
 class BatchTimes:
     """The distribution of the time of a batch, as a ratio to its latency in the limits.
 
-    Attributes
-    ----------
-    ranks : FloatArray, shape (points,)
-        Cumulative probabilities, ascending up to 1; none if batch times do not vary.
-    ratios : FloatArray, shape (max_batch_size, points)
-        Entry ``[b - 1, i]``: the ratio that a batch of ``b`` has with probability
-        ``ranks[i] - ranks[i - 1]``.
+    A batch of b has the ratio ``ratios[b - 1, i]`` with probability ``ranks[i] - ranks[i - 1]``;
+    there are none if batch times do not vary.
     """
 
     ranks: FloatArray
@@ -88,16 +83,10 @@ class ReplicaModel:
 class ReplicaCounters(NamedTuple):
     """A replica's counters since it was added.
 
-    Attributes
-    ----------
-    offered, refused, completed : int
-        Attempts that reached the replica, those that it refused, and requests answered.
-    late : int
-        Answers later than the SLA at the replica allows, timed by the replica's own
-        clock: from the request's arrival at the replica to the end of its batch. Those in `expired`
-        count as well.
-    expired : int
-        Requests that it accepted and dropped, because a batch would have answered them too late.
+    `offered` and `refused` are attempts, `completed` are answers. `late` are answers later than the
+    SLA at the replica allows, from the request's arrival there to the end of its batch; those that
+    `expired` count as well: accepted and dropped, because a batch would have answered them too
+    late.
     """
 
     offered: int
@@ -134,18 +123,10 @@ def bin_edges_ms() -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class FleetCounters:
-    """Answers, refusals and energy of a whole fleet.
+    """Answers, refusals and energy of a whole fleet, arrays of shape (seconds,), and a histogram.
 
-    Attributes
-    ----------
-    in_time, refused : FloatArray, shape (seconds,)
-        Requests answered within the client's SLA, and requests refused by every try, by the second
-        in which the client sent them.
-    energy_j : FloatArray, shape (seconds,)
-        Energy of the batches, by the second in which they started. Batches that start after the
-        last second count in it.
-    histogram : FloatArray, shape (BINS,)
-        Answered requests by response time; `bin_edges_ms` has the edges.
+    Requests in time and refused by every try count in the second in which the client sent them.
+    Batches that start after the last second count their energy in it.
     """
 
     in_time: FloatArray

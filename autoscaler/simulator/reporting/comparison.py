@@ -19,26 +19,9 @@ PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 class Row:
     """The summary of one run.
 
-    Attributes
-    ----------
-    keeps_sla : bool
-        Whether the service level of the whole run is at least the SLA's.
-    service_level : float
-        Share of the offered requests that were answered in time.
-    compliant_windows : float
-        Share of the one-minute windows that met the SLA.
-    replica_seconds : float
-        Paid for: from a replica's order until it was gone.
-    over_oracle : float or None
-        `replica_seconds` relative to the oracle's; None without an oracle.
-    energy_j : float or None
-        Of the batches, and of idle devices if the profile has their power; None if it has none.
-    response_percentiles_ms : mapping of str to float or None
-        Of the answered requests; None if none was answered.
-    refused : float
-        Requests refused by every try.
-    bottleneck : str
-        The stage of the replicas that was busy for longer, "event_loop" or "device".
+    `replica_seconds` are paid for, from an order until the replica was gone; `over_oracle` is None
+    without an oracle, `energy_j` if the profile has none, a percentile if nothing was answered.
+    What was `refused` was so by every try. The stage that was busy for longer is the `bottleneck`.
     """
 
     name: str
@@ -64,21 +47,10 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs on the same arrivals under the same SLA.
+    """Runs on the same arrivals under the same SLA, and the oracle that cost is measured against.
 
-    Attributes
-    ----------
-    runs : tuple of Run
-        At least one, in the order in which they were requested. The oracle's may be among them.
-    oracle : Run or None
-        The run that cost is measured against.
-    labels : mapping of str to str
-        Labels for people, by name. A name without one is its own label.
-
-    Raises
-    ------
-    InvalidInputError
-        There is no run, two runs have the same name, or the runs differ in the SLA or in length.
+    Labels are for people, by name. `InvalidInputError`: there is no run, two have the same name, or
+    they differ in the SLA or in length.
     """
 
     runs: tuple[Run, ...]
