@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from loadtests.run import Settings, _roles, _stop, _wait
+from loadtests.run import Settings, _stop, _wait
 
 
 def process(code: str) -> subprocess.Popen[bytes]:
@@ -27,14 +27,6 @@ def test_the_wait_ends_when_all_have_ended_well():
     both = [process(""), process("")]
     _wait(both)
     assert [one.returncode for one in both] == [0, 0]
-
-
-def test_several_workers_have_a_master_at_the_port_that_they_ask():
-    assert not {"--master", "--worker"} & {*_roles(1)[0]}
-    master, *workers = _roles(3)
-    port = master[master.index("--master-bind-port") + 1]
-    assert master[master.index("--expect-workers") + 1] == "3"
-    assert [worker[worker.index("--master-port") + 1] for worker in workers] == [port] * 3
 
 
 def test_all_workers_together_have_no_more_connections_than_allowed():

@@ -9,7 +9,6 @@ from scipy import stats
 from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
@@ -178,14 +177,6 @@ def test_replicas_keep_answering_in_time_until_those_that_are_ordered_serve() ->
     assert run.ready[-1] >= 4
     assert run.in_time[80:].sum() >= 0.99 * run.offered[80:].sum()
     assert np.isfinite(run.forecast_per_s[20:]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("routing", list(Routing))
-def test_a_fleet_at_its_sla_rate_keeps_the_sla(routing: Routing) -> None:
-    template = replace(served(P4, 27.0), routing=routing)
-    rate_per_s = template.load_lateness_curve.sla_rate_per_s
-    assert ran(template, 3 * rate_per_s, 20, replicas=3).service_level >= 0.99
 
 
 @pytest.mark.slow

@@ -197,13 +197,3 @@ def test_routing_by_load_answers_sooner_than_random_routing():
     # M/D/1 by Pollaczek and Khinchine; joining the shortest queue avoids most of the wait.
     assert_allclose(random, 2 + 2 * 0.85 / (2 * 0.15), rtol=0.05)
     assert least_connections < power_of_two < random / 2
-
-
-def test_a_response_time_includes_both_delays_of_the_network():
-    near, far = (
-        list(runs(ONE_BY_ONE, SINGLY, 1.0, 20, delays=delays))
-        for delays in (NO_DELAYS, TryDelays(3.0, 4.0, 50.0, 5))
-    )
-    for here, there in zip(near, far, strict=True):
-        least = [run.response_percentile_ms(1.0) for run in (here, there)]
-        assert_allclose(least, [2.0, 9.0], rtol=0.01)

@@ -3,14 +3,12 @@
 Run it as ``python loadtest_service.py PORT_FILE [OPTIONS_JSON]``. Like an emulated model, it echoes
 its input, after `delay_s`. The options list requests by number, from 1: `wrong` get a wrong value,
 `busy` a 503, `drop` a closed connection, `mute` no answer. With `stall` = [FIRST, SECONDS], nothing
-is answered for SECONDS from request FIRST on. At request `die_at` the service exits. With `token`,
-a request without it gets a 401.
+is answered for SECONDS from request FIRST on. With `token`, a request without it gets a 401.
 """
 
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ options: dict[str, Any] = {
     "drop": [],
     "mute": [],
     "stall": None,
-    "die_at": None,
     "sla": {"response_time_ms": 100, "percentile": 99},
     "token": None,
 }
@@ -54,8 +51,6 @@ async def infer(request):
     body = await request.json()
     state["requests"] += 1
     number = state["requests"]
-    if number == options["die_at"]:
-        os._exit(1)
     loop = asyncio.get_running_loop()
     if options["stall"] and number == options["stall"][0]:
         state["stalled_until"] = loop.time() + options["stall"][1]
