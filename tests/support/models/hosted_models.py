@@ -45,14 +45,8 @@ class Multiplier(Model):
 class Hosted:
     """Models in a repository, and what holds their loads and batches up.
 
-    Attributes
-    ----------
-    loads : list of (str, str)
-        The names and versions that were loaded, in the order of their beginnings.
-    load_gates, batch_gates : dict
-        A load, or a batch, of this name and version waits until its gate is set.
-    errors : dict
-        What the load of a name and version raises.
+    `loads` has the names and versions that were loaded, in the order of their beginnings. A load,
+    or a batch, of a name and version waits until its gate is set; its loads raise `errors`.
     """
 
     def __init__(self, *names: str, on_demand: bool = False, **options: Any) -> None:
