@@ -97,15 +97,6 @@ def test_only_a_rate_below_the_capacity_can_be_served():
         profile.arrivals_per_ms(float("nan"))
 
 
-def test_energy_is_needed_only_if_it_has_a_weight():
-    known = Profile("m", "d", np.array([1.0, 2.0]), np.array([3.0, 4.0]))
-    np.testing.assert_array_equal(known.energy_mj_for_weight(1.0), [3, 4])
-    unknown = Profile("m", "d", np.array([1.0, 2.0]))
-    np.testing.assert_array_equal(unknown.energy_mj_for_weight(0.0), [0, 0])
-    with pytest.raises(InvalidInputError, match="must be 0 for a profile without energy_mj"):
-        unknown.energy_mj_for_weight(1.0)
-
-
 def test_the_idle_power_is_read_written_and_checked():
     content = {"max_batch_size": 2, "latency_ms": [1.0, 2.0], "energy_mj": [10.0, 18.0]}
     profile = Profile.from_dict({**content, "idle_power_w": 8})

@@ -14,7 +14,7 @@ from policy.batcher.limits import Limits
 from policy.batcher.requests import FixedPolicy, Refusal, Request, StartReason
 from policy.batching_policy import BatchingPolicy
 from policy.table import PolicyTable
-from tests.support.batching.batcher_core import Run, contents, make_core
+from tests.support.batching.batcher_core import Run, contents, make_core, started
 
 
 def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> None:
@@ -25,9 +25,7 @@ def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> No
     core.arrive(0.005, Request(0.005, 1))
     assert core.next_batch(0.005) is None
     assert core.wake_at_s == pytest.approx(0.008)
-    batch = core.next_batch(0.008)
-    assert batch is not None
-    assert (batch.size, batch.reason) == (2, StartReason.MAX_WAIT)
+    assert started(core, 0.008) == (2, StartReason.MAX_WAIT)
 
 
 @pytest.mark.parametrize("control_limit", [1, 16])
@@ -37,9 +35,7 @@ def test_a_smaller_limit_holds_before_a_policy_for_it_is_solved(control_limit: i
     core.use(core.table, replace(core.limits, latency_ms=core.limits.latency_ms[:8]))
     for number in range(12):
         core.arrive(0.0, Request(0.0, 1, number))
-    batch = core.next_batch(0.0)
-    assert batch is not None
-    assert (batch.size, batch.reason) == (8, StartReason.FULL)
+    assert started(core, 0.0) == (8, StartReason.FULL)
 
 
 def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> None:
@@ -89,10 +85,7 @@ def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None
     core.arrive(0.0, Request(0.0, 1, "accepted"))
     core.drain()
     assert core.arrive(0.0, Request(0.0, 1)) is Refusal.FULL
-    batch = core.next_batch(0.0)
-    assert contents(batch) == ["accepted"]
-    assert batch is not None
-    assert batch.reason is StartReason.DRAIN
+    assert started(core, 0.0) == (1, StartReason.DRAIN)
 
 
 def test_a_deadline_shorter_than_the_processing_time_is_hopeless() -> None:

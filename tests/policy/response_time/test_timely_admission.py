@@ -48,12 +48,6 @@ def refused_in_a_queue(profile, rate_per_s, *, within_ms, room, requests=200_000
     return lost / requests, longest_ms
 
 
-@pytest.mark.parametrize("load", [0.1, 0.9, 3.0])
-def test_without_time_to_wait_it_is_erlangs_loss_system(load):
-    share = refused(ONE_BY_ONE, 500.0 * load, within_ms=2.0)
-    assert share == pytest.approx(load / (1 + load), rel=0.02)
-
-
 @pytest.mark.parametrize(
     ("profile", "within_ms", "room"),
     [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
-from policy.batcher.requests import Batch, FixedPolicy, Request, Slice
+from policy.batcher.requests import Batch, FixedPolicy, Request, Slice, StartReason
 from policy.batching_policy import BatchingPolicy
 
 
@@ -26,6 +26,13 @@ def make_core(
     latency_ms = [batch_ms] * max_batch_size
     limits = Limits(max_age_ms, max_queue_rows, latency_ms, head_start_ms, admit_within_ms)
     return BatcherCore(FixedPolicy(policy), limits)
+
+
+def started(core: BatcherCore, now_s: float) -> tuple[int, StartReason]:
+    """Return the size of the batch that starts, and why."""
+    batch = core.next_batch(now_s)
+    assert batch is not None
+    return batch.size, batch.reason
 
 
 def contents(batch: Batch | None) -> list[object]:
