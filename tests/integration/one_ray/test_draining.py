@@ -77,7 +77,7 @@ def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Run
         broken = document(1, "3")
         broken["applications"][0]["args"]["model"]["options"] = {"profile": "no-such-file"}
         service.redeploy(broken)
-        assert wait_for(lambda: "no-such-file" in status(service))
+        assert wait_for(lambda: "no-such-file" in str(service.applications()[NAME]))
         assert second in service.replicas()
         assert version(service) == "2"
         service.redeploy(document(2, "2"))
@@ -91,7 +91,3 @@ def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Run
 def version(service: Running) -> str:
     (found,) = get(f"{service.url}/v2/models/googlenet").json()["versions"]
     return str(found)
-
-
-def status(service: Running) -> str:
-    return str(service.applications()[NAME])

@@ -79,24 +79,23 @@ def test_every_metric_arrives(prometheus: Prometheus) -> None:
     assert expected - arrived() == set()
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        (f"sum(ray_sojourn_offered_rows_total{OURS})", REQUESTS),
-        (f"sum(ray_sojourn_completed_rows_total{OURS})", REQUESTS),
-        (f"sum(ray_sojourn_answered_rows_total{OURS})", REQUESTS),
-        (f'sum(ray_sojourn_answers_total{{application="{NAME}",status="404"}})', 1),
-        (f"sum(ray_sojourn_response_time_seconds_count{OURS})", REQUESTS),
-        (f"sum(ray_sojourn_batches_total{OURS})", REQUESTS),
-        (f"max(ray_sojourn_sla_response_time_seconds{OURS})", SLA_S),
-        (f"max(ray_sojourn_sla_percentile_ratio{OURS})", 0.99),
-        (f"round(sojourn:sla_budget:ratio{OURS}, 0.001)", 0.01),
-    ],
-)
-def test_a_metric_has_the_right_value_after_a_known_load(
-    prometheus: Prometheus, expression: str, value: float
-) -> None:
-    assert wait_for(lambda: prometheus.value(expression) == pytest.approx(value))
+def test_metrics_have_the_right_values_after_a_known_load(prometheus: Prometheus) -> None:
+    for expression, value in {
+        f"sum(ray_sojourn_offered_rows_total{OURS})": REQUESTS,
+        f"sum(ray_sojourn_completed_rows_total{OURS})": REQUESTS,
+        f"sum(ray_sojourn_answered_rows_total{OURS})": REQUESTS,
+        f'sum(ray_sojourn_answers_total{{application="{NAME}",status="404"}})': 1,
+        f"sum(ray_sojourn_response_time_seconds_count{OURS})": REQUESTS,
+        f"sum(ray_sojourn_batches_total{OURS})": REQUESTS,
+        f"max(ray_sojourn_sla_response_time_seconds{OURS})": SLA_S,
+        f"max(ray_sojourn_sla_percentile_ratio{OURS})": 0.99,
+        f"round(sojourn:sla_budget:ratio{OURS}, 0.001)": 0.01,
+    }.items():
+
+        def is_right(expression: str = expression, value: float = value) -> bool:
+            return prometheus.value(expression) == pytest.approx(value)
+
+        assert wait_for(is_right), expression
 
 
 def test_no_alert_fires_where_all_is_well(prometheus: Prometheus) -> None:
