@@ -12,7 +12,7 @@ EXPORTED = {
 
 
 @pytest.mark.parametrize("package", EXPORTED)
-def test_a_package_exports_its_names(package: str) -> None:
+def test_a_package_exports_its_names(package):
     module = importlib.import_module(package)
     assert module.__all__ == EXPORTED[package]
     assert all(hasattr(module, name) for name in EXPORTED[package])

@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,7 +31,7 @@ URL = "/v2/models/fragile/infer"
 class Replica:
     """A replica in a process of its own."""
 
-    def __init__(self, journals: Path, *arguments: str) -> None:
+    def __init__(self, journals, *arguments):
         script = ROOT / "tests/support/processes/fragile_replica.py"
         self.process = subprocess.Popen(
             [sys.executable, script, journals, *arguments],
@@ -41,17 +40,17 @@ class Replica:
             env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         )
 
-    def wait_for_port(self) -> int:
+    def wait_for_port(self):
         assert self.process.stdout is not None
         return int(self.process.stdout.readline())
 
     @property
-    def died(self) -> bool:
+    def died(self):
         return self.process.poll() is not None
 
 
 @contextmanager
-def fleet(tmp_path: Path, *arguments: str) -> Iterator[tuple[str, list[Replica]]]:
+def fleet(tmp_path, *arguments):
     """Yield the URL of a HAProxy with a replica behind it for each of `arguments`, and these."""
     replicas = [Replica(tmp_path / "journals", argument) for argument in arguments]
     haproxy = None
@@ -65,7 +64,7 @@ def fleet(tmp_path: Path, *arguments: str) -> Iterator[tuple[str, list[Replica]]
             process.communicate()
 
 
-def _start_haproxy(folder: Path, ports: list[int]) -> tuple["subprocess.Popen[bytes]", str]:
+def _start_haproxy(folder, ports):
     service = load_service_config(ROOT / "configs/digits.yaml")
     settings = {**serve_environment(), **request_environment([service], [traits_of(Fragile)], {})}
     value = {name.removeprefix("RAY_SERVE_HAPROXY_"): value for name, value in settings.items()}
@@ -97,12 +96,12 @@ def _start_haproxy(folder: Path, ports: list[int]) -> tuple["subprocess.Popen[by
     return process, str(listener)
 
 
-def client_of(listener: str) -> httpx.AsyncClient:
+def client_of(listener):
     transport = httpx.AsyncHTTPTransport(uds=listener, limits=httpx.Limits(max_connections=100))
     return httpx.AsyncClient(transport=transport, base_url="http://x", timeout=30)
 
 
-async def ask(client: httpx.AsyncClient, first: float, fill: float) -> httpx.Response:
+async def ask(client, first, fill):
     image = np.full((1, *SHAPE), fill, np.float32)
     image[0, 0, 0, 0] = first
     tensor = {
@@ -119,7 +118,7 @@ async def ask(client: httpx.AsyncClient, first: float, fill: float) -> httpx.Res
     )
 
 
-async def test_one_request_kills_two_replicas_at_most_and_harms_no_other(tmp_path: Path) -> None:
+async def test_one_request_kills_two_replicas_at_most_and_harms_no_other(tmp_path):
     with fleet(tmp_path, "", "", "", "") as (listener, replicas):
         async with client_of(listener) as client:
             bystanders = [asyncio.ensure_future(ask(client, number, number)) for number in range(8)]
@@ -142,7 +141,7 @@ async def test_one_request_kills_two_replicas_at_most_and_harms_no_other(tmp_pat
             assert sum(replica.died for replica in replicas) == 2
 
 
-async def test_large_bodies_survive_a_refusal_and_a_death(tmp_path: Path) -> None:
+async def test_large_bodies_survive_a_refusal_and_a_death(tmp_path):
     with fleet(tmp_path, "", "full", "full") as (listener, _):
         async with client_of(listener) as client:
             answers = await asyncio.gather(*(ask(client, number, number) for number in range(20)))

@@ -13,9 +13,7 @@ gaps = st.lists(st.integers(0, 200).map(lambda ticks: ticks / 64), min_size=1, m
 
 
 @given(rates, bursts, gaps)
-def test_never_more_than_the_rate_and_the_burst_allow(
-    rate: float, burst: float, waits: list[float]
-) -> None:
+def test_never_more_than_the_rate_and_the_burst_allow(rate, burst, waits):
     bucket, now_s, taken = TokenBucket(rate, burst), 5.0, []
     for wait_s in waits:
         now_s += wait_s
@@ -29,9 +27,7 @@ def test_never_more_than_the_rate_and_the_burst_allow(
 
 @pytest.mark.slow
 @given(rates, bursts, gaps)
-def test_what_is_refused_may_happen_after_the_wait_and_not_before(
-    rate: float, burst: float, waits: list[float]
-) -> None:
+def test_what_is_refused_may_happen_after_the_wait_and_not_before(rate, burst, waits):
     bucket, now_s = TokenBucket(rate, burst), 0.0
     for wait_s in waits:
         now_s += wait_s
@@ -45,7 +41,7 @@ def test_what_is_refused_may_happen_after_the_wait_and_not_before(
         assert bucket.take(now_s)
 
 
-def test_a_clock_that_goes_back_gives_nothing_away() -> None:
+def test_a_clock_that_goes_back_gives_nothing_away():
     bucket = TokenBucket(1.0, 1.0)
     assert bucket.take(10.0)
     assert not bucket.take(5.0)
@@ -54,7 +50,7 @@ def test_a_clock_that_goes_back_gives_nothing_away() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.25, 4.0])
-def test_a_resized_bucket_is_as_full_as_before(factor: float) -> None:
+def test_a_resized_bucket_is_as_full_as_before(factor):
     bucket = TokenBucket(10.0, 8.0)
     for _ in range(4):
         assert bucket.take(0.0)

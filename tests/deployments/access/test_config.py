@@ -1,7 +1,5 @@
 """The configuration of access: what is open, and what is rejected."""
 
-from typing import Any
-
 import pytest
 
 from deployments.access.tokens import hash_token
@@ -9,7 +7,7 @@ from deployments.config.user_config import AccessConfig, parse_user_config
 from policy.errors import InvalidInputError
 
 
-def token(name: str = "alice", secret: str = "a", **more: Any) -> dict[str, Any]:
+def token(name="alice", secret="a", **more):
     return {"name": name, "hash": hash_token(secret), **more}
 
 
@@ -23,7 +21,7 @@ def token(name: str = "alice", secret: str = "a", **more: Any) -> dict[str, Any]
         ({"tokens": [], "anonymous": ["operations"]}, True, False),
     ],
 )
-def test_what_needs_a_token(content: dict[str, Any], inference: bool, operations: bool) -> None:
+def test_what_needs_a_token(content, inference, operations):
     config = AccessConfig.model_validate(content)
     assert (config.closed("inference"), config.closed("operations")) == (inference, operations)
 
@@ -42,6 +40,6 @@ def test_what_needs_a_token(content: dict[str, Any], inference: bool, operations
         ({"tokens": [token(name="a b")]}, "name"),
     ],
 )
-def test_mistakes_are_named(content: dict[str, Any], message: str) -> None:
+def test_mistakes_are_named(content, message):
     with pytest.raises(InvalidInputError, match=message):
         parse_user_config({"access": content})

@@ -1,7 +1,5 @@
 """Who is admitted: by token, scope and rate."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,16 +10,16 @@ from deployments.config.user_config import AccessConfig
 from deployments.errors import ForbiddenError, RateLimitedError, UnauthorizedError
 
 
-def config(*tokens: dict[str, Any], **more: Any) -> AccessConfig:
+def config(*tokens, **more):
     return AccessConfig.model_validate({"tokens": [*tokens], **more})
 
 
-def token(name: str, **more: Any) -> dict[str, Any]:
+def token(name, **more):
     """Return a token whose secret is its name."""
     return {"name": name, "hash": hash_token(name), **more}
 
 
-def bearer(secret: str) -> bytes:
+def bearer(secret):
     return f"Bearer {secret}".encode()
 
 
@@ -45,11 +43,11 @@ def bearer(secret: str) -> bytes:
         ("", "inference"),
     ],
 )
-def test_each_path_has_its_scope(path: str, scope: str | None) -> None:
+def test_each_path_has_its_scope(path, scope):
     assert scope_of(path) == scope
 
 
-def test_without_tokens_everything_is_open() -> None:
+def test_without_tokens_everything_is_open():
     control = AccessControl()
     assert control.admit(None, "inference", 0) is None
     assert control.admit(b"nonsense", "operations", 0) is None
@@ -58,7 +56,7 @@ def test_without_tokens_everything_is_open() -> None:
     assert not control.denied
 
 
-def test_a_token_opens_its_scopes_only() -> None:
+def test_a_token_opens_its_scopes_only():
     control = AccessControl(
         config(
             token("alice"),
@@ -80,7 +78,7 @@ def test_a_token_opens_its_scopes_only() -> None:
 
 
 @pytest.mark.parametrize("header", [None, b"", b"alice", b"Basic alice", b"Bearer mallory"])
-def test_strangers_are_told_how_to_come_in(header: bytes | None) -> None:
+def test_strangers_are_told_how_to_come_in(header):
     control = AccessControl(config(token("alice")))
     with pytest.raises(UnauthorizedError) as caught:
         control.admit(header, "inference", 0)
@@ -90,13 +88,13 @@ def test_strangers_are_told_how_to_come_in(header: bytes | None) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_no_other_bytes_are_a_token(secret: bytes) -> None:
+def test_no_other_bytes_are_a_token(secret):
     control = AccessControl(config(token("alice")))
     if secret.rstrip(b" ") != b"alice":
         assert not control.allows(b"Bearer " + secret, "inference")
 
 
-def test_each_token_has_a_rate_of_its_own() -> None:
+def test_each_token_has_a_rate_of_its_own():
     control = AccessControl(
         config(token("slow", requests_per_s=2), token("fast", requests_per_s=10, burst=20))
     )
@@ -113,7 +111,7 @@ def test_each_token_has_a_rate_of_its_own() -> None:
     assert control.denied[429] == 2000 - sum(taken.values())
 
 
-def test_a_denied_request_uses_nothing_of_the_rate() -> None:
+def test_a_denied_request_uses_nothing_of_the_rate():
     control = AccessControl(config(token("a", requests_per_s=1)))
     for _ in range(5):
         with pytest.raises(ForbiddenError):
@@ -122,7 +120,7 @@ def test_a_denied_request_uses_nothing_of_the_rate() -> None:
     assert control.admit(bearer("a"), "inference", 0) == "a"
 
 
-def test_retry_after_says_when() -> None:
+def test_retry_after_says_when():
     control = AccessControl(config(token("a", requests_per_s=0.1)))
     control.admit(bearer("a"), "inference", 0)
     with pytest.raises(RateLimitedError, match=r"limited to 0\.1 requests per second") as caught:
@@ -132,7 +130,7 @@ def test_retry_after_says_when() -> None:
 
 
 @pytest.mark.parametrize("replicas", [2, 5])
-def test_replicas_share_a_rate(replicas: int) -> None:
+def test_replicas_share_a_rate(replicas):
     """As many replicas as there are admit together what one would, whatever they began with."""
     controls = [AccessControl(config(token("a", requests_per_s=10))) for _ in range(replicas)]
     taken = 0
@@ -147,7 +145,7 @@ def test_replicas_share_a_rate(replicas: int) -> None:
     assert taken == pytest.approx(10 + 10 * 100, abs=replicas)
 
 
-def test_a_change_revokes_at_once_and_keeps_what_was_used() -> None:
+def test_a_change_revokes_at_once_and_keeps_what_was_used():
     limited = token("a", requests_per_s=1)
     control = AccessControl(config(limited, token("b")))
     control.admit(bearer("a"), "inference", 0)

@@ -1,14 +1,12 @@
 """A client's token comes from a file or the environment."""
 
-from pathlib import Path
-
 import pytest
 
 from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
 from policy.errors import InvalidInputError
 
 
-def test_a_file_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_wins_over_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     assert read_token() is None
     monkeypatch.setenv(TOKEN_VARIABLE, " from-env\n")
@@ -19,7 +17,7 @@ def test_a_file_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe\x00"])
-def test_a_file_holds_one_token(tmp_path: Path, content: bytes) -> None:
+def test_a_file_holds_one_token(tmp_path, content):
     file = tmp_path / "token"
     file.write_bytes(content)
     with pytest.raises(InvalidInputError, match="token: "):
@@ -28,6 +26,6 @@ def test_a_file_holds_one_token(tmp_path: Path, content: bytes) -> None:
         read_token(tmp_path / "missing")
 
 
-def test_a_token_is_sent_as_a_bearer_token() -> None:
+def test_a_token_is_sent_as_a_bearer_token():
     assert authorization("abc") == {"Authorization": "Bearer abc"}
     assert authorization(None) == {}

@@ -13,13 +13,13 @@ PUBLIC = ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1.example.org"
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_needs_no_tokens(host: str) -> None:
+def test_loopback_needs_no_tokens(host):
     assert is_loopback(host)
     check_exposure(host, AccessConfig(), insecure=False)
 
 
 @pytest.mark.parametrize("host", PUBLIC)
-def test_a_public_address_needs_tokens(host: str) -> None:
+def test_a_public_address_needs_tokens(host):
     assert not is_loopback(host)
     check_exposure(host, CLOSED, insecure=False)
     check_exposure(host, AccessConfig(), insecure=True)

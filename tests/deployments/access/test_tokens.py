@@ -7,7 +7,7 @@ import pytest
 from deployments.access.tokens import bearer_token, hash_token, make_token
 
 
-def test_tokens_are_random_and_fit_into_a_header() -> None:
+def test_tokens_are_random_and_fit_into_a_header():
     tokens = {make_token() for _ in range(100)}
     assert len(tokens) == 100
     for token in tokens:
@@ -16,12 +16,12 @@ def test_tokens_are_random_and_fit_into_a_header() -> None:
         assert bearer_token(f"Bearer {token}".encode()) == token.encode()
 
 
-def test_the_hash_is_sha256() -> None:
+def test_the_hash_is_sha256():
     assert hash_token("abc") == "sha256:" + hashlib.sha256(b"abc").hexdigest()
 
 
 @pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer ", b"BEARER   "])
-def test_the_scheme_has_no_case(scheme: bytes) -> None:
+def test_the_scheme_has_no_case(scheme):
     assert bearer_token(scheme + b"a.b~c+/=") == b"a.b~c+/="
 
 
@@ -38,5 +38,5 @@ def test_the_scheme_has_no_case(scheme: bytes) -> None:
         b"Bearer \xff",
     ],
 )
-def test_anything_else_holds_no_token(value: bytes) -> None:
+def test_anything_else_holds_no_token(value):
     assert bearer_token(value) is None

@@ -22,6 +22,6 @@ from deployments.access.web_pages import is_foreign
         ({"host": "\xff["}, True),
     ],
 )
-def test_a_page_of_another_site_is_foreign(fields: dict[str, str], foreign: bool) -> None:
+def test_a_page_of_another_site_is_foreign(fields, foreign):
     encoded = {name.encode(): value.encode("latin-1") for name, value in fields.items()}
     assert is_foreign(encoded) == foreign

@@ -1,7 +1,5 @@
 """What `user_config` may say of a model's version and weights."""
 
-from typing import Any
-
 import pytest
 
 from deployments.config.declared import declared_models
@@ -13,12 +11,12 @@ from tests.support.models.hosted_models import config_of
 NO_STORE = ModelConfig(name="a", import_path="unused:Unused")
 
 
-def declared(config: ModelConfig, **named: Any) -> tuple[str, str | None]:
+def declared(config, **named):
     model = declared_models([config], parse_user_config({"models": {"a": named}}))["a"]
     return model.version, model.weights
 
 
-def test_what_the_config_leaves_out_stays_as_args_have_it() -> None:
+def test_what_the_config_leaves_out_stays_as_args_have_it():
     assert declared_models([NO_STORE], parse_user_config({})) == {"a": NO_STORE}
     assert declared(config_of("a"), version="2") == ("2", "store://pytorch/a@2")
     assert declared(config_of("a"), weights="store://other@3") == ("3", "store://other@3")
@@ -34,8 +32,6 @@ def test_what_the_config_leaves_out_stays_as_args_have_it() -> None:
         (config_of("a"), {"weights": "store://a@@2", "version": "2"}, "models.a: weights: "),
     ],
 )
-def test_a_version_that_cannot_be_meant(
-    config: ModelConfig, named: dict[str, Any], message: str
-) -> None:
+def test_a_version_that_cannot_be_meant(config, named, message):
     with pytest.raises(InvalidInputError, match=message):
         declared(config, **named)

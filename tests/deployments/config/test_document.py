@@ -7,7 +7,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,28 +58,25 @@ DOCUMENT: dict[str, Any] = {
 Change = Callable[[dict[str, Any]], object]
 
 
-def at(*place: str | int) -> str:
+def at(*place):
     return ".".join(map(str, place))
 
 
-def application(document: dict[str, Any]) -> dict[str, Any]:
-    entry: dict[str, Any] = document["applications"][0]
-    return entry
+def application(document):
+    return document["applications"][0]
 
 
-def replica(document: dict[str, Any]) -> dict[str, Any]:
-    entry: dict[str, Any] = application(document)["deployments"][0]
-    return entry
+def replica(document):
+    return application(document)["deployments"][0]
 
 
-def scaling(document: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = replica(document)["autoscaling_config"]
-    return config
+def scaling(document):
+    return replica(document)["autoscaling_config"]
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[[Change], ours.ServiceConfig]:
-    def write_and_load(change: Change) -> ours.ServiceConfig:
+def load(tmp_path):
+    def write_and_load(change):
         document = copy.deepcopy(DOCUMENT)
         change(document)
         path = tmp_path / "config.yaml"
@@ -94,7 +90,7 @@ Load = Callable[[Change], ours.ServiceConfig]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_the_shipped_configs_are_valid(path: Path) -> None:
+def test_the_shipped_configs_are_valid(path):
     for config in ours.load_service_configs(path):
         assert config.user_config.sla.objective.in_words().startswith("99% of requests within ")
 
@@ -139,16 +135,14 @@ HONORED: dict[type[BaseModel], set[str]] = {
 
 
 @pytest.mark.parametrize("ours_and_rays", MODELS.items(), ids=lambda pair: pair[0].__name__)
-def test_each_key_of_rays_schema_is_honored_or_refused(
-    load: Load, ours_and_rays: tuple[type[BaseModel], tuple[type[BaseModel], Place]]
-) -> None:
+def test_each_key_of_rays_schema_is_honored_or_refused(load, ours_and_rays):
     """The check once called a file fine whose keys did nothing, TLS among them."""
     our_model, (rays, place) = ours_and_rays
     assert set(our_model.model_fields) == set(rays.model_fields)
     for key in set(rays.model_fields) - HONORED[our_model]:
 
-        def change(document: dict[str, Any], key: str = key) -> None:
-            section: Any = document
+        def change(document, key=key):
+            section = document
             for part in place:
                 section = section[part]
             section[key] = 2.5 if key.endswith("delay_s") else {"policy_function": "x:y"}
@@ -210,7 +204,7 @@ def test_each_key_of_rays_schema_is_honored_or_refused(
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(load: Load, change: Change, message: str) -> None:
+def test_what_is_wrong_is_told_in_one_line(load, change, message):
     with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
         load(change)
     assert re.match(r"/.*config\.yaml:\d+: [a-z]", str(caught.value))
@@ -231,13 +225,13 @@ def test_what_is_wrong_is_told_in_one_line(load: Load, change: Change, message: 
         ),
     ],
 )
-def test_a_value_without_an_effect_is_refused(load: Load, change: Change, message: str) -> None:
+def test_a_value_without_an_effect_is_refused(load, change, message):
     with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
         load(change)
     assert "\n" not in str(caught.value)
 
 
-def test_the_line_is_that_of_the_wrong_key(tmp_path: Path) -> None:
+def test_the_line_is_that_of_the_wrong_key(tmp_path):
     text = (ROOT / "configs/digits.yaml").read_text()
     path = tmp_path / "wrong.yaml"
     for line, message in (
@@ -275,11 +269,9 @@ def test_the_line_is_that_of_the_wrong_key(tmp_path: Path) -> None:
         ("route_prefix", "/digits/", "must be / or begin with / .* not '/digits/'"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_told_in_one_line(
-    load: Load, key: str, value: object, message: str
-) -> None:
-    def change(document: dict[str, Any]) -> None:
-        places: dict[type[BaseModel], dict[str, Any]] = {
+def test_a_value_of_the_wrong_kind_is_told_in_one_line(load, key, value, message):
+    def change(document):
+        places = {
             serve_schema.HttpOptions: document["http_options"],
             serve_schema.ApplicationEntry: application(document),
             serve_schema.DeploymentEntry: replica(document),
@@ -292,8 +284,8 @@ def test_a_value_of_the_wrong_kind_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_replica_takes_where_nothing_is_said(load: Load) -> None:
-    def bare(document: dict[str, Any]) -> None:
+def test_what_a_replica_takes_where_nothing_is_said(load):
+    def bare(document):
         del document["http_options"]
         del replica(document)["ray_actor_options"]
         del application(document)["name"]
@@ -310,8 +302,8 @@ def test_what_a_replica_takes_where_nothing_is_said(load: Load) -> None:
     assert load(lambda document: None).replicas == (1, 2)
 
 
-def test_two_applications_differ_in_name_and_prefix(load: Load) -> None:
-    def again(**changes: str) -> Change:
+def test_two_applications_differ_in_name_and_prefix(load):
+    def again(**changes):
         return lambda d: d["applications"].append({**copy.deepcopy(application(d)), **changes})
 
     for changes, message in (
@@ -323,7 +315,7 @@ def test_two_applications_differ_in_name_and_prefix(load: Load) -> None:
             load(again(**changes))
 
 
-def test_an_application_of_another_builder_may_set_whatever_ray_takes(load: Load) -> None:
+def test_an_application_of_another_builder_may_set_whatever_ray_takes(load):
     another = {
         "name": "b",
         "import_path": "mine:app",
@@ -339,7 +331,7 @@ def test_an_application_of_another_builder_may_set_whatever_ray_takes(load: Load
     assert load(lambda d: d["applications"].append(another)).application == "a"
 
 
-def share_a_budget(document: dict[str, Any]) -> None:
+def share_a_budget(document):
     scaling(document)["policy"]["policy_kwargs"] = {"replica_budget": 2}
 
 
@@ -354,10 +346,8 @@ def share_a_budget(document: dict[str, Any]) -> None:
         (1, share_a_budget, "must be 0 with a replica_budget, not 1"),
     ],
 )
-def test_standbys_need_room(
-    load: Load, standbys: int | str, change: Change, problem: str | None
-) -> None:
-    def with_standbys(document: dict[str, Any]) -> None:
+def test_standbys_need_room(load, standbys, change, problem):
+    def with_standbys(document):
         replica(document)["user_config"]["autoscaler"] = {"standbys": standbys}
         change(document)
 
@@ -369,8 +359,6 @@ def test_standbys_need_room(
 
 
 @pytest.mark.slow
-def test_a_config_and_a_service_do_without_scipy_signal_whose_import_takes_most_of_a_second() -> (
-    None
-):
+def test_a_config_and_a_service_do_without_scipy_signal_whose_import_takes_most_of_a_second():
     program = "import sys, deployments.serving.service; sys.exit('scipy.signal' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -2,8 +2,6 @@
 
 import copy
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +16,12 @@ DIGITS: dict[str, Any] = yaml.safe_load((ROOT / "configs/digits.yaml").read_text
 REPLICA = "applications.0.deployments.0"
 
 
-def replica(document: dict[str, Any]) -> dict[str, Any]:
-    entry: dict[str, Any] = document["applications"][0]["deployments"][0]
-    return entry
+def replica(document):
+    return document["applications"][0]["deployments"][0]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
-def test_ray_takes_every_config(path: Path) -> None:
+def test_ray_takes_every_config(path):
     check_schema(yaml.safe_load(path.read_text()))
 
 
@@ -41,9 +38,7 @@ def test_ray_takes_every_config(path: Path) -> None:
         ),
     ],
 )
-def test_what_ray_refuses_is_told_in_one_line(
-    change: Callable[[dict[str, Any]], object], message: str
-) -> None:
+def test_what_ray_refuses_is_told_in_one_line(change, message):
     document = copy.deepcopy(DIGITS)
     change(document)
     with pytest.raises(InvalidInputError, match=f"^{re.escape(message)}") as caught:
@@ -51,7 +46,7 @@ def test_what_ray_refuses_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_neither_a_policy_nor_a_router_is_imported() -> None:
+def test_neither_a_policy_nor_a_router_is_imported():
     document = copy.deepcopy(DIGITS)
     policy = replica(document)["autoscaling_config"]["policy"]
     policy["policy_function"] = "only_on_the_cluster.policies:Scale"
@@ -60,7 +55,7 @@ def test_neither_a_policy_nor_a_router_is_imported() -> None:
     check_schema(document)
 
 
-def test_the_check_of_a_file_asks_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_of_a_file_asks_ray(tmp_path, capsys):
     path = tmp_path / "wrong.yaml"
     for name in ("digits.yaml", "digits-pipeline.yaml"):
         document = yaml.safe_load((ROOT / "configs" / name).read_text())

@@ -10,18 +10,18 @@ MODEL = {"name": "m", "import_path": "digits"}
 
 
 @pytest.mark.parametrize("weights", ["store://tf/net@2", "store://digits", "a/file", None])
-def test_weights_are_a_model_of_the_store_or_a_file(weights: str | None) -> None:
+def test_weights_are_a_model_of_the_store_or_a_file(weights):
     assert parse_args({"model": {**MODEL, "weights": weights}}).model.weights == weights
 
 
-def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected() -> None:
+def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected():
     with pytest.raises(InvalidInputError, match=r"model\.weights: model name: '\.\.' must be"):
         parse_args({"model": {**MODEL, "weights": "store://../digits"}})
     with pytest.raises(InvalidInputError, match=r"store\.remote"):
         parse_args({"model": MODEL, "store": {"remote": "models/"}})
 
 
-def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
+def test_the_models_of_a_deployment_have_names_of_their_own():
     model = {"name": "m", "import_path": "digits"}
     assert [each.name for each in parse_args({"model": model}).all_models] == ["m"]
     with pytest.raises(InvalidInputError, match="two models have the name 'm'"):
@@ -30,7 +30,7 @@ def test_the_models_of_a_deployment_have_names_of_their_own() -> None:
         parse_args({"model": model, "load_models": "never"})
 
 
-def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_remote_has_a_manager_of_its_own(monkeypatch):
     monkeypatch.delenv("SOJOURN_STORE", raising=False)
     one, same, other = (
         StoreConfig(remote=remote, host_bytes=host_bytes).settings()
@@ -43,7 +43,7 @@ def test_each_remote_has_a_manager_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     assert len(one.socket.name) < 30
 
 
-def test_the_manager_is_started_with_the_budgets_of_the_config() -> None:
+def test_the_manager_is_started_with_the_budgets_of_the_config():
     config = StoreConfig(
         remote="s3://models",
         host_bytes=3,

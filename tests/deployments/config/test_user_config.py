@@ -1,7 +1,5 @@
 """The live part of the configuration."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 
-def test_an_empty_user_config_has_the_default_sla() -> None:
+def test_an_empty_user_config_has_the_default_sla():
     assert parse_user_config(None).sla.objective.in_words() == "99% of requests within 100 ms"
 
 
@@ -48,7 +46,7 @@ def test_an_empty_user_config_has_the_default_sla() -> None:
         ),
     ],
 )
-def test_a_wrong_user_config_is_rejected_in_one_line(content: dict[str, Any], message: str) -> None:
+def test_a_wrong_user_config_is_rejected_in_one_line(content, message):
     with pytest.raises(InvalidInputError) as caught:
         parse_user_config(content)
     assert message in str(caught.value)
@@ -59,7 +57,7 @@ WITHOUT_ENERGY = Profile("m", "d", np.arange(1.0, 5.0))
 WITH_ENERGY = Profile("m", "d", np.arange(1.0, 5.0), energy_mj=np.arange(1.0, 5.0))
 
 
-def test_the_objective_follows_the_config() -> None:
+def test_the_objective_follows_the_config():
     sla = {"response_time_ms": 50, "percentile": 95}
     by_default = parse_user_config({"sla": sla})
     assert by_default.service_model(WITH_ENERGY).objective == ServiceLevelObjective(45.0, 95.0)
@@ -70,19 +68,19 @@ def test_the_objective_follows_the_config() -> None:
     assert by_weights.service_model(WITH_ENERGY).objective == Weights(1.0, 2.0)
 
 
-def test_the_sla_at_the_replica_leaves_the_delays_to_the_network() -> None:
+def test_the_sla_at_the_replica_leaves_the_delays_to_the_network():
     config = parse_user_config({"sla": "50ms@99"})
     assert config.service_model(WITH_ENERGY).sla == ServiceLevelObjective(49.5, 99.0)
 
 
-def test_settings_are_those_of_the_autoscaler() -> None:
+def test_settings_are_those_of_the_autoscaler():
     assert parse_user_config({}).autoscaler.settings() == AutoscalerSettings()
     given = {"compliant_minutes": 95, "standbys": "auto", "expert": {"risk_percent": 5}}
     settings = parse_user_config({"autoscaler": given}).autoscaler.settings()
     assert settings == AutoscalerSettings(compliant_minutes=95.0, standbys="auto", risk=0.05)
 
 
-def test_a_model_takes_what_holds_for_it_and_the_rest_from_all() -> None:
+def test_a_model_takes_what_holds_for_it_and_the_rest_from_all():
     config = parse_user_config(
         {
             "sla": {"response_time_ms": 70, "percentile": 95},

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,12 +30,12 @@ DIGITS = (ROOT / "configs/digits.yaml").read_text()
         ("a: !!python/object:os.system x", "line 1: not YAML"),
     ],
 )
-def test_what_is_not_what_it_looks_like_is_told_with_its_line(text: str, message: str) -> None:
+def test_what_is_not_what_it_looks_like_is_told_with_its_line(text, message):
     with pytest.raises(InvalidInputError, match="^" + re.escape(message)):
         parse_yaml(text)
 
 
-def test_what_is_meant_is_read_as_ever() -> None:
+def test_what_is_meant_is_read_as_ever():
     text = "a: 0\nb: &b {x: 0.5, y: '0100'}\nc: {<<: *b, x: 0x10}\nd: {<<: *b, x: 1}\nh: host:80"
     assert parse_yaml(text) == {
         "a": 0,
@@ -47,7 +46,7 @@ def test_what_is_meant_is_read_as_ever() -> None:
     }
 
 
-def test_a_file_is_named(tmp_path: Path) -> None:
+def test_a_file_is_named(tmp_path):
     path = tmp_path / "a.yaml"
     for content, message in (
         (b"a: 1\na: 1", "2: a: this key is here twice"),
@@ -59,9 +58,7 @@ def test_a_file_is_named(tmp_path: Path) -> None:
         assert str(caught.value) == f"{path}:{message}"
 
 
-def test_a_second_percentile_is_refused_wherever_configs_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_percentile_is_refused_wherever_configs_are_read(tmp_path, capsys):
     path = tmp_path / "twice.yaml"
     path.write_text(DIGITS.replace("percentile: 99", "percentile: 99\n            percentile: 50"))
     pipeline = (ROOT / "configs/digits-pipeline.yaml").read_text()
@@ -78,7 +75,7 @@ def test_a_second_percentile_is_refused_wherever_configs_are_read(
 
 
 @pytest.mark.slow
-def test_manifests_are_not_rendered_from_a_second_percentile(tmp_path: Path) -> None:
+def test_manifests_are_not_rendered_from_a_second_percentile(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text(DIGITS.replace("percentile: 99", "percentile: 99\n            percentile: 50"))
     image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
@@ -91,6 +88,6 @@ def test_manifests_are_not_rendered_from_a_second_percentile(tmp_path: Path) -> 
     assert "percentile: this key is here twice" in refused.stderr
 
 
-def test_an_option_of_a_model_is_read_alike() -> None:
+def test_an_option_of_a_model_is_read_alike():
     with pytest.raises(InvalidInputError, match="--option: a: line 1: b: this key is here twice"):
         parse_options(["a={b: 1, b: 2}"])

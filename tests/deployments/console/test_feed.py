@@ -1,9 +1,7 @@
 """What events hold, and that no more is put together than is looked at."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,27 +13,27 @@ from deployments.modelstore.errors import UnavailableError
 class Sources:
     """A replica and a log of decisions that count how often they are asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now_s = 100.0
         self.reported = self.read = 0
-        self.report: dict[str, Any] = {"model": "m", "profile": {"latency_ms": [1.0]}}
-        self.log: dict[str, Any] = {"newest": None, "decisions": [], "dry_run": False}
+        self.report = {"model": "m", "profile": {"latency_ms": [1.0]}}
+        self.log = {"newest": None, "decisions": [], "dry_run": False}
         self.feed = Feed(self._reports, self._autoscaler, "replica-1", lambda: self.now_s)
 
-    def _reports(self) -> list[Mapping[str, Any]]:
+    def _reports(self):
         self.reported += 1
         return [self.report]
 
-    async def _autoscaler(self) -> Mapping[str, Any]:
+    async def _autoscaler(self):
         self.read += 1
         return self.log
 
-    def decide(self, time_s: float, replicas: int) -> None:
+    def decide(self, time_s, replicas):
         entry = {"time_s": time_s, "replicas": replicas}
         self.log = {**self.log, "newest": entry, "decisions": [*self.log["decisions"], entry]}
 
 
-def parsed(sent: bytes) -> list[tuple[str, Any]]:
+def parsed(sent):
     """Return the events as a browser reads them."""
     events = []
     for part in sent.decode().split("\n\n")[:-1]:
@@ -44,7 +42,7 @@ def parsed(sent: bytes) -> list[tuple[str, Any]]:
     return events
 
 
-async def test_a_state_is_the_replicas_and_the_fleets() -> None:
+async def test_a_state_is_the_replicas_and_the_fleets():
     sources = Sources()
     sources.decide(90.0, 3)
     (first, decisions), (second, state) = parsed((await sources.feed.next(0))[0])
@@ -57,7 +55,7 @@ async def test_a_state_is_the_replicas_and_the_fleets() -> None:
     assert state["store"] is None
 
 
-async def test_the_log_is_sent_to_each_stream_when_it_has_changed() -> None:
+async def test_the_log_is_sent_to_each_stream_when_it_has_changed():
     sources = Sources()
     sources.decide(90.0, 3)
     _, sent = await sources.feed.next(0)
@@ -73,7 +71,7 @@ async def test_the_log_is_sent_to_each_stream_when_it_has_changed() -> None:
     assert [name for name, _ in parsed(event)] == ["decisions", "state"]
 
 
-async def test_streams_share_what_was_just_put_together() -> None:
+async def test_streams_share_what_was_just_put_together():
     sources = Sources()
     assert sources.reported == sources.read == 0
     for _ in range(5):
@@ -92,12 +90,10 @@ async def test_streams_share_what_was_just_put_together() -> None:
         ({"store_socket": None, "weights": "store://m@1"}, None),
     ],
 )
-async def test_the_store_is_asked_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, start: dict[str, Any], socket: Path | None
-) -> None:
-    asked: list[Path | None] = []
+async def test_the_store_is_asked_now_and_then(monkeypatch, start, socket):
+    asked = []
 
-    def ask(do: str, *, socket_path: Path | None, timeout_s: float) -> dict[str, Any]:
+    def ask(do, *, socket_path, timeout_s):
         assert do == "stats"
         asked.append(socket_path)
         if len(asked) > 1:
@@ -120,7 +116,7 @@ async def test_the_store_is_asked_now_and_then(
     )
 
 
-async def test_weights_from_elsewhere_ask_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_weights_from_elsewhere_ask_no_store(monkeypatch):
     monkeypatch.setattr(feed_module, "ask", lambda *args, **more: pytest.fail("asked"))
     sources = Sources()
     sources.report["start"] = {"store_socket": None, "weights": "weights.safetensors"}

@@ -1,19 +1,18 @@
 """The planner answers one question after the other."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from autoscaler.worker import WorkerError
 from deployments.console import planner as planner_module
-from deployments.console.planner import MAX_WAITING, Call, Planner
+from deployments.console.planner import MAX_WAITING, Planner
 from deployments.errors import PlannerBusyError
 from tests.support.processes.console_server import PROFILE
 from tests.support.waiting import LIMIT_S
 
 
-def plan(rate_per_s: float, response_time_ms: float = 150) -> Call:
+def plan(rate_per_s, response_time_ms=150):
     scenario = {"percentile": 99, "arrival_rate_per_s": rate_per_s}
     scenario["response_time_ms"] = response_time_ms
     return "deployments.console.replica_plan:plan", (PROFILE,), scenario
@@ -22,22 +21,22 @@ def plan(rate_per_s: float, response_time_ms: float = 150) -> Call:
 class Gate:
     """Stands in for the worker: answers with the question once it is opened."""
 
-    def __init__(self, planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[Any] = []
+    def __init__(self, planner, monkeypatch):
+        self.asked = []
         self.open = asyncio.Event()
         monkeypatch.setattr(planner, "_worker", self)
 
-    async def ask(self, function: str, *, time_limit_s: float) -> str:
+    async def ask(self, function, *, time_limit_s):
         self.asked.append(function)
         await asyncio.wait_for(self.open.wait(), LIMIT_S)
         return function
 
 
-def call(function: object) -> dict[str, Call]:
+def call(function):
     return {"now": (str(function), (), {})}
 
 
-async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crowd_is_refused_at_once(monkeypatch):
     planner = Planner()
     gate = Gate(planner, monkeypatch)
     asking = [asyncio.create_task(planner.ask(call(n))) for n in range(MAX_WAITING + 1)]
@@ -50,9 +49,7 @@ async def test_a_crowd_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert gate.asked == [str(n) for n in range(MAX_WAITING + 1)]
 
 
-async def test_what_is_as_in_the_last_question_is_not_planned_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_as_in_the_last_question_is_not_planned_again(monkeypatch):
     planner = Planner()
     gate = Gate(planner, monkeypatch)
     gate.open.set()
@@ -63,9 +60,7 @@ async def test_what_is_as_in_the_last_question_is_not_planned_again(
 
 
 @pytest.mark.slow
-async def test_the_worker_plans_and_a_dead_one_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_worker_plans_and_a_dead_one_is_replaced(monkeypatch):
     monkeypatch.setattr(planner_module, "TIME_LIMIT_S", LIMIT_S)
     planner = Planner()
     try:

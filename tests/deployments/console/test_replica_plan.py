@@ -1,8 +1,6 @@
 """The what-if's plans are those of `sojourn plan`."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,12 +17,12 @@ PROFILE = Profile.from_dict(
 )
 
 
-def scenario(**more: Any) -> dict[str, Any]:
+def scenario(**more):
     return {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 400, **more}
 
 
 @pytest.fixture(scope="module")
-def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def profile_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("profile") / "profile.json"
     path.write_text(json.dumps(PROFILE.to_dict()))
     return path
@@ -42,12 +40,7 @@ def profile_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["least replicas", "least cost"],
 )
-def test_a_plan_is_that_of_the_command(
-    capsys: pytest.CaptureFixture[str],
-    profile_file: Path,
-    options: list[str],
-    prices: dict[str, float],
-) -> None:
+def test_a_plan_is_that_of_the_command(capsys, profile_file, options, prices):
     command = [
         *("plan", f"--profile={profile_file}", "--arrival-rate=400"),
         *("--response-time-ms=150", "--percentile=99", "--json"),
@@ -63,8 +56,8 @@ def test_a_plan_is_that_of_the_command(
     }
 
 
-def test_a_burst_is_sized_for_and_the_load_itself_is_predicted() -> None:
-    def planned(**more: Any) -> dict[str, Any]:
+def test_a_burst_is_sized_for_and_the_load_itself_is_predicted():
+    def planned(**more):
         return plan(PROFILE, **scenario(**more, energy_weight=0))
 
     calm, bursty, doubled = planned(), planned(burst_factor=2), planned(arrival_rate_per_s=800)
@@ -74,7 +67,7 @@ def test_a_burst_is_sized_for_and_the_load_itself_is_predicted() -> None:
     assert bursty["meets_sla"]
 
 
-def test_an_energy_weight_plans_with_the_policy_of_that_weight() -> None:
+def test_an_energy_weight_plans_with_the_policy_of_that_weight():
     loose = {"response_time_ms": 2000, "arrival_rate_per_s": 200}
     fast = plan(PROFILE, **scenario(**loose, energy_weight=0))
     thrifty = plan(PROFILE, **scenario(**loose, energy_weight=2))
@@ -83,7 +76,7 @@ def test_an_energy_weight_plans_with_the_policy_of_that_weight() -> None:
     assert thrifty["control_limit"] > fast["control_limit"]
 
 
-def test_without_energy_there_is_no_price() -> None:
+def test_without_energy_there_is_no_price():
     content = PROFILE.to_dict()
     del content["energy_mj"]
     found = plan(Profile.from_dict(content), **scenario(energy_price=1, energy_weight=0))

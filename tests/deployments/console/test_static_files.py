@@ -16,27 +16,27 @@ FOLDER = Path(str(resources.files("deployments.console") / "static"))
 class Tags(HTMLParser):
     """Collects the tags of a page, and the text within scripts."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
+        self.tags = []
+        self.scripts = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.tags and self.tags[-1][0] in ("script", "style") and data.strip():
             self.scripts.append(data)
 
 
 @pytest.fixture(scope="module")
-def page() -> Tags:
+def page():
     tags = Tags()
     tags.feed(static_file(PAGE)[0].decode())
     return tags
 
 
-def test_the_page_names_its_own_files_only(page: Tags) -> None:
+def test_the_page_names_its_own_files_only(page):
     named = [
         attributes[key]
         for _, attributes in page.tags
@@ -60,7 +60,7 @@ def test_the_page_names_its_own_files_only(page: Tags) -> None:
     assert all(static_file(name)[0] for name in scripts)
 
 
-def test_nothing_in_the_page_is_kept_from_working_by_its_policy(page: Tags) -> None:
+def test_nothing_in_the_page_is_kept_from_working_by_its_policy(page):
     headers = dict(static_file(PAGE)[1])
     policy = headers[b"content-security-policy"].decode()
     assert "unsafe" not in policy
@@ -78,7 +78,7 @@ def test_nothing_in_the_page_is_kept_from_working_by_its_policy(page: Tags) -> N
         assert "https://" not in text
 
 
-def test_ids_that_the_scripts_look_for_are_in_the_page(page: Tags) -> None:
+def test_ids_that_the_scripts_look_for_are_in_the_page(page):
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     wanted = {
@@ -91,6 +91,6 @@ def test_ids_that_the_scripts_look_for_are_in_the_page(page: Tags) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "nothing.js", "../feed.py", "../static/main.js", "feed.py"])
-def test_there_is_nothing_else(name: str) -> None:
+def test_there_is_nothing_else(name):
     with pytest.raises(NotFoundError, match="the console has no file"):
         static_file(name)

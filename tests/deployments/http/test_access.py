@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +12,6 @@ from deployments.access.tokens import hash_token
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import InferenceProtocol
-from deployments.serving.service import InferenceService
 from tests.support.models.doubles_service import USER_CONFIG, body, hosting, listening, make_service
 
 INFER = "/v2/models/doubles/infer"
@@ -23,7 +20,7 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def token(name: str, **more: Any) -> dict[str, Any]:
+def token(name, **more):
     """Return a token whose secret is its name."""
     return {"name": name, "hash": hash_token(name), **more}
 
@@ -36,9 +33,7 @@ TOKENS = [
 
 
 @contextlib.asynccontextmanager
-async def closed_service(
-    http: type[asyncio.Protocol], **access: Any
-) -> AsyncIterator[tuple[InferenceService, httpx.AsyncClient]]:
+async def closed_service(http, **access):
     async with make_service() as service:
         content = {**USER_CONFIG, "access": {"tokens": TOKENS, **access}}
         await service.configure(parse_user_config(content))
@@ -49,12 +44,12 @@ async def closed_service(
                     yield service, client
 
 
-def bearer(secret: str) -> dict[str, str]:
+def bearer(secret):
     return {"Authorization": f"Bearer {secret}"}
 
 
 @WAYS
-async def test_only_tokens_for_inference_may_infer(http: type[asyncio.Protocol]) -> None:
+async def test_only_tokens_for_inference_may_infer(http):
     async with closed_service(http) as (service, client):
         seen = []
         for headers in ({}, bearer("mallory"), {"Authorization": "Basic YTpi"}, bearer("ops")):
@@ -80,7 +75,7 @@ async def test_only_tokens_for_inference_may_infer(http: type[asyncio.Protocol])
 
 
 @WAYS
-async def test_a_rate_is_refused_with_the_time_to_come_back(http: type[asyncio.Protocol]) -> None:
+async def test_a_rate_is_refused_with_the_time_to_come_back(http):
     async with closed_service(http) as (service, client):
         statuses = []
         for _ in range(4):
@@ -94,7 +89,7 @@ async def test_a_rate_is_refused_with_the_time_to_come_back(http: type[asyncio.P
 
 
 @WAYS
-async def test_a_stranger_is_denied_before_the_body(http: type[asyncio.Protocol]) -> None:
+async def test_a_stranger_is_denied_before_the_body(http):
     async with closed_service(http) as (_, client):
         reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
         head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
@@ -104,7 +99,7 @@ async def test_a_stranger_is_denied_before_the_body(http: type[asyncio.Protocol]
         await writer.wait_closed()
 
 
-async def test_probes_need_no_token_and_everything_else_does() -> None:
+async def test_probes_need_no_token_and_everything_else_does():
     async with closed_service(InferenceProtocol) as (_, client):
         for path in ("/v2/health/live", "/v2/health/ready"):
             assert (await client.get(path)).status_code == 200
@@ -119,7 +114,7 @@ async def test_probes_need_no_token_and_everything_else_does() -> None:
         assert (await client.get("/nowhere", headers=bearer("alice"))).status_code == 404
 
 
-async def test_a_part_can_stay_open() -> None:
+async def test_a_part_can_stay_open():
     async with closed_service(InferenceProtocol, anonymous=["inference"]) as (service, client):
         assert (await client.post(INFER, json=body((1, 2)))).status_code == 200
         assert (await client.get("/sojourn/policy")).status_code == 401
@@ -127,7 +122,7 @@ async def test_a_part_can_stay_open() -> None:
 
 
 @WAYS
-async def test_a_revoked_token_ends_on_an_open_connection(http: type[asyncio.Protocol]) -> None:
+async def test_a_revoked_token_ends_on_an_open_connection(http):
     async with closed_service(http) as (service, client):
         request = {"content": json.dumps(body((1, 2))), "headers": bearer("alice")}
         assert (await client.post(INFER, **request)).status_code == 200
@@ -139,9 +134,7 @@ async def test_a_revoked_token_ends_on_an_open_connection(http: type[asyncio.Pro
 
 
 @WAYS
-async def test_a_stranger_whose_chunks_never_end_is_answered_and_left(
-    http: type[asyncio.Protocol],
-) -> None:
+async def test_a_stranger_whose_chunks_never_end_is_answered_and_left(http):
     async with closed_service(http) as (_, client):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n"
@@ -152,9 +145,7 @@ async def test_a_stranger_whose_chunks_never_end_is_answered_and_left(
 
 
 @WAYS
-async def test_without_tokens_pages_of_other_sites_are_denied_on_loopback(
-    http: type[asyncio.Protocol],
-) -> None:
+async def test_without_tokens_pages_of_other_sites_are_denied_on_loopback(http):
     async with closed_service(http) as (service, client):
         service.access.local_only = True
         await service.configure(parse_user_config(USER_CONFIG))
@@ -177,7 +168,7 @@ async def test_without_tokens_pages_of_other_sites_are_denied_on_loopback(
 
 
 @WAYS
-async def test_a_token_claims_no_higher_priority_than_it_may(http: type[asyncio.Protocol]) -> None:
+async def test_a_token_claims_no_higher_priority_than_it_may(http):
     async with closed_service(http, tokens=[token("low", highest_priority=2)]) as (service, client):
         for headers, more, status in (
             ({"X-Request-Priority": "1"}, {}, 403),

@@ -7,13 +7,10 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from numpy.typing import NDArray
 
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
@@ -27,7 +24,7 @@ from deployments.http.answers import (
     pays,
 )
 from deployments.http.app import InferenceApp
-from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.inference_protocol import parse_request
 from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_head import accepts_gzip
 from deployments.http.signature import Signature
@@ -43,18 +40,18 @@ SIGNATURE = Signature(
 )
 
 
-def ask(outputs: list[dict[str, Any]] | None = None, **more: Any) -> InferenceRequest:
+def ask(outputs=None, **more):
     """Return a request of two rows for these outputs."""
     entry = {"name": "x", "datatype": "INT8", "shape": [2], "data": [0, 0]}
     content = {"inputs": [entry], "outputs": outputs, **more}
     return parse_request(orjson.dumps(content), None, SIGNATURE)
 
 
-def as_binary(name: str) -> dict[str, Any]:
+def as_binary(name):
     return {"name": name, "parameters": {"binary_data": True}}
 
 
-def test_the_response_has_the_requested_outputs_in_the_requested_form() -> None:
+def test_the_response_has_the_requested_outputs_in_the_requested_form():
     request = ask([{"name": "n"}, as_binary("y")], id="mine")
     y = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     encoded, length = encode_response("m", "1", request, {"y": y, "n": np.array([3, 4])})
@@ -76,14 +73,14 @@ def test_the_response_has_the_requested_outputs_in_the_requested_form() -> None:
     assert encoded[length:] == y.tobytes()
 
 
-def test_outputs_that_are_not_contiguous_are_written_in_row_major_order() -> None:
+def test_outputs_that_are_not_contiguous_are_written_in_row_major_order():
     y = np.arange(8, dtype=np.float32).reshape(2, 2, 2).transpose(0, 2, 1)
     encoded, length = encode_response("m", "1", ask([as_binary("y")]), {"y": y})
     assert np.frombuffer(encoded[length:], np.float32).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_json_output_without_a_number_is_an_error_that_names_it(value: float) -> None:
+def test_a_json_output_without_a_number_is_an_error_that_names_it(value):
     outputs = (TensorSpec("fine", "FP32"), TensorSpec("odd", "FP32", allow_nan=True))
     signature = Signature((), outputs, max_rows=2)
     results = {"fine": np.ones(2, np.float32), "odd": np.array([1, value], np.float32)}
@@ -100,7 +97,7 @@ def test_a_json_output_without_a_number_is_an_error_that_names_it(value: float) 
     np.testing.assert_array_equal(np.frombuffer(encoded[length + 8 :], np.float32), results["odd"])
 
 
-def test_null_in_a_text_is_no_missing_number() -> None:
+def test_null_in_a_text_is_no_missing_number():
     signature = Signature((), (TensorSpec("t", "BYTES"),), max_rows=1)
     request = parse_request(b'{"inputs": [], "id": "null"}', None, signature)
     encoded, _ = encode_response("m", "1", request, {"t": np.array([b"null"], object)})
@@ -114,9 +111,7 @@ def test_null_in_a_text_is_no_missing_number() -> None:
         (KeyError("a secret of the model"), 500, "internal error while answering this request"),
     ],
 )
-def test_only_errors_made_for_clients_are_explained_to_them(
-    error: Exception, status: int, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_errors_made_for_clients_are_explained_to_them(error, status, told, caplog):
     with caplog.at_level(logging.INFO, "sojourn.requests"):
         answer = Outcomes("m").failure(error, RequestInfo(b"r-7"), time.monotonic())
     assert (answer[0], orjson.loads(answer[1])) == (status, {"error": told})
@@ -138,12 +133,12 @@ def test_only_errors_made_for_clients_are_explained_to_them(
         (b"\xff;;,", False),
     ],
 )
-def test_who_accepts_gzip(value: bytes, accepted: bool) -> None:
+def test_who_accepts_gzip(value, accepted):
     assert accepts_gzip({b"accept-encoding": value}) == accepted
     assert not accepts_gzip({})
 
 
-def test_only_large_json_is_compressed() -> None:
+def test_only_large_json_is_compressed():
     """Binary tensors hardly become smaller."""
     large = b" " * COMPRESSED_FROM_BYTES
     assert pays((200, large, [JSON]))
@@ -156,18 +151,18 @@ class Repeats(Model):
 
     inputs = (TensorSpec("x", "FP32"),)
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n):
         self.outputs = (TensorSpec("y", "FP32", (n,)),)
         self._n = n
 
-    def load(self, device: str) -> None: ...
+    def load(self, device): ...
 
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    def forward(self, batch):
         return {"y": batch["x"][:, None] + np.arange(self._n, dtype=np.float32)}
 
 
 @contextlib.asynccontextmanager
-async def serving(n: int) -> AsyncIterator[int]:
+async def serving(n):
     config = ModelConfig(name="repeats", import_path="unused:Unused", max_batch_size=4)
     service = InferenceService(config, Repeats(n), PROFILE)
     await service.configure(parse_user_config(USER_CONFIG))
@@ -180,7 +175,7 @@ async def serving(n: int) -> AsyncIterator[int]:
         await service.close()
 
 
-async def ask_port(port: int, *fields: str, requests: int = 1) -> list[tuple[bytes, bytes]]:
+async def ask_port(port, *fields, requests=1):
     """Send requests on one connection, all at once; return heads and bodies of the answers."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
     content = orjson.dumps({"inputs": [entry]})
@@ -200,7 +195,7 @@ async def ask_port(port: int, *fields: str, requests: int = 1) -> list[tuple[byt
 
 
 @pytest.mark.parametrize("asgi", [(), ("Connection: close",)], ids=["short way", "asgi"])
-async def test_a_large_answer_is_compressed_for_who_asks(asgi: tuple[str]) -> None:
+async def test_a_large_answer_is_compressed_for_who_asks(asgi):
     async with serving(30_000) as port:
         ((plain_head, plain),) = await ask_port(port, *asgi)
         ((head, packed),) = await ask_port(port, "Accept-Encoding: br, gzip", *asgi)
@@ -210,7 +205,7 @@ async def test_a_large_answer_is_compressed_for_who_asks(asgi: tuple[str]) -> No
     assert len(packed) < 0.6 * len(plain)
 
 
-async def test_pipelined_requests_get_their_compressed_answers_in_order() -> None:
+async def test_pipelined_requests_get_their_compressed_answers_in_order():
     async with serving(30_000) as port:
         answers = await ask_port(port, "Accept-Encoding: gzip", requests=3)
     assert len({gzip.decompress(packed) for _, packed in answers}) == 1

@@ -2,26 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from starlette.types import Message
 
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.serving.service import InferenceService
 from tests.support.models.doubles_service import POLICY, body, make_service
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[InferenceService]:
+async def service():
     async with make_service() as made:
         yield made
 
 
 @pytest.fixture
-async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
+async def client(service):
     transport = httpx.ASGITransport(app=InferenceApp(service, "9.9"))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
         yield made
@@ -30,7 +27,7 @@ async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
 INFER = "/v2/models/doubles/infer"
 
 
-async def test_server_metadata_and_health(client: httpx.AsyncClient) -> None:
+async def test_server_metadata_and_health(client):
     assert (await client.get("/v2")).json() == {
         "name": "sojourn",
         "version": "9.9",
@@ -45,7 +42,7 @@ async def test_server_metadata_and_health(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v2/health/ready")).status_code == 200
 
 
-async def test_model_metadata_and_readiness(client: httpx.AsyncClient) -> None:
+async def test_model_metadata_and_readiness(client):
     metadata = (await client.get("/v2/models/doubles")).json()
     assert metadata == {
         "name": "doubles",
@@ -59,7 +56,7 @@ async def test_model_metadata_and_readiness(client: httpx.AsyncClient) -> None:
     assert ready.json() == {"name": "doubles", "ready": True}
 
 
-async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncClient) -> None:
+async def test_policy_endpoint_explains_the_policy_in_force(client):
     await client.post(INFER, json=body((1, 2)))
     content = (await client.get("/sojourn/policy")).json()
     assert content["sla"] == {"response_time_ms": 50, "percentile": 95}
@@ -94,9 +91,7 @@ async def test_policy_endpoint_explains_the_policy_in_force(client: httpx.AsyncC
         ("POST", INFER, 400, "not valid JSON"),
     ],
 )
-async def test_errors_have_the_form_of_the_protocol(
-    client: httpx.AsyncClient, method: str, path: str, status: int, problem: str
-) -> None:
+async def test_errors_have_the_form_of_the_protocol(client, method, path, status, problem):
     answer = await client.request(method, path)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
@@ -104,8 +99,8 @@ async def test_errors_have_the_form_of_the_protocol(
 
 
 async def test_the_error_of_a_failing_model_reveals_no_internals_and_its_log_names_the_request(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+    client, caplog
+):
     with caplog.at_level(logging.ERROR):
         good, bad = await asyncio.gather(
             client.post(INFER, json=body((1, 1))),
@@ -117,9 +112,7 @@ async def test_the_error_of_a_failing_model_reveals_no_internals_and_its_log_nam
     assert shown.startswith("model 'doubles' failed on request mine-7 (rows: 1)\nTraceback")
 
 
-async def test_changing_the_sla_loses_no_request(
-    client: httpx.AsyncClient, service: InferenceService
-) -> None:
+async def test_changing_the_sla_loses_no_request(client, service):
     pending = [asyncio.ensure_future(client.post(INFER, json=body((n, n)))) for n in range(5)]
     sla = {"response_time_ms": 20, "percentile": 90}
     limits = {"late": "serve"}
@@ -130,18 +123,16 @@ async def test_changing_the_sla_loses_no_request(
 
 
 @pytest.mark.parametrize("path", ["/v2/", "/v2/models/doubles//", "/v2/models/doubl%65s"])
-async def test_a_path_may_end_in_slashes_and_contain_escapes(
-    client: httpx.AsyncClient, path: str
-) -> None:
+async def test_a_path_may_end_in_slashes_and_contain_escapes(client, path):
     assert (await client.get(path)).status_code == 200
     assert (await client.post("/v2/models/d%6fubles/infer/", json=body((1, 2)))).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/models/doubles/ready", "/v3"])
-async def test_head_is_get_without_the_body(client: httpx.AsyncClient, path: str) -> None:
-    sent: list[Message] = []
+async def test_head_is_get_without_the_body(client, path):
+    sent = []
 
-    async def send(message: Message) -> None:
+    async def send(message):
         sent.append(message)
 
     get = await client.get(path, headers={"X-Request-Id": "a"})
@@ -160,17 +151,13 @@ async def test_head_is_get_without_the_body(client: httpx.AsyncClient, path: str
     ("method", "path", "allow"),
     [("GET", INFER, "POST"), ("HEAD", INFER, "POST"), ("PUT", "/v2/health/live", "GET, HEAD")],
 )
-async def test_a_wrong_method_gets_the_allowed_ones(
-    client: httpx.AsyncClient, method: str, path: str, allow: str
-) -> None:
+async def test_a_wrong_method_gets_the_allowed_ones(client, method, path, allow):
     answer = await client.request(method, path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allow)
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v3", INFER])
-async def test_the_request_id_is_returned_with_responses_and_errors(
-    client: httpx.AsyncClient, path: str
-) -> None:
+async def test_the_request_id_is_returned_with_responses_and_errors(client, path):
     answer = await client.get(path, headers={"X-Request-ID": "mine-7"})
     assert answer.headers.get_list("x-request-id") == ["mine-7"]
     made = {(await client.get(path)).headers["x-request-id"] for _ in range(3)}

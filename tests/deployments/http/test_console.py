@@ -3,12 +3,9 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Message
 
 from deployments.access.tokens import hash_token
 from deployments.config.user_config import parse_user_config
@@ -17,20 +14,19 @@ from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
 from deployments.http.protocol import InferenceProtocol
-from deployments.serving.service import InferenceService
 from tests.support.clocks.virtual_asyncio import VirtualTimeLoop
 from tests.support.models.doubles_service import USER_CONFIG, hosting, listening, make_service
 from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[InferenceService]:
+async def service():
     async with make_service() as made:
         yield made
 
 
 @pytest.fixture
-async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
+async def client(service):
     app = InferenceApp(service, "1")
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
@@ -38,7 +34,7 @@ async def client(service: InferenceService) -> AsyncIterator[httpx.AsyncClient]:
     app.console.close()
 
 
-async def test_the_page_is_at_its_folder(client: httpx.AsyncClient) -> None:
+async def test_the_page_is_at_its_folder(client):
     page = await client.get("/sojourn/")
     assert page.status_code == 200
     assert "<title>Sojourn console</title>" in page.text
@@ -56,9 +52,7 @@ async def test_the_page_is_at_its_folder(client: httpx.AsyncClient) -> None:
     assert (await client.post("/sojourn/events")).status_code == 405
 
 
-async def test_files_are_open_and_data_needs_the_scope(
-    service: InferenceService, client: httpx.AsyncClient
-) -> None:
+async def test_files_are_open_and_data_needs_the_scope(service, client):
     tokens = [
         {"name": "alice", "hash": hash_token("alice")},
         {"name": "ops", "hash": hash_token("ops"), "scopes": ["operations"]},
@@ -88,9 +82,7 @@ NOW = {"response_time_ms": 50, "percentile": 95, "arrival_rate_per_s": 100}
         ("x" * 20_000, 413, "the body is too large"),
     ],
 )
-async def test_a_wrong_question_gets_an_error_of_one_line(
-    client: httpx.AsyncClient, question: Any, status: int, problem: str
-) -> None:
+async def test_a_wrong_question_gets_an_error_of_one_line(client, question, status, problem):
     body = question if isinstance(question, str) else json.dumps(question)
     answer = await client.post("/sojourn/plan", content=body)
     assert answer.status_code == status
@@ -100,38 +92,38 @@ async def test_a_wrong_question_gets_an_error_of_one_line(
 class Client:
     """The other end of a stream."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.sent: list[tuple[float, Message]] = []
+    def __init__(self, loop):
+        self.sent = []
         self.left = asyncio.Event()
         self.reads = asyncio.Event()
         self.reads.set()
         self._loop = loop
         self._asked = False
 
-    async def receive(self) -> Message:
+    async def receive(self):
         if not self._asked:
             self._asked = True
             return {"type": "http.request", "body": b""}
         await self.left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message):
         await self.reads.wait()
         self.sent.append((self._loop.time(), message))
 
     @property
-    def events(self) -> int:
+    def events(self):
         return sum(b"event: state" in message.get("body", b"") for _, message in self.sent)
 
 
-async def no_decisions() -> dict[str, Any]:
+async def no_decisions():
     return {"newest": None, "decisions": []}
 
 
 class Streams:
     """A console in virtual time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.loop = asyncio.get_running_loop()
         self.reports = 0
         self.may_go_on = True
@@ -139,27 +131,27 @@ class Streams:
         # Its clock is the loop's.
         self.console._feed._clock = self.loop.time
 
-    def _reports(self) -> list[dict[str, Any]]:
+    def _reports(self):
         self.reports += 1
         return [{"model": "m"}]
 
-    def open(self) -> tuple[Client, asyncio.Task[None]]:
+    def open(self):
         client = Client(self.loop)
         return client, asyncio.create_task(
             self.console.stream(client.receive, client.send, [], lambda: self.may_go_on)
         )
 
 
-def in_virtual_time(test: Callable[[Streams], Any]) -> None:
-    async def run() -> None:
+def in_virtual_time(test):
+    async def run():
         await test(Streams())
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(run())
 
 
-def test_an_event_each_second_until_the_page_is_closed() -> None:
-    async def test(streams: Streams) -> None:
+def test_an_event_each_second_until_the_page_is_closed():
+    async def test(streams):
         client, task = streams.open()
         await asyncio.sleep(5.5)
         assert client.events == streams.reports == 6
@@ -175,8 +167,8 @@ def test_an_event_each_second_until_the_page_is_closed() -> None:
     in_virtual_time(test)
 
 
-def test_streams_end_within_a_second_when_the_replica_stops_or_the_token_is_revoked() -> None:
-    async def test(streams: Streams) -> None:
+def test_streams_end_within_a_second_when_the_replica_stops_or_the_token_is_revoked():
+    async def test(streams):
         clients = [streams.open() for _ in range(3)]
         await asyncio.sleep(3.2)
         streams.may_go_on = False
@@ -193,8 +185,8 @@ def test_streams_end_within_a_second_when_the_replica_stops_or_the_token_is_revo
     in_virtual_time(test)
 
 
-def test_there_is_a_most_of_streams() -> None:
-    async def test(streams: Streams) -> None:
+def test_there_is_a_most_of_streams():
+    async def test(streams):
         clients = [streams.open() for _ in range(MAX_STREAMS)]
         await asyncio.sleep(0.1)
         _, refused = streams.open()
@@ -212,8 +204,8 @@ def test_there_is_a_most_of_streams() -> None:
     in_virtual_time(test)
 
 
-def test_a_page_that_reads_nothing_loses_its_stream() -> None:
-    async def test(streams: Streams) -> None:
+def test_a_page_that_reads_nothing_loses_its_stream():
+    async def test(streams):
         client, task = streams.open()
         await asyncio.sleep(2.5)
         client.reads.clear()
@@ -224,13 +216,11 @@ def test_a_page_that_reads_nothing_loses_its_stream() -> None:
     in_virtual_time(test)
 
 
-def test_a_report_that_fails_ends_the_stream_and_not_the_server(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail() -> list[dict[str, Any]]:
+def test_a_report_that_fails_ends_the_stream_and_not_the_server(caplog):
+    def fail():
         raise ArithmeticError
 
-    async def test(streams: Streams) -> None:
+    async def test(streams):
         _, task = streams.open()
         await asyncio.sleep(1.5)
         streams.console._feed._reports = fail
@@ -243,7 +233,7 @@ def test_a_report_that_fails_ends_the_stream_and_not_the_server(
 
 
 @pytest.mark.slow
-async def test_a_server_stops_although_a_console_is_open(service: InferenceService) -> None:
+async def test_a_server_stops_although_a_console_is_open(service):
     app = InferenceApp(service, "1", replica="replica-7")
     with hosting(app), contextlib.closing(app.console):
         async with (

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import orjson
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from deployments.errors import BadRequestError, TooLargeError
-from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.inference_protocol import parse_request
 from deployments.http.signature import PriorityLevels, Signature
 from deployments.models.base import TensorSpec
 
@@ -23,18 +22,18 @@ SIGNATURE = Signature(
 )
 
 
-def body(**changes: Any) -> dict[str, Any]:
+def body(**changes):
     """Return a valid request of two rows, with `changes` to input `x`."""
     x = {"name": "x", "datatype": "FP32", "shape": [2, 2, 2], "data": [0, 1, 2, 3, 4, 5, 6, 7.5]}
     k = {"name": "k", "datatype": "UINT8", "shape": [2], "data": [0, 255]}
     return {"inputs": [{**x, **changes}, k]}
 
 
-def with_output(**parameters: Any) -> dict[str, Any]:
+def with_output(**parameters):
     return {**body(), "outputs": [{"name": "y", "parameters": parameters}]}
 
 
-def parse(content: Any, **more: Any) -> InferenceRequest:
+def parse(content, **more):
     return parse_request(orjson.dumps(content), None, SIGNATURE, **more)
 
 
@@ -67,7 +66,7 @@ def parse(content: Any, **more: Any) -> InferenceRequest:
         ({"parameters": []}, "input 'x': \"parameters\" must be an object"),
     ],
 )
-def test_names_the_problem_of_an_input(changes: dict[str, Any], problem: str) -> None:
+def test_names_the_problem_of_an_input(changes, problem):
     content = body(**changes)
     if content["inputs"][0]["data"] is ...:
         del content["inputs"][0]["data"]
@@ -107,14 +106,14 @@ def test_names_the_problem_of_an_input(changes: dict[str, Any], problem: str) ->
         ),
     ],
 )
-def test_names_the_problem_outside_the_inputs(content: Any, problem: str) -> None:
+def test_names_the_problem_outside_the_inputs(content, problem):
     with pytest.raises(BadRequestError) as caught:
         parse(content)
     assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b"[" * 10_000])
-def test_invalid_json_is_a_bad_request(raw: bytes) -> None:
+def test_invalid_json_is_a_bad_request(raw):
     with pytest.raises(BadRequestError, match="not valid JSON"):
         parse_request(raw, None, SIGNATURE)
 
@@ -131,33 +130,33 @@ def test_invalid_json_is_a_bad_request(raw: bytes) -> None:
         (-(2**63) - 1, "INT64"),
     ],
 )
-def test_integers_out_of_range_are_rejected_not_wrapped(value: int, datatype: str) -> None:
+def test_integers_out_of_range_are_rejected_not_wrapped(value, datatype):
     signature = Signature((TensorSpec("k", datatype),), (), max_rows=1)
     entry = {"name": "k", "datatype": datatype, "shape": [1], "data": [value]}
     with pytest.raises(BadRequestError, match="values must be from"):
         parse_request(json.dumps({"inputs": [entry]}).encode(), None, signature)
 
 
-def test_inputs_must_have_the_same_number_of_rows() -> None:
+def test_inputs_must_have_the_same_number_of_rows():
     content = body()
     content["inputs"][1].update(shape=[1], data=[0])
     with pytest.raises(BadRequestError, match="the same number of rows, not 2 and 1"):
         parse(content)
 
 
-def test_too_many_rows_are_rejected_before_their_data_is_read() -> None:
+def test_too_many_rows_are_rejected_before_their_data_is_read():
     with pytest.raises(TooLargeError, match="at most 4 rows, not 5"):
         parse(body(shape=[5, 2, 2], data=None))
 
 
 @pytest.mark.parametrize("length", [-1, 10_000])
-def test_a_header_length_beyond_the_body_is_rejected(length: int) -> None:
+def test_a_header_length_beyond_the_body_is_rejected(length):
     with pytest.raises(BadRequestError, match="Inference-Header-Content-Length"):
         parse_request(b"{}", length, SIGNATURE)
 
 
 @given(npst.arrays(np.float32, (3, 2, 2), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
-def test_binary_and_json_carry_the_same_numbers(x: np.ndarray) -> None:
+def test_binary_and_json_carry_the_same_numbers(x):
     k = np.arange(3, dtype=np.uint8)
     entries = [
         {"name": "x", "datatype": "FP32", "shape": [3, 2, 2]},
@@ -185,7 +184,7 @@ def test_binary_and_json_carry_the_same_numbers(x: np.ndarray) -> None:
     assert binary.rows == as_json.rows == 3
 
 
-def test_the_defaults_are_all_outputs_no_deadline_and_normal_priority() -> None:
+def test_the_defaults_are_all_outputs_no_deadline_and_normal_priority():
     for content in (
         body(),
         {**body(), "outputs": [], "parameters": {"custom": "x", "sequence_id": 7}},
@@ -210,9 +209,7 @@ def test_the_defaults_are_all_outputs_no_deadline_and_normal_priority() -> None:
         (0, 30.5, 30.5),
     ],
 )
-def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(
-    in_body: float | None, in_header: float | None, applies: float | None
-) -> None:
+def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(in_body, in_header, applies):
     content = {**body(), "parameters": {"timeout": in_body}}
     assert parse(content, timeout_ms=in_header).deadline_ms == applies
 
@@ -220,7 +217,7 @@ def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(
 VARIABLE = Signature((TensorSpec("x", "FP32", (2, -1), max_dim=3),), (), max_rows=4)
 
 
-def with_shape(*shape: object, size: int) -> bytes:
+def with_shape(*shape, size):
     tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": list(range(size))}
     return orjson.dumps({"inputs": [tensor]})
 
@@ -235,9 +232,7 @@ def with_shape(*shape: object, size: int) -> bytes:
         ((1, 2, 3), 5, r"be a flat list of 6 values"),
     ],
 )
-def test_a_shape_that_does_not_fit_is_rejected(
-    shape: tuple[object, ...], size: int, message: str
-) -> None:
+def test_a_shape_that_does_not_fit_is_rejected(shape, size, message):
     with pytest.raises(BadRequestError, match=message):
         parse_request(with_shape(*shape, size=size), None, VARIABLE)
 
@@ -246,23 +241,21 @@ def test_a_shape_that_does_not_fit_is_rejected(
     ("in_body", "in_header", "steps"),
     [(0, 0, 0), (0, 1, 3), (4, 0, 0), (2, 4, 2), (4, 2, 2), (1, 1, 3)],
 )
-def test_of_two_priorities_the_higher_one_applies(in_body: int, in_header: int, steps: int) -> None:
+def test_of_two_priorities_the_higher_one_applies(in_body, in_header, steps):
     signature = replace(SIGNATURE, priorities=PriorityLevels(4))
     content = orjson.dumps({**body(), "parameters": {"priority": in_body}})
     request = parse_request(content, None, signature, priority=in_header)
     assert request.priority == steps
 
 
-def test_a_priority_in_the_header_that_the_model_has_not_is_rejected() -> None:
+def test_a_priority_in_the_header_that_the_model_has_not_is_rejected():
     with pytest.raises(BadRequestError, match=r"X-Request-Priority must be from 1 .* not 3"):
         parse(body(), priority=3)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("one", [False, True, None])
-def test_binary_data_of_an_output_overrides_that_of_the_request(
-    everywhere: bool, one: bool | None
-) -> None:
+def test_binary_data_of_an_output_overrides_that_of_the_request(everywhere, one):
     content = with_output(**({} if one is None else {"binary_data": one}))
     content["parameters"] = {"binary_data_output": everywhere}
     (output,) = parse(content).outputs
@@ -281,20 +274,20 @@ def test_binary_data_of_an_output_overrides_that_of_the_request(
         {"data": "DEEP"},
     ],
 )
-def test_an_error_never_repeats_a_large_or_deep_value_in_full(changes: dict[str, Any]) -> None:
+def test_an_error_never_repeats_a_large_or_deep_value_in_full(changes):
     content = orjson.dumps(body(**changes)).replace(b'"DEEP"', b"[" * 1000 + b"]" * 1000)
     with pytest.raises(BadRequestError) as caught:
         parse_request(content, None, SIGNATURE)
     assert len(str(caught.value)) < 300
 
 
-def test_bytes_after_the_last_tensor_are_rejected() -> None:
+def test_bytes_after_the_last_tensor_are_rejected():
     content = orjson.dumps(body())
     with pytest.raises(BadRequestError, match="3 unexpected bytes follow"):
         parse_request(content + b"abc", len(content), SIGNATURE)
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_raise_only_bad_request_errors(raw: bytes) -> None:
+def test_arbitrary_bytes_raise_only_bad_request_errors(raw):
     with pytest.raises(BadRequestError):
         parse_request(raw, None, SIGNATURE)

@@ -2,16 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 import uvloop
-from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -25,25 +21,25 @@ from deployments.http.middleware import (
     open_fast_path,
 )
 from deployments.http.protocol import InferenceProtocol
-from deployments.serving.service import InferenceService
+from tests.support.http.raw_requests import post
 from tests.support.models.doubles_service import Doubles, body, hosting, listening, make_service
 
 
 class Wrapper:
     """A stand-in for Ray's wrapper: records paths, sets the route prefix, adds a request id."""
 
-    def __init__(self, app: InferenceApp, route_prefix: str = "") -> None:
-        self.paths: list[str] = []
+    def __init__(self, app, route_prefix=""):
+        self.paths = []
         self._app = app
         self._route_prefix = route_prefix
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope, receive, send):
         self.paths.append(scope["path"])
         if self._route_prefix:
             scope["root_path"] = scope.get("root_path", "") + self._route_prefix
         fields = dict(scope["headers"])
 
-        async def send_with_request_id(message: Message) -> None:
+        async def send_with_request_id(message):
             if message["type"] == "http.response.start" and b"x-request-id" in fields:
                 message["headers"].append((b"x-request-id", fields[b"x-request-id"]))
             await send(message)
@@ -52,22 +48,22 @@ class Wrapper:
 
 
 @pytest.fixture(autouse=True)
-def _close_fast_path() -> Iterator[None]:
+def _close_fast_path():
     yield
     FastPath.hosted = InferenceProtocol.hosted = None
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[InferenceService]:
+async def service():
     async with make_service() as made:
         yield made
 
 
-def client_of(app: Any) -> httpx.AsyncClient:
+def client_of(app):
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
 
 
-async def test_passes_requests_on_if_no_model_is_hosted(service: InferenceService) -> None:
+async def test_passes_requests_on_if_no_model_is_hosted(service):
     wrapper = Wrapper(InferenceApp(service, "1"))
     async with client_of(FastPath(wrapper)) as client:
         for _ in range(2):
@@ -76,9 +72,7 @@ async def test_passes_requests_on_if_no_model_is_hosted(service: InferenceServic
 
 
 @pytest.mark.parametrize("prefix", ["", "/digits", "/v2"])
-async def test_answers_the_models_requests_once_the_prefix_is_known(
-    service: InferenceService, prefix: str
-) -> None:
+async def test_answers_the_models_requests_once_the_prefix_is_known(service, prefix):
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app, prefix)
     open_fast_path(app)
@@ -94,7 +88,7 @@ async def test_answers_the_models_requests_once_the_prefix_is_known(
     assert wrapper.paths[1:] == ["/-/healthz", f"{prefix}/other"]
 
 
-async def test_the_request_id_is_returned_once_on_both_paths(service: InferenceService) -> None:
+async def test_the_request_id_is_returned_once_on_both_paths(service):
     """Ray's wrapper adds the id, too, and the first request passes through it."""
     app = InferenceApp(service, "1")
     open_fast_path(app)
@@ -107,9 +101,7 @@ async def test_the_request_id_is_returned_once_on_both_paths(service: InferenceS
         assert elsewhere.headers.get_list("x-request-id") == ["mine"]
 
 
-async def test_passes_requests_on_if_the_app_runs_on_another_loop(
-    service: InferenceService,
-) -> None:
+async def test_passes_requests_on_if_the_app_runs_on_another_loop(service):
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app)
     open_fast_path(app)
@@ -123,29 +115,20 @@ async def test_passes_requests_on_if_the_app_runs_on_another_loop(
     assert wrapper.paths == ["/v2"]
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition):
     """Run the event loop until `condition` holds."""
     while not condition():
         await asyncio.sleep(0)
 
 
-def raw_request(*rows: tuple[float, float]) -> bytes:
-    content = json.dumps(body(*rows)).encode()
-    head = f"POST /v2/models/doubles/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}"
-    return head.encode() + b"\r\n\r\n" + content
-
-
 @pytest.fixture(params=[HttpToolsProtocol, InferenceProtocol])
-def http(request: pytest.FixtureRequest) -> type[asyncio.Protocol]:
+def http(request):
     """uvicorn's own protocol, and Sojourn's."""
-    protocol: type[asyncio.Protocol] = request.param
-    return protocol
+    return request.param
 
 
 @contextlib.asynccontextmanager
-async def served(
-    model: Doubles, http: type[asyncio.Protocol]
-) -> AsyncIterator[tuple[InferenceService, uvicorn.Server, int]]:
+async def served(model, http):
     """Serve `model` as a replica does whose route prefix is known."""
     async with make_service(model) as service:
         app = InferenceApp(service, "1")
@@ -154,17 +137,15 @@ async def served(
                 yield service, server, port
 
 
-async def test_the_request_of_a_client_that_left_is_never_computed(
-    http: type[asyncio.Protocol],
-) -> None:
+async def test_the_request_of_a_client_that_left_is_never_computed(http):
     model = Doubles()
     model.gate.clear()
     async with served(model, http) as (service, _, port):
         first_reader, first = await asyncio.open_connection("127.0.0.1", port)
-        first.write(raw_request((1, 1)))
+        first.write(post(body((1, 1))))
         await until(lambda: service.batcher.core.device_busy)
         _, leaver = await asyncio.open_connection("127.0.0.1", port)
-        leaver.write(raw_request((2, 2)))
+        leaver.write(post(body((2, 2))))
         await until(lambda: service.batcher.core.queue_length > 0)
         leaver.close()
         await until(lambda: service.batcher.core.queue_length == 0)
@@ -174,12 +155,12 @@ async def test_the_request_of_a_client_that_left_is_never_computed(
     assert model.rows == [1]
 
 
-async def test_a_stopping_server_answers_accepted_requests(http: type[asyncio.Protocol]) -> None:
+async def test_a_stopping_server_answers_accepted_requests(http):
     model = Doubles()
     model.gate.clear()
     async with served(model, http) as (service, server, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(raw_request((3, 4)))
+        writer.write(post(body((3, 4))))
         await until(lambda: service.batcher.core.device_busy)
         listener = server.servers[0]
         server.should_exit = True
@@ -192,9 +173,7 @@ async def test_a_stopping_server_answers_accepted_requests(http: type[asyncio.Pr
     assert b'"data":[6.0,8.0]' in answer
 
 
-async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_middleware(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_middleware(monkeypatch):
     monkeypatch.setitem(HTTP_PROTOCOLS, "auto", "nowhere:Nothing")
     middlewares()
     config = uvicorn.Config(lambda: None, factory=True)
@@ -202,16 +181,14 @@ async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_midd
     assert config.http_protocol_class is InferenceProtocol
 
 
-async def test_requests_skip_the_middleware_once_the_prefix_is_known(
-    service: InferenceService,
-) -> None:
+async def test_requests_skip_the_middleware_once_the_prefix_is_known(service):
     app = InferenceApp(service, "1")
     wrapper = Wrapper(app, "/digits")
     open_fast_path(app)
     fast_path = FastPath(wrapper)
-    paths: list[str] = []
+    paths = []
 
-    async def recorder(scope: Scope, receive: Receive, send: Send) -> None:
+    async def recorder(scope, receive, send):
         paths.append(scope["path"])
         await fast_path(scope, receive, send)
 
@@ -231,7 +208,7 @@ async def test_requests_skip_the_middleware_once_the_prefix_is_known(
 CONNECTIONS = 3 * ACCEPTED_AT_ONCE
 
 
-async def _started(listening: socket.socket) -> uvicorn.Server:
+async def _started(listening):
     config = uvicorn.Config(_no_app, lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     config.load()
@@ -240,11 +217,11 @@ async def _started(listening: socket.socket) -> uvicorn.Server:
     return server
 
 
-async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
+async def _no_app(scope, receive, send):
     """Answer nothing."""
 
 
-async def iterations_until_accepted(over_unix: bool) -> int:
+async def iterations_until_accepted(over_unix):
     """Return how many iterations it takes to accept connections that all are there at once."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS)
     server = await _started(listening)
@@ -271,20 +248,20 @@ async def iterations_until_accepted(over_unix: bool) -> int:
     return iterations
 
 
-def unix_address(port: int) -> bytes:
+def unix_address(port):
     return f"\0sojourn-replica-{port}".encode().ljust(108, b"\0")
 
 
 @pytest.mark.parametrize("over_unix", [False, True])
-def test_a_burst_of_connections_is_accepted_in_a_few_iterations(over_unix: bool) -> None:
+def test_a_burst_of_connections_is_accepted_in_a_few_iterations(over_unix):
     """One in each iteration: the last of 96 connections waited for 97 of them."""
     listen_for_haproxy()
     listen_for_haproxy()  # a second call adds nothing
     assert uvloop.run(iterations_until_accepted(over_unix)) <= 2 * CONNECTIONS / ACCEPTED_AT_ONCE
 
 
-def test_a_replica_whose_name_is_taken_serves_over_tcp(caplog: pytest.LogCaptureFixture) -> None:
-    async def serve() -> None:
+def test_a_replica_whose_name_is_taken_serves_over_tcp(caplog):
+    async def serve():
         listening = socket.create_server(("127.0.0.1", 0))
         taken = open_socket(listening.getsockname()[1])
         assert taken is not None

@@ -7,16 +7,13 @@ import json
 import re
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from starlette.types import Message
 
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
@@ -56,12 +53,12 @@ PACK: dict[bytes, Callable[[bytes], bytes]] = {
 class Sender:
     """An ASGI `receive` that delivers chunks and counts them."""
 
-    def __init__(self, chunks: Iterable[bytes], *, disconnects: bool = False) -> None:
+    def __init__(self, chunks, *, disconnects=False):
         self.chunks = list(chunks)
         self.taken = 0
         self._disconnects = disconnects
 
-    async def __call__(self) -> Message:
+    async def __call__(self):
         if self.taken == len(self.chunks):
             assert self._disconnects, "the body was read beyond its end"
             return {"type": "http.disconnect"}
@@ -74,19 +71,19 @@ class Sender:
         }
 
 
-async def read(body: bytes, max_body_bytes: int = 100, **headers: bytes) -> bytes:
+async def read(body, max_body_bytes=100, **headers):
     fields = {name.replace("_", "-").encode(): value for name, value in headers.items()}
     return await read_body(Sender([body]), fields, max_body_bytes)
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"x-gzip", b"GZIP", b" Deflate "])
-async def test_compressed_bodies_are_decompressed(coding: bytes) -> None:
+async def test_compressed_bodies_are_decompressed(coding):
     compressed = PACK[coding.strip().lower()](b"x" * 100)
     assert await read(compressed, content_encoding=coding) == b"x" * 100
 
 
 @pytest.mark.parametrize("coding", [b"br", b"zstd", b"gzip, gzip", b"gzip,deflate", b"\xff"])
-async def test_an_unknown_coding_is_rejected_before_reading(coding: bytes) -> None:
+async def test_an_unknown_coding_is_rejected_before_reading(coding):
     sender = Sender([b"x"])
     with pytest.raises(UnsupportedEncodingError, match="gzip, deflate or identity"):
         await read_body(sender, {b"content-encoding": coding}, 100)
@@ -94,14 +91,14 @@ async def test_an_unknown_coding_is_rejected_before_reading(coding: bytes) -> No
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-async def test_one_byte_over_the_limit_after_decompression_is_too_large(coding: bytes) -> None:
+async def test_one_byte_over_the_limit_after_decompression_is_too_large(coding):
     with pytest.raises(TooLargeError, match="decompressed body is too large: at most 99 bytes"):
         await read(PACK[coding](b"x" * 100), 99, content_encoding=coding)
     assert len(await read(PACK[coding](b"x" * 100), 100, content_encoding=coding)) == 100
 
 
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-async def test_a_bomb_is_never_decompressed_beyond_the_limit(coding: bytes) -> None:
+async def test_a_bomb_is_never_decompressed_beyond_the_limit(coding):
     bomb = PACK[coding](bytes(50_000_000))
     assert len(bomb) < 100_000
     tracemalloc.start()
@@ -125,16 +122,14 @@ async def test_a_bomb_is_never_decompressed_beyond_the_limit(coding: bytes) -> N
         (lambda compressed: compressed[:-4] + b"\xff" * 4, "not valid"),
     ],
 )
-async def test_a_corrupt_stream_is_a_bad_request(
-    coding: bytes, corrupt: Callable[[bytes], bytes], problem: str
-) -> None:
+async def test_a_corrupt_stream_is_a_bad_request(coding, corrupt, problem):
     with pytest.raises(BadRequestError, match=problem):
         await read(corrupt(PACK[coding](b"some content")), content_encoding=coding)
 
 
 @given(body=st.binary(max_size=60), coding=st.sampled_from([b"gzip", b"deflate"]))
 @settings(derandomize=True, max_examples=100)
-def test_arbitrary_bytes_are_decompressed_or_rejected(body: bytes, coding: bytes) -> None:
+def test_arbitrary_bytes_are_decompressed_or_rejected(body, coding):
     read_once = read(body, 20, content_encoding=coding)
     with pytest.raises((StopIteration, RequestError)):
         read_once.send(None)
@@ -142,7 +137,7 @@ def test_arbitrary_bytes_are_decompressed_or_rejected(body: bytes, coding: bytes
 
 @given(chunks=st.lists(st.binary(max_size=9), min_size=1, max_size=9), announced=st.booleans())
 @settings(derandomize=True, max_examples=100)
-def test_chunks_are_joined_up_to_the_limit(chunks: list[bytes], announced: bool) -> None:
+def test_chunks_are_joined_up_to_the_limit(chunks, announced):
     body, sender = b"".join(chunks), Sender(chunks)
     fields = {b"content-length": b"%d" % len(body)} if announced else {}
     limit = 30
@@ -157,7 +152,7 @@ def test_chunks_are_joined_up_to_the_limit(chunks: list[bytes], announced: bool)
         assert caught.value.value == body
 
 
-async def test_a_content_length_over_the_limit_is_rejected_before_reading() -> None:
+async def test_a_content_length_over_the_limit_is_rejected_before_reading():
     sender = Sender([b"x"])
     with pytest.raises(TooLargeError):
         await read_body(sender, {b"content-length": b"101"}, 100)
@@ -167,14 +162,14 @@ async def test_a_content_length_over_the_limit_is_rejected_before_reading() -> N
 @pytest.mark.parametrize(
     "length", [b"-1", b"+1", b"1_0", b"1.5", b"x", b"", b" 1", b"9" * 5000, b"\xb2"]
 )
-async def test_a_length_that_is_not_a_number_is_a_bad_request(length: bytes) -> None:
+async def test_a_length_that_is_not_a_number_is_a_bad_request(length):
     with pytest.raises(BadRequestError, match="whole number"):
         await read(b"", content_length=length)
     with pytest.raises(BadRequestError, match="whole number"):
         read_header_length({b"inference-header-content-length": length})
 
 
-async def test_a_disconnect_before_the_end_of_the_body_is_a_bad_request() -> None:
+async def test_a_disconnect_before_the_end_of_the_body_is_a_bad_request():
     with pytest.raises(BadRequestError, match="disconnected"):
         await read_body(Sender([b"ab"], disconnects=True), {}, 100)
 
@@ -182,18 +177,18 @@ async def test_a_disconnect_before_the_end_of_the_body_is_a_bad_request() -> Non
 @pytest.mark.parametrize(
     ("value", "timeout_ms"), [(b"250", 250), (b"0.5", 0.5), (b"007", 7), (b"1e3", 1000)]
 )
-def test_reads_the_deadline(value: bytes, timeout_ms: float) -> None:
+def test_reads_the_deadline(value, timeout_ms):
     assert read_timeout_ms({b"x-request-timeout-ms": value}) == timeout_ms
     assert read_timeout_ms({}) is None
 
 
 @pytest.mark.parametrize("value", [b"0", b"-1", b"nan", b"1_0", b"", b"86400001", b"9" * 400])
-def test_an_invalid_deadline_is_rejected(value: bytes) -> None:
+def test_an_invalid_deadline_is_rejected(value):
     with pytest.raises(BadRequestError, match="milliseconds above 0"):
         read_timeout_ms({b"x-request-timeout-ms": value})
 
 
-def test_reads_the_priority() -> None:
+def test_reads_the_priority():
     values = (b"0", b"1", b"100")
     assert [read_priority({b"x-request-priority": value}) for value in values] == [0, 1, 100]
     assert read_priority({}) == 0
@@ -202,7 +197,7 @@ def test_reads_the_priority() -> None:
             read_priority({b"x-request-priority": value})
 
 
-def test_repeated_fields_must_agree() -> None:
+def test_repeated_fields_must_agree():
     check_single_valued(
         [(b"content-length", b"1"), (b"content-length", b"1"), (b"cookie", b"a")] * 2
     )
@@ -222,9 +217,9 @@ class Sums(Model):
     inputs = (TensorSpec("x", "FP32", SHAPE),)
     outputs = (TensorSpec("y", "FP32"),)
 
-    def load(self, device: str) -> None: ...
+    def load(self, device): ...
 
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    def forward(self, batch):
         return {"y": batch["x"].reshape(len(batch["x"]), -1).sum(1)}
 
 
@@ -235,7 +230,7 @@ class Served:
     port: int
 
     @contextlib.asynccontextmanager
-    async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def connect(self):
         without_access_log()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
@@ -245,7 +240,7 @@ class Served:
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
+async def served():
     config = ModelConfig(name="sums", import_path="unused:Unused", max_batch_size=4)
     service = InferenceService(config, Sums(), PROFILE)
     limits = {**USER_CONFIG["limits"], "max_body_bytes": 16 << 20}
@@ -257,19 +252,19 @@ async def served() -> AsyncIterator[Served]:
     await service.close()
 
 
-def content(x: NDArray[Any] = X) -> bytes:
+def content(x=X):
     tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.tolist()}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
-def post(body: bytes, *fields: str) -> bytes:
+def post(body, *fields):
     if GZIP in fields:
         body = gzip.compress(body, 1)
     lines = ["POST /v2/models/sums/infer HTTP/1.1", "Host: x", *fields]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+async def answer(reader):
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head)
     assert length is not None
@@ -277,9 +272,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["fast path", "asgi"])
-async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
-    served: Served, fields: tuple[str, ...]
-) -> None:
+async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(served, fields):
     right = content()
     wrong = [right[:-9] + b",nonsense", right.replace(b"], [", b"] [", 1), content(X[:, :2])]
     async with served.connect() as (reader, writer):
@@ -294,14 +287,12 @@ async def test_a_wrong_large_request_is_refused_and_the_next_one_answered(
 
 
 @pytest.mark.parametrize("fields", [(), (GZIP,)], ids=["fast path", "asgi"])
-async def test_json_has_a_limit_and_binary_data_may_be_larger(
-    served: Served, fields: tuple[str, ...]
-) -> None:
+async def test_json_has_a_limit_and_binary_data_may_be_larger(served, fields):
     padding = np.random.default_rng(0).bytes(MAX_JSON_BYTES // 2).hex().encode()
     tensor = {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": [1] * X.size}
     too_long = json.dumps({"inputs": [tensor]}).encode() + padding
     large = X[:1]
-    binary: dict[str, Any] = {
+    binary = {
         "name": "x",
         "datatype": "FP32",
         "shape": [1, *SHAPE],

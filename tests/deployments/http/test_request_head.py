@@ -11,17 +11,15 @@ PATH = b"/v2/models/m/infer"
 LINES = ["Host: localhost", "Content-Length: 7", "Content-Type: application/json"]
 
 
-def head_of(*lines: str, start: str = "POST /v2/models/m/infer HTTP/1.1") -> bytes:
+def head_of(*lines, start="POST /v2/models/m/infer HTTP/1.1"):
     return "\r\n".join([start, *lines]).encode("latin-1") + END_OF_HEAD
 
 
-def find(
-    data: bytes, heads: HeaderCache | None = None
-) -> tuple[RequestHead | None, bytes | None, bytes | None]:
+def find(data, heads=None):
     return (heads or HeaderCache(PATH)).find(data, data.index(END_OF_HEAD))
 
 
-def test_reads_what_the_batcher_needs() -> None:
+def test_reads_what_the_batcher_needs():
     lines = ["X-Request-Timeout-Ms: 250", "X-Request-Priority: 1"]
     lines += ["Inference-Header-Content-Length: 5", "Authorization: Bearer abc"]
     head, request_id, traceparent, *_ = find(head_of(*LINES, *lines))
@@ -30,7 +28,7 @@ def test_reads_what_the_batcher_needs() -> None:
     assert traceparent is None
 
 
-def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind() -> None:
+def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind():
     """Without the first of them, it is what the head of a request with only one is."""
     heads = HeaderCache(PATH)
     line = "traceparent: 00-ab"
@@ -71,7 +69,7 @@ def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind() -> None
         [*LINES, "Bad Name: x"],
     ],
 )
-def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
+def test_leaves_unusual_requests_to_uvicorn(lines):
     assert find(head_of(*lines)) == (None, None, None)
 
 
@@ -89,11 +87,11 @@ def test_leaves_unusual_requests_to_uvicorn(lines: list[str]) -> None:
         "\r\nPOST /v2 HTTP/1.1",
     ],
 )
-def test_leaves_other_methods_paths_and_versions_to_uvicorn(start: str) -> None:
+def test_leaves_other_methods_paths_and_versions_to_uvicorn(start):
     assert find(head_of(*LINES, start=start)) == (None, None, None)
 
 
-def test_many_different_heads_are_all_answered_right() -> None:
+def test_many_different_heads_are_all_answered_right():
     heads = HeaderCache(PATH)
     for _ in range(2):
         for length in range(1100):
@@ -118,23 +116,23 @@ HOSTILE = st.one_of(
 class Parsed:
     """What uvicorn's parser finds in a head."""
 
-    def __init__(self, head: bytes) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
+    def __init__(self, head):
+        self.headers = []
         self.complete = False
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(head)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
+    def on_header(self, name, value):
         self.headers.append((name.lower(), value))
 
-    def on_headers_complete(self) -> None:
+    def on_headers_complete(self):
         self.complete = True
 
-    def values(self, name: bytes) -> list[bytes]:
+    def values(self, name):
         return [value for field, value in self.headers if field == name]
 
 
-def check_agreement(lines: list[str], heads: HeaderCache) -> bool:
+def check_agreement(lines, heads):
     """Check that a head is ordinary only if the parser reads the same in it; return whether."""
     data = head_of(*lines)
     data = data[: data.index(END_OF_HEAD) + len(END_OF_HEAD)]
@@ -155,11 +153,9 @@ def check_agreement(lines: list[str], heads: HeaderCache) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, derandomize=True)
+@settings(max_examples=500)
 @given(st.lists(st.tuples(HOSTILE, st.integers(0, 9)), max_size=6))
-def test_the_fast_path_and_the_parser_agree_on_hostile_heads(
-    hostile: list[tuple[str, int]],
-) -> None:
+def test_the_fast_path_and_the_parser_agree_on_hostile_heads(hostile):
     """Lines that are cut out unparsed hid a Transfer-Encoding, a NUL and a bare CR."""
     heads, lines = HeaderCache(PATH), [*LINES]
     check_agreement(["Host: x", "Content-Length: 7"], heads)
@@ -169,7 +165,7 @@ def test_the_fast_path_and_the_parser_agree_on_hostile_heads(
     assert check_agreement(lines, heads) == first
 
 
-def test_more_fields_than_allowed_do_not_take_the_fast_path() -> None:
+def test_more_fields_than_allowed_do_not_take_the_fast_path():
     lines = [*LINES, *["x: y"] * (MAX_FIELDS - len(LINES))]
     assert find(head_of(*lines))[0] is not None
     assert find(head_of(*lines, "x: y"))[0] is None

@@ -25,14 +25,14 @@ LEVELS = st.builds(PriorityLevels, st.integers(1, 100))
 
 
 @given(LEVELS)
-def test_1_is_the_highest_level_and_0_the_default(levels: PriorityLevels) -> None:
+def test_1_is_the_highest_level_and_0_the_default(levels):
     given = [levels.check(value, "it") for value in range(levels.levels + 1)]
     assert levels.steps(given[0]) == levels.steps(levels.levels)
     assert [levels.steps(level) for level in given[1:]] == list(range(levels.levels))[::-1]
 
 
 @given(LEVELS, st.data())
-def test_of_two_priorities_the_higher_one_applies(levels: PriorityLevels, data: Any) -> None:
+def test_of_two_priorities_the_higher_one_applies(levels, data):
     one, other = data.draw(st.tuples(*[st.integers(0, levels.levels)] * 2))
     named = [levels.steps(level) for level in (one, other) if level]
     assert levels.steps(one, other) == max(named, default=levels.steps(0))
@@ -44,7 +44,7 @@ TEXTS = (TensorSpec("text", "BYTES"),)
 VALUES: dict[str, Any] = {"FP32": -0.12345678, "FP64": -1.2345678901234567e-300, "BOOL": False}
 
 
-def test_a_body_may_be_as_large_as_its_rows_need() -> None:
+def test_a_body_may_be_as_large_as_its_rows_need():
     assert body_limit_bytes(DIGITS, 256) == 256 * 64 * 24 + 8192
     assert body_limit_bytes(TEXTS, 256) == 4 << 20
     assert body_limit_bytes(IMAGE, 256) == 4 << 20
@@ -61,9 +61,7 @@ SPECS = st.lists(
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(SPECS, st.integers(1, 300), st.booleans(), st.booleans(), st.text('[{",\\a', max_size=5))
-def test_valid_requests_pass_and_fit(
-    specs: list[tuple[str, tuple[int, ...]]], rows: int, flat: bool, indented: bool, text: str
-) -> None:
+def test_valid_requests_pass_and_fit(specs, rows, flat, indented, text):
     """Flat or nested, of numbers or of texts that look like JSON."""
     inputs = tuple(TensorSpec(f"x{place}", *spec) for place, spec in enumerate(specs))
     entries = []
@@ -81,16 +79,14 @@ def test_valid_requests_pass_and_fit(
 
 @pytest.mark.parametrize("inputs", [DIGITS, IMAGE, TEXTS])
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b'"",', b'["["],'])
-def test_bodies_that_only_take_long_to_parse_are_refused(
-    inputs: tuple[TensorSpec, ...], unit: bytes
-) -> None:
+def test_bodies_that_only_take_long_to_parse_are_refused(inputs, unit):
     text = b"[" + unit * ((4 << 20) // len(unit)) + b"0]"
     with pytest.raises((BadRequestError, TooLargeError), match="than any valid request"):
         JsonGuard(inputs, 256).check(text)
 
 
 @pytest.mark.parametrize("length", [1, 100])
-def test_rows_of_every_length_pass(length: int) -> None:
+def test_rows_of_every_length_pass(length):
     inputs = (TensorSpec("x", "INT64", (-1,), max_dim=100),)
     data = [[7] * length] * 3000
     entry = {"name": "x", "datatype": "INT64", "shape": [3000, length], "data": data}
@@ -99,7 +95,7 @@ def test_rows_of_every_length_pass(length: int) -> None:
     assert request.inputs["x"].shape == (3000, length)
 
 
-def test_more_values_than_the_rows_have_are_refused() -> None:
+def test_more_values_than_the_rows_have_are_refused():
     text = b"[" + b"0," * 200_000 + b"0]"
     with pytest.raises(TooLargeError, match="more values than any valid request: at most 18384"):
         JsonGuard(DIGITS, 256).check(text)
@@ -108,14 +104,14 @@ def test_more_values_than_the_rows_have_are_refused() -> None:
 class _Once:
     """A whole body in one ASGI message."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body):
         self._body = body
 
-    async def __call__(self) -> Any:
+    async def __call__(self):
         return {"type": "http.request", "body": self._body, "more_body": False}
 
 
-async def test_the_ratio_of_unpacking_is_bounded_beyond_a_mebibyte() -> None:
+async def test_the_ratio_of_unpacking_is_bounded_beyond_a_mebibyte():
     fields = {b"content-encoding": b"gzip"}
     largest, larger = gzip.compress(bytes(1 << 20)), gzip.compress(bytes((1 << 20) + 1))
     assert MAX_UNPACKING_RATIO * len(larger) < 1 << 20
@@ -124,7 +120,7 @@ async def test_the_ratio_of_unpacking_is_bounded_beyond_a_mebibyte() -> None:
         await read_body(_Once(larger), fields, 4 << 20)
 
 
-async def test_what_compresses_less_may_be_larger() -> None:
+async def test_what_compresses_less_may_be_larger():
     content = np.random.default_rng(1).integers(48, 58, 3_000_000, np.uint8).tobytes()
     packed = gzip.compress(content, 1)
     fields = {b"content-encoding": b"gzip"}
@@ -143,5 +139,5 @@ async def test_what_compresses_less_may_be_larger() -> None:
         (b'"shape"', 1),
     ],
 )
-def test_the_rows_of_a_refused_request_are_read_without_parsing_it(raw: bytes, rows: int) -> None:
+def test_the_rows_of_a_refused_request_are_read_without_parsing_it(raw, rows):
     assert claimed_rows(raw, max_rows=256) == rows

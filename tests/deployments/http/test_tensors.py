@@ -2,7 +2,6 @@
 
 import math
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import orjson
@@ -11,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from numpy.typing import NDArray
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.tensors import MAX_TEXTS, booleans_possible, codec_of
@@ -24,11 +22,11 @@ LARGEST_BF16 = (2 - 2**-7) * 2.0**127
 STRINGS = TensorSpec("text", "BYTES", (2,))
 
 
-def arrays(spec: TensorSpec) -> st.SearchStrategy[np.ndarray]:
+def arrays(spec):
     shape = (3, *spec.shape)
     if spec.datatype == "BYTES":
         return npst.arrays(object, shape, elements=st.text(max_size=5).map(str.encode), fill=None)
-    elements: Any = {}
+    elements = {}
     if spec.numpy_dtype.kind == "f":
         # Without bounds, Hypothesis draws doubles and discards those beyond the type.
         largest = float(np.finfo(spec.numpy_dtype).max)
@@ -41,7 +39,7 @@ def arrays(spec: TensorSpec) -> st.SearchStrategy[np.ndarray]:
 @pytest.mark.parametrize("datatype", [*NUMBERS, *FRACTIONS, "BYTES"])
 @given(data=st.data())
 @settings(derandomize=True, max_examples=30, deadline=None)
-def test_arrays_survive_a_round_trip_in_both_encodings(datatype: str, data: st.DataObject) -> None:
+def test_arrays_survive_a_round_trip_in_both_encodings(datatype, data):
     spec = TensorSpec("x", datatype, (2,))
     codec = codec_of(spec)
     array = data.draw(arrays(spec))
@@ -56,7 +54,7 @@ def test_arrays_survive_a_round_trip_in_both_encodings(datatype: str, data: st.D
 
 @given(arrays(STRINGS))
 @settings(derandomize=True, max_examples=50)
-def test_binary_strings_are_those_of_tritons_client(array: np.ndarray) -> None:
+def test_binary_strings_are_those_of_tritons_client(array):
     from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
     raw = bytes(codec_of(STRINGS).to_binary(array))
@@ -65,7 +63,7 @@ def test_binary_strings_are_those_of_tritons_client(array: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("datatype", ["UINT8", "FP32"])
-def test_raw_bytes_are_not_copied(datatype: str) -> None:
+def test_raw_bytes_are_not_copied(datatype):
     codec = codec_of(TensorSpec("x", datatype, (2,)))
     body = bytes(8 * codec.dtype.itemsize)
     read = codec.from_binary(memoryview(body), 0, 4 * codec.dtype.itemsize, [2, 2])
@@ -86,7 +84,7 @@ def test_raw_bytes_are_not_copied(datatype: str) -> None:
         (bytes(9), 9, "binary_data_size has 1 bytes more than its 2 elements"),
     ],
 )
-def test_names_the_problem_of_raw_strings(raw: bytes, size: Any, problem: str) -> None:
+def test_names_the_problem_of_raw_strings(raw, size, problem):
     with pytest.raises(BadRequestError, match=problem):
         codec_of(STRINGS).from_binary(memoryview(raw), 0, size, [1, 2])
 
@@ -94,7 +92,7 @@ def test_names_the_problem_of_raw_strings(raw: bytes, size: Any, problem: str) -
 @pytest.mark.slow
 @given(raw=st.binary(max_size=40), rows=st.integers(1, 3))
 @settings(derandomize=True, max_examples=200)
-def test_raw_strings_are_read_in_full_or_rejected(raw: bytes, rows: int) -> None:
+def test_raw_strings_are_read_in_full_or_rejected(raw, rows):
     codec = codec_of(STRINGS)
     try:
         read = codec.from_binary(memoryview(raw), 0, len(raw), [rows, 2])
@@ -103,7 +101,7 @@ def test_raw_strings_are_read_in_full_or_rejected(raw: bytes, rows: int) -> None
     assert bytes(codec.to_binary(read)) == raw
 
 
-def test_invalid_utf8_cannot_be_requested_as_json() -> None:
+def test_invalid_utf8_cannot_be_requested_as_json():
     array = np.array([[b"\xff", b"a"]], object)
     with pytest.raises(BadRequestError, match="not valid UTF-8; request it with binary_data true"):
         codec_of(STRINGS).to_json(array)
@@ -121,10 +119,10 @@ def test_invalid_utf8_cannot_be_requested_as_json() -> None:
         ("UINT8", "1"),
     ],
 )
-def test_one_value_of_a_wrong_type_is_rejected(datatype: str, entry: Any) -> None:
+def test_one_value_of_a_wrong_type_is_rejected(datatype, entry):
     right = False if datatype == "BOOL" else 0
     for position in (0, 3):
-        data: list[Any] = [right] * 4
+        data = [right] * 4
         data[position] = entry
         with pytest.raises(BadRequestError, match="must contain only"):
             codec_of(TensorSpec("x", datatype)).from_json(data, [4])
@@ -141,10 +139,10 @@ JSON_VALUES = st.one_of(
 @pytest.mark.parametrize("datatype", [*NUMBERS, *FRACTIONS])
 @settings(max_examples=20)
 @given(data=st.lists(JSON_VALUES, min_size=1, max_size=4))
-def test_data_without_booleans_is_read_as_any_other(datatype: str, data: list[Any]) -> None:
+def test_data_without_booleans_is_read_as_any_other(datatype, data):
     """Packed or not, the array is the same, and so is what is said of wrong data."""
     codec = codec_of(TensorSpec("x", datatype))
-    outcomes: list[Any] = []
+    outcomes = []
     for booleans in (True, False):
         try:
             array = codec.from_json(data, [len(data)], booleans)
@@ -161,7 +159,7 @@ JSON_TEXTS = st.recursive(
 
 
 @given(JSON_TEXTS)
-def test_no_boolean_is_overlooked(content: Any) -> None:
+def test_no_boolean_is_overlooked(content):
     text = orjson.dumps(content)
     if b"true" in text or b"false" in text:
         assert booleans_possible(text)
@@ -176,7 +174,7 @@ def test_no_boolean_is_overlooked(content: Any) -> None:
         [[[0] * 100_000]],
     ],
 )
-def test_ragged_data_does_not_multiply_the_memory_of_the_body(data: list[Any]) -> None:
+def test_ragged_data_does_not_multiply_the_memory_of_the_body(data):
     codec = codec_of(TensorSpec("x", "FP32", (1,)))
     tracemalloc.start()
     try:
@@ -192,12 +190,12 @@ FINITE = codec_of(TensorSpec("x", "BF16"))
 FLOATS = npst.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32))
 
 
-def rounded(array: NDArray[Any]) -> torch.Tensor:
+def rounded(array):
     return torch.from_numpy(array).to(torch.bfloat16)
 
 
 @given(FLOATS)
-def test_answers_are_rounded_as_torch_rounds(array: NDArray[Any]) -> None:
+def test_answers_are_rounded_as_torch_rounds(array):
     raw = ANY.to_binary(array)
     bits = rounded(array).view(torch.uint16).numpy()
     sent = np.frombuffer(raw, "<u2")
@@ -210,7 +208,7 @@ def test_answers_are_rounded_as_torch_rounds(array: NDArray[Any]) -> None:
 
 
 @given(st.lists(st.floats(-LARGEST_BF16, LARGEST_BF16), min_size=1))
-def test_numbers_of_a_request_are_the_same_as_json_and_as_raw_bytes(values: list[float]) -> None:
+def test_numbers_of_a_request_are_the_same_as_json_and_as_raw_bytes(values):
     as_json = FINITE.from_json(values, [len(values)])
     raw = rounded(np.array(values, np.float32)).view(torch.uint16).numpy().tobytes()
     as_binary = FINITE.from_binary(memoryview(raw), 0, 2 * len(values), [len(values)])
@@ -220,14 +218,14 @@ def test_numbers_of_a_request_are_the_same_as_json_and_as_raw_bytes(values: list
 
 
 @pytest.mark.parametrize("value", [3.4e38, -3.4e38, 1e39, 2**200])
-def test_what_rounds_to_infinity_is_rejected(value: float) -> None:
+def test_what_rounds_to_infinity_is_rejected(value):
     with pytest.raises(BadRequestError, match="NaN and infinity are not allowed"):
         FINITE.from_json([value], [1])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("datatype", ["FP32", "BF16"])
-def test_raw_nan_and_infinity_are_rejected_unless_allowed(datatype: str, value: float) -> None:
+def test_raw_nan_and_infinity_are_rejected_unless_allowed(datatype, value):
     allowed = codec_of(TensorSpec("x", datatype, allow_nan=True))
     raw = bytes(allowed.to_binary(np.array([value], np.float32)))
     with pytest.raises(BadRequestError, match="NaN and infinity are not allowed"):
@@ -236,7 +234,7 @@ def test_raw_nan_and_infinity_are_rejected_unless_allowed(datatype: str, value: 
     np.testing.assert_array_equal(read, np.array([value], np.float32))
 
 
-def test_more_texts_than_can_be_taken_apart_soon_are_refused() -> None:
+def test_more_texts_than_can_be_taken_apart_soon_are_refused():
     """A million empty ones blocked the event loop for 1.2 s."""
     codec = codec_of(TensorSpec("text", "BYTES", (-1,), max_dim=1 << 20))
     raw = memoryview(bytes(4 * (MAX_TEXTS + 1)))

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,9 +32,9 @@ class Shouts(Model):
     )
     outputs = inputs
 
-    def load(self, device: str) -> None: ...
+    def load(self, device): ...
 
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    def forward(self, batch):
         text = batch["text"]
         upper = np.array([element.upper() for element in text.ravel()], object)
         return {
@@ -68,12 +67,12 @@ class Reads(Model):
         TensorSpec("double", "BF16"),
     )
 
-    def __init__(self) -> None:
-        self.shapes: list[tuple[int, ...]] = []
+    def __init__(self):
+        self.shapes = []
 
-    def load(self, device: str) -> None: ...
+    def load(self, device): ...
 
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    def forward(self, batch):
         self.shapes.append(batch["tokens"].shape)
         return {
             "sums": batch["tokens"].cumsum(axis=1),
@@ -85,22 +84,22 @@ class Reads(Model):
 class Asker:
     """A client in its own thread, because its gevent sockets belong to one thread."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self._pool = ThreadPoolExecutor(1)
         self._client = self._pool.submit(triton.InferenceServerClient, f"127.0.0.1:{port}").result()
 
-    async def __call__(self, method: str, *args: Any, **options: Any) -> Any:
+    async def __call__(self, method, *args, **options):
         """Call the client's `method`."""
         call = functools.partial(getattr(self._client, method), *args, **options)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
-    async def close(self) -> None:
+    async def close(self):
         await self("close")
         self._pool.shutdown()
 
 
 @contextlib.asynccontextmanager
-async def asking(model: Model, limits: Mapping[str, Any]) -> AsyncIterator[Asker]:
+async def asking(model, limits):
     """Serve a model by the name of its class."""
     name = type(model).__name__.lower()
     config = ModelConfig(name=name, import_path="unused:Unused", max_batch_size=4)
@@ -115,12 +114,12 @@ async def asking(model: Model, limits: Mapping[str, Any]) -> AsyncIterator[Asker
 
 
 @pytest.fixture
-async def ask() -> AsyncIterator[Asker]:
+async def ask():
     async with asking(Shouts(), {}) as made:
         yield made
 
 
-def inputs(*, binary: bool = True) -> list[triton.InferInput]:
+def inputs(*, binary=True):
     made = []
     for spec in Shouts.inputs:
         array = ARRAYS[spec.name]
@@ -129,11 +128,11 @@ def inputs(*, binary: bool = True) -> list[triton.InferInput]:
     return made
 
 
-def wanted(*, binary: bool) -> list[triton.InferRequestedOutput]:
+def wanted(*, binary):
     return [triton.InferRequestedOutput(spec.name, binary) for spec in Shouts.outputs]
 
 
-def check(result: triton.InferResult) -> None:
+def check(result):
     assert result.as_numpy("half").dtype == np.float16
     np.testing.assert_array_equal(result.as_numpy("half"), 2 * ARRAYS["half"])
     np.testing.assert_array_equal(result.as_numpy("single"), 2 * ARRAYS["single"])
@@ -147,14 +146,12 @@ def check(result: triton.InferResult) -> None:
 
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
-async def test_tensors_travel_as_binary_and_as_json(
-    ask: Asker, binary_in: bool, binary_out: bool | None
-) -> None:
+async def test_tensors_travel_as_binary_and_as_json(ask, binary_in, binary_out):
     outputs = None if binary_out is None else wanted(binary=binary_out)
     check(await ask("infer", "shouts", inputs(binary=binary_in), outputs=outputs, request_id="7"))
 
 
-async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -> None:
+async def test_priority_timeout_and_custom_parameters_are_accepted(ask):
     result = await ask(
         "infer",
         "shouts",
@@ -171,7 +168,7 @@ async def test_priority_timeout_and_custom_parameters_are_accepted(ask: Asker) -
         await ask("infer", "shouts", inputs(), priority=5)
 
 
-async def test_the_clients_calls_for_configuration_and_statistics_work(ask: Asker) -> None:
+async def test_the_clients_calls_for_configuration_and_statistics_work(ask):
     """What perf_analyzer asks before and after it sends its load."""
     config = await ask("get_model_config", "shouts", "1")
     assert (config["name"], config["max_batch_size"]) == ("shouts", 6)
@@ -197,7 +194,7 @@ async def test_the_clients_calls_for_configuration_and_statistics_work(ask: Aske
 
 
 @pytest.mark.parametrize("binary", [True, False])
-async def test_requests_of_different_lengths_and_bfloat16_are_answered(binary: bool) -> None:
+async def test_requests_of_different_lengths_and_bfloat16_are_answered(binary):
     served = Reads()
     async with asking(served, {"max_body_bytes": 20_000, "expert": {"max_queue_rows": 64}}) as ask:
         lengths = [1, 5, 64, 5, 2]
