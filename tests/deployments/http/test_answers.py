@@ -1,19 +1,14 @@
 """Answers: encoded, compressed, counted and logged."""
 
-import asyncio
-import contextlib
 import gzip
 import json
 import logging
-import re
 import time
 
 import numpy as np
 import orjson
 import pytest
 
-from deployments.config.replica_args import ModelConfig
-from deployments.config.user_config import parse_user_config
 from deployments.errors import BadRequestError
 from deployments.http.answers import (
     BINARY,
@@ -23,15 +18,12 @@ from deployments.http.answers import (
     encode_response,
     pays,
 )
-from deployments.http.app import InferenceApp
 from deployments.http.inference_protocol import parse_request
-from deployments.http.protocol import InferenceProtocol
-from deployments.http.request_head import accepts_gzip
 from deployments.http.signature import Signature
 from deployments.models.base import Model, TensorSpec
 from deployments.observability.request_info import RequestInfo
-from deployments.serving.service import InferenceService
-from tests.support.models.doubles_service import PROFILE, USER_CONFIG, hosting, listening
+from tests.support.http.raw_requests import exchange, post
+from tests.support.models.doubles_service import serving
 
 SIGNATURE = Signature(
     (TensorSpec("x", "INT8"),),
@@ -120,24 +112,6 @@ def test_only_errors_made_for_clients_are_explained_to_them(error, status, told,
     assert (logged["status"], logged["error"], logged["request_id"]) == (status, told, "r-7")
 
 
-@pytest.mark.parametrize(
-    ("value", "accepted"),
-    [
-        (b"gzip", True),
-        (b"br;q=1.0, GZIP;q=0.8, *;q=0.1", True),
-        (b"*", True),
-        (b"*;q=0", False),
-        (b"gzip;q=0.0, *", False),
-        (b"identity", False),
-        (b"deflate", False),
-        (b"\xff;;,", False),
-    ],
-)
-def test_who_accepts_gzip(value, accepted):
-    assert accepts_gzip({b"accept-encoding": value}) == accepted
-    assert not accepts_gzip({})
-
-
 def test_only_large_json_is_compressed():
     """Binary tensors hardly become smaller."""
     large = b" " * COMPRESSED_FROM_BYTES
@@ -161,51 +135,29 @@ class Repeats(Model):
         return {"y": batch["x"][:, None] + np.arange(self._n, dtype=np.float32)}
 
 
-@contextlib.asynccontextmanager
-async def serving(n):
-    config = ModelConfig(name="repeats", import_path="unused:Unused", max_batch_size=4)
-    service = InferenceService(config, Repeats(n), PROFILE)
-    await service.configure(parse_user_config(USER_CONFIG))
-    app = InferenceApp(service, "1")
-    try:
-        with hosting(app):
-            async with listening(app, InferenceProtocol) as (_, port):
-                yield port
-    finally:
-        await service.close()
+REQUEST = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
 
 
-async def ask_port(port, *fields, requests=1):
-    """Send requests on one connection, all at once; return heads and bodies of the answers."""
-    entry = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
-    content = orjson.dumps({"inputs": [entry]})
-    lines = ["POST /v2/models/repeats/infer HTTP/1.1", "Host: x", *fields]
-    head = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""])
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-    writer.write((head.encode() + content) * requests)
-    answers = []
-    for _ in range(requests):
-        start = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", start)
-        assert length is not None
-        answers.append((start, await reader.readexactly(int(length[1]))))
-    writer.close()
-    await writer.wait_closed()
-    return answers
+@pytest.fixture
+async def ask_large():
+    """Asks for large answers on one connection."""
+    path = "/v2/models/repeats/infer"
+    async with serving(Repeats(30_000), name="repeats") as (_, _, port):
+        yield lambda *lines, times=1: exchange(
+            port, post(REQUEST, *lines, path=path) * times, answers=times
+        )
 
 
 @pytest.mark.parametrize("asgi", [(), ("Connection: close",)], ids=["short way", "asgi"])
-async def test_a_large_answer_is_compressed_for_who_asks(asgi):
-    async with serving(30_000) as port:
-        ((plain_head, plain),) = await ask_port(port, *asgi)
-        ((head, packed),) = await ask_port(port, "Accept-Encoding: br, gzip", *asgi)
+async def test_a_large_answer_is_compressed_for_who_asks(ask_large, asgi):
+    ((plain_head, plain),) = await ask_large(*asgi)
+    ((head, packed),) = await ask_large("Accept-Encoding: br, gzip", *asgi)
     assert b"content-encoding" not in plain_head
     assert b"content-encoding: gzip\r\nvary: accept-encoding\r\n" in head
     assert gzip.decompress(packed) == plain
     assert len(packed) < 0.6 * len(plain)
 
 
-async def test_pipelined_requests_get_their_compressed_answers_in_order():
-    async with serving(30_000) as port:
-        answers = await ask_port(port, "Accept-Encoding: gzip", requests=3)
+async def test_pipelined_requests_get_their_compressed_answers_in_order(ask_large):
+    answers = await ask_large("Accept-Encoding: gzip", times=3)
     assert len({gzip.decompress(packed) for _, packed in answers}) == 1

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import gzip
+import json
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_body import SMALL_BODY_BYTES, BodyBudget, Reservation
 from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_ID_BYTES
+from deployments.http.signature import MAX_JSON_BYTES
 from tests.support.http.raw_requests import GZIP, INFER, post, read_json
 from tests.support.models.doubles_service import (
     Doubles,
@@ -180,6 +183,32 @@ async def test_bodies_beyond_the_budget_are_refused_as_they_arrive(service, conn
         assert service.answers == {(503, "memory"): 2, (200, ""): 2}
     while service.bodies.used_bytes:
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("gzipped", [False, True], ids=["short way", "asgi"])
+async def test_large_requests_are_refused_if_wrong_and_their_json_has_a_limit(
+    service, connect, gzipped
+):
+    def large(content, *lines):
+        return post(gzip.compress(content, 1), GZIP, *lines) if gzipped else post(content, *lines)
+
+    service.max_body_bytes = 16 << 20
+    right = json.dumps(body((1, 2))).encode().ljust(100_000)
+    too_long = np.random.default_rng(0).bytes(MAX_JSON_BYTES // 2 + 1).hex().encode()
+    length = f"Inference-Header-Content-Length: {len(right)}"
+    async with connect() as (reader, writer):
+        for request, status in (
+            (large(right + b"nonsense"), 400),
+            (large(right.replace(b"[1, 2]", b"[1 2]")), 400),
+            (large(right.replace(b"[1, 2]", b"[1]")), 400),
+            (large(right + too_long, length), 400),  # it may be longer with binary data
+            (large(right) * 2, 200),
+            (b"", 200),
+            (large(too_long), 413),
+        ):
+            writer.write(request)
+            assert (await read_json(reader))[0] == status
+    assert service.bodies.used_bytes == 0
 
 
 @given(

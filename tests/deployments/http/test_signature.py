@@ -1,6 +1,5 @@
 """What requests may say: priorities, deadlines, and JSON that is judged before it is parsed."""
 
-import gzip
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import parse_request
-from deployments.http.request_body import MAX_UNPACKING_RATIO, read_body
 from deployments.http.signature import (
     JsonGuard,
     PriorityLevels,
@@ -99,32 +97,6 @@ def test_more_values_than_the_rows_have_are_refused():
     text = b"[" + b"0," * 200_000 + b"0]"
     with pytest.raises(TooLargeError, match="more values than any valid request: at most 18384"):
         JsonGuard(DIGITS, 256).check(text)
-
-
-class _Once:
-    """A whole body in one ASGI message."""
-
-    def __init__(self, body):
-        self._body = body
-
-    async def __call__(self):
-        return {"type": "http.request", "body": self._body, "more_body": False}
-
-
-async def test_the_ratio_of_unpacking_is_bounded_beyond_a_mebibyte():
-    fields = {b"content-encoding": b"gzip"}
-    largest, larger = gzip.compress(bytes(1 << 20)), gzip.compress(bytes((1 << 20) + 1))
-    assert MAX_UNPACKING_RATIO * len(larger) < 1 << 20
-    assert len(await read_body(_Once(largest), fields, 4 << 20)) == 1 << 20
-    with pytest.raises(TooLargeError, match="100 times its size"):
-        await read_body(_Once(larger), fields, 4 << 20)
-
-
-async def test_what_compresses_less_may_be_larger():
-    content = np.random.default_rng(1).integers(48, 58, 3_000_000, np.uint8).tobytes()
-    packed = gzip.compress(content, 1)
-    fields = {b"content-encoding": b"gzip"}
-    assert await read_body(_Once(packed), fields, 4 << 20) == content
 
 
 @pytest.mark.parametrize(

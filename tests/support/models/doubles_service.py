@@ -69,13 +69,13 @@ USER_CONFIG: dict[str, Any] = {
 
 @contextlib.asynccontextmanager
 async def make_service(
-    model: Model | None = None, name: str = "doubles"
+    model: Model | None = None, name: str = "doubles", **user_config: Any
 ) -> AsyncIterator[InferenceService]:
     """Serve `model` over the real batcher until the context ends."""
     model = model or Doubles()
     config = ModelConfig(name=name, import_path="unused:Unused", max_batch_size=4)
     made = InferenceService(config, model, PROFILE)
-    await made.configure(parse_user_config(USER_CONFIG))
+    await made.configure(parse_user_config(USER_CONFIG | user_config))
     try:
         yield made
     finally:
@@ -136,3 +136,18 @@ async def listening(
     finally:
         server.should_exit = True
         await serving
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    model: Model | None = None,
+    http: type[asyncio.Protocol] = InferenceProtocol,
+    name: str = "doubles",
+    **user_config: Any,
+) -> AsyncIterator[tuple[InferenceService, uvicorn.Server, int]]:
+    """Serve `model` over HTTP as a replica does; yield its service, the server and its port."""
+    async with make_service(model, name, **user_config) as service:
+        app = InferenceApp(service, "1")
+        with hosting(app):
+            async with listening(app, http) as (server, port):
+                yield service, server, port
