@@ -42,17 +42,9 @@ class _Token:
 
 
 class AccessControl:
-    """Admit or deny requests by their Authorization header.
+    """Admit or deny requests by their Authorization header; by default, everything is open.
 
-    Parameters
-    ----------
-    config : AccessConfig, optional
-        By default, everything is open.
-
-    Attributes
-    ----------
-    local_only : bool
-        Whether the service is for this machine: what needs no token is then closed to web pages.
+    `local_only`: the service is for this machine, and what needs no token is closed to web pages.
     """
 
     def __init__(self, config: AccessConfig | None = None) -> None:
@@ -101,28 +93,10 @@ class AccessControl:
         *,
         is_foreign: bool = False,
     ) -> str | None:
-        """Admit a request, and count it.
+        """Admit and count a request; return the name of its token, or None if it needs none.
 
-        Parameters
-        ----------
-        scope : str or None
-            Scope of its path (`scope_of`).
-        is_foreign : bool
-            Whether it may come from a web page (`deployments.access.web_pages`).
-
-        Returns
-        -------
-        str or None
-            The name of its token; None if it needs none.
-
-        Raises
-        ------
-        UnauthorizedError
-            It has no token, or an unknown one.
-        ForbiddenError
-            Its token does not allow this, or it needs none and is a page's of another site.
-        RateLimitedError
-            Its token has used its rate.
+        `scope` is that of its path (`scope_of`); `is_foreign`: it may come from a web page. Raises
+        one of `DENIALS`.
         """
         if scope not in self._closed:
             if is_foreign and self.local_only and scope is not None:

@@ -15,10 +15,7 @@ TOKEN_VARIABLE = "SOJOURN_TOKEN"
 def read_token(path: Path | None = None) -> str | None:
     """Return the token in a file, or else in `TOKEN_VARIABLE`, or None.
 
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, or does not hold one word.
+    `InvalidInputError` if the file cannot be read, or does not hold one word.
     """
     if path is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None

@@ -7,17 +7,9 @@ from policy.errors import InvalidInputError
 
 
 def check_exposure(host: str, access: AccessConfig, insecure: bool) -> None:
-    """Check that a service on a network requires tokens.
+    """Raise an `InvalidInputError` if a service on a network needs no token for inference.
 
-    Parameters
-    ----------
-    insecure : bool
-        Whether the user has accepted that anyone may use the service.
-
-    Raises
-    ------
-    InvalidInputError
-        `host` is not a loopback address, and inference needs no token.
+    `insecure`: the user has accepted that anyone may use it.
     """
     if insecure or is_loopback(host) or access.closed(INFERENCE):
         return

@@ -22,13 +22,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_foreign(fields: Mapping[bytes, bytes]) -> bool:
-    """Return whether a request may come from a page that is not of this machine.
-
-    Parameters
-    ----------
-    fields : mapping of bytes to bytes
-        Its header fields, in lower case.
-    """
+    """Return whether a request, by its fields in lower case, may come from a page elsewhere."""
     host, origin = fields.get(b"host"), fields.get(b"origin")
     return (
         fields.get(b"sec-fetch-site") == b"cross-site"

@@ -14,10 +14,7 @@ def declared_models(
 ) -> dict[str, ModelConfig]:
     """Return each model, by its name, with the version and the weights that `user_config` names.
 
-    Raises
-    ------
-    InvalidInputError
-        It names a model that there is not, or a version that cannot be meant.
+    `InvalidInputError` if it names a model that there is not, or a version that cannot be meant.
     """
     models = {config.name: config for config in configs}
     for name, named in user_config.models.items():

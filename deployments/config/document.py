@@ -94,10 +94,7 @@ class ServiceConfig(StrictModel):
 def load_service_configs(path: str | Path) -> list[ServiceConfig]:
     """Read and check a config file; return its models, one for each application.
 
-    Raises
-    ------
-    InvalidInputError
-        The first error, in one line: the file, the line, the key, and what is allowed.
+    `InvalidInputError` has the first error, in one line: file, line, key, and what is allowed.
     """
     file = YamlFile(path)
     with file.located():
@@ -112,13 +109,7 @@ def load_service_configs(path: str | Path) -> list[ServiceConfig]:
 
 
 def load_service_config(path: str | Path) -> ServiceConfig:
-    """Read and check a config file of one model.
-
-    Raises
-    ------
-    InvalidInputError
-        The first error, in one line: the file, the line, the key, and what is allowed.
-    """
+    """Read and check a config file of one model, as `load_service_configs` does."""
     services = load_service_configs(path)
     if len(services) > 1:
         raise InvalidInputError(f"{path}: has {len(services)} models, must have one here")
@@ -131,12 +122,7 @@ def find_applications(
     """Check a config file's structure and return the applications that `import_path` builds.
 
     Each must have the one `deployment`. An ``autoscaling_config`` must name `policy_function`;
-    None: it may name none.
-
-    Raises
-    ------
-    ConfigError
-        The first error, in one line: where it is, what is wrong, what is allowed.
+    None: it may name none. `ConfigError` has the first error.
     """
     if not isinstance(content, Mapping) or not isinstance(content.get("applications"), list):
         raise fault(("applications",), "is required; the file must follow Ray Serve's schema")

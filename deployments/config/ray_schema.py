@@ -16,10 +16,7 @@ with warnings.catch_warnings():
 def check_schema(document: Mapping[str, Any]) -> None:
     """Check by Ray's schema a file whose structure `find_applications` has checked.
 
-    Raises
-    ------
-    ConfigError
-        The first error, in one line: where it is, and what is allowed.
+    `ConfigError` has the first error.
     """
     without = copy.deepcopy(dict(document))
     scalings: dict[Place, Any] = {}

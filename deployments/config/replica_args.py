@@ -57,13 +57,7 @@ class ModelConfig(StrictModel):
         return value
 
     def load_profile(self) -> Profile | None:
-        """Return the profile in the config, if there is one.
-
-        Raises
-        ------
-        InvalidInputError
-            The profile is invalid.
-        """
+        """Return the profile in the config, if any; `InvalidInputError` if it is invalid."""
         if self.profile is None:
             return None
         if isinstance(self.profile, str):
@@ -139,11 +133,5 @@ class ReplicaArgs(StrictModel):
 
 
 def parse_args(content: Any, *place: str | int) -> ReplicaArgs:
-    """Return the checked `args` of the application.
-
-    Raises
-    ------
-    ConfigError
-        The first error, in one line: where it is, and what is allowed.
-    """
+    """Return the checked `args` of the application; `ConfigError` has the first error."""
     return validate(ReplicaArgs, content or {}, *place, "args")

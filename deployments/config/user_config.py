@@ -310,13 +310,7 @@ class UserConfig(StrictModel):
 
 
 def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> UserConfig:
-    """Return the checked content of `user_config`.
-
-    Raises
-    ------
-    ConfigError
-        The first error, in one line: where it is, and what is allowed.
-    """
+    """Return the checked content of `user_config`; `ConfigError` has the first error."""
     config = validate(UserConfig, content or {}, *place, "user_config")
     least_ms = TryDelays().round_trip_ms
     slas = {(): config.sla} | {("models", n): model.sla for n, model in config.models.items()}

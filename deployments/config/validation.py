@@ -33,13 +33,7 @@ class StrictModel(BaseModel):
 
 
 def validate(model: type[_Model], content: Any, *place: str | int) -> _Model:
-    """Return `content` as a `model`.
-
-    Raises
-    ------
-    ConfigError
-        The first error, in one line; an unknown key before all others.
-    """
+    """Return `content` as a `model`; `ConfigError` has the first error, or an unknown key."""
     try:
         return model.model_validate(content)
     except ValidationError as error:

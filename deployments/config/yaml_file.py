@@ -52,10 +52,7 @@ class _Loader(yaml.SafeLoader):
 class YamlFile:
     """A YAML file: its content, and the lines of its keys.
 
-    Raises
-    ------
-    InvalidInputError
-        The file cannot be read, is not YAML, or is misleading.
+    `InvalidInputError` if it cannot be read, is not YAML, or is misleading.
     """
 
     def __init__(self, path: str | Path) -> None:

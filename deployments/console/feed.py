@@ -27,14 +27,8 @@ _LEFT_OUT = frozenset({"profile", "start"})
 class Feed:
     """The state of a replica and its fleet.
 
-    Parameters
-    ----------
-    reports : callable
-        Returns the reports of all models (``GET /sojourn/policy``), the first model's first.
-    autoscaler : async callable
-        Returns the content of ``GET /sojourn/autoscaler``: the fleet's log of decisions.
-    clock : callable
-        Returns the time in s, on any steady clock.
+    `reports` returns what ``GET /sojourn/policy`` says of each model, the first model's first;
+    `autoscaler`, the content of ``GET /sojourn/autoscaler``: the fleet's log of decisions.
     """
 
     def __init__(

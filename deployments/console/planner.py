@@ -29,12 +29,7 @@ class Planning(Protocol):
     def calls(self, content: Any) -> dict[str, Call]:
         """Return the planning call of each scenario of a question, in JSON types.
 
-        Raises
-        ------
-        InvalidInputError
-            The question is not valid; one line says why.
-        RequestError
-            There is no such model.
+        `InvalidInputError` if the question is not valid, `RequestError` if there is no such model.
         """
 
 
@@ -105,12 +100,8 @@ class Planner:
     async def ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:
         """Return the results of calls by name, or ``{"error": why}`` for a call without a plan.
 
-        Raises
-        ------
-        PlannerBusyError
-            Too many questions wait.
-        WorkerError
-            The worker died, or took too long.
+        `PlannerBusyError` if too many questions wait, `WorkerError` if the worker died or took too
+        long.
         """
         if self._waiting > MAX_WAITING:
             raise PlannerBusyError("the planner is busy; ask again")

@@ -28,12 +28,7 @@ def plan(
     """Return the plan for a scenario (`deployments.console.planner.Scenario`), in JSON types.
 
     The number of replicas covers the load times the burst factor; everything else is predicted at
-    the load itself.
-
-    Raises
-    ------
-    SojournError
-        No number of replicas keeps the SLA, or the scenario does not fit the profile.
+    the load itself. `SojournError` if no number of replicas keeps the SLA.
     """
     objective = ServiceLevelObjective(response_time_ms, percentile)
     settings = BatchingSettings(objective="sla")

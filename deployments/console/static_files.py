@@ -39,13 +39,7 @@ def _files() -> dict[str, bytes]:
 
 
 def static_file(name: str) -> tuple[bytes, Headers]:
-    """Return a file and its header fields.
-
-    Raises
-    ------
-    NotFoundError
-        The page has no such file.
-    """
+    """Return a file and its header fields; `NotFoundError` if the page has no such file."""
     body = _files().get(name)
     if body is None:
         raise NotFoundError(f"the console has no file {name!r:.100}")

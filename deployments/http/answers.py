@@ -76,13 +76,7 @@ def error_answer(error: RequestError) -> Answer:
 
 
 def check_method(method: str, *allowed: str) -> None:
-    """Check the method of a request.
-
-    Raises
-    ------
-    MethodNotAllowedError
-        It is not one of `allowed`.
-    """
+    """Raise a `MethodNotAllowedError` unless the method is one of `allowed`."""
     if method not in allowed:
         raise MethodNotAllowedError(
             f"the method must be {' or '.join(allowed)}, not {quote(method)}", allowed
@@ -101,24 +95,10 @@ _NULL = b"null"
 def encode_response(
     model_name: str, model_version: str, request: InferenceRequest, outputs: Tensors
 ) -> tuple[bytes, int | None]:
-    """Encode the response to `request`.
+    """Encode outputs of shape ``(request.rows, *spec.shape)`` as the response to `request`.
 
-    Parameters
-    ----------
-    outputs : mapping of str to ndarray, each of shape (request.rows, *spec.shape)
-        The model's outputs, by name.
-
-    Returns
-    -------
-    header_length : int or None
-        Length of the JSON part in bytes. None if the whole body is JSON.
-
-    Raises
-    ------
-    BadRequestError
-        The request wants an output as JSON that JSON cannot hold.
-    ModelError
-        It wants one as JSON that has NaN or infinity, which the model does not declare.
+    Returns the body and the length of its JSON part; None if it is all JSON. `BadRequestError` if
+    JSON cannot hold what the request wants as JSON.
     """
     entries: list[dict[str, Any]] = []
     raw: list[memoryview | bytes] = []
@@ -170,13 +150,7 @@ class Outcomes:
     def success(
         self, request: InferenceRequest, outputs: Tensors, service: Service, arrival_s: float
     ) -> Answer:
-        """Return the answer with the outputs that a service computed, and count the request.
-
-        Raises
-        ------
-        RequestError
-            The outputs cannot be encoded.
-        """
+        """Count a request; return the answer with its outputs, or raise a `RequestError`."""
         try:
             body, length = encode_response(
                 service.model_name, service.model_version, request, outputs

@@ -92,27 +92,9 @@ async def _no_autoscaler() -> Mapping[str, Any]:
 class InferenceApp:
     """ASGI app for one `Service`.
 
-    Parameters
-    ----------
-    server_version : str
-        The version that ``GET /v2`` reports.
-    autoscaler : async callable, optional
-        Returns the content of ``GET /sojourn/autoscaler``. The default reports no decisions.
-    more : mapping of str to callable, optional
-        Further paths, and what returns their answers.
-
-    Attributes
-    ----------
-    console : Console
-        The page that shows the service live.
-    infer_path : str
-        The path of inference requests, without the application's prefix.
-    haproxies : HaproxyPeers
-        The HAProxies that send requests, and divide `concurrency`.
-    unread_answers : UnreadAnswers
-        The connections whose clients have not read their answers yet.
-    outcomes : Outcomes
-        Answers, counts and logs the outcomes of inference requests.
+    `server_version` is what ``GET /v2`` reports, `autoscaler` returns the content of ``GET
+    /sojourn/autoscaler``, and `more` the answers of further paths. `infer_path` is without the
+    application's prefix. The `haproxies` that send requests divide `concurrency`.
     """
 
     def __init__(
@@ -153,12 +135,8 @@ class InferenceApp:
     def limit(self, answer_bytes: int) -> int:
         """Return how many requests a HAProxy may have here at a time, for `LIMIT_HEADER`.
 
-        It counts those whose answers its clients are still reading, too, which are no load.
-
-        Parameters
-        ----------
-        answer_bytes : int
-            Length of the answer that has the header: a large one may soon wait to be read.
+        It counts those whose answers its clients are still reading, too, which are no load: soon
+        also the one that has an answer of `answer_bytes`, if that is large.
         """
         limit = self.concurrency
         if limit is None:

@@ -31,15 +31,7 @@ _MAX_BODY_BYTES = 16 << 10
 
 
 class Console:
-    """The console of one replica.
-
-    Parameters
-    ----------
-    reports : callable
-        Returns what ``GET /sojourn/policy`` tells of each model, the first model's first.
-    autoscaler : async callable
-        Returns the content of ``GET /sojourn/autoscaler``.
-    """
+    """The console of one replica; `reports` and `autoscaler` are those of its `Feed`."""
 
     def __init__(
         self,
@@ -68,16 +60,7 @@ class Console:
     ) -> Answer:
         """Return the answer to a request for the page, one of its files, or a plan.
 
-        Parameters
-        ----------
-        method, path : str
-            The path without the application's prefix, and without slashes at its end.
-        receive : callable
-            Of ASGI.
-
-        Raises
-        ------
-        RequestError
+        The path is without the application's prefix, and without slashes at its end.
         """
         if path == _PLAN:
             check_method(method, "POST")
@@ -104,22 +87,10 @@ class Console:
     async def stream(
         self, receive: Receive, send: Send, headers: Headers, may_go_on: Callable[[], bool]
     ) -> None:
-        """Send events until the page is closed or `may_go_on` returns False.
+        """Send events until the page is closed, or `may_go_on`, asked before each, returns False.
 
-        Parameters
-        ----------
-        receive, send : callable
-            Of ASGI.
-        headers : list of (bytes, bytes)
-            Header fields of the answer, besides its content type.
-        may_go_on : callable
-            Asked before each event.
-
-        Raises
-        ------
-        BusyError
-            There are `MAX_STREAMS` already, or this one would end at once: HAProxy tries another
-            replica.
+        `headers` are more than the content type. `BusyError` if there are `MAX_STREAMS` already, or
+        this one would end at once: HAProxy tries another replica.
         """
         if not may_go_on():
             raise BusyError("this replica is about to stop")

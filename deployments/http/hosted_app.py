@@ -66,12 +66,9 @@ class RejectionCounter:
 
 
 class _Prepared:
-    """The parts that answers have in common: header lines, and rejections.
+    """The parts that answers have in common: header lines, and `rejections`.
 
-    Attributes
-    ----------
-    rejections : list of list of (bytes, bytes)
-        By whether the request came too late, and whether no other replica can be asked.
+    Those are by whether the request came too late, and whether no other replica can be asked.
     """
 
     def __init__(self, headers: Headers) -> None:
@@ -100,12 +97,7 @@ class _Prepared:
 class HostedApp:
     """An app whose inference requests take the fast path.
 
-    Parameters
-    ----------
-    loop : AbstractEventLoop
-        The event loop of the app's batcher; only connections on this loop take the fast path.
-    root_path : str
-        The application's URL prefix.
+    Only connections on `loop`, that of the app's batcher, take it. `root_path` is the URL prefix.
     """
 
     app: InferenceApp

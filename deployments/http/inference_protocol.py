@@ -35,16 +35,9 @@ _ONLY_DICT = frozenset({dict})
 class InferenceRequest(QueuedRequest):
     """A checked inference request, from its parser to its answer.
 
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray, each of shape (rows, *spec.shape)
-        One array per input of the model.
-    id : str or None
-        The client's identifier of the request; the response repeats it.
-    deadline_ms : float or None
-        The client has no use for an answer later than this, in ms after the request's arrival.
-    priority : int
-        Steps above the lowest priority.
+    Each input is of shape ``(rows, *spec.shape)``. The response repeats the `id`. The client has no
+    use for an answer later than `deadline_ms` after arrival. `priority` counts steps above the
+    lowest.
     """
 
     __slots__ = ("deadline_ms", "id", "outputs")
@@ -73,27 +66,16 @@ def parse_request(
 ) -> InferenceRequest:
     """Parse and check the body of an inference request.
 
-    Parameters
-    ----------
-    body : bytes
-        JSON, followed by raw tensors if `header_length` is given.
-    header_length : int or None
-        Length of the JSON part in bytes. None if the whole body is JSON.
-    signature : Signature
-        The inputs and outputs of the model.
-    timeout_ms : float, optional
-        The deadline from the HTTP headers. If the body has one too, the earlier one applies.
-    priority : int
-        The priority from the HTTP headers, as `PriorityLevels` numbers it; 0 if they have none. If
-        the body has one too, the higher one applies.
+    It is JSON, followed by raw tensors if `header_length`, that of the JSON, is given. `timeout_ms`
+    and `priority`, as `PriorityLevels` numbers it, are from the HTTP headers: if the body has such
+    too, the earlier deadline and the higher priority apply.
 
     Raises
     ------
     BadRequestError
         The request is malformed. The message says what is wrong and what is allowed.
     TooLargeError
-        The request has more rows than `signature.max_rows`, far more values, or more JSON than
-        `MAX_JSON_BYTES`.
+        The request has too many rows, far more values, or more JSON than `MAX_JSON_BYTES`.
     """
     header, raw = _divide(body, header_length)
     if len(header) > MAX_JSON_BYTES:

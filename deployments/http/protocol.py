@@ -61,12 +61,8 @@ _LIMIT_LINE = b"\r\n" + LIMIT_HEADER + b": "
 class InferenceProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, with a fast path to the hosted app, limits, and errors as JSON.
 
-    Each connection has two timers at most, and sets none while whole requests come in one piece.
-
-    Attributes
-    ----------
-    hosted : HostedApp or None
-        The app of this process; None: all requests go to uvicorn's parser.
+    Each connection has two timers at most, and sets none while whole requests come in one piece. If
+    this process has no `hosted` app, all requests go to uvicorn's parser.
     """
 
     hosted: ClassVar[HostedApp | None] = None

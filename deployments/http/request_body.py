@@ -46,12 +46,7 @@ class BodyBudget:
     """Bytes of large bodies that are being read, or wait for their answer.
 
     They count as they arrive: a client that only announces a large body takes no room from others.
-
-    Parameters
-    ----------
-    limit_bytes : int, optional
-        At most so many, but for a single body, which is always let in; by default,
-        `default_limit_bytes`.
+    A single body is always let in.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -62,10 +57,7 @@ class BodyBudget:
     def grow(self, held_bytes: int, more_bytes: int, token: str | None) -> None:
         """Reserve room for more of a body that holds some already.
 
-        Raises
-        ------
-        BusyError
-            There is too little left, or its token has its share already.
+        `BusyError` if there is too little left, or its token has its share already.
         """
         used_bytes, of_token = self.used_bytes, self._by_token[token]
         if used_bytes > held_bytes and used_bytes + more_bytes > self.limit_bytes:
@@ -92,13 +84,7 @@ class Reservation:
         self._budget, self._token, self._bytes = budget, token, 0
 
     def grow_to(self, total_bytes: int) -> None:
-        """Reserve room up to `total_bytes` in all; small bodies reserve none.
-
-        Raises
-        ------
-        BusyError
-            As `BodyBudget.grow`.
-        """
+        """Reserve up to `total_bytes` in all, as `BodyBudget.grow`; small bodies reserve none."""
         if total_bytes > max(self._bytes, SMALL_BODY_BYTES):
             self._budget.grow(self._bytes, total_bytes - self._bytes, self._token)
             self._bytes = total_bytes
@@ -169,13 +155,7 @@ async def read_body(
 
 
 def decompress(body: bytes, coding: bytes, max_body_bytes: int) -> bytes:
-    """Decompress a body.
-
-    Raises
-    ------
-    BadRequestError, TooLargeError
-        As `read_body` raises them.
-    """
+    """Decompress a body; errors are those of `read_body`."""
     name = coding.decode()
     decompressor = zlib.decompressobj(_WINDOW_BITS[coding])
     most = max(_FREE_UNPACKED_BYTES, MAX_UNPACKING_RATIO * len(body))

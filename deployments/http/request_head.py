@@ -64,22 +64,10 @@ _UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-enc
 class RequestHead(NamedTuple):
     """The head of an ordinary inference request.
 
-    Attributes
-    ----------
-    body_length : int
-        Length of the body in bytes.
-    header_length : int or None
-        Length of the body's JSON part, as in `read_header_length`.
-    timeout_ms : float or None
-        The deadline, in ms after arrival.
-    request_id, traceparent : bytes or None
-        These headers, unless they are in lines that the key leaves out.
-    gzip : bool
-        Whether a large answer may be compressed.
-    only_replica : bool
-        Whether HAProxy has no other replica to ask.
-    is_foreign : bool
-        Whether it may come from a web page, as `deployments.access.web_pages` defines it.
+    `header_length` is that of the body's JSON part, `timeout_ms` counts from arrival. `request_id`
+    and `traceparent` are these headers, unless they are in lines that the key leaves out. `gzip`: a
+    large answer may be compressed. `only_replica`: HAProxy has no other replica to ask.
+    `is_foreign`: it may come from a web page.
     """
 
     body_length: int
@@ -107,14 +95,9 @@ class HeaderCache:
         self._heads: dict[bytes, RequestHead | None] = {}
 
     def find(self, data: bytes, end: int) -> tuple[RequestHead | None, bytes | None, bytes | None]:
-        """Return the head at the start of `data`, and what its key leaves out.
+        """Return the head at the start of `data`, and its request id and traceparent, if any.
 
-        Returns
-        -------
-        head : RequestHead or None
-            None if the request is not ordinary.
-        request_id, traceparent : bytes or None
-            None if it has none.
+        The head is None if the request is not ordinary.
         """
         if end > _LONGEST_ORDINARY_HEAD:
             return _NOT_ORDINARY
@@ -221,13 +204,7 @@ def parse_head(head: bytes, path: bytes) -> RequestHead | None:
 
 
 def check_single_valued(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Reject repeated header fields whose values differ, where only one value can apply.
-
-    Raises
-    ------
-    BadRequestError
-        Such a field occurs with different values.
-    """
+    """Raise a `BadRequestError` if fields differ of which only one value can apply."""
     for name in _SINGLE_VALUED:
         if len({value for field, value in headers if field == name}) > 1:
             raise BadRequestError(
@@ -236,35 +213,17 @@ def check_single_valued(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def read_header_length(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the length of the body's JSON part in bytes, or None if the header is absent.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a whole number.
-    """
+    """Return the length of the body's JSON part in bytes, or None if the header is absent."""
     return _read_length(fields, HEADER_LENGTH)
 
 
 def read_content_length(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the length of the body in bytes, or None if the header is absent.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a whole number.
-    """
+    """Return the length of the body in bytes, or None if the header is absent."""
     return _read_length(fields, _CONTENT_LENGTH)
 
 
 def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
-    """Return the deadline from the header, in ms after arrival, or None if it is absent.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a number, or is outside the allowed range.
-    """
+    """Return the deadline from the header, in ms after arrival, or None if it is absent."""
     value = fields.get(_TIMEOUT_MS)
     if value is None:
         return None
@@ -273,15 +232,7 @@ def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
 
 
 def read_priority(fields: Mapping[bytes, bytes]) -> int:
-    """Return the priority from the header, or 0 if it is absent.
-
-    `PriorityLevels` tells whether the model has it.
-
-    Raises
-    ------
-    BadRequestError
-        The header is not a whole number from 0 to `MAX_PRIORITY_LEVELS`.
-    """
+    """Return the priority from the header, which the model may not have, or 0 without one."""
     value = fields.get(_PRIORITY)
     if value is None:
         return 0

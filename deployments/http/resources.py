@@ -28,17 +28,7 @@ _NOT_SUPPORTED = {
 
 
 class Resources:
-    """The content of every path but that of inference.
-
-    Parameters
-    ----------
-    server_version : str
-        The version that ``GET /v2`` reports.
-    autoscaler : async callable
-        Returns the content of ``GET /sojourn/autoscaler``.
-    more : mapping of str to callable, optional
-        Further paths, and what returns their answers.
-    """
+    """The content of every path but that of inference; parameters are those of `InferenceApp`."""
 
     def __init__(
         self,
@@ -59,16 +49,9 @@ class Resources:
         self._service = service
 
     async def answer(self, method: str, path: str) -> Answer:
-        """Return the answer to a request for one of them.
+        """Return the answer to a request for one of them, or raise a `RequestError`.
 
-        Parameters
-        ----------
-        method, path : str
-            The path without the application's prefix, and without slashes at its end.
-
-        Raises
-        ------
-        NotFoundError, MethodNotAllowedError
+        The path is without the application's prefix, and without slashes at its end.
         """
         service = self._service
         if path == "/sojourn/autoscaler":
@@ -129,10 +112,7 @@ class Resources:
     def names_inference(self, path: str) -> bool:
         """Return whether a path is one of inference requests to the model.
 
-        Raises
-        ------
-        NotFoundError
-            It is one of another model or version.
+        `NotFoundError` if it is one of another model or version.
         """
         found = _MODEL_PATH.fullmatch(path)
         if found is None or found[3] != "infer":

@@ -84,19 +84,9 @@ class Service(ABC):
     def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
         """Return why one more row is refused before its request is parsed; None if it is not.
 
-        It is not counted: `count_rejected` does that.
-
-        Parameters
-        ----------
-        arrival_s : float
-            When the request reached this process, by `time.monotonic`.
-        priority : int
-            As its head gives it, by `PriorityLevels`; 0 if that names none.
-
-        Raises
-        ------
-        RequestError
-            It is refused for another reason. The request is counted.
+        It is not counted: `count_rejected` does that. The request arrived at `arrival_s`, by
+        `time.monotonic`. `priority` is as its head gives it, by `PriorityLevels`; 0 if that names
+        none. A `RequestError` refuses it for another reason, and the request is counted.
         """
 
     @abstractmethod
@@ -122,23 +112,12 @@ class Service(ABC):
         on_done: Callable[[Outcome], None],
         info: RequestInfo | None = None,
     ) -> Cancellable:
-        """Answer a checked request.
+        """Answer a checked request; a `RequestError` refuses it at once.
 
-        Parameters
-        ----------
-        arrival_s : float
-            When it could first have been read, by `time.monotonic`. Its deadline counts from here.
-        on_done : callable
-            Called once on the event loop, after this call has returned, with the outcome: the
-            model's outputs, each of shape ``(rows, ...)``, or a `RequestError`. It is not called if
-            the request is cancelled.
-        info : RequestInfo, optional
-            Its id, and what takes the times of its batches.
-
-        Raises
-        ------
-        RequestError
-            The request is refused at once.
+        Its deadline counts from `arrival_s`, when it could first have been read, by
+        `time.monotonic`. `on_done` is called once on the event loop, after this call has returned,
+        with the model's outputs, each of shape ``(rows, ...)``, or a `RequestError`; not if the
+        request is cancelled. `info` has its id, and takes the times of its batches.
         """
 
     @abstractmethod

@@ -27,13 +27,7 @@ _COLLECTIONS = frozenset({dict, list})
 
 
 def check_timeout_ms(value: object, where: str) -> float:
-    """Return `value` if it is a valid deadline in milliseconds.
-
-    Raises
-    ------
-    BadRequestError
-        It is not a number, not above 0, or more than `MAX_TIMEOUT_MS`.
-    """
+    """Return a deadline in ms that is above 0 and at most `MAX_TIMEOUT_MS`."""
     if not _is_number(value) or not 0 < value <= MAX_TIMEOUT_MS:
         raise BadRequestError(
             f"{where} must be a number of milliseconds above 0 and at most {MAX_TIMEOUT_MS}, "
@@ -43,15 +37,7 @@ def check_timeout_ms(value: object, where: str) -> float:
 
 
 def check_timeout_us(value: object, where: str) -> float | None:
-    """Return a deadline in milliseconds that is given in microseconds, as Triton's `timeout` is.
-
-    0 means that there is none, as it does there.
-
-    Raises
-    ------
-    BadRequestError
-        It is not a number, is negative, or is more than `MAX_TIMEOUT_US`.
-    """
+    """Return a deadline in ms that is given in µs, as Triton's is; 0 means none, as there."""
     if not _is_number(value) or not 0 <= value <= MAX_TIMEOUT_US:
         raise BadRequestError(
             f"{where} must be a number of microseconds from 0 (none) to {MAX_TIMEOUT_US}, "
@@ -61,13 +47,7 @@ def check_timeout_us(value: object, where: str) -> float | None:
 
 
 def check_parameters(parameters: object, where: str) -> dict[str, Any]:
-    """Return `parameters` if they are valid. Unknown ones are ignored.
-
-    Raises
-    ------
-    BadRequestError
-        They are no object, one is no scalar, or one needs shared memory.
-    """
+    """Return `parameters` if they are scalars without shared memory. Unknown ones are ignored."""
     if not isinstance(parameters, dict):
         raise BadRequestError(f'{where}: "parameters" must be an object')
     for name, value in parameters.items():
@@ -83,13 +63,7 @@ def check_parameters(parameters: object, where: str) -> dict[str, Any]:
 
 
 def read_flag(parameters: Mapping[str, Any], name: str, default: bool) -> bool:
-    """Return a parameter that is true or false.
-
-    Raises
-    ------
-    BadRequestError
-        It is neither.
-    """
+    """Return a parameter that is true or false, else raise a `BadRequestError`."""
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise BadRequestError(f"{name} must be true or false, not {reprlib.repr(value)}")
@@ -112,23 +86,13 @@ LEVELS = 2
 class PriorityLevels:
     """The priorities that requests may have, numbered as Triton numbers them.
 
-    Attributes
-    ----------
-    levels : int
-        Level 1 is the highest priority, this one the lowest.
-        Requests that name none, or 0, have this one too.
+    Level 1 is the highest, `levels` the lowest, which requests have that name none, or 0.
     """
 
     levels: int = LEVELS
 
     def steps(self, first: int, second: int = 0) -> int:
-        """Return how many steps above the lowest level a request is.
-
-        Parameters
-        ----------
-        first, second : int
-            Valid priorities, of which the higher one applies.
-        """
+        """Return how many steps above the lowest level the higher of two valid priorities is."""
         return self.levels - (min(first, second) or first or second or self.levels)
 
     def level(self, steps: int) -> int:
@@ -136,13 +100,7 @@ class PriorityLevels:
         return self.levels - steps if steps else 0
 
     def check(self, value: object, where: str) -> int:
-        """Return `value` if it is a valid priority.
-
-        Raises
-        ------
-        BadRequestError
-            It is not a whole number from 0 to `levels`.
-        """
+        """Return `value` if it is a whole number from 0 to `levels`."""
         if type(value) is not int or not 0 <= value <= self.levels:
             raise BadRequestError(
                 f"{where} must be from 1 (highest) to {self.levels} (lowest), or 0 for the "
@@ -215,10 +173,8 @@ class JsonGuard:
     def check(self, text: bytes) -> None:
         """Return if `text` may be a valid request.
 
-        Raises
-        ------
-        BadRequestError, TooLargeError
-            It has more lists, objects, strings or values than any valid request of its size.
+        `BadRequestError` or `TooLargeError` if it has more lists, objects, strings or values than
+        any.
         """
         if len(text) < CHECKED_FROM_BYTES:
             return

@@ -44,13 +44,7 @@ _HUGE = float(2**63)
 
 
 class TensorCodec:
-    """Encodes and decodes one input or output.
-
-    Parameters
-    ----------
-    spec : TensorSpec
-        The tensor's name, datatype and row shape.
-    """
+    """Encodes and decodes one input or output."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
@@ -66,19 +60,9 @@ class TensorCodec:
     def from_json(
         self, data: object, shape: list[int], booleans_possible: bool = True
     ) -> NDArray[Any]:
-        """Decode a tensor's "data", which may be flat or nested.
+        """Decode a tensor's "data", flat or nested, to `shape`, which begins with the rows.
 
-        Parameters
-        ----------
-        shape : list of int
-            The whole shape, with the number of rows first.
-        booleans_possible : bool
-            Whether `data` may contain true or false, which pass for numbers in Python.
-
-        Raises
-        ------
-        BadRequestError
-            `data` is not a list, or has the wrong shape, types or values.
+        `booleans_possible`: it may contain true or false, which pass for numbers in Python.
         """
         if not isinstance(data, list):
             raise self.bad_request('"data" must be a list')
@@ -88,13 +72,7 @@ class TensorCodec:
         return self.decode(flat, booleans_possible).reshape(shape)
 
     def decode(self, flat: list[Any], booleans_possible: bool = True) -> NDArray[Any]:
-        """Decode values that were parsed from JSON.
-
-        Raises
-        ------
-        BadRequestError
-            A value has the wrong type, or is out of range.
-        """
+        """Decode values that were parsed from JSON, if they have the right type and range."""
         if not booleans_possible and self._packing_code is not None:
             array = self._pack(flat, self._packing_code)
             if array is not None:
@@ -136,23 +114,10 @@ class TensorCodec:
     def from_binary(
         self, raw: memoryview, offset: int, size: object, shape: list[int]
     ) -> NDArray[Any]:
-        """View the `size` bytes of `raw` from `offset` as an array, without copying them.
+        """View `size` bytes of `raw` from `offset` as an array of `shape`, without a copy.
 
-        Parameters
-        ----------
-        raw : memoryview
-            The body after its JSON part.
-        offset : int
-            Where the tensor starts in `raw`, in bytes.
-        size : object
-            The value of "binary_data_size", as parsed from JSON.
-        shape : list of int
-            The whole shape, with the number of rows first.
-
-        Raises
-        ------
-        BadRequestError
-            The size does not fit the shape or the body, or a value is not allowed.
+        `raw` is the body after its JSON part, `size` the value of "binary_data_size".
+        `BadRequestError` if it does not fit the shape or the body, or a value is not allowed.
         """
         count = math.prod(shape)
         wanted = count * self.item_bytes
@@ -266,13 +231,7 @@ class BytesCodec(TensorCodec):
     def from_binary(
         self, raw: memoryview, offset: int, size: object, shape: list[int]
     ) -> NDArray[Any]:
-        """Copy the elements out of the `size` bytes of `raw` from `offset`.
-
-        Raises
-        ------
-        BadRequestError
-            The number of elements does not fit the shape, or they do not fill `size` bytes exactly.
-        """
+        """Copy the elements out of `size` bytes of `raw` from `offset`, which they must fill."""
         count = math.prod(shape)
         if type(size) is not int or size < count * _LENGTH.size:
             raise self.bad_request(
@@ -307,13 +266,7 @@ class BytesCodec(TensorCodec):
         return _object_array(elements).reshape(shape)
 
     def to_json(self, array: NDArray[Any]) -> Any:
-        """Return the elements as a flat list of strings.
-
-        Raises
-        ------
-        BadRequestError
-            An element is not valid UTF-8, so JSON cannot hold it.
-        """
+        """Return the elements as a flat list of strings, if they are valid UTF-8."""
         try:
             return [element.decode() for element in array.ravel()]
         except UnicodeDecodeError:
@@ -341,13 +294,7 @@ class BFloat16Codec(TensorCodec):
         self.item_bytes = 2
 
     def decode(self, flat: list[Any], booleans_possible: bool = True) -> NDArray[Any]:
-        """Decode values that were parsed from JSON, as `TensorCodec.decode` does, and round them.
-
-        Raises
-        ------
-        BadRequestError
-            A value is not a number, or is out of range.
-        """
+        """Decode and round values that were parsed from JSON."""
         return self._checked(_to_float32(_to_bfloat16(super().decode(flat, booleans_possible))))
 
     def _view(self, raw: memoryview, count: int, offset: int) -> NDArray[Any]:

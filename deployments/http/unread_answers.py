@@ -13,12 +13,7 @@ HELD_BY_HAPROXY_S = 30.0
 class UnreadAnswers:
     """The connections whose clients read slower than they are answered.
 
-    Parameters
-    ----------
-    limit_bytes : int
-        If more is unread, the connections are broken off that have waited longest.
-    clock : callable
-        Returns the time in s.
+    If more than `limit_bytes` is unread, those are broken off that have waited longest.
     """
 
     def __init__(self, limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,8 +1,6 @@
 """YAML files, and what in them is not what it looks like."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -72,20 +70,6 @@ def test_a_second_percentile_is_refused_wherever_configs_are_read(tmp_path, caps
     ):
         assert main(arguments) == 2
         assert "this key is here twice" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_manifests_are_not_rendered_from_a_second_percentile(tmp_path):
-    path = tmp_path / "twice.yaml"
-    path.write_text(DIGITS.replace("percentile: 99", "percentile: 99\n            percentile: 50"))
-    image = "registry.example/mine@sha256:" + "0123456789abcdef" * 4
-    refused = subprocess.run(
-        [sys.executable, ROOT / "k8s/render.py", "--image", image, "--config", path],
-        capture_output=True,
-        text=True,
-    )
-    assert refused.returncode == 1
-    assert "percentile: this key is here twice" in refused.stderr
 
 
 def test_an_option_of_a_model_is_read_alike():
