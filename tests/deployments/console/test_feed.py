@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ class Sources:
         self.now_s = 100.0
         self.reported = self.read = 0
         self.report = {"model": "m", "profile": {"latency_ms": [1.0]}}
-        self.log = {"newest": None, "decisions": [], "dry_run": False}
+        self.log: dict[str, Any] = {"newest": None, "decisions": [], "dry_run": False}
         self.feed = Feed(self._reports, self._autoscaler, "replica-1", lambda: self.now_s)
 
     def _reports(self):

@@ -119,7 +119,7 @@ async def test_head_is_get_without_the_body(client, path):
         sent.append(message)
 
     get = await client.get(path, headers={"X-Request-Id": "a"})
-    await client._transport.app(  # type: ignore[attr-defined]
+    await client._transport.app(
         {"type": "http", "method": "HEAD", "path": path, "headers": [(b"x-request-id", b"a")]},
         None,
         send,

@@ -45,7 +45,7 @@ class StubService:
         self.access = AccessControl()
         self.tracing = Tracing("doubles", "1")
         self.bodies = BodyBudget(1 << 30)
-        self.answers = Counter()
+        self.answers: Counter[int] = Counter()
         self.batch_totals = BatchTotals()
         self.event_loop_meter = EventLoopMeter(lambda _: None, lambda *_: None)
 
@@ -180,10 +180,10 @@ def test_an_unfinished_request_is_ended_within_its_time_limit(
         reading = asyncio.create_task(trickle(protocol, transport, pieces))
         await asyncio.sleep(4 * LIMIT_S)
         reading.cancel()
-        (read_s,) = await asyncio.gather(reading, return_exceptions=True)
+        found = await asyncio.gather(reading, return_exceptions=True)
         assert transport.closed_s is not None, "the connection stays open"
-        if isinstance(read_s, list):
-            assert transport.closed_s <= read_s[0] + LIMIT_S + LINGER_S + 1e-6
+        if isinstance(found[0], list):
+            assert transport.closed_s <= found[0][0] + LIMIT_S + LINGER_S + 1e-6
         answers = b"".join(data for _, data in transport.written[answers_before:])
         assert answers.count(b"HTTP/1.1 ") <= 1, answers
         assert protocol.hosted.app.service.bodies.used_bytes == 0
@@ -305,7 +305,7 @@ async def test_the_senders_own_pauses_do_not_count_as_waiting(protocol, transpor
     """Of what comes between two reads, only the time in which the rest could be read counts."""
     meter = protocol.hosted.app.service.event_loop_meter
     reads = iter([(10.0, 9.5), (12.0, 11.25), (13.0, 11.5)])  # when read, since when readable
-    present = []
+    present = [0.0, 0.0]
 
     def monotonic():
         present[:] = next(reads)

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,7 +219,7 @@ async def test_large_requests_are_refused_if_wrong_and_their_json_has_a_limit(
 def test_the_budget_is_kept_and_given_back(bodies, data):
     """A single body is always let in, of all and of a token; small ones are free."""
     budget, unit = BodyBudget(100 << 12), 1 << 12
-    held = []
+    held: list[Any] = []
     for token, units in bodies:
         reservation = Reservation(budget, token)
         size = units * unit

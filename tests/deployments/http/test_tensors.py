@@ -26,14 +26,12 @@ def arrays(spec):
     shape = (3, *spec.shape)
     if spec.datatype == "BYTES":
         return npst.arrays(object, shape, elements=st.text(max_size=5).map(str.encode), fill=None)
-    elements = {}
+    limits = None
     if spec.numpy_dtype.kind == "f":
         # Without bounds, Hypothesis draws doubles and discards those beyond the type.
         largest = float(np.finfo(spec.numpy_dtype).max)
-        elements = npst.from_dtype(
-            spec.numpy_dtype, allow_nan=False, min_value=-largest, max_value=largest
-        )
-    return npst.arrays(spec.numpy_dtype, shape, elements=elements)
+        limits = {"allow_nan": False, "min_value": -largest, "max_value": largest}
+    return npst.arrays(spec.numpy_dtype, shape, elements=limits)
 
 
 @pytest.mark.parametrize("datatype", [*NUMBERS, *FRACTIONS, "BYTES"])
