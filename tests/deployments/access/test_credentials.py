@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployments.access.credentials import TOKEN_VARIABLE, authorization, read_token
+from deployments.access.credentials import TOKEN_VARIABLE, read_token
 from policy.errors import InvalidInputError
 
 
@@ -24,8 +24,3 @@ def test_a_file_holds_one_token(tmp_path, content):
         read_token(file)
     with pytest.raises(InvalidInputError, match="No such file"):
         read_token(tmp_path / "missing")
-
-
-def test_a_token_is_sent_as_a_bearer_token():
-    assert authorization("abc") == {"Authorization": "Bearer abc"}
-    assert authorization(None) == {}

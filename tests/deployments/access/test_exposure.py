@@ -8,22 +8,21 @@ from deployments.config.user_config import AccessConfig
 from policy.errors import InvalidInputError
 
 CLOSED = AccessConfig.model_validate({"tokens": []})
-LOOPBACK = ["127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost", "LocalHost"]
-PUBLIC = ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1.example.org", ""]
+OPEN = AccessConfig()
+OPEN_INFERENCE = AccessConfig.model_validate({"tokens": [], "anonymous": ["inference"]})
 
 
-@pytest.mark.parametrize("host", LOOPBACK)
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "[::1]", "localhost", "LocalHost"])
 def test_loopback_needs_no_tokens(host):
     assert is_loopback(host)
-    check_exposure(host, AccessConfig(), insecure=False)
+    check_exposure(host, OPEN, insecure=False)
 
 
-@pytest.mark.parametrize("host", PUBLIC)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "127.0.0.1.example.org", ""])
 def test_a_public_address_needs_tokens(host):
     assert not is_loopback(host)
     check_exposure(host, CLOSED, insecure=False)
-    check_exposure(host, AccessConfig(), insecure=True)
-    open_inference = CLOSED.model_copy(update={"anonymous": ("inference",)})
-    for access in (AccessConfig(), open_inference):
+    check_exposure(host, OPEN, insecure=True)
+    for access in (OPEN, OPEN_INFERENCE):
         with pytest.raises(InvalidInputError, match=r"sojourn token NAME.*--insecure"):
             check_exposure(host, access, insecure=False)

@@ -10,7 +10,6 @@ from deployments.access.web_pages import is_foreign
     [
         ({}, False),
         ({"host": "127.0.0.1:8000"}, False),
-        ({"host": "localhost"}, False),
         ({"host": "[::1]:8000", "origin": "http://[::1]:8000"}, False),
         ({"host": "localhost:1", "origin": "http://127.0.0.1:3000"}, False),
         ({"host": "localhost", "sec-fetch-site": "same-origin"}, False),

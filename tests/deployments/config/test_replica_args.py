@@ -22,12 +22,8 @@ def test_a_wrong_name_of_weights_or_a_wrong_store_is_rejected():
 
 
 def test_the_models_of_a_deployment_have_names_of_their_own():
-    model = {"name": "m", "import_path": "digits"}
-    assert [each.name for each in parse_args({"model": model}).all_models] == ["m"]
     with pytest.raises(InvalidInputError, match="two models have the name 'm'"):
-        parse_args({"model": model, "models": [model]})
-    with pytest.raises(InvalidInputError, match="load_models"):
-        parse_args({"model": model, "load_models": "never"})
+        parse_args({"model": MODEL, "models": [MODEL]})
 
 
 def test_each_remote_has_a_manager_of_its_own(monkeypatch):
@@ -44,12 +40,8 @@ def test_each_remote_has_a_manager_of_its_own(monkeypatch):
 
 
 def test_the_manager_is_started_with_the_budgets_of_the_config():
-    config = StoreConfig(
-        remote="s3://models",
-        host_bytes=3,
-        disk_bytes=2,
-        expert={"device_bytes": 1, "device": "7"},
-    )
+    expert = {"device_bytes": 1, "device": "7"}
+    config = StoreConfig(remote="s3://models", host_bytes=3, disk_bytes=2, expert=expert)
     settings = config.settings()
     assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)
     assert settings.device == "7"

@@ -17,31 +17,18 @@ def test_an_empty_user_config_has_the_default_sla():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            {"sla": {"percentile": 100}},
-            "user_config.sla.percentile: input should be less than 100, not 100",
-        ),
+        ({"sla": {"percentile": 100}}, "user_config.sla.percentile: input should be less than 10"),
         ({"slo": {}}, "slo: unknown key; did you mean sla?"),
         ({"sla": {"percentile": 0.99}}, "sla.percentile: is in percent; write 99 for 99%"),
         ({"sla": "fast"}, "sla: must be like 50ms@95 or p95=50ms, not 'fast'"),
         ({"sla": "50ms@0.95"}, "sla: percentile: is in percent; write 95 for 95%"),
-        (
-            {"sla": {"response_time_ms": 1e-9}},
-            "user_config.sla: response_time_ms must be at least 0.5, which a request takes",
-        ),
+        ({"sla": "0.1ms@99"}, "user_config.sla: response_time_ms must be at least 0.5, which a"),
         ({"models": {"a": {"sla": "0.1ms@99"}}}, "models.a.sla: response_time_ms must be at least"),
-        (
-            {"policy": {"energy_weight": 1}},
-            "policy: energy_weight has no effect without `objective",
-        ),
+        ({"policy": {"energy_weight": 1}}, "policy: energy_weight has no effect without `objecti"),
         ({"autoscaler": {"expert": {"rsk": 1}}}, "autoscaler.expert.rsk: unknown key; known are "),
         ({"autoscaler": {"compliant_minutes": 0.99}}, "is in percent; write 99 for 99%"),
         ({"autoscaler": {"standbys": True}}, "standbys: must be auto or a whole number of at leas"),
         ({"autoscaler": {"history": {}}}, "history: must have either `file` or"),
-        (
-            {"autoscaler": {"history": {"file": "a", "ends": "noon"}}},
-            "ends must be text, and",
-        ),
     ],
 )
 def test_a_wrong_user_config_is_rejected_in_one_line(content, message):
@@ -79,13 +66,8 @@ def test_settings_are_those_of_the_autoscaler():
 
 
 def test_a_model_takes_what_holds_for_it_and_the_rest_from_all():
-    config = parse_user_config(
-        {
-            "sla": {"response_time_ms": 70, "percentile": 95},
-            "limits": {"late": "serve"},
-            "models": {"b": {"sla": {"response_time_ms": 500, "percentile": 99}}},
-        }
-    )
+    of_b = {"b": {"sla": "500ms@99"}}
+    config = parse_user_config({"sla": "70ms@95", "limits": {"late": "serve"}, "models": of_b})
     assert config.for_model("a").sla.response_time_ms == 70
     assert config.for_model("b").sla.response_time_ms == 500
     assert config.for_model("b").limits.late == "serve"

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -85,22 +86,16 @@ async def test_streams_share_what_was_just_put_together():
 
 
 @pytest.mark.parametrize(
-    ("start", "socket"),
+    ("start", "sockets"),
     [
-        ({"store_socket": "/run/store.sock", "weights": None}, Path("/run/store.sock")),
-        ({"store_socket": None, "weights": "store://m@1"}, None),
+        ({"store_socket": "/run/store.sock", "weights": None}, [Path("/run/store.sock")] * 2),
+        ({"store_socket": None, "weights": "store://m@1"}, [None] * 2),
+        ({"store_socket": None, "weights": "weights.safetensors"}, []),
     ],
 )
-async def test_the_store_is_asked_now_and_then(monkeypatch, start, socket):
-    asked = []
-
-    def ask(do, *, socket_path, timeout_s):
-        assert do == "stats"
-        asked.append(socket_path)
-        if len(asked) > 1:
-            raise UnavailableError("there is no store")
-        return {"tiers": {"host": {"used_bytes": 7}}}
-
+async def test_the_store_is_asked_now_and_then(monkeypatch, start, sockets):
+    stats = {"tiers": {"host": {"used_bytes": 7}}}
+    ask = mock.Mock(side_effect=[stats, UnavailableError("there is no store")])
     monkeypatch.setattr(feed_module, "ask", ask)
     sources = Sources()
     sources.report["start"] = start
@@ -111,14 +106,5 @@ async def test_the_store_is_asked_now_and_then(monkeypatch, start, socket):
         assert "start" not in state["models"][0]
         seen.append(state["store"])
         sources.now_s += 1
-    assert asked == [socket, socket]
-    assert (
-        seen == [{"tiers": {"host": {"used_bytes": 7}}}] * 5 + [{"error": "there is no store"}] * 2
-    )
-
-
-async def test_weights_from_elsewhere_ask_no_store(monkeypatch):
-    monkeypatch.setattr(feed_module, "ask", lambda *args, **more: pytest.fail("asked"))
-    sources = Sources()
-    sources.report["start"] = {"store_socket": None, "weights": "weights.safetensors"}
-    await sources.feed.next(0)
+    assert [call.kwargs["socket_path"] for call in ask.call_args_list] == sockets
+    assert seen == ([stats] * 5 + [{"error": "there is no store"}] * 2 if sockets else [None] * 7)

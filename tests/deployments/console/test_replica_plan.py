@@ -21,31 +21,20 @@ def scenario(**more):
     return {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 400, **more}
 
 
-@pytest.fixture(scope="module")
-def profile_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("profile") / "profile.json"
-    path.write_text(json.dumps(PROFILE.to_dict()))
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "prices"),
-    [
-        ([], {}),
-        (
-            ["--energy-price", "9", "--replica-price", "0.01"],
-            {"energy_price": 9, "replica_price": 0.01},
-        ),
-    ],
+    "prices",
+    [{}, {"energy_price": 9, "replica_price": 0.01}],
     ids=["least replicas", "least cost"],
 )
-def test_a_plan_is_that_of_the_command(capsys, profile_file, options, prices):
-    command = [
-        *("plan", f"--profile={profile_file}", "--arrival-rate=400"),
-        *("--response-time-ms=150", "--percentile=99", "--json"),
+def test_a_plan_is_that_of_the_command(capsys, tmp_path, prices):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(PROFILE.to_dict()))
+    options = [
+        f"--{name.removesuffix('_per_s').replace('_', '-')}={value}"
+        for name, value in scenario(**prices).items()
     ]
-    assert main([*command, *options]) == 0
+    assert main(["plan", f"--profile={path}", "--json", *options]) == 0
     said = json.loads(capsys.readouterr().out)
     found = plan(PROFILE, **scenario(**prices))
     shared = found.keys() & said.keys()

@@ -1,9 +1,6 @@
 """Answers: encoded, compressed, counted and logged."""
 
 import gzip
-import json
-import logging
-import time
 
 import numpy as np
 import orjson
@@ -14,14 +11,12 @@ from deployments.http.answers import (
     BINARY,
     COMPRESSED_FROM_BYTES,
     JSON,
-    Outcomes,
     encode_response,
     pays,
 )
 from deployments.http.inference_protocol import parse_request
 from deployments.http.signature import Signature
 from deployments.models.base import Model, TensorSpec
-from deployments.observability.request_info import RequestInfo
 from tests.support.http.raw_requests import exchange, post
 from tests.support.models.doubles_service import serving
 
@@ -94,22 +89,6 @@ def test_null_in_a_text_is_no_missing_number():
     request = parse_request(b'{"inputs": [], "id": "null"}', None, signature)
     encoded, _ = encode_response("m", "1", request, {"t": np.array([b"null"], object)})
     assert orjson.loads(encoded)["outputs"][0]["data"] == ["null"]
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "told"),
-    [
-        (BadRequestError("x is missing"), 400, "x is missing"),
-        (KeyError("a secret of the model"), 500, "internal error while answering this request"),
-    ],
-)
-def test_only_errors_made_for_clients_are_explained_to_them(error, status, told, caplog):
-    with caplog.at_level(logging.INFO, "sojourn.requests"):
-        answer = Outcomes("m").failure(error, RequestInfo(b"r-7"), time.monotonic())
-    assert (answer[0], orjson.loads(answer[1])) == (status, {"error": told})
-    (line,) = [one.message for one in caplog.records if one.name == "sojourn.requests"]
-    logged = json.loads(line)
-    assert (logged["status"], logged["error"], logged["request_id"]) == (status, told, "r-7")
 
 
 def test_only_large_json_is_compressed():

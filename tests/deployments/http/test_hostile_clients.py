@@ -64,55 +64,29 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_408(service, conn
     for request in (post(b"{", length=500_000), post(b"x", GZIP, length=500_000)):
         async with connect() as (reader, writer):
             writer.write(request)
-            status, content = await read_json(reader)
-            assert (status, content) == (
-                408,
-                {"error": "the request must arrive within 0.1 s"},
-            )
+            late = {"error": "the request must arrive within 0.1 s"}
+            assert await read_json(reader) == (408, late)
             assert await reader.read() == b""
     while service.bodies.used_bytes:
         await asyncio.sleep(0)
     assert service.answers[408, ""] == 2
 
 
-@pytest.mark.parametrize("start", [b"POST ", GOOD[:40], b"GET /v2 HTTP/1.1\r\nHost: x\r\nA: "])
-async def test_a_head_that_does_not_arrive_in_time_is_answered_408(service, connect, start):
-    """A byte now and then does not help."""
-    service.receive_timeout_s = 0.1
-    async with connect() as (reader, writer):
-
-        async def drip():
-            while True:
-                writer.write(b"x")
-                await asyncio.sleep(0.02)
-
-        writer.write(start)
-        dripping = asyncio.create_task(drip())
-        try:
-            assert (await read_json(reader))[0] in (400, 408)
-        finally:
-            dripping.cancel()
-
-
 @pytest.mark.parametrize(
     "fields",
     [
-        "".join(f"a{number}: b\r\n" for number in range(50_000)),
         "".join(f"a{number}: b\r\n" for number in range(MAX_FIELDS + 1)),
-        "a: " + "b" * (8 << 20),
         "a: " + "b" * MAX_HEAD_BYTES,
         "x-request-id: " + "b" * (8 << 20),
     ],
-    ids=["50,000 fields", "a field too many", "8 MB", "a byte too many", "an id of 8 MB"],
+    ids=["a field too many", "a byte too many", "an id of 8 MB"],
 )
 async def test_a_head_that_is_too_large_is_answered_431(connect, fields):
     async with connect() as (reader, writer):
         writer.write(f"POST {INFER} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
         status, content = await read_json(reader)
-        assert status == 431
-        assert content["error"] == (
-            "the head of a request may have at most 65536 bytes and 256 fields"
-        )
+    problem = "the head of a request may have at most 65536 bytes and 256 fields"
+    assert (status, content) == (431, {"error": problem})
 
 
 @pytest.mark.parametrize("endless", [b"0\r\nx: ", b"1;x="], ids=["trailer", "chunk extension"])
@@ -238,14 +212,6 @@ def test_the_budget_is_kept_and_given_back(bodies, data):
         if held and data.draw(st.booleans()):
             held.pop(data.draw(st.integers(0, len(held) - 1)))[0].release()
         assert budget.used_bytes == sum(one for _, _, one in held)
-
-
-async def test_answers_free_the_budget(service, connect):
-    async with connect() as (reader, writer):
-        for request in (GOOD, post(b"{}"), post(gzip.compress(b"{}"), GZIP)) * 3:
-            writer.write(request)
-            await read_json(reader)
-            assert service.bodies.used_bytes == 0
 
 
 @pytest.mark.parametrize("name", ["x-request-id", "X-Request-ID"])

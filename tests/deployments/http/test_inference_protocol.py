@@ -41,12 +41,10 @@ def parse(content, **more):
         ({"datatype": "FP64"}, "datatype must be FP32, not 'FP64'"),
         ({"shape": [2, 4]}, "shape must be [-1, 2, 2]"),
         ({"shape": [0, 2, 2]}, "with at least one row"),
-        ({"shape": [2.0, 2, 2]}, "shape must be [-1, 2, 2]"),
         ({"shape": [True, 2, 2]}, "shape must be [-1, 2, 2]"),
         ({"data": [1, 2, 3]}, "be a flat list of 8 values"),
         ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must be nested as the shape [2, 2, 2]"),
         ({"data": "1"}, '"data" must be a list'),
-        ({"data": ["1", "2", "3", "4", "5", "6", "7", "8"]}, "must contain only numbers"),
         ({"data": [True] * 8}, "must contain only numbers"),
         ({"data": [1e39] * 8}, "NaN and infinity are not allowed"),
         (
@@ -79,6 +77,7 @@ def test_names_the_problem_of_an_input(changes, problem):
         ({"inputs": [1]}, '"inputs" must be a list of objects'),
         ({"inputs": body()["inputs"][:1]}, "input 'k' is missing"),
         ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given more than once"),
+        (body(shape=[1, 2, 2], data=[0] * 4), "the same number of rows, not 1 and 2"),
         ({**body(), "id": 7}, '"id" must be a string'),
         ({**body(), "parameters": []}, '"parameters" must be an object'),
         ({**body(), "parameters": {"binary_data_output": 1}}, "binary_data_output must be true"),
@@ -125,28 +124,14 @@ def test_a_wrong_body_is_a_bad_request(raw, length, problem):
 
 @pytest.mark.parametrize(
     ("value", "datatype"),
-    [
-        (256, "UINT8"),
-        (-1, "UINT8"),
-        (2**63, "INT64"),
-        # orjson has no integers of more than 64 bits.
-        (2**64, "UINT64"),
-        (10**30, "UINT64"),
-        (-(2**63) - 1, "INT64"),
-    ],
+    # orjson has no integers of more than 64 bits.
+    [(256, "UINT8"), (-1, "UINT8"), (2**63, "INT64"), (2**64, "UINT64"), (10**30, "UINT64")],
 )
 def test_integers_out_of_range_are_rejected_not_wrapped(value, datatype):
     signature = Signature((TensorSpec("k", datatype),), (), max_rows=1)
     entry = {"name": "k", "datatype": datatype, "shape": [1], "data": [value]}
     with pytest.raises(BadRequestError, match="values must be from"):
         parse_request(json.dumps({"inputs": [entry]}).encode(), None, signature)
-
-
-def test_inputs_must_have_the_same_number_of_rows():
-    content = body()
-    content["inputs"][1].update(shape=[1], data=[0])
-    with pytest.raises(BadRequestError, match="the same number of rows, not 2 and 1"):
-        parse(content)
 
 
 def test_too_many_rows_are_rejected_before_their_data_is_read():
@@ -184,27 +169,13 @@ def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(in_body, in_heade
     assert parse(content, timeout_ms=in_header).deadline_ms == applies
 
 
-VARIABLE = Signature((TensorSpec("x", "FP32", (2, -1), max_dim=3),), (), max_rows=4)
-
-
-def with_shape(*shape, size):
-    tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": list(range(size))}
-    return orjson.dumps({"inputs": [tensor]})
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "message"),
-    [
-        ((1, 2, 4), 8, r"shape must be \[-1, 2, -1\] with at least one row of at most 3 each, not"),
-        ((1, 2, 0), 0, "at most 3 each, not"),
-        ((1, 2, True), 2, "at most 3 each, not"),
-        ((1, 2), 2, "at most 3 each, not"),
-        ((1, 2, 3), 5, r"be a flat list of 6 values"),
-    ],
-)
-def test_a_shape_that_does_not_fit_is_rejected(shape, size, message):
+@pytest.mark.parametrize("shape", [[1, 2, 4], [1, 2, 0], [1, 2, True], [1, 2]])
+def test_a_length_that_does_not_fit_is_rejected(shape):
+    signature = Signature((TensorSpec("x", "FP32", (2, -1), max_dim=3),), (), max_rows=4)
+    content = {"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "data": [0, 1]}]}
+    message = r"shape must be \[-1, 2, -1\] with at least one row of at most 3 each, not"
     with pytest.raises(BadRequestError, match=message):
-        parse_request(with_shape(*shape, size=size), None, VARIABLE)
+        parse_request(orjson.dumps(content), None, signature)
 
 
 @pytest.mark.parametrize(

@@ -64,23 +64,6 @@ def client_of(app):
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
 
 
-@pytest.mark.parametrize("prefix", ["", "/digits", "/v2"])
-async def test_answers_the_models_requests_once_the_prefix_is_known(service, prefix):
-    app = InferenceApp(service, "1")
-    wrapper = Wrapper(app, prefix)
-    open_fast_path(app)
-    assert all(middleware.cls is FastPath for middleware in middlewares())
-    async with client_of(FastPath(wrapper)) as client:
-        infer = f"{prefix}/v2/models/doubles/infer"
-        for _ in range(3):
-            answer = await client.post(infer, json=body((1, 2)))
-            assert answer.json()["outputs"][0]["data"] == [2, 4]
-        assert wrapper.paths == [infer], "only the first passes, and shows the prefix"
-        await client.get("/-/healthz")
-        await client.get(f"{prefix}/other")
-    assert wrapper.paths[1:] == ["/-/healthz", f"{prefix}/other"]
-
-
 async def test_the_request_id_is_returned_once_on_both_paths(service):
     """Ray's wrapper adds the id, too, and the first request passes through it."""
     app = InferenceApp(service, "1")
@@ -157,9 +140,10 @@ async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_midd
     assert config.http_protocol_class is InferenceProtocol
 
 
-async def test_requests_skip_the_middleware_once_the_prefix_is_known(service):
+@pytest.mark.parametrize("prefix", ["", "/digits", "/v2"])
+async def test_requests_skip_the_middleware_once_the_prefix_is_known(service, prefix):
     app = InferenceApp(service, "1")
-    wrapper = Wrapper(app, "/digits")
+    wrapper = Wrapper(app, prefix)
     open_fast_path(app)
     fast_path = FastPath(wrapper)
     paths = []
@@ -168,7 +152,7 @@ async def test_requests_skip_the_middleware_once_the_prefix_is_known(service):
         paths.append(scope["path"])
         await fast_path(scope, receive, send)
 
-    infer = "/digits/v2/models/doubles/infer"
+    infer, others = f"{prefix}/v2/models/doubles/infer", ["/-/healthz", f"{prefix}/other"]
     async with (
         listening(recorder, InferenceProtocol) as (_, port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
@@ -176,9 +160,11 @@ async def test_requests_skip_the_middleware_once_the_prefix_is_known(service):
         for _ in range(3):
             answer = await client.post(infer, json=body((1, 2)))
             assert answer.json()["outputs"][0]["data"] == [2, 4]
-        assert (await client.get("/digits/v2")).status_code == 200
-    assert paths == [infer, "/digits/v2"]
-    assert wrapper.paths == [infer]
+        assert (await client.get(f"{prefix}/v2")).status_code == 200
+        for path in others:
+            await client.get(path)
+    assert paths == [infer, f"{prefix}/v2", *others]
+    assert wrapper.paths == [infer, *others], "the first request passes, and shows the prefix"
 
 
 CONNECTIONS = 3 * ACCEPTED_AT_ONCE

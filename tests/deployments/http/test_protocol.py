@@ -309,15 +309,9 @@ async def test_a_request_arrives_when_it_could_first_have_been_read(monkeypatch,
 
 
 async def test_a_body_of_many_reads_takes_the_short_way(monkeypatch):
-    """An image of 600 KB, say; read in several parts."""
     async with serving() as served:
         monkeypatch.setattr(served.service, "max_body_bytes", 700_000)
-        content = json.dumps(ONE).encode()
-        request = post(content + b" " * (600_000 - len(content)))
-        for _ in range(3):
-            ((head, answer),) = await exchange(served.port, request)
-            assert head.startswith(b"HTTP/1.1 200")
-            assert b'"data":[2.0,4.0]' in answer
-        ((head, _),) = await exchange(served.port, post(b" " * 700_001))
-        assert head.startswith(b"HTTP/1.1 413")
-        assert served.asgi_paths == [INFER], "only the one that is too large"
+        request = post(json.dumps(ONE).encode().ljust(600_000))
+        ((head, _),) = await exchange(served.port, request)
+        assert head.startswith(b"HTTP/1.1 200")
+        assert not served.asgi_paths

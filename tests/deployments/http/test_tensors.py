@@ -50,16 +50,6 @@ def test_arrays_survive_a_round_trip_in_both_encodings(datatype, data):
         np.testing.assert_array_equal(read, array)
 
 
-@given(arrays(STRINGS))
-@settings(max_examples=30)
-def test_binary_strings_are_those_of_tritons_client(array):
-    from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
-
-    raw = bytes(codec_of(STRINGS).to_binary(array))
-    assert raw == serialize_byte_tensor(array).item()
-    assert deserialize_bytes_tensor(raw).tolist() == array.ravel().tolist()
-
-
 @pytest.mark.parametrize("datatype", ["UINT8", "FP32"])
 def test_raw_bytes_are_not_copied(datatype):
     codec = codec_of(TensorSpec("x", datatype, (2,)))
@@ -73,11 +63,9 @@ def test_raw_bytes_are_not_copied(datatype):
 @pytest.mark.parametrize(
     ("raw", "size", "problem"),
     [
-        (b"", 0, "binary_data_size must be at least 8 for 2 elements, not 0"),
         (bytes(8), 8.0, "binary_data_size must be at least 8"),
         (bytes(8), True, "binary_data_size must be at least 8"),
         (bytes(7), 8, "the body ends before the end of this tensor"),
-        (b"\x01\0\0\0" + bytes(4), 8, "an element extends beyond binary_data_size"),
         (b"\xff\xff\xff\xff" + bytes(4), 8, "an element extends beyond binary_data_size"),
         (bytes(9), 9, "binary_data_size has 1 bytes more than its 2 elements"),
     ],
@@ -103,23 +91,15 @@ def test_invalid_utf8_cannot_be_requested_as_json():
         codec_of(STRINGS).to_json(array)
 
 
+@pytest.mark.parametrize("position", [0, 3])
 @pytest.mark.parametrize(
-    ("datatype", "entry"),
-    [
-        ("FP32", True),
-        ("FP32", "1"),
-        ("FP32", None),
-        ("INT32", 1.0),
-        ("INT32", True),
-        ("BOOL", 1),
-        ("UINT8", "1"),
-    ],
+    ("datatype", "wrong"),
+    [("FP32", [True, "1", None]), ("INT32", [1.0, True]), ("BOOL", [1]), ("UINT8", ["1"])],
 )
-def test_one_value_of_a_wrong_type_is_rejected(datatype, entry):
-    right = False if datatype == "BOOL" else 0
-    for position in (0, 3):
-        data = [right] * 4
-        data[position] = entry
+def test_one_value_of_a_wrong_type_is_rejected(datatype, wrong, position):
+    for value in wrong:
+        data = [False if datatype == "BOOL" else 0] * 4
+        data[position] = value
         with pytest.raises(BadRequestError, match="must contain only"):
             codec_of(TensorSpec("x", datatype)).from_json(data, [4])
 

@@ -143,23 +143,6 @@ async def test_tensors_travel_as_binary_and_as_json(ask, binary_in, binary_out):
     check(await ask("infer", "shouts", inputs(binary=binary_in), outputs=outputs, request_id="7"))
 
 
-async def test_priority_timeout_and_custom_parameters_are_accepted(ask):
-    result = await ask(
-        "infer",
-        "shouts",
-        inputs(),
-        model_version="1",
-        priority=1,
-        timeout=5_000_000,
-        sequence_id=3,
-        parameters={"mine": "x"},
-        headers={"X-Request-Id": "a"},
-    )
-    check(result)
-    with pytest.raises(InferenceServerException, match="or 0 for the default, 2; not 5"):
-        await ask("infer", "shouts", inputs(), priority=5)
-
-
 async def test_the_clients_calls_for_configuration_and_statistics_work(ask):
     """What perf_analyzer asks before and after it sends its load."""
     config = await ask("get_model_config", "shouts", "1")
