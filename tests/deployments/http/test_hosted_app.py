@@ -28,16 +28,16 @@ async def test_they_are_counted_once_after_the_iteration_that_read_them(
         app = InferenceApp(service, "1")
         rejections = HostedApp(app, asyncio.get_running_loop()).rejections
         arrival_s = time.monotonic() - (30.0 if too_late else 0.0)
-        for rows in ROWS:
-            rejections.add(arrival_s, rows, lambda: RequestInfo(b"a"), too_late=too_late)
-        # In the next iteration, their cost would be taken for a request's.
-        assert service.event_loop_meter.refused == len(ROWS)
-        assert service.explain()["rows"]["offered"] == 0
-        for _ in range(2):
+        for times in (1, 2):
+            for rows in ROWS:
+                rejections.add(arrival_s, rows, lambda: RequestInfo(b"a"), too_late=too_late)
+            # In the next iteration, their cost would be taken for a request's.
+            assert service.event_loop_meter.refused == times * len(ROWS)
+            assert service.explain()["rows"]["offered"] == (times - 1) * sum(ROWS)
             await asyncio.sleep(0)
-            rows = service.explain()["rows"]
-            assert (rows["offered"], rows[rows_name]) == (sum(ROWS), sum(ROWS))
-            assert service.answers == {answer: len(ROWS)}
-            assert service.event_loop_meter.refused == len(ROWS)
+            counted = service.explain()["rows"]
+            assert counted["offered"] == counted[rows_name] == times * sum(ROWS)
+            assert service.answers == {answer: times * len(ROWS)}
+            assert service.event_loop_meter.refused == times * len(ROWS)
             totals = app.outcomes.totals.describe("m", "1", service.batch_totals)
-            assert totals["inference_stats"]["fail"]["count"] == len(ROWS)
+            assert totals["inference_stats"]["fail"]["count"] == times * len(ROWS)
