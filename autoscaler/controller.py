@@ -182,7 +182,9 @@ class Autoscaler:
                 now_s, math.nan if requirement.is_limited else capacity_per_s
             )
         pending = self._pending.late(now_s, self._start_time_s)
+        single = sizing.needed_without_retries(demand.per_s)
         remarks = (
+            "" if single in (None, requirement.replicas) else f" ({single} without retries)",
             requirement.remark or correction_remark(self._monitor.sla_correction.correction),
             bottleneck_remark(status.bottleneck),
             report_remark(status),
@@ -196,6 +198,7 @@ class Autoscaler:
             arrival_rate_per_s=status.offered_per_s,
             forecast_per_s=demand.forecast.expected_per_s,
             required_replicas=requirement.replicas,
+            required_without_retries=single,
             predicted_service_level=sizing.service_level(demand.per_s, max(1, replicas - pending)),
             backlog=status.backlog,
             demand_per_s=demand.per_s,

@@ -57,7 +57,8 @@ class Decision:
     """The number of replicas that there should be, and why. What is unknown is None.
 
     `replicas` is what `required_replicas`, which the demand requires by RAND, leaves after the
-    scale-down delay; `standbys` are besides. Rates are requests per second: offered now
+    scale-down delay; `standbys` are besides. `required_without_retries` would be required if no
+    refusal were retried, as if each replica stood alone. Rates are requests per second: offered now
     (`arrival_rate_per_s`), expected until a replica ordered now has started (`forecast_per_s`), and
     sized for (`demand_per_s`): the forecast with its `margin`, by `method` at `risk`, and with the
     burst factor, or what is measured now to be needed (`autoscaler.observe.overload`).
@@ -74,6 +75,7 @@ class Decision:
     arrival_rate_per_s: float | None = None
     forecast_per_s: float | None = None
     required_replicas: int | None = None
+    required_without_retries: int | None = None
     predicted_service_level: float | None = None
     backlog: float = 0.0
     horizon_s: float = 0.0

@@ -132,6 +132,11 @@ class FleetSizing:
         """Return what a full replica accepts per second, corrected; None if that is unknown."""
         return None if self._fleet is None else self.correction * self._fleet.capacity_per_s
 
+    def needed_without_retries(self, demand_per_s: float) -> int | None:
+        """Return what a demand would require if no refusal were retried; None if unknown."""
+        curve = self.replica.curve
+        return None if curve is None else curve.replicas_needed(demand_per_s / self.correction)
+
     def fleet_rate_per_s(self, replicas: int) -> float | None:
         """Return what some replicas together take within the SLA; None if that is unknown."""
         if self._fleet is None:

@@ -76,3 +76,11 @@ def test_an_event_loop_serves_no_more_in_a_fleet_than_alone():
     for bottleneck in ("event_loop", "neither"):
         limited = replace(refusing, **bottleneck_to_floats(bottleneck))
         assert sizing(limited).fleet_rate_per_s(4) == pytest.approx(4 * PER_REPLICA)
+
+
+def test_rand_requires_no_more_than_replicas_that_stand_alone():
+    for demand_per_s in (0.5, 1.5, 3.2, 8.0):
+        single = sizing(REPORT).needed_without_retries(demand_per_s * PER_REPLICA)
+        assert single is not None
+        assert sizing(REPORT).required(demand_per_s * PER_REPLICA).replicas <= single
+    assert sizing(WITHOUT_CURVE).needed_without_retries(3.0) is None
