@@ -44,8 +44,7 @@ def memory_mib(service: Service) -> dict[str, float]:
     roles: dict[int, str] = {}
     for process in service.process.children(recursive=True):
         with suppress(psutil.Error):
-            # Ray's processes are `ray::Class`, or a program of its own with many arguments. One that
-            # has ended has none.
+            # `ray::Class`, or a program of its own with many arguments; an ended process has none.
             command = process.cmdline() or [process.name()]
             roles[process.pid] = command[0].rpartition("/")[2].split(" ")[0]
     for role, processes in (
