@@ -31,13 +31,6 @@ def test_dropping_the_repeated_end_changes_nothing(actions):
     assert len(policy.actions) < 2 or policy.actions[-1] != policy.actions[-2]
 
 
-def test_the_largest_batch_need_not_be_that_of_the_longest_queues():
-    policy = BatchingPolicy((0, 0, 0, 3, 2), max_wait_ms=1.0)
-    assert policy.max_batch_size == 3
-    assert policy.control_limit == 3
-    assert policy.batch_size(100) == 2
-
-
 @pytest.mark.parametrize(
     ("actions", "message"),
     [

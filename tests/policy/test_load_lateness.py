@@ -187,7 +187,6 @@ def test_a_large_room_changes_little():
 
 
 def test_an_sla_out_of_reach_for_lack_of_room_is_told_of_the_requests_refused():
-    """Fewer than 99% find room, however long they might take."""
     with pytest.raises(
         InfeasibleError,
         match=r"answers 96\.1% in time, and its waiting room for 0 refuses 3\.86%; allow a larger "

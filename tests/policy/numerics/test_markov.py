@@ -26,15 +26,6 @@ def test_stationary_probabilities_are_those_of_gth_elimination(states):
     assert_allclose(stationary_with_tail(chain), expected, rtol=1e-11)
 
 
-def test_relative_values_solve_the_poisson_equation():
-    chain, cost = random_chain(30, seed=1), np.random.default_rng(2).random(30)
-    equations = ChainEquations(np.eye(30) - chain)
-    centered = cost - equations.stationary() @ cost
-    values = equations.relative_values(centered)
-    assert_allclose(values - chain @ values, centered, atol=1e-13)
-    assert abs(values.mean()) < 1e-13
-
-
 @pytest.mark.parametrize("ratio", [0.2, 0.9])
 def test_a_geometric_tail_stands_for_infinitely_many_states(ratio):
     # A birth-death chain: up with probability p, down with q; its probabilities fall by p / q.

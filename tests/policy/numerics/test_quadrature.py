@@ -34,8 +34,3 @@ def test_cumulative_integrals_are_those_of_the_density():
     rows = panels.cumulative(np.stack([density, 3 * density]))
     both = rows.at_rows(np.stack([times, times], axis=1))
     assert_allclose(both, np.stack([expected, 3 * expected], axis=1), atol=1e-8)
-
-
-def test_repeated_panels_follow_each_other():
-    panels = Panels(np.array([0.0, 1.0, 3.0])).repeated(np.array([0.0, 3.0, 6.0]))
-    assert panels.edges_ms.tolist() == [0, 1, 3, 4, 6, 7, 9]

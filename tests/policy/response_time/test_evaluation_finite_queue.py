@@ -13,6 +13,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.profile import Profile
+from policy.response_time.control_limit_chain import ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4
@@ -102,3 +103,23 @@ def test_a_room_that_does_not_hold_what_a_table_waits_for_is_refused(event_loop)
     assert evaluate(profile, table, 100.0, max_queue_rows=6).mean_batch_size > 1
     with pytest.raises(InvalidInputError, match="must hold the control limit, 8, not 7"):
         evaluate(profile, BatchingPolicy.from_control_limit(8, 32), 300.0, max_queue_rows=7)
+
+
+@pytest.mark.parametrize(("full_batches", "position", "places"), [(0, 1, 2), (1, 2, 1), (0, 3, 0)])
+def test_behind_a_request_wait_only_those_let_in_before_its_batch_ended(
+    full_batches, position, places
+):
+    """Until the batch ends the room holds `places` more; those that come later all find room."""
+    rate, residual_ms, batch_ms = 0.8, 1.5, 2.5
+    room = position + 4 * full_batches + places
+    queue = ControlLimitQueue(rate, np.full(4, batch_ms), np.inf, room, 4)
+    expected = np.zeros(5)
+    for early in range(40):
+        for later in range(40):
+            behind = min(early, places) + later
+            if behind < 5:
+                expected[behind] += poisson.pmf(early, rate * residual_ms) * poisson.pmf(
+                    later, rate * batch_ms * full_batches
+                )
+    found = queue.followers(5, np.array([residual_ms]), full_batches, position)
+    assert_allclose(found[0], expected, atol=1e-12)

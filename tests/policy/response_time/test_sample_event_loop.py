@@ -134,3 +134,13 @@ def test_a_policy_that_the_event_loop_cannot_keep_up_with_is_refused_by_name():
     assert evaluate(profile, BatchingPolicy.from_control_limit(8, 64), 6000.0).mean_batch_size >= 8
     with pytest.raises(InfeasibleError, match=r"the event loop .* in batches of 64"):
         evaluate(profile, at_once, 13_000.0, max_queue_rows=100)
+
+
+def test_a_serial_event_loop_is_a_slower_device():
+    event_loop = EventLoopCosts(0.05, 0.1, shares_cpu=True)
+    profile = Profile("m", "d", P4_MS, event_loop=event_loop)
+    slower = Profile("m", "d", P4_MS + 0.1 + 0.05 * np.arange(1, 33))
+    policy = BatchingPolicy.from_control_limit(3, 32, 4.0)
+    assert percentiles_ms(evaluate(profile, policy, 1500.0)) == percentiles_ms(
+        evaluate(slower, policy, 1500.0)
+    )
