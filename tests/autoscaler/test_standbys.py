@@ -250,6 +250,14 @@ def test_a_new_controller_counts_on(is_kept: bool) -> None:
     assert second.roles.number > number
 
 
+def test_a_publication_outlives_a_clock_set_back() -> None:
+    roles = publisher(Store())
+    roles.publish(2000.0, ["a", "b"], 1, 1)
+    number = roles.roles.number
+    roles.publish(1000.0, ["a", "b"], 2, 0)
+    assert roles.roles.number > number
+
+
 @pytest.mark.parametrize(
     ("reported", "is_published_again"),
     [
