@@ -228,19 +228,6 @@ def test_most_replicas_decide_what_the_bottleneck_is():
     assert Mixed(3).run(30, 2.5 * PER_REPLICA).bottleneck == "event_loop"
 
 
-def test_a_backlog_is_sized_for_up_to_half_of_the_load():
-    fleet = Fleet(1)
-    fleet.run(60, 0.5 * PER_REPLICA)
-    fleet.report["queue_length"] = 64.0  # two full batches are normal
-    assert fleet.run(5, 0.5 * PER_REPLICA).backlog == 0
-    fleet.report["queue_length"] = 64.0 + 10 * PER_REPLICA
-    decision = fleet.run(3, 0.5 * PER_REPLICA)
-    assert decision.backlog == pytest.approx(10 * PER_REPLICA)
-    assert "ahead of the forecast, because 1403 wait" in decision.reason
-    # The highest of the last seconds may exceed the mean by noise.
-    assert 0.75 * PER_REPLICA < decision.demand_per_s < 1.3 * 0.75 * PER_REPLICA
-
-
 def test_burst_factor_is_kept_in_reserve():
     plain, burst = (
         Fleet(4, settings=replace(SETTINGS, burst_factor=factor)).run(120, 1.7 * PER_REPLICA)

@@ -17,15 +17,9 @@ def test_a_decision_is_recorded_if_its_number_changes_or_a_minute_has_passed() -
         "scale out 1 -> 2",
         "keep 2, still",
     ]
+    assert log.add(2.1 + RECORD_AGAIN_AFTER_S, 2, Decision(2, "keep 2", standbys=1))
     assert log.recorded[1]["target_replicas"] == 1
     assert log.recorded[1]["replicas"] == 2
-
-
-def test_a_changed_number_of_standbys_is_recorded() -> None:
-    log = DecisionLog()
-    log.add(0.0, 1, Decision(1, "one"))
-    assert log.add(1.0, 1, Decision(1, "one, and one more", standbys=1))
-    assert not log.add(2.0, 1, Decision(1, "still", standbys=1))
 
 
 def test_a_clock_that_is_set_back_does_not_stop_recording() -> None:

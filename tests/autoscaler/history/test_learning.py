@@ -13,10 +13,8 @@ from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history import learning
 from autoscaler.history.learning import learn, store_history, stored_load
-from autoscaler.history.prometheus import UnreachableError
 from autoscaler.history.source import DAY_S, KEPT_DAYS, HistorySource
 from autoscaler.history.traces import Trace
-from policy.errors import InvalidInputError
 
 LATE_SHARE = 0.01
 LAWS = settings(max_examples=10, derandomize=True, deadline=None)
@@ -118,15 +116,3 @@ def restored(load: Any) -> LoadHistory:
     history = LoadHistory()
     history.load_state(load)
     return history
-
-
-def test_what_cannot_be_learned_from_is_an_error_of_one_line(tmp_path: Path) -> None:
-    (tmp_path / "past.csv").write_text("second,requests\n")
-
-    def store(source: HistorySource) -> int:
-        return store_history(source, 1e9, LATE_SHARE, lambda: None, lambda _: None)
-
-    with pytest.raises(InvalidInputError, match=r"past\.csv: has no rows"):
-        store(HistorySource(str(tmp_path / "past.csv")))
-    with pytest.raises(UnreachableError, match="does not answer"):
-        store(HistorySource(prometheus="http://127.0.0.1:9", query="up"))
