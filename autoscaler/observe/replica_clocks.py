@@ -28,8 +28,6 @@ class _Clock:
     """How the time for which a replica has counted relates to the controller's clock."""
 
     shift_s: float
-    counted_s: float = float("nan")
-    placed_s: float = float("nan")
     lags_s: deque[float] = field(default_factory=lambda: deque(maxlen=_LAGS))
 
 
@@ -47,8 +45,6 @@ class ReplicaClocks:
             is_plausible = 0 <= now_s - report.time_s <= _MAX_FIRST_LAG_S
             placed_s = report.time_s if is_plausible else now_s - _USUAL_LAG_S
             clock = self._clocks[report.replica_id] = _Clock(placed_s - counted_s)
-        elif counted_s == clock.counted_s:
-            return clock.placed_s
         lag_s = now_s - (counted_s + clock.shift_s)
         if lag_s < 0:
             clock.shift_s += lag_s
@@ -61,7 +57,6 @@ class ReplicaClocks:
         placed_s = min(counted_s + clock.shift_s, now_s)
         if abs(placed_s - report.time_s) <= _TOLERANCE_S:
             placed_s = min(report.time_s, now_s)
-        clock.counted_s, clock.placed_s = counted_s, placed_s
         return placed_s
 
     def forget(self, replica_id: str) -> None:

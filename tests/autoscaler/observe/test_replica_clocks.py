@@ -23,12 +23,6 @@ def test_a_clock_behind_is_corrected_after_some_reports():
     assert 1029.0 - placed[-1] <= MAX_LAG_S
 
 
-def test_a_report_read_twice_is_placed_once():
-    clocks = ReplicaClocks()
-    first = clocks.place(report(1000.0, 5.0), 1001.0)
-    assert clocks.place(report(1000.0, 5.0), 1009.0) == first
-
-
 @pytest.mark.parametrize("counted_s", [0.0, 5.0])
 def test_a_timely_report_keeps_its_time(counted_s):
     """Those after a first one that had counted for no time were once placed in the past."""
