@@ -122,7 +122,6 @@ async def test_a_deadline_passes_in_the_queue_or_in_a_batch():
 
 
 async def test_cancelled_requests_leave_their_places_and_a_drain_ends_with_the_last_request():
-    """In the article's code, the result of a cancelled one ended the task that gathers results."""
     gate = Gate()
     async with Pipeline([Stage(gate, place="thread")]) as pipeline:
         tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(4)]
@@ -142,6 +141,15 @@ async def test_cancelled_requests_leave_their_places_and_a_drain_ends_with_the_l
         last.cancel()
         await asyncio.wait_for(drained, LIMIT_S)
         gate.open.set()
+
+
+async def test_a_result_for_a_cancelled_request_does_not_stop_the_gathering():
+    """In the article's code, `set_result` raised, and ended the task that gathers results."""
+    async with Pipeline([Stage(Batched, place="loop", batch_size=4)]) as pipeline:
+        gone, kept = (asyncio.create_task(pipeline.predict(v)) for v in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()  # their batch runs before it is told
+        assert await asyncio.wait_for(kept, LIMIT_S) == (1, 2)
 
 
 @pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
