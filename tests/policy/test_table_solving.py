@@ -152,11 +152,6 @@ def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone():
             assert found.mean_power_w <= 1.003 * alone.mean_power_w
 
 
-def test_an_objective_below_the_shortest_batch_is_infeasible():
-    with pytest.raises(InfeasibleError, match="the shortest batch"):
-        solve_table(GOOGLENET_P4, ServiceLevelObjective(1.0, 99), [100.0])
-
-
 def test_a_rate_above_the_capacity_is_infeasible():
     with pytest.raises(InfeasibleError, match="is not below the 2958"):
         solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])

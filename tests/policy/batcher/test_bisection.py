@@ -41,3 +41,9 @@ def test_a_group_without_a_known_culprit_is_tested_whole_up_to_the_largest_batch
     assert names(bisection.next_test(4)[0]) == "abc"
     bisection.test_passed()
     assert names(bisection.next_test(4)[0]) == "def"
+
+
+def test_the_last_group_is_never_crowded_out() -> None:
+    bisection = BatchBisection()
+    bisection.add(slices("ab"), has_culprit=True)
+    assert not bisection.crowd_out(1)

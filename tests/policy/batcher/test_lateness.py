@@ -157,8 +157,7 @@ def test_behind_an_overdue_batch_every_request_is_refused_in_time_to_be_tried_el
             alone_s = run.now_s if deadline_s else run.now_s + 2e-3 * LATENCY_MS[0]
             assert alone_s < min(request.arrival_s + 0.1, request.deadline_s)
         core.given_up.clear()
-        came = waiting[: len(waiting) - len(run.coming)]
-        for request in came:
+        for request in waiting[: len(waiting) - len(run.coming)]:
             left_s = min(request.arrival_s + 0.1, request.deadline_s) - run.now_s
             assert request.cancelled or request in run.refused or left_s > 0
     assert core.give_up_late(run.now_s) is None
