@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policy.batcher.request_queue import RequestQueue
@@ -58,6 +58,7 @@ def test_a_request_that_has_begun_is_finished() -> None:
         max_size=300,
     )
 )
+@example([("arrive", 0)] * 60 + [5] * 50)
 def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
     events: list[tuple[str, int] | int],
 ) -> None:
