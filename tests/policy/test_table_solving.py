@@ -113,6 +113,19 @@ def test_every_rate_that_can_keep_the_objective_does():
     assert kept > 10
 
 
+@pytest.mark.slow
+def test_a_policy_that_misses_the_objective_within_its_cell_gives_way():
+    """The best policy at a load of 0.6 has 98.9% in time at 0.5: the limit is reached later."""
+    objective, low, high = ServiceLevelObjective(20, 99), 0.5 * CAPACITY, 0.6 * CAPACITY
+    above = solve(GOOGLENET_P4, high, objective)
+    assert above.meets_sla
+    table = solve_table(GOOGLENET_P4, objective, [low, high])
+    for rate in (low, (low + high) / 2, math.nextafter(high, 0)):
+        level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(20)
+        assert level >= 0.99 - 1e-9
+    assert evaluate(GOOGLENET_P4, above.policy, low).service_level(20) < 0.9895
+
+
 @pytest.mark.parametrize(
     ("profile", "objective", "loads"),
     [
@@ -138,18 +151,6 @@ def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
         target = objective.percentile / 100
         level = found.service_level(objective.response_time_ms)
         assert level >= min(at_once, target) - 1e-6
-
-
-@pytest.mark.slow
-def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone():
-    rates = np.linspace(0.08, 0.96, 12) * CAPACITY
-    table = solve_table(GOOGLENET_P4, ServiceLevelObjective(20, 99), rates)
-    for rate, policy in zip(rates[1::3], table.policies[1::3], strict=True):
-        alone = solve(GOOGLENET_P4, rate, ServiceLevelObjective(20, 99))
-        if alone.meets_sla:
-            found = evaluate(GOOGLENET_P4, policy, rate)
-            assert found.service_level(20) >= 0.99 - 1e-9
-            assert found.mean_power_w <= 1.003 * alone.mean_power_w
 
 
 def test_a_rate_above_the_capacity_is_infeasible():
