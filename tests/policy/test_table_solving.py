@@ -153,6 +153,19 @@ def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
         assert level >= min(at_once, target) - 1e-6
 
 
+@pytest.mark.slow
+def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone():
+    objective = ServiceLevelObjective(20, 99)
+    rates = np.linspace(0.04, 0.96, 24) * CAPACITY
+    table = solve_table(GOOGLENET_P4, objective, rates)
+    for rate, policy in zip(rates[1::3], table.policies[1::3], strict=True):
+        alone = solve(GOOGLENET_P4, rate, objective)
+        if alone.meets_sla:
+            found = evaluate(GOOGLENET_P4, policy, rate)
+            assert found.service_level(20) >= 0.99 - 1e-9
+            assert found.mean_power_w <= 1.003 * alone.mean_power_w
+
+
 def test_a_rate_above_the_capacity_is_infeasible():
     with pytest.raises(InfeasibleError, match="is not below the 2958"):
         solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
