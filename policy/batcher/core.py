@@ -343,9 +343,7 @@ class BatcherCore:
         return max_age_ms * self.wait_factor
 
     def _latest_start_s(self, policy: BatchingPolicy) -> float:
-        wait_ms, max_age_ms = (
-            self.longest_wait_ms(policy),
-            self.limits.max_age_ms * self.wait_factor,
-        )
+        wait_ms = self.longest_wait_ms(policy)
+        max_age_ms = self.limits.max_age_ms * self.wait_factor
         largest = self._largest(policy)
         return latest_start_s(self._queue, self.limits, wait_ms, max_age_ms, largest)
