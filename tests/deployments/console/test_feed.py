@@ -95,7 +95,7 @@ async def test_streams_share_what_was_just_put_together():
 )
 async def test_the_store_is_asked_now_and_then(monkeypatch, start, sockets):
     stats = {"tiers": {"host": {"used_bytes": 7}}}
-    ask = mock.Mock(side_effect=[stats, UnavailableError("there is no store")])
+    ask = mock.Mock(side_effect=[stats, *[UnavailableError("there is no store")] * 9])
     monkeypatch.setattr(feed_module, "ask", ask)
     sources = Sources()
     sources.report["start"] = start
