@@ -104,7 +104,13 @@ def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path: Path)
         text=True,
     )
     running = psutil.Process(process.pid)
-    assert wait_for(lambda: any(one.name() == "raylet" for one in running.children(recursive=True)))
+    assert wait_for(
+        lambda: (
+            process.poll() is not None
+            or any(one.name() == "raylet" for one in running.children(recursive=True))
+        )
+    )
+    assert process.poll() is None, process.communicate()
     started = running.children(recursive=True)
     os.kill(process.pid, signal.SIGTERM)
     output, errors = process.communicate(timeout=LIMIT_S)
