@@ -260,7 +260,7 @@ def _decision(entry: Document) -> Text:
 
 
 def _line(label: str, text: str) -> Text:
-    return Text().append(f"{label:<7}", style="bold cyan").append(text)
+    return Text().append(f"{label:<8}", style="bold cyan").append(text)
 
 
 def _number(value: float | None) -> str:
