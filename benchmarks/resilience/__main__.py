@@ -79,7 +79,7 @@ def run_all(chosen: list[Experiment], quick: bool) -> list[dict[str, Any]]:
         service: Service | None = None
         document: object = None
         for experiment in chosen:
-            say(f"{experiment.name}: {(experiment.fault.__doc__ or '').splitlines()[0]}")
+            say(experiment.name)
             try:
                 with time_limit(QUICK_LIMIT_S if quick else LIMIT_S):
                     if (

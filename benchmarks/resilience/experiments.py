@@ -79,7 +79,6 @@ def run_experiment(experiment: Experiment, service: Service, quick: bool) -> dic
     )
     return {
         "experiment": experiment.name,
-        "fault": (experiment.fault.__doc__ or "").strip(),
         **asdict(counts),
         "machine_load": round(max(machine_load, os.getloadavg()[0]), 1),
         "notes": run.notes,
