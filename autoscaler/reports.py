@@ -28,10 +28,10 @@ _OVERLOAD_LEVEL_PREFIX = "overload_level_"
 class ReplicaReport:
     """The report of one replica at one time; `InvalidInputError` if a value is impossible.
 
-    Totals are rows since the replica started: `offered_total` of all tries that reached it,
-    `refused_total` of those that it refused, `refused_by_balancer_total` of these that HAProxy
-    itself refused at its concurrency limit, `late_total` of answers later than the SLA's response
-    time. `counted_s` is for how long they have counted, by a clock that nobody can set.
+    Totals count rows since the replica started: `offered_total` every try, `refused_total` the
+    refused tries, `refused_by_balancer_total` those among them that HAProxy refused at its
+    concurrency limit, `late_total` the answers later than the SLA's response time. `counted_s` is
+    the monotonic time since counting began.
 
     `sla_rate_per_s`, `late_shares` and `overload_levels` are those of its
     `policy.load_lateness.LoadLatenessCurve`: 0 and empty while that is unknown; a rate of 0 with

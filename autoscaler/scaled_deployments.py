@@ -95,8 +95,8 @@ class ScaledDeployment:
     ) -> Decision:
         """Decide, without recording it yet: the caller may still change it before `record`.
 
-        `fleet` has replicas and standbys together; `running` are the ids of those that run, the
-        oldest first. If the latest reports are a sample, each stands for `weight` replicas.
+        `fleet` counts replicas and standbys together; `running` lists the ids of the running ones,
+        the oldest first. If the latest reports are a sample, each stands for `weight` replicas.
         `dry_run` of None: as at the last time. `history` is the code of what replicas have stored
         of it; 0 if nothing.
         """

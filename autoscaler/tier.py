@@ -39,7 +39,7 @@ class Demand:
 
 
 class Tier:
-    """What is learned for one horizon: the forecast, its risk, and when replicas may go."""
+    """The forecast for one horizon, its risk, and its scale-down delay."""
 
     def __init__(self, history: LoadHistory, method: str = "") -> None:
         self.forecaster = DemandForecaster(history, method)

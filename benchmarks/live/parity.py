@@ -54,7 +54,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What the real service did, by the second; the start time is as the autoscaler measured it."""
+    """The real service by the second, with the start time that the autoscaler measured."""
 
     ready: FloatArray
     in_time: FloatArray

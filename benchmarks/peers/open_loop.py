@@ -40,7 +40,7 @@ _PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What the clients saw, in arrays of shape (n,); times in s, NaN where there is none.
+    """The requests of all clients, in arrays of shape (n,); times in s, NaN where there is none.
 
     Requests were due, the kernel had their whole answers, and these were read. An outcome is an
     `Outcome` (OK with status 200), or the status of an HTTP error. `answers` has the bodies of a

@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Load:
-    """What the bystanders send, over shared connections and as clients that idle between.
+    """The bystanders' load: requests over shared connections, and clients that idle in between.
 
     One request in `large_every` has a body of `LARGE_BODY_BYTES`; 0 for none.
     """

@@ -44,7 +44,7 @@ _RAYS_HARD_STOP_S = 120.0
 
 
 class RequestTraits(NamedTuple):
-    """What a model's class says of its requests: the tensors of one row, without texts."""
+    """The traits of a model's requests: bytes of one row without texts, and idempotence."""
 
     row_bytes: int = 0
     idempotent: bool = True

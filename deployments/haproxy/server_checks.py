@@ -21,7 +21,7 @@ MAX_FAILURES = 2
 #: Where not even connections are answered, requests wait for one, or for the next try, twice
 #: `deployments.haproxy.ray_config.CONNECT_TIMEOUT_MS` at most. Then what is left is held.
 SETTLE_S = 1.0
-#: HAProxy's codes before the first check, of failed ones, and of those that were not answered.
+#: HAProxy's codes of checks: before the first one, failed, unanswered.
 _UNCHECKED = ("INI", "UNK")
 _FAILED = ("L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS")
 _SILENT = ("L7TOUT", "L4TOUT")

@@ -1,4 +1,4 @@
-"""A connection in virtual time: the real protocol and app, over a service that is a stub."""
+"""Connections in virtual time: the real protocol and app, over a service that takes a while."""
 
 import asyncio
 import json
@@ -30,8 +30,8 @@ ANSWERS_AFTER_S = 0.5
 MAX_BODY_BYTES = 200_000
 
 
-class StubService:
-    """Answers after half a second, in virtual time."""
+class SlowService:
+    """Answers after `ANSWERS_AFTER_S`, in virtual time."""
 
     model_name, model_version, platform = "doubles", "1", "python"
     signature = Signature(Doubles.inputs, Doubles.outputs, max_rows=4)
@@ -45,7 +45,7 @@ class StubService:
         self.access = AccessControl()
         self.tracing = Tracing("doubles", "1")
         self.bodies = BodyBudget(1 << 30)
-        self.answers: Counter[int] = Counter()
+        self.answers: Counter[tuple[int, str]] = Counter()
         self.batch_totals = BatchTotals()
         self.event_loop_meter = EventLoopMeter(lambda _: None, lambda *_: None)
 
@@ -102,7 +102,7 @@ async def trickle(protocol, transport, pieces):
 
 
 async def connect(loop, *, full):
-    service = StubService(loop, full=full)
+    service = SlowService(loop, full=full)
     app = InferenceApp(service, "1")
     config = uvicorn.Config(app, access_log=False, log_config=None, timeout_keep_alive=KEEP_ALIVE_S)
     config.load()

@@ -156,11 +156,15 @@ async def test_the_stages_of_a_running_pipeline_are_resized():
         scaler = StageScaler(table, pipeline.core, scale_down_delay_s=10.0)
         autoscaler = PipelineAutoscaler(pipeline, scaler)
         now_s = time.monotonic()
+
+        async def resized(workers: int) -> None:
+            await until(lambda: pipeline.core.stages[0].workers == workers)
+
         for second, requests, workers in ((2, 150, 1), (4, 400, 3), (15, 0, 1)):
             await asyncio.gather(*(pipeline.predict(v) for v in range(requests)))
             autoscaler.step(now_s + second)
             assert scaler.workers == {"scale": workers, "shift": 1}
-            await until(lambda: pipeline.core.stages[0].workers == workers)  # noqa: B023
+            await resized(workers)
 
 
 async def test_a_step_that_fails_is_not_the_last(monkeypatch):
