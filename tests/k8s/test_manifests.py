@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from deployments.access.tokens import hash_token
-from deployments.config.document import load_service_config
+from deployments.config.document import load_service_configs
 from deployments.haproxy.request_environment import request_environment
 from deployments.haproxy.routing import serve_environment, supervisor_environment
 from sojourn.cli import main
@@ -90,7 +90,7 @@ def environment_of(config: Path) -> dict[str, str]:
     """Return Ray's environment for a config in a cluster."""
     return {
         **serve_environment(),
-        **request_environment([load_service_config(config)], own={}),
+        **request_environment(load_service_configs(config), own={}),
         **supervisor_environment(Path("/usr/local/bin/sojourn-haproxy")),
     }
 

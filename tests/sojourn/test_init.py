@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config.document import load_service_config
+from deployments.config.document import load_service_configs
 from sojourn.cli import COMMANDS, main
 from sojourn.project import FILES
 from tests.support.readme import ROOT
@@ -26,7 +26,7 @@ def test_the_files_are_valid_and_written_once(tmp_path, capsys, monkeypatch, ref
     sojourn = Path(sys.executable).with_name("sojourn")
     assert f"cd {folder} && {sojourn} serve serve.yaml" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    config = load_service_config(folder / "serve.yaml")
+    config = load_service_configs(folder / "serve.yaml")[0]
     assert config.args.model.import_path == "model:Classifier"
     shown = re.findall(r"^sojourn (\w+)", (folder / "README.md").read_text(), re.MULTILINE)
     assert len(shown) == 7

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from deployments.config.document import load_service_config
+from deployments.config.document import load_service_configs
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn.cli import main
@@ -34,7 +34,7 @@ def test_the_config_of_a_model_has_its_class_and_sla(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "one.yaml"
     path.write_text(one_model_config("my.models:Fast", sla, max_replicas))
-    config = load_service_config(path)
+    config = load_service_configs(path)[0]
     assert (config.args.model.name, config.args.model.import_path) == ("fast", "my.models:Fast")
     assert config.replicas == (1, max_replicas)
     read = config.user_config.sla.objective

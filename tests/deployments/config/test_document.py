@@ -12,7 +12,7 @@ import yaml
 
 from deployments.config import document as ours
 from deployments.config import serve_schema
-from deployments.config.document import AUTOSCALING_POLICY, load_service_config
+from deployments.config.document import AUTOSCALING_POLICY, load_service_configs
 from deployments.config.validation import Place
 from policy.errors import InvalidInputError
 from tests.support.readme import ROOT
@@ -77,7 +77,7 @@ def load(tmp_path):
         change(document)
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(document))
-        return load_service_config(path)
+        return load_service_configs(path)[0]
 
     return write_and_load
 
@@ -221,7 +221,7 @@ def test_the_line_is_that_of_the_wrong_key(tmp_path, line, message):
     path.write_text(text)
     number = 1 + [one.strip() for one in text.splitlines()].index(line)
     with pytest.raises(InvalidInputError, match=f"^{path}:{number}: .*{re.escape(message)}"):
-        load_service_config(path)
+        load_service_configs(path)[0]
 
 
 def test_what_a_replica_takes_where_nothing_is_said(load):
@@ -249,7 +249,6 @@ def test_two_applications_differ_in_name_and_prefix(load):
     for changes, message in (
         ({}, "two have the application 'a'"),
         ({"name": "b"}, "two have the route_prefix '/'"),
-        ({"name": "b", "route_prefix": "/b"}, "has 2 models, must have one here"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             load(again(**changes))

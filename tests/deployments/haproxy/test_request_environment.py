@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config.document import ServiceConfig, load_service_config
+from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.config.user_config import parse_user_config
 from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.request_environment import (
@@ -40,7 +40,7 @@ class Net(Base):
 
 
 def config_of(import_path: str, **limits: object) -> ServiceConfig:
-    service = load_service_config(CONFIGS / "digits.yaml")
+    service = load_service_configs(CONFIGS / "digits.yaml")[0]
     model = service.args.model.model_copy(update={"import_path": import_path})
     return service.model_copy(
         update={

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deployments.config.document import load_service_config
+from deployments.config.document import load_service_configs
 from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
@@ -13,7 +13,7 @@ from deployments.local.check import check_model, check_service
 from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[3]
-P4 = load_service_config(ROOT / "configs" / "emulated-p4.yaml")
+P4 = load_service_configs(ROOT / "configs" / "emulated-p4.yaml")[0]
 
 
 def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:

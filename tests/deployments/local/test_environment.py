@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config.document import load_service_config
+from deployments.config.document import load_service_configs
 from deployments.errors import StartError
 from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.routing import SUPERVISOR
@@ -27,7 +27,7 @@ def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     monkeypatch.setenv(RAYS_HAPROXY, own)
-    run = replace(run_of([load_service_config(CONFIG)]), http_host="192.0.2.7")
+    run = replace(run_of(load_service_configs(CONFIG)), http_host="192.0.2.7")
     with closing(ReservedPorts()) as ports:
         environment = environment_of(run, tmp_path, "random", ports)
         assert environment[HTTP_HOST] == "192.0.2.7"
