@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -21,7 +22,34 @@ _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
     "fill its batches, because that saves energy."
 )
+_DELAYS = {
+    "request": "from the load balancer to a replica",
+    "reply": "of a busy replica's refusal back to the load balancer",
+    "retry": "before the load balancer tries another replica",
+}
 _STAGES = {"event_loop": "its event loop", "device": "its device"}
+
+
+def _delay_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the parameters of RAND, which default to those of HAProxy on one machine."""
+    retries = click.option(
+        "--retries",
+        type=click.IntRange(0, 10_000),
+        default=RETRIES,
+        show_default=True,
+        help="Limit of the retries of a request.",
+    )
+    command = retries(command)
+    for name, meaning in reversed(_DELAYS.items()):
+        delay = click.option(
+            f"--{name}-delay-ms",
+            type=option_types.from_0,
+            default=getattr(TryDelays, f"{name}_delay_ms"),
+            show_default=True,
+            help=f"Delay {meaning}.",
+        )
+        command = delay(command)
+    return command
 
 
 @click.command("plan")
@@ -41,6 +69,7 @@ _STAGES = {"event_loop": "its event loop", "device": "its device"}
     help="batch: replicas that queue and batch by their policy, under random routing with "
     "retries; rand: replicas that run one full batch at a time (Theorem 2 of Swayam).",
 )
+@_delay_options
 @click.option(
     "--max-replicas",
     type=click.IntRange(min=1),
@@ -68,6 +97,10 @@ def command(
     response_time_ms: float | None,
     percentile: float | None,
     estimator: str,
+    request_delay_ms: float,
+    reply_delay_ms: float,
+    retry_delay_ms: float,
+    retries: int,
     max_replicas: int,
     energy_price: float | None,
     replica_price: float,
@@ -75,7 +108,8 @@ def command(
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     objective = option_types.required_sla(sla, response_time_ms, percentile)
-    service = service_model(Profile.load(profile_file), objective, TryDelays(retries=RETRIES))
+    delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
+    service = service_model(Profile.load(profile_file), objective, delays)
     profile = service.profile
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
