@@ -313,7 +313,6 @@ class Batcher:
                 queue_left,
                 started_s - oldest_s,
                 run.duration_s,
-                self._model.batch_energy_mj(batch.size),
                 isinstance(outcome, Failure),
                 run.cpu_s,
                 on_loop,

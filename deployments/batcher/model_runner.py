@@ -23,7 +23,7 @@ class BatchRecord:
     """A finished batch, for metrics and `GET /sojourn/policy`.
 
     `queue_length_left` rows were left waiting when it started. `cpu_s` is of the thread that ran
-    it; `on_loop`: that was the event loop's own. `energy_mj` is None unless the model reports it.
+    it; `on_loop`: that was the event loop's own.
     """
 
     size: int
@@ -31,7 +31,6 @@ class BatchRecord:
     queue_length_left: int
     oldest_wait_s: float
     duration_s: float
-    energy_mj: float | None
     failed: bool
     cpu_s: float = 0.0
     on_loop: bool = False

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import replace
 from statistics import median_high
 
+from deployments.control.energy_refit import EnergyRefit
 from deployments.control.event_loop_fit import EventLoopFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
@@ -70,9 +71,14 @@ class WaitCorrection:
 
 
 class ModelCorrections:
-    """The corrections of the model: batch latency, the event loop, HAProxy, bursts and waits."""
+    """The corrections of the model: batch times and energy, event loop, HAProxy, bursts, waits.
 
-    def __init__(self, profile: Profile) -> None:
+    The energy is refitted with `refits_energy`: if the meter counts only this model's batches.
+    """
+
+    def __init__(self, profile: Profile, *, refits_energy: bool = True) -> None:
+        self.energy = EnergyRefit()
+        self._refits_energy = refits_energy
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
         self.proxy_delay_ms = 0.0
@@ -116,6 +122,9 @@ class ModelCorrections:
             self._proxy_delays_ms.append(seen.proxy_delay_ms)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
+        if seen.energy_mj is not None:
+            sizes = [record.size for record in seen.batches]
+            self.energy.observe(seen.energy_mj, 1e3 * seen.elapsed_s, sizes)
         if seen.event_loop is not None:
             self.event_loop.observe(seen.event_loop, shares_cpu=seen.shares_cpu)
         for record in seen.batches[:: -(-len(seen.batches) // BATCHES_PER_TICK) or 1]:
@@ -130,8 +139,8 @@ class ModelCorrections:
     def refit_profile(self, *, solving: bool = False) -> bool:
         """Refit the profile if a check is due and it is wrong; return whether it changed.
 
-        A change begins the `solving` of a table anew. So until it is solved, only the batch times
-        are refitted, and costs that were not known.
+        A change begins the `solving` of a table anew. So until it is solved, only the time and
+        energy of batches are refitted, and costs that were not known.
         """
         if self._ticks % REVISE_EVERY:
             return False
@@ -141,12 +150,16 @@ class ModelCorrections:
         )
         latency = None if rests else self._latency.revise()
         event_loop = None if (rests or solving) and event_loop_known else self.event_loop.revise()
-        if latency is None and event_loop is None:
+        energy = None
+        if self._refits_energy and not rests:
+            energy = self.energy.revise(self._latency.profile)
+        if latency is None and event_loop is None and energy is None:
             return False
+        self._latency.profile = energy or self._latency.profile
         self.profile = replace(self._latency.profile, event_loop=self.event_loop.costs)
         self.profile_revisions += 1
         # What is measured for the first time is no sign of a restless device.
-        if latency is not None or event_loop_known:
+        if latency is not None or energy is not None or event_loop_known:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)
             self._rest_until = self._ticks + rest

@@ -1,5 +1,6 @@
 """What a replica observes of its own batches and answers, and which answers are late."""
 
+import logging
 import random
 import time
 from array import array
@@ -11,7 +12,11 @@ from numpy.typing import NDArray
 
 from deployments.batcher.event_loop_meter import EventLoopCounts, EventLoopMeter
 from deployments.batcher.model_runner import BatchRecord
+from deployments.models.base import EnergyMeter
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
+
+logger = logging.getLogger("sojourn.service")
 
 FloatArray = NDArray[np.float64]
 
@@ -30,7 +35,8 @@ class Observations:
     `response_times_s` are of the requests answered; `ReplicaObserver` says which are counted.
     `arrival_counts` are the rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S`
     that ended, refused ones included. `proxy_delay_ms` is what requests wait in HAProxy, beyond the
-    delay that the SLA allows for.
+    delay that the SLA allows for. `energy_mj` is what the device's meter counted in the last
+    `elapsed_s`; None without a meter.
     """
 
     batches: list[BatchRecord]
@@ -41,6 +47,8 @@ class Observations:
     shares_cpu: bool = False
     proxy_delay_ms: float = 0.0
     refused: int = 0
+    energy_mj: float | None = None
+    elapsed_s: float = 0.0
 
     def sampled(self, most: int) -> "Observations":
         """Return the same with random samples of at most `most` batches and response times."""
@@ -106,15 +114,21 @@ class ReplicaObserver:
     """
 
     def __init__(
-        self, sla: ServiceLevelObjective, event_loop_meter: EventLoopMeter | None = None
+        self,
+        sla: ServiceLevelObjective,
+        event_loop_meter: EventLoopMeter | None = None,
+        energy_meter: EnergyMeter | None = None,
     ) -> None:
         self.sla = sla
+        self.energy_meter = energy_meter
         self._event_loop_meter = event_loop_meter
         self.proxy_delay = ProxyDelay()
         self.answered_rows = 0
         self.late_rows = 0
         self.device_busy_s = 0.0
-        self.energy_j = 0.0
+        #: What the device has used since the first `take`; None without a meter.
+        self.energy_j: float | None = None
+        self._energy_read: tuple[float, float] | None = None
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
         self._batches: list[BatchRecord] = []
         #: Of the answers since the last `take`: response time, rows, whether it is late already.
@@ -127,7 +141,6 @@ class ReplicaObserver:
             self._event_loop_meter.batch_ended(now_s, *forward)
         self._batches.append(record)
         self.device_busy_s += record.duration_s
-        self.energy_j += 1e-3 * (record.energy_mj or 0.0)
         self.last_batches.append((now_s, record))
 
     def answered(self, rows: int, response_time_s: float) -> None:
@@ -168,11 +181,27 @@ class ReplicaObserver:
             late = late_now | late
         return times_s, int(np.count_nonzero(late))
 
+    def _take_energy(self) -> tuple[float | None, float]:
+        """Return the energy in mJ since the last call, and the time in s; None if not known."""
+        if self.energy_meter is None:
+            return None, 0.0
+        try:
+            read = (self.energy_meter.read_mj(), time.monotonic())
+        except InfeasibleError as error:
+            logger.warning("the energy is no longer measured: %s", error)
+            self.energy_meter = self.energy_j = None
+            return None, 0.0
+        before, self._energy_read = self._energy_read or read, read
+        energy_mj = read[0] - before[0]
+        self.energy_j = (self.energy_j or 0.0) + 1e-3 * energy_mj
+        return (energy_mj, read[1] - before[1]) if read is not before else (None, 0.0)
+
     def take(
         self, arrival_counts: list[int], *, shares_cpu: bool = False, refused: int = 0
     ) -> Observations:
         """Return what was observed since the last call."""
         response_times_s, late_answers = self._take_answers()
+        energy_mj, elapsed_s = self._take_energy()
         seen = Observations(
             self._batches,
             response_times_s,
@@ -182,6 +211,8 @@ class ReplicaObserver:
             shares_cpu,
             1e3 * self.proxy_delay.delay_s,
             refused,
+            energy_mj,
+            elapsed_s,
         )
         self._batches = []
         return seen

@@ -50,13 +50,18 @@ class PolicyController:
     """
 
     def __init__(
-        self, profile: Profile, user_config: UserConfig, on_change: Callable[[], None]
+        self,
+        profile: Profile,
+        user_config: UserConfig,
+        on_change: Callable[[], None],
+        *,
+        refits_energy: bool = True,
     ) -> None:
         self.user_config = user_config
         service = user_config.service_model(profile)
         self.sla_at_replica = service.sla
         self._on_change = on_change
-        self._corrections = ModelCorrections(profile)
+        self._corrections = ModelCorrections(profile, refits_energy=refits_energy)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
         self.core = BatcherCore(_first_table(service), service.limits)
@@ -87,6 +92,15 @@ class PolicyController:
             return "neither"
         rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
         return self.profile.bottleneck(rate_per_s, self.event_loop.mean_batch_size)
+
+    @property
+    def power_w(self) -> dict[str, float]:
+        """The power of the device, ``measured`` and ``predicted``; without what is not known."""
+        powers_w = {
+            "measured": self._corrections.energy.power_w,
+            "predicted": self.percentiles.predicted_power_w,
+        }
+        return {kind: power_w for kind, power_w in powers_w.items() if power_w is not None}
 
     @property
     def sla_capacity(self) -> SlaCapacity:
@@ -154,17 +168,19 @@ class PolicyController:
     async def tick(self, seen: Observations) -> None:
         """Adjust the policy to what was observed; call this every `TICK_S`.
 
-        If batch latency or the event loop's costs deviate from the profile, the profile is refitted
-        and the table solved anew. If requests wait longer in HAProxy, the load that keeps the SLA
-        is computed anew. If arrivals become more or less bursty, the table's waits change. If more
-        requests are late than the SLA allows, waits shrink whatever the model predicts.
+        If batch latency, energy or the event loop's costs deviate from the profile, the profile is
+        refitted and the table solved anew. If requests wait longer in HAProxy, the load that keeps
+        the SLA is computed anew. If arrivals become more or less bursty, the table's waits change.
+        If more requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s
         if self._corrections.refit_profile(solving=self._solver.in_progress):
-            logger.warning("batch latency or the event loop differ from the profile; refitted")
+            logger.warning(
+                "batch latency, energy or the event loop differ from the profile; refitted"
+            )
             self._use(self.core.table)
             self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             await asyncio.sleep(0)
@@ -205,6 +221,7 @@ class PolicyController:
             "measured_ms": self.percentiles.measured_ms,
             # The model knows event loop and device, not what else uses their cores.
             "predicted_ms": {} if limiting == "neither" else self.percentiles.predicted_ms,
+            "power_w": self.power_w,
             "profile_revisions": corrections.profile_revisions,
             "profile": corrections.profile.to_dict(),
         }

@@ -36,12 +36,13 @@ class ResponseTimePercentiles:
 
     Measured ones are of the last tick that had answers. Predicted ones are for the arrival rate and
     the policy of the last prediction; empty if they cannot be predicted. Both have the delay in
-    HAProxy.
+    HAProxy. `predicted_power_w` is the device's, likewise; None if it cannot be predicted.
     """
 
     def __init__(self) -> None:
         self.measured_ms: dict[str, float] = {}
         self.predicted_ms: dict[str, float] = {}
+        self.predicted_power_w: float | None = None
         self._ticks = 0
         self._predict_at = PREDICT_EVERY
 
@@ -58,35 +59,35 @@ class ResponseTimePercentiles:
             self.measured_ms = _by_percentile(quantiles_ms.tolist())
         self._ticks += 1
         if self._ticks >= self._predict_at:
-            values_ms, took_s = await _predict(profile(), core)
+            values_ms, self.predicted_power_w, took_s = await _predict(profile(), core)
             self.predicted_ms = _by_percentile([ms + proxy_delay_ms for ms in values_ms])
             self._predict_at = self._ticks + max(PREDICT_EVERY, math.ceil(REST_FACTOR * took_s))
 
 
-async def _predict(profile: Profile, core: BatcherCore) -> tuple[list[float], float]:
-    """Return percentiles, none if that is not possible, and the CPU time that they took in s."""
+async def _predict(profile: Profile, core: BatcherCore) -> tuple[list[float], float | None, float]:
+    """Return percentiles and power, none if that is not possible, and the CPU time taken in s."""
     now_s = time.monotonic()
     rate_per_s, policy = core.arrival_rate.per_s(now_s), core.policy(now_s)
     if not 0 < rate_per_s < MAX_INTENSITY * profile.capacity_per_s:
-        return [], 0.0
+        return [], None, 0.0
     longest_wait_ms = core.longest_wait_ms(policy)
     if longest_wait_ms < (policy.max_wait_ms or math.inf):
         policy = replace(policy, max_wait_ms=longest_wait_ms)
     try:
-        return await asyncio.to_thread(_percentiles_ms, profile, policy, rate_per_s)
+        return await asyncio.to_thread(_evaluated, profile, policy, rate_per_s)
     except SojournError as error:
         logger.info("no prediction: %s", error)
-        return [], 0.0
+        return [], None, 0.0
 
 
-def _percentiles_ms(
+def _evaluated(
     profile: Profile, policy: BatchingPolicy, rate_per_s: float
-) -> tuple[list[float], float]:
-    """Return the percentiles, and the CPU time that they took in seconds."""
+) -> tuple[list[float], float | None, float]:
     began_s = time.thread_time()
-    predicted = evaluate(profile, policy, rate_per_s).response_times
+    evaluation = evaluate(profile, policy, rate_per_s)
+    predicted = evaluation.response_times
     values_ms = [predicted.quantile(percentile / 100) for percentile in PERCENTILES]
-    return values_ms, time.thread_time() - began_s
+    return values_ms, evaluation.mean_power_w, time.thread_time() - began_s
 
 
 def load_evaluation() -> None:

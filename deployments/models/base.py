@@ -33,6 +33,29 @@ class LoadWeights(Protocol):
         """Return the tensors, as `deployments.models.weights.WeightsLoader` does."""
 
 
+class EnergyMeter(Protocol):
+    """A counter of the energy that a device uses.
+
+    `source` describes it, for people. `is_shared`: others may use the device as well, so that what
+    it uses need not be for the batches of this model.
+    """
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def is_shared(self) -> bool: ...
+
+    def read_mj(self) -> float:
+        """Return the energy since a fixed instant, in mJ. It never decreases.
+
+        Raises
+        ------
+        InfeasibleError
+            The counter can no longer be read.
+        """
+
+
 #: Default of `TensorSpec.max_dim`.
 DEFAULT_MAX_DIM = 1024
 
@@ -274,8 +297,8 @@ class Model(ABC):
         """
         vars(self).clear()
 
-    def batch_energy_mj(self, batch_size: int) -> float | None:
-        """Return the energy of a batch in mJ, or None if the model does not know it."""
+    def energy_meter(self) -> EnergyMeter | None:
+        """Return the meter of a device that counts its own energy; None: the machine's is used."""
         return None
 
     def profile(self) -> Profile | None:

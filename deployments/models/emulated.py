@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.models.base import Model, TensorSpec
+from deployments.models.base import EnergyMeter, Model, TensorSpec
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -25,10 +25,11 @@ _libc = ctypes.PyDLL(None) if sys.platform == "linux" else None
 
 
 class Emulated(Model):
-    """Echoes its input after the time of a profile, and reports the profile's energy.
+    """Echoes its input after the time of a profile, and counts the profile's energy.
 
     `profile` is the path of a profile file, or its content. `scale` is a factor on its latency, to
-    emulate a slower or faster device; it does not change the energy.
+    emulate a slower or faster device; it does not change the energy. With `measured`, the replica
+    is not told the profile and measures it, as on a real device.
     """
 
     inputs = (TensorSpec("input", "FP32", (1,)),)
@@ -36,7 +37,9 @@ class Emulated(Model):
     #: For the emulated device.
     waits = True
 
-    def __init__(self, profile: str | Mapping[str, Any], scale: float = 1.0) -> None:
+    def __init__(
+        self, profile: str | Mapping[str, Any], scale: float = 1.0, *, measured: bool = False
+    ) -> None:
         if type(scale) not in (int, float) or not 0 < scale < math.inf:
             raise InvalidInputError(
                 f"model emulated: scale must be a finite number above 0, not {scale!r}"
@@ -44,6 +47,8 @@ class Emulated(Model):
         stated = Profile.load(profile) if isinstance(profile, str) else Profile.from_dict(profile)
         self._profile = replace(stated, latency_ms=stated.latency_ms * scale)
         self._latency_s = (self._profile.latency_ms / 1e3).tolist()
+        self._measured = measured
+        self._meter = None if stated.energy_mj is None else _EmulatedMeter(self._profile)
 
     def load(self, device: str) -> None:
         """Do nothing: the device is emulated, whatever `device` is."""
@@ -59,14 +64,34 @@ class Emulated(Model):
             )
         answer = {"output": np.array(batch["input"])}
         _sleep_until(started_s + self._latency_s[batch_size - 1])
+        if self._meter is not None:
+            self._meter.batch_ended(batch_size)
         return answer
 
-    def batch_energy_mj(self, batch_size: int) -> float | None:
-        energy_mj = self._profile.energy_mj
-        return None if energy_mj is None else float(energy_mj[batch_size - 1])
+    def energy_meter(self) -> EnergyMeter | None:
+        return self._meter
 
     def profile(self) -> Profile | None:
-        return self._profile
+        return None if self._measured else self._profile
+
+
+class _EmulatedMeter:
+    """The energy that a profile states: of the idle device at all times, and more for batches."""
+
+    source = "emulated energy counter, which counts what the device's profile states"
+    is_shared = False
+
+    def __init__(self, profile: Profile) -> None:
+        self._idle_power_w = profile.idle_power_w or 0.0
+        self._above_idle_mj = profile.energy_mj_for_weight(1.0).tolist()
+        self._batches_mj, self._since_s = 0.0, time.perf_counter()
+
+    def batch_ended(self, batch_size: int) -> None:
+        self._batches_mj += self._above_idle_mj[batch_size - 1]
+
+    def read_mj(self) -> float:
+        idle_s = time.perf_counter() - self._since_s
+        return self._batches_mj + 1e3 * self._idle_power_w * idle_s
 
 
 def _sleep_until(end_s: float) -> None:

@@ -228,8 +228,14 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     ),
     _counter(
         "sojourn_energy_joules_total",
-        "Energy of the batches, if known.",
+        "Energy of the device by its meter, idle times included.",
         lambda s: s.observer.energy_j,
+    ),
+    _gauge(
+        "sojourn_power_watts",
+        "Power of the device: measured by its meter, and as the replica's model predicts it.",
+        lambda s: s.controller.power_w,
+        "kind",
     ),
     _gauge("sojourn_standby", "1 if this replica stands by, else 0.", lambda s: float(s.standby)),
     _gauge(

@@ -7,29 +7,24 @@ everything the device does, so measure on an otherwise idle machine.
 import os
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pynvml
 
+from deployments.models.base import EnergyMeter, Model
 from policy.errors import InfeasibleError
 
 POWERCAP = Path("/sys/class/powercap")
 
 
-class EnergyMeter(Protocol):
-    """A counter of the energy that a device uses; `source` describes it, for people."""
+def best_meter(device: str, model: Model | None = None) -> tuple[EnergyMeter | None, str]:
+    """Return the energy meter of ``cpu`` or ``cuda`` and its source, or None and why.
 
-    @property
-    def source(self) -> str: ...
-
-    def read_mj(self) -> float:
-        """Return the energy since a fixed instant, in mJ. It never decreases."""
-
-
-def best_meter(device: str) -> tuple[EnergyMeter | None, str]:
-    """Return the energy meter of ``cpu`` or ``cuda`` and its source, or None and why."""
+    A model that has its own is asked first.
+    """
     try:
-        meter: EnergyMeter = NvmlMeter() if device == "cuda" else RaplMeter()
+        meter = None if model is None else model.energy_meter()
+        meter = meter or (NvmlMeter() if device == "cuda" else RaplMeter())
     except InfeasibleError as error:
         return None, str(error)
     return meter, meter.source
@@ -43,12 +38,22 @@ class NvmlMeter:
             pynvml.nvmlInit()
             self._handle = _gpu_handle()
             self.source = f"NVML energy counter of {pynvml.nvmlDeviceGetName(self._handle)}"
-            self.read_mj()
         except pynvml.NVMLError as error:
             raise InfeasibleError(f"NVML: {error}") from error
+        self.read_mj()
+
+    @property
+    def is_shared(self) -> bool:
+        try:
+            return len(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) > 1
+        except pynvml.NVMLError:
+            return True
 
     def read_mj(self) -> float:
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        except pynvml.NVMLError as error:
+            raise InfeasibleError(f"NVML: {error}") from error
 
 
 def _gpu_handle() -> Any:
@@ -71,6 +76,7 @@ class RaplMeter:
     """
 
     source = "RAPL counters of the whole machine's processors"
+    is_shared = True
 
     def __init__(self, root: Path = POWERCAP) -> None:
         # A package includes its cores. psys and the mmio zones would count packages twice.

@@ -12,16 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression, nnls
 
 from deployments.errors import StartError
-from deployments.models.base import Model
+from deployments.models.base import EnergyMeter, Model
 from deployments.models.example_request import example_batch
-from deployments.profiling.energy import EnergyMeter
 from policy.errors import InvalidInputError, SojournError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
@@ -33,14 +32,20 @@ FloatArray = NDArray[np.float64]
 LINE_TOLERANCE = 0.05
 """The fit is a line if no measured value differs from it by more than this, relatively."""
 
-ENERGY_WINDOW_S = 0.5
-"""How long batches run back to back per energy reading. GPUs update their counters every 0.1 s."""
+ENERGY_WINDOWS, ENERGY_WINDOW_S = 3, 0.15
+"""Windows of each batch size in which batches run back to back, and the least length of each."""
+
+SHORT_ENERGY_WINDOW_S = 0.05
+"""The same with a budget: then few sizes are measured."""
+
+STUCK_COUNTER_S = 0.5
+"""A counter that stands still for so long has counted nothing. GPUs update it every 0.1 s."""
 
 WARM_UP_BUDGET_SHARE = 0.3
 """The warm-up stops after this share of the budget."""
 
-IDLE_WINDOW_S = 1.0
-"""How long the idle power of a GPU is measured."""
+IDLE_WINDOW_S, SHORT_IDLE_WINDOW_S = 1.0, 0.3
+"""How long the idle power is measured, and how long with a budget."""
 
 MAX_RATIO = 5.0
 """The largest quantile of batch times, relative to the median, that a profile keeps."""
@@ -66,18 +71,21 @@ def measure_profile(
     """Measure the profile of a loaded model, which runs on its `example`.
 
     The sizes of `default_batch_sizes` are measured, `repeats` times after `warm_up` batches each;
-    the fit interpolates between them. The rounds stop after `budget_s`, without the time for energy
-    readings; each size is measured at least once. With `variation`, the profile says how batch
-    times vary (`latency_quantiles`); its percentiles take ten times as long to compute.
+    the fit interpolates between them. The rounds stop after `budget_s`; each size is measured at
+    least once. With `variation`, the profile says how batch times vary (`latency_quantiles`); its
+    percentiles take ten times as long to compute.
 
-    The meter measures the energy, unless the model knows its own; of a GPU also the idle power. The
-    profile says by `energy_note` why there is none. `progress` gets the share of work done.
+    The meter measures the idle power, then the energy in windows of batches back to back, pooled by
+    size; the profile has the standard error. With a budget, that takes as long again, for as many
+    sizes as fit in. The profile says by `energy_note` why there is no energy. `progress` gets the
+    share of work done.
 
     Raises
     ------
     InvalidInputError
-        The largest size or a count is below 1, or the model states the energy of some batch sizes
-        only.
+        The largest size or a count is below 1.
+    InfeasibleError
+        The meter can no longer be read.
     StartError
         The model failed on a batch.
     """
@@ -96,13 +104,13 @@ def measure_profile(
             "example(batch_size); return typical ones there",
             texts[0],
         )
-    model_knows_energy = model.batch_energy_mj(1) is not None
-    meter = None if model_knows_energy else energy_meter
-    latency_share = 1.0 if meter is None else 0.5
+    meter, latency_share = energy_meter, 1.0 if energy_meter is None else 0.5
     idle_power_w = None
-    if meter is not None and device == "cuda":
+    if meter is not None:
         model.forward(example_batch(model, 1))  # its context uses power, too
-        idle_power_w = _measure_idle_power_w(meter)
+        idle_power_w = _measure_idle_power_w(
+            meter, IDLE_WINDOW_S if budget_s is None else SHORT_IDLE_WINDOW_S
+        )
     times_ms, undisturbed_ms = _measure_latency(
         model, sizes, warm_up, repeats, budget_s, lambda done: progress(done * latency_share)
     )
@@ -115,19 +123,23 @@ def measure_profile(
     fits = {"latency_ms": latency_fit}
 
     energy_mj = None
-    if model_knows_energy:
-        energy_note = "stated by the model"
-        energies_mj = [_stated_energy_mj(model, size) for size in range(1, max_batch_size + 1)]
-        energy_mj = np.array(isotonic_regression(energies_mj).x)
-    elif meter is not None:
+    if meter is not None and idle_power_w is not None:
         energy_note = meter.source
-        for number, row in enumerate(rows):
-            row["energy_mj"] = round(_measure_energy_mj(model, row["batch_size"], meter), 6)
-            progress(latency_share + (1 - latency_share) * (number + 1) / len(rows))
-        energy_mj, fits["energy_mj"] = fit_table(
-            sizes, [row["energy_mj"] for row in rows], max_batch_size
+        windows_mj = _measure_energy_mj(
+            model,
+            sizes,
+            meter,
+            budget_s,
+            lambda done: progress(latency_share + (1 - latency_share) * done),
         )
-    if idle_power_w is not None and energy_mj is not None:
+        pooled_mj = {size: float(np.mean(of_size)) for size, of_size in windows_mj.items()}
+        energy_mj, fits["energy_mj"] = fit_table(
+            list(pooled_mj), list(pooled_mj.values()), max_batch_size
+        )
+        for row in rows:
+            if (of_size := windows_mj.get(row["batch_size"])) is not None:
+                row["energy_mj"] = round(pooled_mj[row["batch_size"]], 6)
+                row["energy_standard_error_mj"] = _standard_error(of_size)
         idle_power_w = min(idle_power_w, float(np.min(energy_mj / latency_ms)))
     return Profile(
         model=model_name,
@@ -283,24 +295,75 @@ def _time_batch_ms(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -
     return (time.perf_counter() - started_s) * 1e3
 
 
-def _measure_energy_mj(model: Model, size: int, meter: EnergyMeter) -> float:
-    """Return the mean energy of a batch, over batches that run back to back."""
-    batch = model.example(size)
-    before_mj, started_s, batches = meter.read_mj(), time.perf_counter(), 0
-    while not batches or time.perf_counter() - started_s < ENERGY_WINDOW_S:
-        _time_batch_ms(model, batch, size)
-        batches += 1
-    return (meter.read_mj() - before_mj) / batches
+def _measure_energy_mj(
+    model: Model,
+    sizes: Sequence[int],
+    meter: EnergyMeter,
+    budget_s: float | None,
+    progress: Callable[[float], None],
+) -> dict[int, list[float]]:
+    """Return the mean energy of a batch in each window, by batch size.
+
+    Each round has a window of every size. With a budget, the sizes are a few from 1 to the largest,
+    and rounds stop when it has been used up; the first is complete.
+    """
+    window_s = ENERGY_WINDOW_S if budget_s is None else SHORT_ENERGY_WINDOW_S
+    if budget_s is not None:
+        most = max(2, int(budget_s / (ENERGY_WINDOWS * window_s)))
+        chosen = np.unique(np.rint(np.linspace(0, len(sizes) - 1, most)).astype(int))
+        sizes = [sizes[place] for place in chosen]
+    batches = {size: model.example(size) for size in sizes}
+    windows_mj: dict[int, list[float]] = {size: [] for size in sizes}
+    shuffle = np.random.default_rng(0)
+
+    def run(size: int, least_s: float) -> tuple[float, int]:
+        counted = _until_change(meter, lambda: _time_batch_ms(model, batches[size], size), least_s)
+        return counted.read_mj, counted.times
+
+    started_s = time.perf_counter()
+    before_mj, _ = run(sizes[0], 0.0)
+    for round_number in range(ENERGY_WINDOWS):
+        if round_number and budget_s and time.perf_counter() - started_s > budget_s:
+            break
+        for number, size in enumerate(shuffle.permutation(sizes).tolist()):
+            after_mj, times = run(size, window_s)
+            windows_mj[size].append((after_mj - before_mj) / times)
+            before_mj = after_mj
+            progress((round_number + (number + 1) / len(sizes)) / ENERGY_WINDOWS)
+    return windows_mj
 
 
-def _measure_idle_power_w(meter: EnergyMeter) -> float:
-    before_mj, started_s = meter.read_mj(), time.perf_counter()
-    time.sleep(IDLE_WINDOW_S)
-    return 1e-3 * (meter.read_mj() - before_mj) / (time.perf_counter() - started_s)
+def _measure_idle_power_w(meter: EnergyMeter, window_s: float) -> float:
+    before, after = (
+        _until_change(meter, lambda: time.sleep(1e-3), least_s) for least_s in (0.0, window_s)
+    )
+    return 1e-3 * (after.read_mj - before.read_mj) / (after.read_s - before.read_s)
 
 
-def _stated_energy_mj(model: Model, size: int) -> float:
-    energy_mj = model.batch_energy_mj(size)
-    if energy_mj is None:
-        raise InvalidInputError(f"the model states the energy of a batch of 1 but not of {size}")
-    return energy_mj
+class _Counted(NamedTuple):
+    read_s: float
+    read_mj: float
+    times: int
+
+
+def _until_change(meter: EnergyMeter, work: Callable[[], object], least_s: float) -> _Counted:
+    """Repeat `work` for `least_s`, and until the counter changes; return the last reading.
+
+    A window from change to change has all of its own energy, and no other, of a counter that
+    changes seldom.
+    """
+    started_s, last_mj, times = time.perf_counter(), meter.read_mj(), 0
+    while True:
+        work()
+        times += 1
+        now_s, now_mj = time.perf_counter(), meter.read_mj()
+        if now_s - started_s >= (least_s if now_mj != last_mj else least_s + STUCK_COUNTER_S):
+            return _Counted(now_s, now_mj, times)
+        last_mj = now_mj
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    """Return the standard error of the mean; None for a single value."""
+    if len(values) < 2:
+        return None
+    return round(float(np.std(values, ddof=1) / np.sqrt(len(values))), 6)

@@ -105,6 +105,7 @@ class Replica:
             with start.timings.phase("store"):
                 start.store_socket = open_store(StoreConfig.model_validate(store).settings())
         self._store_socket = start.store_socket
+        self._alone = start.alone = len(configs) == 1
         first = self._load(configs[0], start)
         self._report = CombinedReport()
         self._repository = ModelRepository(
@@ -148,7 +149,7 @@ class Replica:
         """Load a model; this blocks."""
         context = serve.get_replica_context()
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
-        start = start or ServiceStart(store_socket=self._store_socket)
+        start = start or ServiceStart(store_socket=self._store_socket, alone=self._alone)
         start.profile_cache = _profile_cache(config.name)
         journals = journal_directory(
             self._node_id, context.app_name, context.deployment, config.model_dump_json()

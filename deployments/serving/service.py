@@ -21,7 +21,7 @@ from deployments.control.policy_controller import PolicyController, check_feasib
 from deployments.haproxy.stats import ProxyReport
 from deployments.http.request_body import default_limit_bytes
 from deployments.http.signature import PriorityLevels, Signature
-from deployments.models.base import Model
+from deployments.models.base import EnergyMeter, Model
 from deployments.models.example_request import example_request
 from deployments.models.threads import limit_threads, threads_in_use
 from deployments.observability.last_minute import LastMinute
@@ -59,6 +59,7 @@ class InferenceService(BatchedService):
         warm: WarmUp | None = None,
         journals: Path | None = None,
         start: ServiceStart | None = None,
+        energy_meter: EnergyMeter | None = None,
     ) -> None:
         super().__init__(config.name, config.version)
         self.start = start or ServiceStart()
@@ -77,6 +78,7 @@ class InferenceService(BatchedService):
         self._model = model
         self._journals = journals
         self._profile = profile
+        self._energy_meter = energy_meter
         self._refused_rows = 0
 
     @property
@@ -151,8 +153,16 @@ class InferenceService(BatchedService):
     def _begin(self, user_config: UserConfig) -> None:
         """Make what works by a configuration, with the first one."""
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
-        self.controller = PolicyController(self._profile, user_config, self._advance)
-        self.observer = ReplicaObserver(self.controller.sla_at_replica, self.event_loop_meter)
+        meter = self._energy_meter
+        self.controller = PolicyController(
+            self._profile,
+            user_config,
+            self._advance,
+            refits_energy=meter is not None and self.start.alone and not meter.is_shared,
+        )
+        self.observer = ReplicaObserver(
+            self.controller.sla_at_replica, self.event_loop_meter, meter
+        )
         self.batcher = Batcher(
             self._model,
             self.controller.core,
@@ -293,7 +303,11 @@ class InferenceService(BatchedService):
                 "expired": batcher.rows.expired,
             },
             "last_minute": self.last_minute.growth(),
-            "device": {"busy_s": observer.device_busy_s, "energy_j": observer.energy_j},
+            "device": {
+                "busy_s": observer.device_busy_s,
+                "energy_j": observer.energy_j,
+                "energy_meter": observer.energy_meter and observer.energy_meter.source,
+            },
             **controller.explain(),
         }
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from deployments.config.replica_args import ModelConfig
 from deployments.control.response_times import load_evaluation
-from deployments.models.base import Model
+from deployments.models.base import EnergyMeter, Model
 from deployments.models.loading import check_weights, find_model_class, load_model
 from deployments.models.threads import limit_threads
 from deployments.models.weights import WeightsLoader
+from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
 from deployments.profiling.profile_cache import ProfileCache
 from deployments.serving.service import InferenceService
@@ -21,7 +22,7 @@ from policy.profile import Profile
 
 logger = logging.getLogger("sojourn.service")
 
-#: How long a starting replica may measure its own profile, if it has none.
+#: How long a starting replica may measure batch times, and as long the energy, without a profile.
 PROFILE_BUDGET_S = 1.0
 
 
@@ -55,7 +56,8 @@ def load_service(
     with start.timings.phase("model"):
         model = load_model(config.import_path, config.options, device, start.weights)
     with start.timings.phase("profile"):
-        profile = profile_of(config, model, device, cpus, start.profile_cache)
+        meter, note = best_meter(device, model)
+        profile = profile_of(config, model, device, cpus, start.profile_cache, meter, note)
     if profile.max_batch_size > config.max_batch_size:
         raise InvalidInputError(
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
@@ -65,7 +67,15 @@ def load_service(
         warm = warm_up(model, profile.latency_ms.tolist(), config.expert.warm_up_s)
         load_evaluation()
     service = InferenceService(
-        config, model, profile, device=device, cpus=cpus, warm=warm, journals=journals, start=start
+        config,
+        model,
+        profile,
+        device=device,
+        cpus=cpus,
+        warm=warm,
+        journals=journals,
+        start=start,
+        energy_meter=meter,
     )
     if service.device.cpus_note is not None:
         logger.warning("%s", service.device.cpus_note)
@@ -87,6 +97,8 @@ def profile_of(
     device: str,
     cpus: float | None = None,
     kept: ProfileCache | None = None,
+    energy_meter: EnergyMeter | None = None,
+    energy_note: str = "not measured",
 ) -> Profile:
     """Return the profile in the config, else the model's own, else the one kept, else measure one.
 
@@ -105,6 +117,8 @@ def profile_of(
             device=device,
             max_batch_size=config.max_batch_size,
             budget_s=PROFILE_BUDGET_S,
+            energy_meter=energy_meter,
+            energy_note=energy_note,
         )
         profile = replace(profile, cpus=cpus)
         if kept is not None:

@@ -11,12 +11,16 @@ from deployments.profiling.profile_cache import ProfileCache
 
 @dataclass
 class ServiceStart:
-    """The start of one service. Without a `store_socket`, the model store is that of this user."""
+    """The start of one service. Without a `store_socket`, the model store is that of this user.
+
+    `alone`: the replica serves no other model on the device.
+    """
 
     timings: StartupTimings = field(default_factory=StartupTimings)
     store_socket: Path | None = None
     profile_cache: ProfileCache | None = None
     weights: WeightsLoader | None = None
+    alone: bool = True
 
     def explain(self) -> dict[str, Any]:
         source, found_in = None, None

@@ -102,7 +102,7 @@ def command(
             f"--max-batch-size: the model's own profile ends at {own.max_batch_size}, "
             f"not {max_batch_size}"
         )
-    energy_meter, energy_note = best_meter(device)
+    energy_meter, energy_note = best_meter(device, model)
     with progress_bar() as update:
         profile = measure_profile(
             model,

@@ -110,14 +110,16 @@ function renderModel(report, kept, isFirst) {
   const load = estimate < QUIET_PER_S ? 0 : estimate;
   const power = since(kept, 10, ({ device }) => device.energy_j);
   const done = since(kept, 10, ({ rows }) => rows.completed).value;
-  const powerW = report.has_energy && power.seconds > 0 ? power.value / power.seconds : null;
+  const isMetered = report.device.energy_j !== null;
+  const powerW = isMetered && power.seconds > 0 ? power.value / power.seconds : null;
+  const predictedW = report.power_w.predicted;
   const limits = { event_loop: "event loop", device: "device", neither: "something else" };
   tiles([
     ["In time, last minute", percent(now.share), `the SLA requires ${percent(target, 3)}`, kept99 === null ? "" : kept99 ? "good" : "bad"],
     [`p${key} response time`, `${number(measuredMs)}|ms`, predicted[key] ? `predicted ${number(predicted[key])} ms` : "no prediction now", ""],
     [fleet ? "Load of the fleet" : "Load of this replica", `${number(load)}|/s`, fleet?.demand_per_s ? `sized for ${number(fleet.demand_per_s)}/s` : `${report.queue_length} waiting`, ""],
     ["Replicas", fleet ? number(fleet.replicas) : "–", fleet ? replicaWords(fleet) : "no autoscaler decides", ""],
-    ...(report.has_energy ? [["Power of this replica", `${number(powerW)}|W`, done > 0 ? `${number((1000 * power.value) / done)} mJ per request` : "idle", ""]] : []),
+    ...(isMetered ? [["Power of this replica", `${number(powerW)}|W`, predictedW ? `predicted ${number(predictedW)} W` : done > 0 ? `${number((1000 * power.value) / done)} mJ per request` : "idle", ""]] : []),
     ["Bottleneck", isIdle(report, kept) ? "none" : limits[report.bottleneck] ?? "–", `${percent(deviceShare(kept), 0)} device, ${percent(report.event_loop.utilization, 0)} event loop`, ""],
   ]);
 
@@ -167,7 +169,7 @@ function renderModel(report, kept, isFirst) {
     most: Math.max(report.batch_size_limit, ...counts.map(([size]) => size), 1),
     shares: new Map(counts.filter(([, count]) => count > 0).map(([size, count]) => [size, count / all])),
   });
-  byId("card-power").hidden = !report.has_energy;
+  byId("card-power").hidden = report.device.energy_j === null;
   charts.power.update({
     nowS,
     series: [{ name: "power", color: "var(--blue)", area: true, points: rates(kept, ({ device }) => device.energy_j) }],
@@ -188,7 +190,7 @@ function lastLoad(log, kept) {
 
 // As `policy_objective` of the config: without energy, `auto` minimizes the mean response time.
 function energyWeight({ objective, has_energy: hasEnergy }) {
-  if (objective.objective === "weights") return objective.energy_weight / objective.latency_weight;
+  if (objective.objective === "weights") return objective.energy_weight;
   return objective.objective === "auto" && !hasEnergy ? 0 : null;
 }
 

@@ -27,9 +27,7 @@ PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
 def seen(duration_s: float = 0.006, *arrival_counts: int, **batch: Any) -> Observations:
     """Return a tick with full batches, which by default take twice what the profile says."""
-    record = BatchRecord(
-        2, StartReason.FULL, 0, 0.0, duration_s, None, **{"failed": False, **batch}
-    )
+    record = BatchRecord(2, StartReason.FULL, 0, 0.0, duration_s, **{"failed": False, **batch})
     return Observations(LatencyRefit.MIN_BATCHES * [record], 1000 * [0.01], 0, list(arrival_counts))
 
 
@@ -102,7 +100,7 @@ def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     """Batches take 0.8 to 1.7 ms, by turns; the event loop takes 0.1 ms a request besides."""
     corrections = ModelCorrections(Profile("m", "d", np.array([1.0, 1.0])))
     durations_s = np.linspace(0.8e-3, 1.7e-3, LatencyRefit.MIN_VARYING)
-    batches = [BatchRecord(2, StartReason.FULL, 0, 0.0, s, None, False) for s in durations_s]
+    batches = [BatchRecord(2, StartReason.FULL, 0, 0.0, s, False) for s in durations_s]
     for batch in batches:
         tick = replace(event_loop_second(0.1), batches=[batch], shares_cpu=shares_cpu)
         list(refits(corrections, [tick]))

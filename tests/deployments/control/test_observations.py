@@ -95,7 +95,7 @@ def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most: int) 
     observer = ReplicaObserver(SLA)
     for number in range(10):
         observer.answered(1, 1e-3 * number)
-        observer.batch_ended(BatchRecord(number, StartReason.FULL, 0, 0.0, 0.01, None, False))
+        observer.batch_ended(BatchRecord(number, StartReason.FULL, 0, 0.0, 0.01, False))
     seen = observer.take([7])
     sample = seen.sampled(most)
     times_s, sizes = sample.response_times_s.tolist(), [record.size for record in sample.batches]
@@ -108,7 +108,7 @@ def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most: int) 
 def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
     observer = ReplicaObserver(SLA)
     for size in range(1, BATCHES_SHOWN + 3):
-        observer.batch_ended(BatchRecord(size, StartReason.FULL, 0, 0.0, 0.01, None, False))
+        observer.batch_ended(BatchRecord(size, StartReason.FULL, 0, 0.0, 0.01, False))
     assert len(observer.take([]).batches) == BATCHES_SHOWN + 2
     assert observer.take([]).batches == []
     assert [record.size for _, record in observer.last_batches] == list(range(3, BATCHES_SHOWN + 3))
@@ -118,8 +118,6 @@ def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> 
     meter = mock.create_autospec(EventLoopMeter, instance=True)
     observer = ReplicaObserver(SLA, meter)
     for on_loop in (True, False):
-        observer.batch_ended(
-            BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, None, False, 0.004, on_loop)
-        )
+        observer.batch_ended(BatchRecord(1, StartReason.FULL, 0, 0.0, 0.005, False, 0.004, on_loop))
     forwards_s = [call.args[1:] for call in meter.batch_ended.call_args_list]
     assert forwards_s == [(0.005, 0.004), (0.0, 0.0)]

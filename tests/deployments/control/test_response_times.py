@@ -49,16 +49,17 @@ async def test_predicts_the_policy_with_the_wait_that_the_limits_allow_and_the_d
 async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     made_at: list[int] = []
 
-    def slow(*arguments: object) -> tuple[list[float], float]:
+    def slow(*arguments: object) -> tuple[list[float], float, float]:
         made_at.append(percentiles._ticks)
-        return [1.0, 2.0, 3.0], 0.2  # 20 s of rest
+        return [1.0, 2.0, 3.0], 20.0, 0.2  # 20 s of rest
 
-    monkeypatch.setattr(response_times, "_percentiles_ms", slow)
+    monkeypatch.setattr(response_times, "_evaluated", slow)
     percentiles, core = ResponseTimePercentiles(), core_at(100.0, monkeypatch)
     for _ in range(1, 50):
         await percentiles.tick([], lambda: PROFILE, core)
     assert made_at == [PREDICT_EVERY, PREDICT_EVERY + 20, PREDICT_EVERY + 40]
     assert percentiles.predicted_ms == {"50": 1.0, "95": 2.0, "99": 3.0}
+    assert percentiles.predicted_power_w == 20.0
 
 
 async def test_measured_percentiles_stay_over_a_tick_without_answers(

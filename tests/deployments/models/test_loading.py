@@ -63,7 +63,7 @@ def test_a_users_model_is_imported_constructed_and_loaded(user_module):
     answer = model.forward({"x": np.ones((2, 3), np.float32)})
     np.testing.assert_array_equal(answer["y"], np.full((2, 3), 3, np.float32))
     assert model.profile() is None
-    assert model.batch_energy_mj(1) is None
+    assert model.energy_meter() is None
 
 
 @pytest.mark.parametrize(

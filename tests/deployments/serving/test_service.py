@@ -35,7 +35,7 @@ async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported() -> None
     async with emulated_service(wrong) as service:
         for _ in range(2 * REVISE_EVERY):
             for size, latency_ms in enumerate(PROFILE.latency_ms.tolist(), start=1):
-                record = BatchRecord(size, StartReason.FULL, 0, 0.0, 1e-3 * latency_ms, None, False)
+                record = BatchRecord(size, StartReason.FULL, 0, 0.0, 1e-3 * latency_ms, False)
                 for _ in range(LatencyRefit.MIN_BATCHES):
                     service.observer.batch_ended(record)
             await service.tick()

@@ -34,7 +34,8 @@ async def emulated_service(
     """
     device = device or profile
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=device.max_batch_size)
-    service = InferenceService(config, Emulated(device.to_dict()), profile)
+    model = Emulated(device.to_dict())
+    service = InferenceService(config, model, profile, energy_meter=model.energy_meter())
     try:
         limits = {"late": "serve", **user_config.get("limits", {})}
         await service.configure(parse_user_config({**user_config, "limits": limits}))
