@@ -7,62 +7,15 @@ import pytest
 from rich.console import Console
 
 from policy.errors import InvalidInputError
+from sojourn import service_view
 from sojourn.cli import main
 from sojourn.commands import top
-from sojourn.commands.top import FORGET_AFTER_S, ServiceView, frame
+from sojourn.commands.top import frame
+from sojourn.service_view import FORGET_AFTER_S, ServiceView
 from tests.support.http.canned_bytes import NO_ANSWERS, sending
 from tests.support.models.emulated_service import emulated_service, infer
 from tests.support.profiles import GOOGLENET_P4
-
-SLA = {"response_time_ms": 100, "percentile": 99}
-
-
-def policy(replica="a", answered=0, late=0, failed=0, refused=0, **more):
-    counts = {"completed": answered, "answered": answered, "late": late}
-    counts["refused_queue_full"] = refused
-    return {
-        "model": "digits",
-        "replica": replica,
-        "sla": SLA,
-        "sla_in_words": "99% of requests within 100 ms",
-        "config_error": None,
-        "queue_length": 3,
-        "control_limit": 8,
-        "bottleneck": "device",
-        "measured_ms": {"50": 20.0, "95": 50.0, "99": 80.0},
-        "predicted_ms": {"50": 22.0, "95": 55.0, "99": 90.0},
-        "last_minute": {"seconds": 60.0, **counts, "refused": refused, "failed": failed},
-        **more,
-    }
-
-
-def entry(time_s, before, after, reason="keep", **more):
-    return {
-        "time_s": time_s,
-        "target_replicas": before,
-        "replicas": after,
-        "reason": reason,
-        "arrival_rate_per_s": 100.0,
-        "required_replicas": after,
-        "demand_per_s": 130.0,
-        "stuck_replicas": 0,
-        **more,
-    }
-
-
-def decided(*entries):
-    return {"dry_run": False, "newest": entries[-1] if entries else None, "decisions": entries}
-
-
-def watched(*documents, decisions=(), seconds_apart=0.0):
-    """Return a snapshot after polls, each answered by one replica."""
-    now_s, answers = 0.0, {"/sojourn/autoscaler": decided(*decisions)}
-    view = ServiceView("http://service", lambda path: answers[path], lambda: now_s)
-    for document in documents:
-        now_s += seconds_apart
-        answers["/sojourn/policy"] = answers["/sojourn/pipeline"] = document
-        view.poll()
-    return view.snapshot()
+from tests.support.service_reports import SLA, decided, entry, policy, watched
 
 
 def drawn(snapshot, width=100):
@@ -98,7 +51,7 @@ def test_a_replica_that_is_gone_is_forgotten():
 def test_once_judges_the_last_minute_by_its_exit_status(monkeypatch, late, failed, status):
     document = policy(answered=100 - failed, late=late, failed=failed, refused=6)
     answers = {"/sojourn/autoscaler": decided(), "/sojourn/policy": document}
-    monkeypatch.setattr(top, "_asker", lambda *_: answers.__getitem__)
+    monkeypatch.setattr(service_view, "_asker", lambda *_: answers.__getitem__)
     assert main(["top", "--once"]) == status
 
 
@@ -159,7 +112,7 @@ def test_a_service_that_goes_away_is_shown_again_when_it_is_back(monkeypatch):
 
     terminal = Console(file=screen, force_terminal=True, width=80, height=24)
     monkeypatch.setattr(top, "Console", lambda: terminal)
-    monkeypatch.setattr(top, "_asker", lambda *_: ask)
+    monkeypatch.setattr(service_view, "_asker", lambda *_: ask)
     monkeypatch.setattr(time, "sleep", sleep)
     assert main(["top"]) == 0
     assert ["no service answers" in one for one in seen] == [False, True, False]
