@@ -74,7 +74,7 @@ class OnnxModel(_FileModel):
         self._session = onnxruntime.InferenceSession(str(self._path), options, providers)
         self.inputs = tuple(self._spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(self._spec(node) for node in self._session.get_outputs())
-        self._names = [spec.name for spec in self.outputs]
+        self._computed = self.outputs  # a subclass may have others
         self._texts = {spec.name for spec in self.inputs if spec.datatype == "BYTES"}
 
     def _spec(self, node: Any) -> TensorSpec:
@@ -97,10 +97,10 @@ class OnnxModel(_FileModel):
         feeds = {
             name: _decoded(rows) if name in self._texts else rows for name, rows in batch.items()
         }
-        found = self._session.run(self._names, feeds)
+        found = self._session.run([spec.name for spec in self._computed], feeds)
         return {
             spec.name: _encoded(rows) if spec.datatype == "BYTES" else rows
-            for spec, rows in zip(self.outputs, found, strict=True)
+            for spec, rows in zip(self._computed, found, strict=True)
         }
 
 

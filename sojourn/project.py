@@ -11,8 +11,14 @@ from deployments.config.user_config import parse_user_config
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 
-#: The files of the project, which are package data.
-FILES = ("README.md", "model.py", "serve.yaml", "test_model.py")
+#: Kinds of projects, and the package that each needs besides Sojourn.
+TEMPLATES = {
+    "image": "pillow",
+    "onnx": "onnxruntime",
+    "sklearn": "scikit-learn",
+    "torch": "",
+    "transformers": "transformers",
+}
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:(?P<name>[A-Za-z_]\w*)")
 #: The classes that serve a file, by its suffix.
@@ -24,11 +30,14 @@ _FILE_CLASSES = {
 _FOLDER_CLASS = "sojourn.models:TransformersModel"
 
 
-def starter_file(name: str) -> str:
-    """Return the content of a file of the project that `sojourn init` writes."""
-    if name == "serve.yaml":
-        return one_model_config("model:Classifier", ServiceLevelObjective(100, 99), 2)
-    return _read(name)
+def starter_files(template: str) -> dict[str, bytes]:
+    """Return the files of the project that `sojourn init` writes, by name."""
+    config = one_model_config("model:Classifier", ServiceLevelObjective(100, 99), 2)
+    found = {name: _read(name) for name in ("README.md", "test_model.py")}
+    found |= {"model.py": _read(f"model_{template}.py"), "serve.yaml": config.encode()}
+    if template == "onnx":
+        found["model.onnx"] = _read("model.onnx")
+    return found
 
 
 def is_model(text: str) -> bool:
@@ -61,7 +70,7 @@ def one_model_config(
     parse_user_config(
         {"sla": {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}}
     )
-    return Template(_read("serve.yaml")).substitute(
+    return Template(_read("serve.yaml").decode()).substitute(
         name=name,
         import_path=import_path,
         options=json.dumps(options),
@@ -87,5 +96,5 @@ def _class_of(model: str, trust: bool) -> tuple[str, str, dict[str, object]]:
     return match["name"].lower(), model, {}
 
 
-def _read(name: str) -> str:
-    return files("sojourn").joinpath("starter", name).read_text(encoding="utf-8")
+def _read(name: str) -> bytes:
+    return files("sojourn").joinpath("starter", name).read_bytes()

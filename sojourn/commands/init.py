@@ -8,15 +8,23 @@ import click
 
 from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, program, say
-from sojourn.project import FILES, starter_file
+from sojourn.project import TEMPLATES, starter_files
 
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path())
+@click.option(
+    "--template",
+    type=click.Choice(list(TEMPLATES)),
+    default="torch",
+    show_default=True,
+    help="The library of the model, or image: files of images, classified by torch.",
+)
 @json_option
-def command(folder: Path, as_json: bool) -> None:
+def command(folder: Path, template: str, as_json: bool) -> None:
     """Write a starter project to FOLDER: a model, its config, and a test."""
-    existing = [name for name in FILES if (folder / name).exists()]
+    files = starter_files(template)
+    existing = [name for name in files if (folder / name).exists()]
     if existing:
         raise InvalidInputError(
             f"{folder}: has {', '.join(existing)} already, which init would overwrite; "
@@ -24,14 +32,16 @@ def command(folder: Path, as_json: bool) -> None:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (folder / name).write_text(starter_file(name), encoding="utf-8")
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
     except OSError as error:
         raise InvalidInputError(f"{folder}: cannot write: {error.strerror}") from None
     if as_json:
-        print_json({"folder": str(folder), "files": FILES})
+        print_json({"folder": str(folder), "files": [*files]})
         return
-    say(f"wrote {', '.join(FILES)}; next: {_next(folder)}")
+    say(f"wrote {', '.join(files)}; next: {_next(folder)}")
+    if package := TEMPLATES[template]:
+        say(f"it needs {package}, unless you have it: pip install {package}")
 
 
 def _next(folder: Path) -> str:

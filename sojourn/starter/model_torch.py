@@ -1,9 +1,8 @@
-"""Your model: what goes in and out, how to load it, and how to compute a batch."""
+"""Your model in torch: what goes in and out, how to load it, and how to compute a batch."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -11,18 +10,10 @@ from torch import nn
 from sojourn import Model, TensorSpec
 
 
-def make_network() -> nn.Sequential:
-    """Return the untrained network: from 4 features to the scores of 3 classes."""
-    return nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
-
-
 class Classifier(Model):
     """A small network with random weights, to be replaced by yours.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the weights. Parameters are set under `options` in serve.yaml.
+    What the constructor takes is set under `options` in serve.yaml.
     """
 
     inputs = (TensorSpec("features", "FP32", (4,)),)
@@ -36,11 +27,12 @@ class Classifier(Model):
         torch.manual_seed(self._seed)
         self._device = device
         # To read weights: safetensors.torch.load_file, then load_state_dict.
-        self._network = make_network().to(device).eval()
+        network = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
+        self._network = network.to(device).eval()
 
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Compute a batch; row i of each output answers row i of the inputs."""
         with torch.inference_mode():
             features = torch.from_numpy(batch["features"]).to(self._device)
             scores = self._network(features).softmax(-1).cpu().numpy()
-        return {"label": np.argmax(scores, axis=1), "scores": scores}
+        return {"label": scores.argmax(axis=1), "scores": scores}
