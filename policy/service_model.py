@@ -4,13 +4,16 @@ The live service, `sojourn plan`, the console and the simulator all ask `service
 they agree on the largest batch, on what is admitted, on the policy table, and on what is in reach.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from policy.batcher.limits import Limits, limits_for
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
-from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.load_lateness import LoadLatenessCurve
+from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.table import PolicyTable
@@ -95,14 +98,12 @@ class ServiceModel:
         InfeasibleError
             The SLA is out of reach; the message says what is in reach.
         """
-        return self._solve_curve(self.search_sizes)
+        return self.curve_of(self.policies.lookup, self.search_sizes)
 
-    @cached_property
-    def greedy_curve(self) -> LoadLatenessCurve:
-        """The curve of a replica that takes all that wait, up to the best batch size."""
-        return self._solve_curve(search_sizes=False)
-
-    def _solve_curve(self, search_sizes: bool) -> LoadLatenessCurve:
+    def curve_of(
+        self, policy_at: Callable[[float], BatchingPolicy], search_sizes: bool = False
+    ) -> LoadLatenessCurve:
+        """Return the curve of a replica with another policy in force at each arrival rate."""
         try:
             return solve_load_lateness_curve(
                 self.profile,
@@ -110,6 +111,8 @@ class ServiceModel:
                 self.limits.max_queue_rows,
                 admit_within_ms=self.limits.admit_within_ms,
                 search_sizes=search_sizes,
+                policy_at=policy_at,
+                max_age_ms=self.limits.max_age_ms,
             )
         except InfeasibleError as error:
             raise InfeasibleError(

@@ -209,7 +209,9 @@ class Scenario:
         InfeasibleError
             No arrival rate meets the SLA; the message says what is in reach.
         """
-        return self.service.curve if self.batching is None else self.service.greedy_curve
+        if self.batching is None:
+            return self.service.curve
+        return _curve(self.service, self.table)
 
 
 # Profiles and service models are hashed by identity, so runs on the same profile share solved
@@ -227,6 +229,11 @@ def _service(
     settings: BatchingSettings,
 ) -> ServiceModel:
     return service_model(profile, objective, delays, settings)
+
+
+@lru_cache(maxsize=32)
+def _curve(service: ServiceModel, table: PolicyTable) -> LoadLatenessCurve:
+    return service.curve_of(table.lookup)
 
 
 def _check_whole(name: str, value: object, low: int, high: int) -> None:

@@ -85,7 +85,8 @@ class ServiceEstimator:
 
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
         """Raise `InfeasibleError` if no load is light enough for the SLA."""
-        _ = self._service.curve if self._given is None else self._service.greedy_curve
+        service = self._service
+        _ = service.curve if self._given is None else service.curve_of(self._given.lookup)
 
     def least_to_consider(self, arrival_rate_per_s: float, objective: ServiceLevelObjective) -> int:
         """Return the replicas that the live autoscaler would order, or else that carry the load."""

@@ -150,6 +150,7 @@ class PolicyController:
             self._corrections.after_proxy_delay(service.sla),
             service.limits.max_queue_rows,
             service.limits.admit_within_ms,
+            service.limits.max_age_ms,
         )
         self._solver.solve(request, self.user_config.sla)
 

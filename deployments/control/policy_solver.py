@@ -65,7 +65,7 @@ class SlaCapacity:
 
 @dataclass(frozen=True)
 class SolveRequest:
-    """A policy table and a load-lateness curve to solve.
+    """A policy table and its load-lateness curve to solve.
 
     The SLA of the curve is the client's, less the delays to and from the replica.
     """
@@ -75,6 +75,7 @@ class SolveRequest:
     sla: ServiceLevelObjective
     max_queue_rows: int
     admit_within_ms: float = math.inf
+    max_age_ms: float = math.inf
 
     @property
     def search_sizes(self) -> bool:
@@ -88,8 +89,8 @@ class SolveRequest:
     @property
     def curve_name(self) -> str:
         source = [
-            *(self.profile.to_dict(), asdict(self.sla), self.max_queue_rows),
-            *(self.admit_within_ms, self.search_sizes),
+            *(self.table_name, asdict(self.sla), self.max_queue_rows),
+            *(self.admit_within_ms, self.max_age_ms),
         ]
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}"
 
@@ -153,10 +154,12 @@ async def solve_in_worker(
     except (KeyError, TypeError):
         try:
             curve = await worker.ask(
-                "policy.load_lateness:solve_load_lateness_curve",
+                "policy.load_lateness_solving:solve_load_lateness_curve",
                 *(request.profile, request.sla, request.max_queue_rows),
                 admit_within_ms=request.admit_within_ms,
                 search_sizes=request.search_sizes,
+                policy_at=table.lookup,
+                max_age_ms=request.max_age_ms,
                 time_limit_s=LIMIT_S,
             )
         except InfeasibleError:

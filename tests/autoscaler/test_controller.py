@@ -10,7 +10,7 @@ from autoscaler.decision import FleetState
 from autoscaler.reports import bottleneck_to_floats
 from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
-from policy.load_lateness import solve_load_lateness_curve
+from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from tests.support.autoscaling.reporting_fleet import (
     CURVE,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
-from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.load_lateness import LoadLatenessCurve
+from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile

@@ -9,7 +9,7 @@ from deployments.control import policy_solver as solver
 from deployments.control.model_corrections import PROXY_DELAY_TICKS, REVISE_EVERY
 from deployments.serving.service import InferenceService
 from policy.batcher.limits import ADMISSION_SHARE
-from policy.load_lateness import solve_load_lateness_curve
+from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.batching.event_loop_counts import event_loop_counts

@@ -23,7 +23,8 @@ from deployments.control.solve_cache import SolveCache
 from deployments.control.worker_process import WorkerProcess
 from policy.errors import InfeasibleError
 from policy.event_loop import EventLoopCosts
-from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.load_lateness import LoadLatenessCurve
+from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -216,9 +217,10 @@ async def test_the_worker_solves_the_same_as_this_process(folder: Path) -> None:
     other = replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0))
     beyond = replace(SOLVED, sla=ServiceLevelObjective(1.4, 99.0))
     table = solve_table(WITH_ENERGY, SOLVED.objective)
+    in_force = {"policy_at": table.lookup, "search_sizes": False}
     assert await solve(SOLVED, other, beyond) == [
-        (table, solve_load_lateness_curve(WITH_ENERGY, SOLVED.sla, 8)),
-        (table, solve_load_lateness_curve(WITH_ENERGY, other.sla, 8)),
+        (table, solve_load_lateness_curve(WITH_ENERGY, SOLVED.sla, 8, **in_force)),
+        (table, solve_load_lateness_curve(WITH_ENERGY, other.sla, 8, **in_force)),
         (table, None),
     ]
 

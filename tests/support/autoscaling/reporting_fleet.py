@@ -15,7 +15,8 @@ from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
-from policy.load_lateness import LoadLatenessCurve, solve_load_lateness_curve
+from policy.load_lateness import LoadLatenessCurve
+from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
