@@ -44,17 +44,13 @@ def simulate(scenario: Scenario, autoscaler: ScalingPolicy) -> Run:
 
 
 class Simulation:
-    """A simulation with an optional log of its requests; see `simulate`.
-
-    The tests have another engine, a slower one around the live batcher core.
-    """
+    """A simulation with an optional log of its requests; see `simulate`."""
 
     def __init__(
         self,
         scenario: Scenario,
         autoscaler: ScalingPolicy,
         *,
-        engine: type[CompiledEngine] = CompiledEngine,
         log_requests: bool = False,
     ) -> None:
         self._scenario = scenario
@@ -68,7 +64,7 @@ class Simulation:
         self._counters = FleetCounters.zeros(scenario.seconds)
         model = scenario.replica_model()
         self._limits = model.service.limits
-        self._engine = engine(
+        self._engine = CompiledEngine(
             model,
             self._counters,
             int(routing.integers(2**63)),

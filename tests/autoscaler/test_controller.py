@@ -7,17 +7,10 @@ import pytest
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import FleetState
-from autoscaler.reports import bottleneck_to_floats
 from policy.errors import InvalidInputError
-from policy.event_loop import EventLoopCosts
-from policy.load_lateness_solving import solve_load_lateness_curve
-from policy.objective import ServiceLevelObjective
 from tests.support.autoscaling.reporting_fleet import (
     CURVE,
-    MAX_RESPONSE_S,
     PER_REPLICA,
-    PROFILE,
-    ROOM,
     SETTINGS,
     START_S,
     Fleet,
@@ -183,42 +176,6 @@ def test_slow_starts_do_not_order_the_same_demand_twice():
     assert 4 <= fleet.history[-1] == max(fleet.history) <= 7
 
 
-def test_an_overload_is_seen_although_completions_hide_it():
-    """One replica answers no more than its capacity, but the offered load sizes the fleet."""
-    fleet = Fleet(1)
-    fleet.run(30, 0.5 * PER_REPLICA)
-    fleet.run(90, 4.5 * PER_REPLICA, max_replicas=1)
-    answered_per_s = (fleet.report_of("r0").answered_total - 30 * 0.5 * PER_REPLICA) / 90
-    assert answered_per_s < 1.1 * PER_REPLICA
-    decision = fleet.step(4.5 * PER_REPLICA)
-    assert decision.arrival_rate_per_s == pytest.approx(4.5 * PER_REPLICA, rel=0.1)
-    assert decision.replicas >= 5
-
-
-def test_a_fleet_whose_event_loop_is_saturated_scales_out_once_its_curve_says_so():
-    """Each request costs the event loop 8 ms beside the device's time: it carries half the load."""
-    event_loop = EventLoopCosts(request_ms=8.0, batch_ms=10.0, shares_cpu=True)
-    serial = replace(PROFILE, event_loop=event_loop).serial()
-    fleet = Fleet(4, batch_ms=lambda size: float(serial.latency_ms[size - 1]))
-    unaware = fleet.run(60, 4 * PER_REPLICA)
-    assert fleet.missed_share() > 0.2
-    assert unaware.bottleneck is None
-    curve = solve_load_lateness_curve(serial, ServiceLevelObjective(1e3 * MAX_RESPONSE_S, 99), ROOM)
-    fleet.report = {
-        "sla_rate_per_s": curve.sla_rate_per_s,
-        "late_shares": curve.late_shares,
-        **bottleneck_to_floats("event_loop"),
-    }
-    aware = fleet.run(30, 4 * PER_REPLICA)
-    assert aware.replicas > 1.5 * unaware.replicas
-    assert aware.sla_rate_per_s == pytest.approx(aware.correction * curve.sla_rate_per_s)
-    assert aware.bottleneck == "event_loop"
-    assert "; bottleneck: event loop" in aware.reason
-    fleet.missed_share()
-    fleet.run(120, 4 * PER_REPLICA)
-    assert fleet.missed_share() < 0.01
-
-
 def test_most_replicas_decide_what_the_bottleneck_is():
     class Mixed(Fleet):
         def report_of(self, name):
@@ -265,12 +222,6 @@ class TestScaleToZero:
         assert fleet.run(390, 0.0, min_replicas=0).replicas == 1
         assert fleet.run(20, 0.0, min_replicas=0).replicas == 0
 
-    def test_a_trickle_of_requests_keeps_the_last_replica(self):
-        fleet = self.fleet()
-        for _ in range(4):
-            fleet.run(1, 20.0, min_replicas=0)
-            assert fleet.run(100, 0.0, min_replicas=0).replicas == 1
-
     def test_waiting_requests_order_replicas_for_their_arrival_rate(self):
         fleet = self.fleet(start_time_s=60.0)
         fleet.run(60, 0.3 * PER_REPLICA, min_replicas=0)
@@ -290,14 +241,6 @@ class TestScaleToZero:
         fleet.run(200, 0.0, min_replicas=0)
         fleet.run(1, 20.0, min_replicas=0)
         assert fleet.run(100, 0.0, min_replicas=0).replicas >= 1
-
-    def test_starts_that_fail_do_not_inflate_the_order(self):
-        fleet = self.fleet(start_time_s=30.0)
-        fleet.run(60, 0.3 * PER_REPLICA, min_replicas=0)
-        fleet.run(200, 0.0, min_replicas=0)
-        fleet.starts_fail = True
-        fleet.run(600, 1.5 * PER_REPLICA, min_replicas=0)
-        assert 1 <= fleet.history[-1] <= max(fleet.history) <= 4
 
 
 def test_a_restored_autoscaler_decides_alike():

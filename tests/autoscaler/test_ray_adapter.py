@@ -53,12 +53,6 @@ def test_a_new_policy_object_continues(offered: Offered) -> None:
     assert run(offered, SojournAutoscalingPolicy(), range(1020, 1021), rate_per_s=250) >= 3
 
 
-def test_calls_within_the_decision_period_repeat_the_decision(offered: Offered) -> None:
-    policy = SojournAutoscalingPolicy()
-    replicas = run(offered, policy, range(1000, 1020), rate_per_s=250)
-    assert policy(context(offered, now_s=1019.1, rate_per_s=900))[0] == replicas
-
-
 def test_a_dry_run_orders_nothing(offered: Offered) -> None:
     policy = SojournAutoscalingPolicy()
     assert run(offered, policy, range(1000, 1020), rate_per_s=250, dry_run=True) == 1

@@ -5,19 +5,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import orjson
 import pytest
 
 from autoscaler import scaled_deployments
 from autoscaler.decision import Decision, FleetState
-from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
     ScaledDeployment,
-    history_key,
     log_key,
     scaled_deployment,
     state_key,
@@ -135,26 +132,6 @@ def test_a_dry_run_survives_a_restart_before_any_report() -> None:
     second = ScaledDeployment(*KEY, store)
     run(second, [1021], dry_run=None)
     assert second.dry_run
-
-
-def test_a_history_in_the_store_is_taken_over_once() -> None:
-    """The next process knows from the saved state that this was done."""
-    store, history = Store(), LoadHistory()
-    history.observe(9_950.0, np.random.default_rng(0).poisson(20, 1200))
-    content = orjson.dumps({"code": 5, "load": history.state_dict()})
-    store.kept[history_key(*KEY)] = content
-    for first_s in (10_000, 10_040):
-        deployment = ScaledDeployment(*KEY, store)
-        for now_s in range(first_s, first_s + 40):
-            reports = [report(now_s, 20 * now_s)]
-            decision = deployment.decide(now_s, reports, FleetState(1, 1, 10, 1), history=5)
-            deployment.record(now_s, 1, decision)
-        store.kept.pop(history_key(*KEY), None)
-    load = deployment.autoscaler.state_dict()["monitor"]["history"]
-    assert load["end"] >= 10_070
-    restored = LoadHistory()
-    restored.load_state(load)
-    assert restored.second_known.values.sum() >= 1200
 
 
 def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,9 @@ from autoscaler.standbys import (
     PUBLISH_AGAIN_AFTER_S,
     RolesPublisher,
     StandbyRoles,
-    TwoTierStarts,
     roles_key,
     standby_risk,
 )
-from policy.errors import InvalidInputError
 from tests.support.autoscaling.reports import report
 from tests.support.autoscaling.stores import Store
 
@@ -36,12 +34,6 @@ def test_the_risk_minimizes_the_expected_cost(risk: float, price: float) -> None
         return price * (1 - exceeded) + (price + shortage) * exceeded**2 / 2
 
     assert cost(best) <= min(cost(0.9 * best), cost(min(1.0, 1.1 * best))) + 1e-12
-
-
-@pytest.mark.parametrize(("standby_s", "cold_s"), [(-1.0, 60.0), (61.0, 60.0)])
-def test_starts_out_of_range_are_rejected(standby_s: float, cold_s: float) -> None:
-    with pytest.raises(InvalidInputError):
-        TwoTierStarts(standby_s, cold_s)
 
 
 class Live:

@@ -10,15 +10,6 @@ from tests.support.models.emulated_service import emulated_service
 from tests.support.profiles import PADDED
 from tests.support.waiting import LIMIT_S
 
-DECISION = {"replicas": 3, "target_replicas": 2, "demand_per_s": 120.0, "reason": "more load"}
-
-
-def test_a_sample_has_the_replicas_that_were_ordered() -> None:
-    found = sample(1.0, {}, {"newest": DECISION, "dry_run": False})
-    assert (found["replicas"], found["demand_per_s"]) == (3, 120.0)
-    assert sample(1.0, {}, {"newest": DECISION, "dry_run": True})["replicas"] == 2
-    assert sample(1.0, {}, {"newest": None})["replicas"] is None
-
 
 def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
     monkeypatch,

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
-from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
 LATENCY_MS = np.array([1.0, 1.2, 1.4, 1.6])
@@ -42,22 +41,6 @@ def test_in_serial_a_batch_takes_the_time_of_both(request_ms, batch_ms):
     np.testing.assert_allclose(serial.latency_ms, expected_ms)
     assert serial.event_loop is None
     assert serial.serial() is serial
-
-
-def test_in_serial_the_event_loop_adds_no_variation_and_idle_power_only():
-    quantiles = LatencyQuantiles(np.array([50.0, 99.0]), np.array([[1.0] * 4, [2.0] * 4]))
-    profile = profile_with(
-        EventLoopCosts(0.5, 0.25, shares_cpu=True),
-        energy_mj=10 * LATENCY_MS,
-        idle_power_w=4.0,
-        latency_quantiles=quantiles,
-    )
-    serial = profile.serial()
-    event_loop_ms = serial.latency_ms - LATENCY_MS
-    np.testing.assert_allclose(
-        serial.latency_quantiles.ratios[1] * serial.latency_ms, 2 * LATENCY_MS + event_loop_ms
-    )
-    np.testing.assert_allclose(serial.energy_mj, 10 * LATENCY_MS + 4 * event_loop_ms)
 
 
 @settings(derandomize=True)

@@ -36,17 +36,6 @@ def test_malformed_quantiles_are_refused(content, message):
         Profile.from_dict({"latency_ms": [1.0, 1.5], "latency_quantiles": content})
 
 
-def test_a_log_normal_distribution_is_met_in_its_mean_and_tails_from_two_quantiles():
-    log_normal = stats.lognorm(0.4)
-    ratios = log_normal.ppf(np.array([0.2, 0.6]))[:, None] * np.ones((1, 2))
-    quantiles = LatencyQuantiles(np.array([20.0, 60.0]), ratios)
-    (found, _), weights = quantiles.points
-    ranks = np.cumsum(weights) - weights / 2
-    assert np.interp(0.999, ranks, found) == pytest.approx(log_normal.ppf(0.999), rel=1e-3)
-    expected_ms = np.array([3.0, 5.0]) * log_normal.mean()
-    np.testing.assert_allclose(quantiles.means_ms(np.array([3.0, 5.0])), expected_ms, rtol=1e-4)
-
-
 @pytest.mark.parametrize("variation", [0.02, 0.1, 0.3])
 def test_four_measured_quantiles_are_enough_for_a_gamma_distribution(variation):
     gamma = stats.gamma(variation**-2, scale=variation**2)

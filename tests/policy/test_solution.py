@@ -22,15 +22,6 @@ def test_the_objective_chooses_the_solver(objective, solver):
     assert found.policy == solver.solve(GOOGLENET_P4, 900.0, objective).policy
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("objective", [SLA, Weights(1, 1)])
-@pytest.mark.parametrize("rate", [1e-9, 5e-324])
-def test_the_rarest_requests_are_served_one_by_one(rate, objective):
-    solution = solve(GOOGLENET_P4, rate, objective)
-    assert solution.policy.control_limit == 1
-    assert solution.mean_response_ms == pytest.approx(GOOGLENET_P4.latency_ms[0])
-
-
 def test_what_was_solved_for_one_objective_has_no_figures_of_the_other():
     with pytest.raises(InvalidInputError, match="no weights"):
         _ = solve(GOOGLENET_P4, 300.0, SLA).average_cost
@@ -41,14 +32,6 @@ def test_what_was_solved_for_one_objective_has_no_figures_of_the_other():
 
 
 IDLE = replace(GOOGLENET_P4, idle_power_w=8.0)
-
-
-def test_an_idle_device_draws_its_idle_power():
-    rate = 0.1 * IDLE.capacity_per_s
-    policy = BatchingPolicy.from_control_limit(4, 32, 5.0)
-    without, found = evaluate(GOOGLENET_P4, policy, rate), evaluate(IDLE, policy, rate)
-    idle_fraction = 1 - without.device_busy_fraction
-    assert found.mean_power_w == pytest.approx(without.mean_power_w + 8 * idle_fraction, rel=1e-12)
 
 
 def test_the_idle_power_counts_in_the_optimum():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective, Weights
 from policy.optimization import average_cost, solve
@@ -56,14 +56,6 @@ def test_beyond_the_grid_a_free_device_starts_at_once(rate):
     assert solve_table(profile, Weights(), [100.0]).lookup(1e9).max_batch_size == 2
 
 
-@pytest.mark.parametrize("energy_weight", [0.0, 500.0])
-def test_at_the_lowest_rate_of_the_grid_one_request_is_started(energy_weight):
-    table = solve_table(GOOGLENET_P4, Weights(1, energy_weight))
-    lowest = exact.solve(GOOGLENET_P4, table.rates_per_s[0], Weights(1, energy_weight))
-    assert lowest.policy.control_limit == 1
-    assert len(table.rates_per_s) >= 64
-
-
 @pytest.mark.slow
 def test_between_the_rates_the_cost_is_near_the_optimum():
     """The limit rises from 1 to 2 at a load near 0.08: one cell up to there would lose 13%."""
@@ -91,12 +83,6 @@ def test_an_event_loop_keeps_up_with_each_policy_at_no_more_cost_than_alone(prof
         alone = solve(profile, rate, weights)
         cost = average_cost(profile, rate, weights, policy)
         assert cost <= 1.01 * alone.average_cost
-
-
-def test_below_the_first_rate_the_event_loop_keeps_up():
-    rate = 0.9 * FAST_BEHIND_EVENT_LOOP.capacity_per_s
-    policy = solve_table(FAST_BEHIND_EVENT_LOOP, Weights(), [rate]).lookup(0.99 * rate)
-    assert evaluate(FAST_BEHIND_EVENT_LOOP, policy, 0.99 * rate).mean_response_ms < 10
 
 
 @pytest.mark.slow
@@ -151,24 +137,6 @@ def test_where_a_cell_cannot_keep_the_objective_as_many_as_possible_are_in_time(
         target = objective.percentile / 100
         level = found.service_level(objective.response_time_ms)
         assert level >= min(at_once, target) - 1e-6
-
-
-@pytest.mark.slow
-def test_policies_solved_from_rate_to_rate_take_no_more_power_than_alone():
-    objective = ServiceLevelObjective(20, 99)
-    rates = np.linspace(0.04, 0.96, 24) * CAPACITY
-    table = solve_table(GOOGLENET_P4, objective, rates)
-    for rate, policy in zip(rates[1::3], table.policies[1::3], strict=True):
-        alone = solve(GOOGLENET_P4, rate, objective)
-        if alone.meets_sla:
-            found = evaluate(GOOGLENET_P4, policy, rate)
-            assert found.service_level(20) >= 0.99 - 1e-9
-            assert found.mean_power_w <= 1.003 * alone.mean_power_w
-
-
-def test_a_rate_above_the_capacity_is_infeasible():
-    with pytest.raises(InfeasibleError, match="is not below the 2958"):
-        solve_table(GOOGLENET_P4, Weights(), [100.0, 3000.0])
 
 
 @pytest.mark.parametrize("rates", [[], [0.0], [1.0, 1.0], [math.inf]])

@@ -1,36 +1,10 @@
 """Every number on the command line has a range, and is a number."""
 
-from collections.abc import Iterator
-
 import click
 import pytest
 
 from policy.errors import InvalidInputError
 from sojourn import option_types
-from sojourn.cli import COMMANDS, cli
-
-
-def options() -> Iterator[tuple[str, click.Option]]:
-    context = click.Context(cli)
-    waiting = [(name, cli.get_command(context, name)) for name in COMMANDS]
-    while waiting:
-        name, command = waiting.pop()
-        if isinstance(command, click.Group):
-            waiting += [(f"{name} {each}", part) for each, part in command.commands.items()]
-        for option in command.params:
-            if isinstance(option, click.Option):
-                yield name, option
-
-
-def test_a_range_of_numbers_has_no_infinity_anywhere():
-    found = [one for one in options() if isinstance(one[1].type, click.FloatRange)]
-    assert len(found) > 20
-    others = [
-        f"{name} {option.opts[0]}"
-        for name, option in found
-        if not isinstance(option.type, option_types.Number)
-    ]
-    assert others == []
 
 
 def test_an_sla_is_given_in_one_word_or_in_two_options():

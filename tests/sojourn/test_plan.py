@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.sizing.rand import response_time_cdf
-from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
-from policy.response_time.evaluation import evaluate
 from sojourn.cli import main
 
 PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
@@ -73,18 +71,6 @@ def test_the_rand_estimator_is_theorem_2(plan):
         assert row["predicted_service_level"] == pytest.approx(float(expected))
 
 
-@pytest.mark.slow
-def test_the_batch_estimator_agrees_with_the_evaluation_of_its_policy(plan):
-    """At a load without refusals, the replicas of a fleet are independent."""
-    content = plan(rate=2000, response_time_ms=50)
-    assert [row["replicas"] for row in content["alternatives"]] == [1, 2]
-    policy = BatchingPolicy.from_actions(content["actions"], content["max_wait_ms"])
-    alone = evaluate(Profile.load(PROFILE), policy, 2000.0)
-    assert content["control_limit"] == policy.control_limit
-    assert content["mean_power_w"] == pytest.approx(alone.mean_power_w)
-    assert content["predicted_service_level"] == pytest.approx(alone.service_level(49.75))
-
-
 def test_too_few_replicas_answer_what_they_can(plan):
     content = plan(rate=5000, response_time_ms=100)
     assert content["replicas"] == 2
@@ -109,15 +95,6 @@ def test_with_prices_the_lowest_cost_is_chosen(plan, default_plan):
     assert free["cost_per_h"] == min(costs)
 
 
-@pytest.mark.slow
-def test_prints_a_table(capsys):
-    assert main([*arguments(), "--estimator", "rand"]) == 0
-    out = capsys.readouterr().out
-    assert "99% of requests within 15 ms: 16 replicas" in out
-    assert "16 *" in out
-    assert "points lower" in out
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -132,13 +109,6 @@ def test_prints_a_table(capsys):
 )
 def test_a_user_error(refused, more, message):
     assert message in refused(*arguments(), *more)
-
-
-def test_profile_without_energy_has_no_power(plan, tmp_path):
-    profile = tmp_path / "profile.json"
-    profile.write_text('{"max_batch_size": 4, "latency_ms": [10, 12, 14, 16]}')
-    content = plan(rate=300, response_time_ms=60, profile=profile)
-    assert content["mean_power_w"] is None
 
 
 def with_event_loop(tmp_path, **event_loop):
@@ -157,13 +127,3 @@ def test_an_event_loop_on_the_same_cpu_needs_more_replicas(plan, tmp_path):
     serial = plan(profile=file, rate=5000)
     assert serial["bottleneck"] == "event_loop"
     assert serial["replicas"] > without["replicas"]
-
-
-@pytest.mark.slow
-def test_an_event_loop_beside_the_device_limits_a_replica_if_it_is_slower(capsys, tmp_path):
-    """At 0.6 ms a request, an event loop reads at most 1,667 requests a second."""
-    file = with_event_loop(tmp_path, request_ms=0.6, shares_cpu=False)
-    assert main(arguments(rate=2400, response_time_ms=30, profile=file)) == 0
-    printed = capsys.readouterr().out
-    assert "30 ms: 2 replicas" in printed
-    assert "bottleneck of a replica: its event loop" in printed

@@ -1,9 +1,7 @@
 import pytest
 
-from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn.cli import main
-from sojourn.commands.profile import parse_options
 
 OPTION = "profile={latency_ms: [0.5, 0.75], energy_mj: [1, 2]}"
 EMULATED = ["profile", "--model", "emulated", "--option", OPTION, "--repeats", "2"]
@@ -96,22 +94,6 @@ def test_a_user_error(out, refused, words, message):
 
 def test_a_batch_larger_than_the_models_own_profile(out, refused):
     assert "profile ends at 2, not 3" in refused(*EMULATED, "--out", out, "--max-batch-size", "3")
-
-
-def test_options_are_parsed_as_in_the_config():
-    assert parse_options(["threads=2", "path=a=b", "on=true", "text='7'", "empty="]) == {
-        "threads": 2,
-        "path": "a=b",
-        "on": True,
-        "text": "7",
-        "empty": None,
-    }
-
-
-@pytest.mark.parametrize("pairs", [["=3"], ["key"], ["a=1", "a=2"], ["a=[1"]])
-def test_wrong_options_are_refused(pairs):
-    with pytest.raises(InvalidInputError, match="--option"):
-        parse_options(pairs)
 
 
 def test_another_models_profile_is_not_overwritten(out, as_json, refused):

@@ -25,10 +25,6 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
     assert dir(sojourn) == sojourn.__all__
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    assert not hasattr(sojourn, "Oracle")
-
-
 @pytest.mark.slow
 def test_names_are_imported_when_they_are_used() -> None:
     program = (

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import urllib.error
 from email.message import Message
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from deployments.config.user_config import AccessConfig
 from deployments.local.service import LocalService
 from sojourn.commands import serve
-from sojourn.output import program
 from sojourn.served import Served
 
 #: Echoes what it is sent, and knows the example, but only for the token.
@@ -53,18 +51,3 @@ def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(
     assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)
     serve._print_summary(summary)
     assert f"HTTP Error {status}" in capsys.readouterr().out
-
-
-def test_rays_serve_is_shown_as_the_shell_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    folder = tmp_path / "env/bin"
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(sys, "executable", str(folder / "python"))
-    assert program("serve") == str(folder / "serve")
-    monkeypatch.chdir(tmp_path)
-    assert program("serve") == "env/bin/serve"
-    (tmp_path / "serve").write_text("#!/bin/sh\n")
-    (tmp_path / "serve").chmod(0o700)
-    assert program("serve") == "serve"

@@ -7,7 +7,6 @@ import yaml
 
 from deployments.haproxy.command import HELD_MS
 from policy.errors import InvalidInputError
-from sojourn.cli import main
 from sojourn.served import load_served_file
 from tests.support.readme import ROOT
 
@@ -59,16 +58,3 @@ def test_files_that_are_wrong(tmp_path: Path, content: str, message: str) -> Non
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_served_file(path, check=False)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("two-models.yaml", "digits: 99% of requests within 100 ms; googlenet: 99% of requests"),
-        ("digits-pipeline.yaml", "is fine: 99% of requests within 100 ms"),
-    ],
-)
-def test_check_names_every_sla(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--check", str(CONFIGS / name)]) == 0
-    assert said in capsys.readouterr().err

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS
-from sojourn.cli import main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROFILE = CONFIGS / "profiles" / "googlenet-p4.json"
@@ -81,19 +80,6 @@ def test_a_fixed_fleet_agrees_with_the_prediction(as_json):
     )
     for name, value in row["response_percentiles_ms"].items():
         assert value == pytest.approx(predicted["response_percentiles_ms"][name], rel=0.03)
-
-
-@pytest.mark.slow
-def test_prints_a_table(capsys, trace):
-    assert main(on_trace(trace)) == 0
-    out = capsys.readouterr().out
-    for label in ("Sojourn", "Ray", "Peak of", "Oracle"):
-        assert label in out
-    assert "99% of requests within 200 ms" in out
-    assert main(FIXED) == 0
-    out = capsys.readouterr().out
-    assert "predicted" in out
-    assert "According to the model, the SLA needs 1," in out
 
 
 @pytest.mark.slow

@@ -12,9 +12,8 @@ the replica, as HAProxy's concurrency limit does. A refusal costs the loop nothi
 
 For requests of one row without deadline or priority, the decisions are those of
 `policy.batcher.core.BatcherCore`, and the arrival rate is that of
-`policy.batcher.arrival_rate.ArrivalRate`, in the same floating-point operations.
-`tests/support/batching/live_engine.py` has the same steps under the same names around that core,
-and `tests/autoscaler/simulator/engines/test_engines.py` holds the two engines equal.
+`policy.batcher.arrival_rate.ArrivalRate`, in the same floating-point operations:
+`tests/autoscaler/simulator/engines/test_engines.py` holds a replica equal to one around that core.
 
 The state is kept in arrays; the constants below name their columns.
 """

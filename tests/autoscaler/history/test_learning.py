@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from autoscaler.controller import Autoscaler
 from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
-from autoscaler.history import learning
 from autoscaler.history.learning import learn, store_history, stored_load
-from autoscaler.history.source import DAY_S, KEPT_DAYS, HistorySource
+from autoscaler.history.source import DAY_S, HistorySource
 from autoscaler.history.traces import Trace
 
 LATE_SHARE = 0.01
@@ -55,13 +54,6 @@ def test_whole_weeks_earlier_the_same_is_learned() -> None:
     for risk in (0.01, 0.1):
         end_s = 3600 + counts.size
         assert here.forecast(end_s, 60.0, risk) == there.forecast(end_s + shift_s, 60.0, risk)
-
-
-def test_older_days_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "DAY_S", 60)  # a short day, so that all is learned fast
-    learned = learn(trace_of(np.full((KEPT_DAYS + 1) * 60, 9.0)), LATE_SHARE)
-    assert learned.end_s == (KEPT_DAYS + 1) * 60
-    assert learned.second_rates.values.size == KEPT_DAYS * 60
 
 
 def test_minutes_teach_the_same_margin_as_seconds_of_a_poisson_process() -> None:

@@ -9,10 +9,9 @@ from scipy import stats
 from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
-from autoscaler.simulator.simulation import Simulation, simulate
+from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
 from autoscaler.sizing.rand_fleet import RandFleet
 from policy.batcher.limits import limits_for
@@ -25,23 +24,15 @@ from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.try_delays import RETRIES, TryDelays
-from tests.support.batching.live_engine import LiveEngine
 from tests.support.profiles import GOOGLENET_P4 as P4
 
 SIZES = np.arange(1, 33)
 LINEAR = Profile("in proportion", "d", 0.4 + 7.8 * SIZES)
 FLAT = Profile("constant", "d", np.full(32, 40.0))
 STEPS = Profile("steps of 8", "d", 1 + 2.0 * np.ceil(SIZES / 8))
-STEEP = Profile("steep line", "d", 20 + 3.0 * np.arange(1, 65))
 
 
-def ran(
-    template: Scenario,
-    rate_per_s: float,
-    seconds: int,
-    replicas: int = 1,
-    engine: type[CompiledEngine] = CompiledEngine,
-) -> Run:
+def ran(template: Scenario, rate_per_s: float, seconds: int, replicas: int = 1) -> Run:
     """Simulate Poisson arrivals at a fixed fleet."""
     counts = poisson_counts(rate_per_s, seconds, np.random.default_rng(3)).astype(np.float64)
     scenario = replace(
@@ -51,7 +42,7 @@ def ran(
         replicas=replicas,
         max_replicas=replicas,
     )
-    return Simulation(scenario, FixedFleet(replicas), engine=engine).run()
+    return simulate(scenario, FixedFleet(replicas))
 
 
 def served(profile: Profile, response_time_ms: float, percentile: float = 99.0) -> Scenario:
@@ -122,7 +113,7 @@ def test_beyond_its_rate_a_replica_answers_what_its_curve_says(
         (BatchingSettings("weights", Weights(energy_weight=50.0)), 16.0),
     ],
 )
-def test_the_curve_of_a_policy_that_waits_is_what_the_live_core_answers(
+def test_the_curve_of_a_policy_that_waits_is_what_a_replica_answers(
     settings: BatchingSettings, response_time_ms: float, multiple: float
 ) -> None:
     """Within 0.4 points; without the waits the second curve is off by 1.7."""
@@ -130,7 +121,7 @@ def test_the_curve_of_a_policy_that_waits_is_what_the_live_core_answers(
     curve = template.load_lateness_curve
     rate_per_s = multiple * curve.sla_rate_per_s
     assert not all(template.table.lookup(0.8 * curve.sla_rate_per_s).actions[1:])
-    run = ran(template, rate_per_s, 10, engine=LiveEngine)
+    run = ran(template, rate_per_s, 10)
     assert curve.service_level(rate_per_s) == pytest.approx(run.service_level, abs=0.004)
 
 
@@ -156,53 +147,6 @@ def test_a_replica_that_serves_late_answers_nearly_all_late_beyond_its_rate() ->
     rate_per_s = 1.5 * curve.sla_rate_per_s
     assert curve.service_level(rate_per_s) < 0.05
     assert ran(template, rate_per_s, 60).service_level < 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", [1.05, 10.0])
-@pytest.mark.parametrize(
-    ("profile", "response_time_ms", "possible_per_s"),
-    [
-        # The highest rate at which 99% are in time with the best limit on the batch size.
-        (LINEAR, 200.0, 118.0),
-        (STEEP, 150.0, 210.0),
-        (FLAT, 100.0, 741.0),
-        (STEPS, 12.0, 2646.0),
-        (P4, 30.0, 2911.0),
-        (P4, 12.0, 2307.0),
-    ],
-)
-def test_in_overload_a_replica_answers_in_time_what_is_possible(
-    profile: Profile, response_time_ms: float, possible_per_s: float, factor: float
-) -> None:
-    run = ran(served(profile, response_time_ms), factor * possible_per_s, 4)
-    assert run.in_time.sum() >= 0.95 * 4 * possible_per_s
-    answered = run.offered.sum() - run.refused.sum()
-    assert run.in_time.sum() >= 0.99 * answered  # hardly anything is answered late
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("factor", "batching", "share"),
-    [
-        # A refusal costs a tenth. At 4 times the rate, refusals leave 0.7 of the time, and the
-        # queue's swings take some of that.
-        (1.05, BatchingPolicy.from_control_limit(64, 64), 0.95),
-        (4.0, BatchingPolicy.from_control_limit(64, 64), 0.45),
-        # A live replica's own policy spares the event loop small batches.
-        (1.5, None, 0.9),
-    ],
-)
-def test_an_overloaded_event_loop_answers_in_time_what_refusing_leaves_it_time_for(
-    factor: float, batching: BatchingPolicy | None, share: float
-) -> None:
-    event_loop = EventLoopCosts(request_ms=0.1, batch_ms=0.15, shares_cpu=False)
-    fast = Profile("fast", "device", 0.02 + 0.001 * np.arange(1, 65), event_loop=event_loop)
-    template = replace(served(fast, 20.0), delays=TryDelays(retries=0), batching=batching)
-    possible_per_s = 9434.0  # the rate at which it holds 99%
-    run = ran(template, factor * possible_per_s, 3)
-    assert run.bottleneck == "event_loop"
-    assert share <= run.in_time.sum() / (3 * possible_per_s) <= 1.05
 
 
 @pytest.mark.slow

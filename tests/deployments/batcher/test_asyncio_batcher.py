@@ -1,9 +1,7 @@
 """The live batcher on a real event loop and device thread, with a model that the test controls."""
 
 import asyncio
-import inspect
 import math
-import re
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -27,7 +25,6 @@ from deployments.errors import (
     DeadlineError,
     DeviceError,
     ModelError,
-    RequestError,
 )
 from deployments.models.base import TensorSpec
 from policy.batcher.core import BatcherCore
@@ -208,18 +205,6 @@ async def test_a_device_that_answers_the_example_is_not_lost_however_many_batche
     assert model.batches.count([0.0]) == 2
 
 
-async def test_a_hang_is_told_with_the_line_of_the_model() -> None:
-    model = Squares()
-    model.gate.clear()
-    async with running(model) as batcher:
-        asking = ask(batcher, 1)
-        await until(lambda: " in " in batcher.hang_in_words())
-        file = re.escape(inspect.getfile(Squares))
-        assert re.fullmatch(rf"a batch of 1 .* in {file}:\d+", batcher.hang_in_words())
-        model.gate.set()
-        await asking
-
-
 async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(
     on_loop: bool,
 ) -> None:
@@ -386,13 +371,3 @@ async def test_rows_of_different_lengths_wait_together(
         await batcher.drain()
         assert await outcomes(*asked) == [[squares(row)] for row in rows]
     assert model.batches == batches
-
-
-async def test_a_cut_request_whose_rows_have_outputs_of_different_shapes_fails_alone() -> None:
-    model = Words()
-    model.answer = lambda x: np.repeat(x, len(x), axis=1)
-    async with running(model, cap=2) as batcher:
-        cut, whole = await squares_of(batcher, [[1], [2], [3]], [[4, 5]])
-    assert isinstance(cut, RequestError)
-    assert "outputs of different shapes; send fewer" in str(cut)
-    assert whole == [[4, 5]]

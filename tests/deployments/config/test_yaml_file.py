@@ -6,11 +6,6 @@ import pytest
 
 from deployments.config.yaml_file import parse_yaml, read_yaml
 from policy.errors import InvalidInputError
-from sojourn.cli import main
-from sojourn.commands.profile import parse_options
-from tests.support.readme import ROOT
-
-DIGITS = (ROOT / "configs/digits.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -52,24 +47,3 @@ def test_a_file_is_named(tmp_path):
         with pytest.raises(InvalidInputError) as caught:
             read_yaml(path)
         assert str(caught.value) == f"{path}:{message}"
-
-
-def test_a_second_percentile_is_refused_wherever_configs_are_read(tmp_path, capsys):
-    path = tmp_path / "twice.yaml"
-    path.write_text(DIGITS.replace("percentile: 99", "percentile: 99\n            percentile: 50"))
-    pipeline = (ROOT / "configs/digits-pipeline.yaml").read_text()
-    staged = tmp_path / "staged.yaml"
-    staged.write_text(f"{pipeline}\nproxy_location: HeadOnly\nproxy_location: HeadOnly\n")
-    for arguments in (
-        ["serve", "--check", str(path)],
-        ["package", str(path)],
-        ["serve", "--check", str(staged)],
-        ["pipeline", "serve", "--check", str(staged)],
-    ):
-        assert main(arguments) == 2
-        assert "this key is here twice" in capsys.readouterr().err
-
-
-def test_an_option_of_a_model_is_read_alike():
-    with pytest.raises(InvalidInputError, match="--option: a: line 1: b: this key is here twice"):
-        parse_options(["a={b: 1, b: 2}"])

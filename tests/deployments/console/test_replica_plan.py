@@ -63,11 +63,3 @@ def test_an_energy_weight_plans_with_the_policy_of_that_weight():
     assert fast["mean_power_w"] > thrifty["mean_power_w"]
     assert fast["predicted_percentile_ms"] < thrifty["predicted_percentile_ms"]
     assert thrifty["control_limit"] > fast["control_limit"]
-
-
-def test_without_energy_there_is_no_price():
-    content = PROFILE.to_dict()
-    del content["energy_mj"]
-    found = plan(Profile.from_dict(content), **scenario(energy_price=1, energy_weight=0))
-    assert found["mean_power_w"] is None
-    assert "cost_per_h" not in found

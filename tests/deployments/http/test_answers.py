@@ -135,8 +135,3 @@ async def test_a_large_answer_is_compressed_for_who_asks(ask_large, asgi):
     assert b"content-encoding: gzip\r\nvary: accept-encoding\r\n" in head
     assert gzip.decompress(packed) == plain
     assert len(packed) < 0.6 * len(plain)
-
-
-async def test_pipelined_requests_get_their_compressed_answers_in_order(ask_large):
-    answers = await ask_large("Accept-Encoding: gzip", times=3)
-    assert len({gzip.decompress(packed) for _, packed in answers}) == 1

@@ -52,19 +52,6 @@ async def test_the_service_describes_itself_and_drains(client, service):
     assert (await client.get("/v2/health/ready")).status_code == 503
 
 
-async def test_policy_endpoint_explains_the_policy_in_force(client):
-    await client.post(INFER, json=body((1, 2)))
-    content = (await client.get("/sojourn/policy")).json()
-    assert content["sla"] == {"response_time_ms": 50, "percentile": 95}
-    assert content["sla_in_words"] == "95% of requests within 50 ms"
-    assert content["control_limit"] >= 1
-    counted = {name: number for name, number in content["rows"].items() if name != "late"}
-    assert {name for name, number in counted.items() if number} == {
-        *("offered", "completed", "answered")
-    }
-    assert sum(content["batches_started"].values()) == 1
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "problem"),
     [

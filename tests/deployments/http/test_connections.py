@@ -295,12 +295,6 @@ async def test_a_stopping_server_answers_what_it_is_reading(protocol, transport)
 
 
 @connected
-async def test_a_stopping_server_closes_idle_connections(protocol, transport):
-    protocol.shutdown()
-    assert transport.closed_s is not None
-
-
-@connected
 async def test_the_senders_own_pauses_do_not_count_as_waiting(protocol, transport):
     """Of what comes between two reads, only the time in which the rest could be read counts."""
     meter = protocol.hosted.app.service.event_loop_meter

@@ -1,14 +1,13 @@
 """Parsing requests and encoding responses."""
 
 import json
-from dataclasses import replace
 
 import orjson
 import pytest
 
 from deployments.errors import BadRequestError, TooLargeError
 from deployments.http.inference_protocol import parse_request
-from deployments.http.signature import PriorityLevels, Signature
+from deployments.http.signature import Signature
 from deployments.models.base import TensorSpec
 
 SIGNATURE = Signature(
@@ -176,22 +175,6 @@ def test_a_length_that_does_not_fit_is_rejected(shape):
     message = r"shape must be \[-1, 2, -1\] with at least one row of at most 3 each, not"
     with pytest.raises(BadRequestError, match=message):
         parse_request(orjson.dumps(content), None, signature)
-
-
-@pytest.mark.parametrize(
-    ("in_body", "in_header", "steps"),
-    [(0, 0, 0), (0, 1, 3), (2, 4, 2)],
-)
-def test_of_two_priorities_the_higher_one_applies(in_body, in_header, steps):
-    signature = replace(SIGNATURE, priorities=PriorityLevels(4))
-    content = orjson.dumps({**body(), "parameters": {"priority": in_body}})
-    request = parse_request(content, None, signature, priority=in_header)
-    assert request.priority == steps
-
-
-def test_a_priority_in_the_header_that_the_model_has_not_is_rejected():
-    with pytest.raises(BadRequestError, match=r"X-Request-Priority must be from 1 .* not 3"):
-        parse(body(), priority=3)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])

@@ -1,12 +1,10 @@
 """Triton's own HTTP client, unmodified, against the app on a real socket."""
 
 import asyncio
-import contextlib
 import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -15,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.models.base import Model, TensorSpec
-from tests.support.models.doubles_service import USER_CONFIG, serving
+from tests.support.models.doubles_service import serving
 
 
 class Shouts(Model):
@@ -51,33 +49,6 @@ ARRAYS: dict[str, NDArray[Any]] = {
 CAPITALS = [["GRößE", ""], ["A", "B\0C"]]  # bytes.upper() changes only ASCII
 
 
-class Reads(Model):
-    """Adds up tokens, one after the other; padding would change the sums, if any were left."""
-
-    inputs = (
-        TensorSpec("tokens", "INT64", (-1,), max_dim=64, pad=1000, lengths="lengths"),
-        TensorSpec("weight", "BF16"),
-    )
-    outputs = (
-        TensorSpec("sums", "INT64", (-1,), length_of="tokens"),
-        TensorSpec("length", "INT64"),
-        TensorSpec("double", "BF16"),
-    )
-
-    def __init__(self):
-        self.shapes = []
-
-    def load(self, device): ...
-
-    def forward(self, batch):
-        self.shapes.append(batch["tokens"].shape)
-        return {
-            "sums": batch["tokens"].cumsum(axis=1),
-            "length": batch["lengths"],
-            "double": 2 * batch["weight"],
-        }
-
-
 class Asker:
     """A client in its own thread, because its gevent sockets belong to one thread."""
 
@@ -95,21 +66,12 @@ class Asker:
         self._pool.shutdown()
 
 
-@contextlib.asynccontextmanager
-async def asking(model, **limits):
-    """Serve a model by the name of its class."""
-    limits = {**USER_CONFIG["limits"], **limits}
-    name = type(model).__name__.lower()
-    async with serving(model, HttpToolsProtocol, name, limits=limits) as (_, _, port):
+@pytest.fixture
+async def ask():
+    async with serving(Shouts(), HttpToolsProtocol, "shouts") as (_, _, port):
         made = Asker(port)
         yield made
         await made.close()
-
-
-@pytest.fixture
-async def ask():
-    async with asking(Shouts()) as made:
-        yield made
 
 
 def inputs(*, binary=True):
@@ -170,30 +132,3 @@ async def test_the_clients_calls_for_configuration_and_statistics_work(ask):
     assert (batches["batch_size"], batches["compute_infer"]["count"]) == (2, 3)
     (entry,) = await ask("get_model_repository_index")
     assert entry == {"name": "shouts", "version": "1", "state": "READY", "reason": ""}
-
-
-@pytest.mark.parametrize("binary", [True, False])
-async def test_requests_of_different_lengths_and_bfloat16_are_answered(binary):
-    served = Reads()
-    async with asking(served, max_body_bytes=20_000, expert={"max_queue_rows": 64}) as ask:
-        rows, lengths = 3, [1, 5, 64, 2]
-        for length in lengths:
-            tokens = np.arange(rows * length).reshape(rows, length)
-            weight = np.array([0.5, 3.140625, -2.0], ml_dtypes.bfloat16)
-            given = [
-                triton.InferInput("tokens", list(tokens.shape), "INT64"),
-                triton.InferInput("weight", [rows], "BF16"),
-            ]
-            given[0].set_data_from_numpy(tokens, binary_data=binary)
-            given[1].set_data_from_numpy(weight)  # the client sends BF16 as raw bytes only
-            names = ("sums", "length", "double")
-            wanted = [triton.InferRequestedOutput(name, binary) for name in names]
-            result = await ask("infer", "reads", given, outputs=wanted)
-            np.testing.assert_array_equal(result.as_numpy("sums"), tokens.cumsum(axis=1))
-            assert result.as_numpy("length").tolist() == [length] * rows
-            if binary:
-                double = result.as_numpy("double").tolist()
-            else:
-                double = result.get_output("double")["data"]
-            assert double == [1.0, 6.28125, -4.0]
-    assert {shape[1] for shape in served.shapes} == set(lengths)

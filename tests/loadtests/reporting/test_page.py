@@ -1,6 +1,5 @@
 """The page of a load test."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 from deployments.config.user_config import SLAConfig
 from loadtests.records import Outcome, Records
-from loadtests.reporting import charts
 from loadtests.reporting.page import Setting, render
 from loadtests.reporting.report import per_second, report
 from loadtests.schedule import Step, poisson_schedule
@@ -17,13 +15,6 @@ from tests.support.html_pages import check_whole
 SLA = SLAConfig(response_time_ms=100, percentile=99)
 SETTING = Setting("m<odel>", "2026-01-01 12:00", "sojourn loadtest --model m", 64, [("seed", "7")])
 DRAWN_AT_TIMES = {"SLA: p99", "p99", "p99 predicted", "sized for", "replicas", "failed"}
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Leave the pictures out, which take most of the time."""
-    for name in ("load", "response_times", "in_time"):
-        monkeypatch.setattr(charts, name, lambda *_: "<svg></svg>")
 
 
 def service(**changes: Any) -> list[dict[str, Any]]:
@@ -80,20 +71,3 @@ def test_a_page_is_whole_and_needs_nothing_from_elsewhere(told, drawn):
     # Every curve is named in a legend or beside its axis, and none that has no data.
     assert all(f">{name}<" in text for name in drawn)
     assert all(f">{name}<" not in text for name in DRAWN_AT_TIMES - drawn)
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_the_verdict_is_that_of_the_report():
-    assert "The SLA was met: 100% of" in page()
-    missed = page(response_ms=150, missed=["the SLA was not met", "wrong answers: 1, not 0"])
-    assert "The SLA was not met: 0% of" in missed
-    assert missed.count("Missed:") == 1
-    assert "Missed: wrong answers: 1, not 0." in missed
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_predictions_are_compared_with_what_was_measured():
-    text = page(service=service(predicted_ms={"50": 40.0, "99": 100.0}))
-    rows = re.findall(r"<tr>\s*<td>(p\d+)</td><td>([\d.]+)</td><td>([\d.]+)</td><td>(.*?)<", text)
-    assert rows == [("p50", "40.0", "50.0", "1.25"), ("p99", "100.0", "50.0", "0.50")]
-    assert "provided no predictions" in page()

@@ -1,5 +1,4 @@
 import csv
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from loadtests.reporting.report import (
     report,
     write_csv,
 )
-from loadtests.reporting.table import MAX_STEPS_SHOWN, table
 from loadtests.schedule import Schedule, Step
 
 SLA = SLAConfig(response_time_ms=100, percentile=90)
@@ -124,31 +122,3 @@ def test_windows_are_long_enough_for_the_percentile(rate_per_s, length_s):
     assert window_s == length_s
     assert len(rows) == max(WINDOWS, 300 / length_s)
     assert [row["p50_ms"] for row in rows] == pytest.approx([10] * len(rows))
-
-
-PART: dict[str, Any] = {
-    "ok": 0,
-    "answered": 7,
-    "wrong_answers": 0,
-    "lost": 0,
-    "requests": 7,
-    "waited_for_connection": 0,
-    "failed": {},
-    "offered_rate_per_s": 1.0,
-    "achieved_rate_per_s": 1.0,
-    "response_percentiles_ms": {},
-    "share_within_sla": 1.0,
-    "sla_met": True,
-}
-
-
-def test_a_kind_of_failure_that_one_step_has_is_a_row_for_all() -> None:
-    failed = {**PART, "failed": {"503": 2}}
-    _, rows = table({**failed, "by_step": [PART, failed]})
-    assert dict(rows)["failed: 503"] == ["0", "2", "2"]
-
-
-def test_one_step_is_the_whole_test_and_many_are_not_shown() -> None:
-    assert table({**PART, "by_step": [PART]})[0] == ["whole test"]
-    assert table({**PART, "by_step": [PART] * 2})[0] == ["step 1", "step 2", "whole test"]
-    assert table({**PART, "by_step": [PART] * (MAX_STEPS_SHOWN + 1)})[0] == ["whole test"]

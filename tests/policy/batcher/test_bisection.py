@@ -26,23 +26,6 @@ def test_a_cancelled_suspect_may_have_been_the_culprit() -> None:
     assert (names(tested), is_last) == ("bc", False)
 
 
-def test_an_incomplete_test_leaves_the_culprit_in_doubt() -> None:
-    bisection = BatchBisection()
-    bisection.add(slices("abcd"), has_culprit=True)
-    bisection.next_test(8)
-    bisection.test_incomplete()
-    bisection.test_passed()
-    assert names(bisection.next_test(8)[0]) == "cd", "tested whole: there may be no culprit"
-
-
-def test_a_group_without_a_known_culprit_is_tested_whole_up_to_the_largest_batch() -> None:
-    bisection = BatchBisection()
-    bisection.add(slices("abcdef"), has_culprit=False)
-    assert names(bisection.next_test(4)[0]) == "abc"
-    bisection.test_passed()
-    assert names(bisection.next_test(4)[0]) == "def"
-
-
 def test_the_last_group_is_never_crowded_out() -> None:
     bisection = BatchBisection()
     bisection.add(slices("ab"), has_culprit=True)

@@ -67,19 +67,6 @@ def test_tries_elsewhere_are_reckoned_with_once_requests_are_refused() -> None:
     assert core.has_room(1, 0.0067)
 
 
-def test_a_cancelled_request_gives_up_its_rows_and_its_age() -> None:
-    core = make_core(control_limit=4, max_wait_ms=10.0)
-    first, second = Request(0.0, 2, "first"), Request(0.004, 1, "second")
-    core.arrive(0.0, first)
-    core.arrive(0.004, second)
-    core.cancel(first)
-    core.cancel(first)
-    assert core.queue_length == 1
-    assert core.next_batch(0.004) is None
-    assert core.wake_at_s == pytest.approx(0.014)
-    assert contents(core.next_batch(0.014)) == ["second"]
-
-
 def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None:
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "accepted"))
@@ -140,20 +127,6 @@ def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts
     assert contents(core.next_batch(0.0)) == [1, 3]
     core.device_free()
     assert contents(core.next_batch(0.0)) == [4]
-
-
-def test_admission_counts_the_batches_that_kinds_need() -> None:
-    """Batches of four take 10 ms, and requests have 30 ms: three batches."""
-    core = make_core(max_batch_size=4, batch_ms=10.0, admit_within_ms=30.0)
-    for kind in "abc":
-        assert core.has_room(1, 0.0)
-        assert core.arrive(0.0, Request(0.0, 1, kind, kind=kind)) is None
-    assert core.arrive(0.0, Request(0.0, 1, "d", kind="d")) is Refusal.FULL
-    assert core.has_room(1, 0.0)  # it may be of a kind that waits
-    for number in range(3):
-        assert core.arrive(0.0, Request(0.0, 1, number, kind="b")) is None
-    assert core.arrive(0.0, Request(0.0, 1, "full", kind="b")) is Refusal.FULL
-    assert core.arrive(0.0, Request(0.0, 1, "a again", kind="a")) is None
 
 
 def test_a_deadline_counts_what_waits_at_its_priority_or_above() -> None:

@@ -43,21 +43,6 @@ def test_the_search_halves_the_suspects() -> None:
     ]
 
 
-def test_an_ordinary_batch_follows_a_failed_test() -> None:
-    core = make_core(max_batch_size=8)
-    queued(core, 40)
-    run = Run(core, poison={0})
-    run.run()
-    reasons = [batch.reason for batch in run.batches]
-    after_failed_tests = {
-        following
-        for batch, following in zip(run.batches, reasons[1:], strict=False)
-        if batch.reason is StartReason.SEARCH and run.has_failed(batch)
-    }
-    assert after_failed_tests == {StartReason.FULL}
-    assert run.failed == [0]
-
-
 def test_cleared_requests_do_not_wait_for_others_again() -> None:
     core = make_core(control_limit=4, max_batch_size=4, max_age_ms=10_000.0)
     queued(core, 4)

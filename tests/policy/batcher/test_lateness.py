@@ -117,27 +117,6 @@ def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_tr
         assert not any(one.priority for one in run.refused), "there is room for high priorities"
 
 
-def test_a_batch_leaves_those_of_the_kinds_behind_it_time() -> None:
-    core = core_of(control_limit=8)
-    for number, kind in enumerate("aab"):
-        core.arrive(0.001 * number, Request(0.001 * number, 1, kind, kind=kind))
-    assert core.next_batch(0.002) is None
-    # That of "b" starts 72 ms after it came, and that of "a", of two rows, takes 22 and 2 more.
-    assert core.wake_at_s == pytest.approx(0.002 + 0.072 - 0.022 - 0.0022)
-    assert contents(core.next_batch(core.wake_at_s)) == ["a", "a"]
-    core.device_free()
-    assert core.next_batch(0.0718) is None
-    assert core.wake_at_s == pytest.approx(0.074)
-
-
-def test_a_deadline_of_the_kind_behind_counts_the_batch_before_it() -> None:
-    core = core_of(control_limit=8)
-    core.arrive(0.0, Request(0.0, 1, "a", kind="a"))
-    core.arrive(0.0, Request(0.0, 1, "b", deadline_s=0.08, kind="b"))
-    assert core.next_batch(0.0) is None
-    assert core.wake_at_s == pytest.approx(0.08 - 2 * (0.021 + 0.0021))
-
-
 @given(
     st.lists(st.floats(0.0, 0.03), min_size=1, max_size=60),
     st.floats(0.0, 1.0),

@@ -79,13 +79,6 @@ def test_no_batch_that_fits_twice_has_a_higher_throughput(
         assert rates[chosen - 1] >= (1 - 1e-9) * rates[fits].max()
 
 
-def test_an_explicit_waiting_room_and_batch_size_are_kept() -> None:
-    limits = limits_for(
-        profile(216), within(500), NO_DELAYS, max_queue_rows=7, batch_size_limit=5, max_age_ms=3.0
-    )
-    assert (limits.max_queue_rows, limits.max_batch_size, limits.max_age_ms) == (7, 5, 3.0)
-
-
 @pytest.mark.parametrize(
     ("response_time_ms", "options"), [(500, {"serve_late": True}), (9, {}), (10, {})]
 )
@@ -97,20 +90,6 @@ def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
     assert limits.concurrency is None
     assert limits.admit_within_ms == limits.answer_within_ms == math.inf
     assert (limits.max_queue_rows, limits.max_batch_size) == (MAX_QUEUE_ROWS, 32)
-
-
-@given(request_ms=st.floats(0, 2), batch_ms=st.floats(0, 5))
-def test_an_event_loop_on_the_devices_cpu_is_part_of_every_batch(
-    request_ms: float, batch_ms: float
-) -> None:
-    device = profile(40)
-    event_loop = EventLoopCosts(request_ms, batch_ms, shares_cpu=True)
-    limits = limits_for(replace(device, event_loop=event_loop), within(500), NO_DELAYS)
-    sizes = np.arange(1, limits.max_batch_size + 1)
-    np.testing.assert_allclose(
-        limits.latency_ms, device.latency_ms[sizes - 1] + batch_ms + request_ms * sizes
-    )
-    assert limits.answer_within_ms == 500
 
 
 def test_an_event_loop_beside_the_device_takes_its_time_after_the_batch() -> None:

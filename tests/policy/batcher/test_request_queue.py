@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policy.batcher.request_queue import RequestQueue
-from policy.batcher.requests import Request, Slice
+from policy.batcher.requests import Request
 
 HEAD_START_S = 0.1
 ANSWER_WITHIN_S = 5.0
@@ -34,16 +34,6 @@ def take(
 
     slices = queue.take(size, done_s, done_s - ANSWER_WITHIN_S, HEAD_START_S, miss, kind)
     return [(request.content, start, stop) for request, start, stop in slices], missed
-
-
-def test_returned_slices_go_first_and_can_be_cut() -> None:
-    queue = queue_of(Request(0.0, 1, "new"))
-    returned = [Slice(Request(0.0, 5, "a"), 2, 5), Slice(Request(0.0, 1, "b"), 0, 1)]
-    queue.put_back(returned)
-    assert (queue.rows, queue.has_returned_slices) == (5, True)
-    assert take(queue, 2)[0] == [("a", 2, 4)]
-    assert take(queue, 9)[0] == [("a", 4, 5), ("b", 0, 1), ("new", 0, 1)]
-    assert (queue.rows, queue.has_returned_slices) == (0, False)
 
 
 def test_a_request_that_has_begun_is_finished() -> None:

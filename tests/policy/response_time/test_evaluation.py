@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
@@ -16,8 +16,6 @@ from policy.profile import Profile
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4
-
-CAPACITY = GOOGLENET_P4.capacity_per_s
 
 
 def one_by_one(batch_time_ms):
@@ -46,16 +44,6 @@ def test_without_batching_it_is_the_distribution_of_crommelin(traffic_intensity)
     times = np.linspace(0.1, 24, 240)
     expected = [crommelin(t, traffic_intensity / 2, 2.0) for t in times]
     assert_allclose(evaluation.cdf(times), expected, atol=2e-8)
-
-
-def test_at_an_instant_device_only_the_control_limit_is_waited_for():
-    # The i-th of 4 waits for 4 - i exponential times: the mean of 0, 1, 2, 3 of them is 1.5.
-    instant = Profile("an", "instant", np.full(4, 1e-9))
-    evaluation = evaluate(instant, BatchingPolicy.from_control_limit(4, 4), 1000.0)
-    assert evaluation.mean_response_ms == pytest.approx(1.5, rel=1e-6)
-    t = np.array([0.5, 1.0, 3.0])
-    erlang = [np.exp(-t) * sum(t**j / math.factorial(j) for j in range(k)) for k in range(4)]
-    assert_allclose(evaluation.cdf(t), 1 - np.mean(erlang, axis=0), atol=1e-5)
 
 
 @given(
@@ -90,18 +78,6 @@ def test_every_request_is_counted_once_and_a_percentile_is_the_least_time_of_tha
     reached_ms = evaluation.response_percentile_ms(percentile)
     assert evaluation.service_level(reached_ms) >= percentile / 100
     assert evaluation.service_level(reached_ms * (1 - 1e-6)) < percentile / 100
-
-
-@settings(max_examples=10)
-@given(st.floats(0.01, 100), st.floats(0.05, 0.9))
-def test_the_unit_of_time_does_not_matter(unit, traffic_intensity):
-    rate = traffic_intensity * CAPACITY
-    policy = BatchingPolicy.from_control_limit(5, 32, 4.0)
-    scaled_policy = BatchingPolicy.from_control_limit(5, 32, 4.0 * unit)
-    scaled = Profile("a", "b", GOOGLENET_P4.latency_ms * unit)
-    one = evaluate(GOOGLENET_P4, policy, rate).response_percentile_ms(95)
-    other = evaluate(scaled, scaled_policy, rate / unit).response_percentile_ms(95)
-    assert other == pytest.approx(one * unit, rel=1e-6)
 
 
 @pytest.mark.parametrize(

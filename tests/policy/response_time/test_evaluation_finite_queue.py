@@ -53,17 +53,6 @@ def test_without_batching_it_is_the_blocking_of_md1k(offered_load, max_queue_row
     assert evaluation.full_probability == pytest.approx(expected, rel=1e-8, abs=1e-13)
 
 
-def test_the_response_time_with_room_for_one():
-    # A request accepted at a busy device waits for the rest of the batch. It was accepted if nobody
-    # came before it in that batch, so the density of its wait is that probability.
-    rate, time = 0.4, 2.0
-    evaluation = evaluate(ONE, ONE_BY_ONE, 1e3 * rate, max_queue_rows=1)
-    free = np.exp(-rate * time)  # requests per batch that find the device free
-    t = np.linspace(2.0, 4.0, 9)
-    waited = np.exp(-rate * (time - (t - 2.0))) - np.exp(-rate * time)
-    assert_allclose(evaluation.cdf(t), free + waited, atol=1e-9)
-
-
 @settings(max_examples=30)
 @given(
     st.floats(0.1, 2.0),

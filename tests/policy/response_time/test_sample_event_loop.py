@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.event_loop import EventLoopCosts
-from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from tests.support.profiles import GOOGLENET_P4
@@ -65,16 +63,6 @@ def test_a_table_that_leaves_requests_behind_is_followed_too():
     evaluation = evaluate(tandem("device"), policy, 800.0)
     assert percentiles_ms(evaluation, (50, 95)) == pytest.approx((3.2974, 6.4461), rel=0.03)
     assert evaluation.mean_batch_size == pytest.approx(2.837, rel=0.01)
-
-
-def test_batch_times_that_vary_are_drawn_from_their_quantiles():
-    """Gamma-distributed, with a coefficient of variation of 0.3."""
-    percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
-    ratios = stats.gamma(0.3**-2, scale=0.3**2).ppf(percentiles / 100)
-    quantiles = LatencyQuantiles(percentiles, np.repeat(ratios[:, None], 32, axis=1))
-    policy = BatchingPolicy.from_control_limit(1, 32)
-    evaluation = evaluate(tandem("device", latency_quantiles=quantiles), policy, 1000.0)
-    assert percentiles_ms(evaluation, (50, 95)) == pytest.approx((2.665, 4.905), rel=0.02)
 
 
 def test_a_waiting_room_refuses_the_share_that_a_simulation_refuses():
@@ -134,13 +122,3 @@ def test_a_policy_that_the_event_loop_cannot_keep_up_with_is_refused_by_name():
     assert evaluate(profile, BatchingPolicy.from_control_limit(8, 64), 6000.0).mean_batch_size >= 8
     with pytest.raises(InfeasibleError, match=r"the event loop .* in batches of 64"):
         evaluate(profile, at_once, 13_000.0, max_queue_rows=100)
-
-
-def test_a_serial_event_loop_is_a_slower_device():
-    event_loop = EventLoopCosts(0.05, 0.1, shares_cpu=True)
-    profile = Profile("m", "d", P4_MS, event_loop=event_loop)
-    slower = Profile("m", "d", P4_MS + 0.1 + 0.05 * np.arange(1, 33))
-    policy = BatchingPolicy.from_control_limit(3, 32, 4.0)
-    assert percentiles_ms(evaluate(profile, policy, 1500.0)) == percentiles_ms(
-        evaluate(slower, policy, 1500.0)
-    )

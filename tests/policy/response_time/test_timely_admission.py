@@ -76,9 +76,3 @@ def test_batches_smaller_than_those_counted_with_leave_less_time():
     capacity_per_s = 8e3 / float(P4.latency_ms[7])
     assert smaller == pytest.approx(1 - capacity_per_s / rate_per_s, rel=0.01)
     assert smaller > counted
-
-
-def test_where_a_full_batch_takes_too_long_one_request_may_wait():
-    """As `Admission` decides: it would never be served otherwise."""
-    share = refused(FLAT, 20.0, within_ms=39.0, room=8)
-    assert share == pytest.approx(refused(FLAT, 20.0, within_ms=1e4, room=1))

@@ -35,13 +35,7 @@ def fleet_sizes(policy: ScalingPolicy, offered: list[float]) -> list[int]:
 
 
 class Scripted:
-    """Order replicas by a script, and keep the views.
-
-    Parameters
-    ----------
-    *script : tuple of (float, int) or (float, int, int)
-        From a time in s on, so many replicas, and so many standbys (0 if left out).
-    """
+    """Order so many replicas, and standbys, from each time in s of a script on; keep the views."""
 
     name = "scripted"
 

@@ -20,34 +20,18 @@ EPOCH_S = 1e6
 
 @dataclass(frozen=True)
 class ReportFaults:
-    """What goes wrong between the replicas and the controller.
-
-    Attributes
-    ----------
-    lost : tuple of (begin_s, end_s, share)
-        Spans in which this share of the replicas is not heard of. They serve all the same.
-    skewed_share : float
-        Share of the replicas whose node has a wrong clock.
-    skew_s : float
-        By how much that clock is ahead; negative if it is behind.
-    interval_s : int
-        Time between two reports of a replica. Replicas report at different times.
-    controller_away : tuple of (begin_s, end_s)
-        Spans without a controller. It comes back with the state that it saved up to
-        `save_period_s` before.
-    save_period_s : float
-        How often the state is saved.
-    """
-
+    #: Begin and end in s, and the share of the replicas that is not heard of. They serve.
     lost: tuple[tuple[float, float, float], ...] = ()
+    #: Share of the replicas whose clock is so far ahead.
     skewed_share: float = 0.0
     skew_s: float = 0.0
+    #: Between two reports of a replica.
     interval_s: int = 1
+    #: Spans without a controller, which comes back with the state that it saved last.
     controller_away: tuple[tuple[float, float], ...] = ()
     save_period_s: float = 10.0
 
     def is_away(self, now_s: float) -> bool:
-        """Return whether there is no controller."""
         return any(begin_s <= now_s < end_s for begin_s, end_s in self.controller_away)
 
     def sent(self, now_s: float, reports: list[ReplicaReport]) -> list[ReplicaReport]:
@@ -73,8 +57,6 @@ def _share_of(name: str, salt: str) -> float:
 
 
 class FaultySojourn(SojournAutoscaler):
-    """Sojourn's autoscaler behind such faults."""
-
     def __init__(self, faults: ReportFaults) -> None:
         super().__init__()
         self._faults = faults
@@ -82,7 +64,6 @@ class FaultySojourn(SojournAutoscaler):
         self._is_away = False
 
     def replicas(self, view: FleetView) -> int:
-        """Return how many replicas should be ordered."""
         reports = self._faults.sent(view.now_s, view.reports())
         if self._faults.is_away(view.now_s):
             self._is_away = True
@@ -92,7 +73,6 @@ class FaultySojourn(SojournAutoscaler):
         return super().replicas(shifted)
 
     def _save_or_restore(self, now_s: float) -> None:
-        """Restart a controller that was away from its saved state; else save it if it is due."""
         if self._is_away:
             self._is_away = False
             self.autoscaler = Autoscaler()

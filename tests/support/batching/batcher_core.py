@@ -49,20 +49,8 @@ def names(slices: Iterable[Slice]) -> list[object]:
 class Run:
     """Devices that run the batches of a core, as requests come, on virtual time.
 
-    Attributes
-    ----------
-    coming : deque of Request
-        By `arrival_s`.
-    poison : collection of object
-        Contents of the requests on which every batch fails.
-    names_culprits : bool
-        Whether a batch that fails names them.
-    fails : callable, optional
-        Whether a batch fails, in place of `poison`.
-    timer_delay_s : float
-        By how much timers are late.
-    failed : list of object
-        Contents of the requests that failed.
+    Each batch with a request whose content is in `poison` fails, or those of which `fails` is true;
+    it may name the culprits. Timers are late by `timer_delay_s`.
     """
 
     core: BatcherCore
@@ -82,7 +70,6 @@ class Run:
     _look_s: float | None = None
 
     def start(self) -> None:
-        """Start the batches that can start now."""
         while (batch := self.core.next_batch(self.now_s)) is not None:
             assert batch.size == sum(part.rows for part in batch.slices) > 0
             assert len({part.request.kind for part in batch.slices}) == 1

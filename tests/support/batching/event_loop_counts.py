@@ -15,18 +15,9 @@ def event_loop_counts(
     slowdown: float = 1.0,
     **others: Any,
 ) -> EventLoopCounts:
-    """Return a second of an event loop.
+    """Return a second of an event loop that needs `slowdown` times its CPU time.
 
-    Parameters
-    ----------
-    requests, batches, refused : int
-        Of the second.
-    costs_s : sequence of float
-        CPU time of a request that is answered, of a batch, and of a refusal.
-    slowdown : float
-        Wall time over CPU time: the loop waits for a CPU.
-    **others
-        Further attributes of `EventLoopCounts`.
+    `costs_s` are the CPU times of a request that is answered, of a batch, and of a refusal.
     """
     counts = (requests - refused, batches, refused)
     cpu_s = sum(count * cost_s for count, cost_s in zip(counts, costs_s, strict=True))

@@ -8,13 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SwitchingArrivals:
-    """A Poisson process whose rate takes two values in turn, each for an exponential time.
-
-    Attributes
-    ----------
-    stays_s : tuple of float
-        Mean time that each rate stays.
-    """
+    """A Poisson process whose rate takes two values in turn, for exponential times."""
 
     rates_per_s: tuple[float, float]
     stays_s: tuple[float, float]

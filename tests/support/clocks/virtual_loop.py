@@ -9,19 +9,8 @@ from itertools import count
 class VirtualLoop:
     """Run timers, callbacks and reads as an event loop does, on a clock that the test drives.
 
-    Parameters
-    ----------
-    marks_after_poll : bool
-        Whether callbacks run after the poll (asyncio) or before it (uvloop).
-    poll_s : float
-        How long a poll takes that need not wait.
-
-    Attributes
-    ----------
-    now_s, cpu_s : float
-        Wall time, and CPU time of the loop's thread.
-    polls_s : list of float
-        When each poll began to look, or returned, if it had to wait.
+    Callbacks run after the poll (asyncio) or before it (uvloop). `polls_s` has when each poll began
+    to look, or returned, if it had to wait.
     """
 
     def __init__(self, *, marks_after_poll: bool = False, poll_s: float = 2e-6) -> None:
@@ -34,11 +23,9 @@ class VirtualLoop:
         self._order = count()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run `callback` in the next iteration."""
         self._ready.append(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Run `callback` in the first iteration after `delay_s`."""
         heapq.heappush(self._timers, (self.now_s + delay_s, next(self._order), callback))
 
     def read_at(self, time_s: float, callback: Callable[[], None]) -> None:
@@ -51,7 +38,6 @@ class VirtualLoop:
         self.cpu_s += duration_s if cpu_s is None else cpu_s
 
     def run_until(self, end_s: float) -> None:
-        """Run iterations until `end_s`."""
         while self.now_s < end_s:
             self._run_due(self._timers, self.now_s)
             callbacks = [self._ready.popleft() for _ in range(len(self._ready))]

@@ -20,7 +20,6 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from tests.support.autoscaling.fleet_views import Scripted
 from tests.support.profiles import GOOGLENET_P4
 
 FEW_SECONDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
@@ -154,34 +153,3 @@ def test_a_window_may_miss_a_burst_that_is_within_its_share() -> None:
     counts[30] = 105.0
     assert bound_replica_seconds(counts, 100.0, 0.01, 5.0) == 60
     assert bound_replica_seconds(counts, 100.0, 0.0, 5.0) == pytest.approx(66, rel=0.01)
-
-
-@pytest.mark.slow
-def test_no_simulated_fleet_costs_less_than_the_strict_bound() -> None:
-    """Follow all schedules of four seconds, in windows of two, through the simulator.
-
-    A fleet has the SLA's response time T longer to answer the requests of a second. So S(t) =
-    max(R(t), R(t + 1)) replicas answer at most (1 + T) c S(t) of them, and S costs as much as R if
-    each start costs a second less.
-    """
-    window_s, share, seconds = 2, 0.1, 4
-    objective = ServiceLevelObjective(500, 100 * (1 - share))
-    counts = np.rint(np.random.default_rng(0).uniform(0, 2.5 * SLOW.capacity_per_s, seconds))
-    costs = []
-    for schedule in itertools.product(range(1, 4), repeat=seconds):
-        scenario = Scenario(
-            SLOW,
-            objective,
-            counts,
-            batching=BatchingPolicy.from_control_limit(1, SLOW.max_batch_size),
-            start_time=StartTime(0),
-            replicas=schedule[0],
-        )
-        run = simulate(scenario, Scripted(*enumerate(schedule)))
-        starts = np.arange(0, seconds, window_s)
-        in_time, offered = (np.add.reduceat(x, starts) for x in (run.in_time, run.offered))
-        if np.all(in_time >= (1 - share) * offered):
-            costs.append(cost_of(schedule, 1.0))
-    capacity_per_s = (1 + 0.5) * SLOW.capacity_per_s
-    bound = bound_replica_seconds(counts, capacity_per_s, share, 0.0, window_s=window_s)
-    assert bound <= min(costs)

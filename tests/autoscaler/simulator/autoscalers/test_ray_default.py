@@ -4,24 +4,21 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.simulator.autoscalers.ray_default import (
     DelayedTarget,
     RayDefault,
     RaySettings,
-    average_ongoing,
 )
 from tests.support.autoscaling.fleet_views import view
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from pydantic, through Ray
     import ray.serve.autoscaling_policy as ray_policy
-    from ray.serve._private.common import DeploymentID, TimeStampedValue
-    from ray.serve._private.metrics_utils import aggregate_timeseries, merge_instantaneous_total
-    from ray.serve.config import AggregationFunction, AutoscalingConfig, AutoscalingContext
+    from ray.serve._private.common import DeploymentID
+    from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 #: Of a context; Ray's default policy reads none of these.
 UNUSED = dict.fromkeys(
@@ -89,33 +86,6 @@ def test_decides_as_rays_own_policy(load, target, up, down, delays) -> None:
         decided = ours.next(now_s, ongoing, running, ordered)
         assert decided == expected
         ordered = decided
-
-
-@settings(max_examples=60)
-@given(
-    values=st.lists(st.floats(0, 1000), min_size=1, max_size=6),
-    later=st.floats(0.1, 20),
-    aligned=st.integers(0, 40),
-)
-def test_averages_as_rays_controller(values, later, aligned) -> None:
-    times = [6.0 * n for n in range(len(values))]
-    points = [TimeStampedValue(*point) for point in zip(times, values, strict=True)]
-    # A second replica, without load, whose points begin at `aligned`.
-    late = [TimeStampedValue(time_s, 0.0) for time_s in times if time_s >= aligned]
-    merged = merge_instantaneous_total([points, late])
-    assume(merged)
-    now_s = times[-1] + later
-    # Ray drops points that change nothing, and aligns only before the last remaining one.
-    aligned_s = late[0].timestamp if late else merged[-1].timestamp + 1
-    assume(not late or aligned_s <= merged[-1].timestamp)
-    theirs = aggregate_timeseries(
-        merged,
-        AggregationFunction.MEAN,
-        last_window_s=now_s - merged[-1].timestamp,
-        window_start=max(aligned_s, merged[0].timestamp) if late else None,
-    )
-    ours = average_ongoing(list(zip(times, values, strict=True)), now_s, aligned_s)
-    assert ours == pytest.approx(theirs)
 
 
 def test_a_step_is_seen_in_the_next_report_and_followed_after_the_delay() -> None:

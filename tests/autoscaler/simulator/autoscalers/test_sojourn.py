@@ -8,35 +8,22 @@ from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.standbys import TwoTierStarts
 from policy.load_lateness import LoadLatenessCurve
+from tests.support.autoscaling import reports
 from tests.support.autoscaling.fleet_views import view
 
 
 def report(replica: int, now_s: float, rate_per_s: float) -> ReplicaReport:
-    served = rate_per_s * now_s
-    return ReplicaReport(
-        f"replica-{replica}",
-        now_s,
-        offered_total=served,
-        refused_total=0.0,
-        completed_total=served,
-        queue_length=0.0,
-        sla_response_time_ms=50.0,
-        sla_percentile=99.0,
-        start_time_s=10.0,
-        counted_s=now_s,
-        sla_rate_per_s=2000.0,
-        late_shares=tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES),
-        full_batch_size=32.0,
-        full_batch_ms=10.8,
-    )
+    late_shares = tuple(0.01 * multiple for multiple in LoadLatenessCurve.MULTIPLES)
+    curve = {"sla_rate_per_s": 2000.0, "late_shares": late_shares}
+    return reports.report(f"replica-{replica}", now_s, rate_per_s * now_s, **curve)
 
 
 def final_replicas(policy: SojournAutoscaler, rate_per_s: float, seconds: int) -> int:
     """Share a constant load among the ordered replicas and return how many there are at the end."""
     ordered = 1
     for second in range(1, seconds + 1):
-        reports = tuple(report(n, second, rate_per_s / ordered) for n in range(ordered))
-        ordered = policy.replicas(view(second, ready=ordered, reports=reports))
+        told = tuple(report(n, second, rate_per_s / ordered) for n in range(ordered))
+        ordered = policy.replicas(view(second, ready=ordered, reports=told))
     return ordered
 
 

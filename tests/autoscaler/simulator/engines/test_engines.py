@@ -1,6 +1,11 @@
-"""Both engines agree request by request, so the compiled one decides as the live batcher core."""
+"""A replica of the compiled engine decides as the live batcher core, request by request."""
 
-import dataclasses
+import heapq
+import math
+from collections import deque
+from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +14,21 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from autoscaler.simulator.engines.compiled import CompiledEngine
-from autoscaler.simulator.engines.interface import Routing
+from autoscaler.simulator.engines.interface import (
+    AnsweredRequest,
+    BatchTimes,
+    FleetCounters,
+    ReplicaCounters,
+    ReplicaModel,
+    Routing,
+)
+from autoscaler.simulator.engines.kernel import bin_of, draw_ratio, random_bits
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import Simulation
 from autoscaler.simulator.start_time import StartTime
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Refusal, Request
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
@@ -22,7 +37,7 @@ from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.table import PolicyTable
 from policy.try_delays import TryDelays
-from tests.support.batching.live_engine import LiveEngine
+from tests.support.autoscaling.fleet_views import Scripted
 
 DELAYS_MS = [0.0, 0.25, 3.0, 400.0]
 LATENCIES_MS = [[2.0] * 6, [1.0, 2.5, 3.0, 3.0, 8.0, 9.5], np.linspace(8, 30, 6)]
@@ -34,20 +49,129 @@ QUANTILES = [
         np.array([50.0, 99.0]), np.array([np.linspace(0.6, 1.0, 6), np.linspace(4.0, 1.0, 6)])
     ),
 ]
+#: Requests that still wait then wait for company for ever.
+HORIZON_S = 3600.0
+#: The order of simultaneous events.
+DEVICE, READ, ARRIVAL = range(3)
 
 
-class Scripted:
-    """Order the given numbers of replicas, second by second, and keep the views."""
+class LiveReplica:
+    """A batcher core between an event loop and a device, in a queue of events."""
 
-    name = "scripted"
+    def __init__(self, model: ReplicaModel, counters: FleetCounters) -> None:
+        self.service, self.counters = model.service, counters
+        self.core = BatcherCore(model.table, model.service.limits)
+        self.idle_power_w, self.concurrency = model.idle_power_w, model.concurrency
+        self.offered = self.refused = self.late = self.expired = 0
+        self.log: list[AnsweredRequest] = []
+        self._times = BatchTimes.of(model.service.profile.latency_quantiles)
+        self._random = np.array([random_bits(np.array([0], np.uint64), 0)], np.uint64)
+        self._loop = model.service.profile.event_loop
+        self._loop_free_s = -math.inf
+        self._unread = 0
+        self._waiting: deque[Request] = deque()
+        self._batch: int | None = None
+        self._decision = 0
+        self._order = count()
 
-    def __init__(self, numbers):
-        self.numbers = numbers
-        self.views = []
+    def serve(self, sent_s: list[float]) -> ReplicaCounters:
+        delay_s = 1e-3 * self.service.delays.request_delay_ms
+        self._events: list[tuple[float, int, int, Any]] = [
+            (sent + delay_s, ARRIVAL, next(self._order), Request(sent + delay_s, 1, sent))
+            for sent in sent_s
+        ]
+        while self._events and self._events[0][0] <= HORIZON_S:
+            now_s, kind, _, subject = heapq.heappop(self._events)
+            if kind == ARRIVAL and self._loop is not None:
+                self._reach(now_s, subject)
+            elif kind != DEVICE:
+                self._unread -= kind == READ
+                self._admit(now_s, subject)
+            elif subject == self._decision:
+                self._end_batch(now_s)
+                self._decide(now_s)
+        answered = len(self.log)
+        counts = (self.offered, self.refused, answered, self.late, self.expired)
+        return ReplicaCounters(*counts, self.core.queue_length)
 
-    def replicas(self, view):
-        self.views.append((dataclasses.replace(view, reports=None), view.reports()))
-        return self.numbers[len(self.views) % len(self.numbers)]
+    def _push(self, at_s: float, kind: int, subject: object) -> None:
+        heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
+
+    def _use_loop(self, now_s: float, work_ms: float) -> float:
+        self._loop_free_s = max(now_s, self._loop_free_s) + 1e-3 * work_ms
+        return self._loop_free_s
+
+    def _reach(self, now_s: float, request: Request) -> None:
+        """Have the event loop read a request, unless it would be too late, or is one too many."""
+        work_s = 1e-3 * self._loop.request_ms
+        read_s = max(now_s, self._loop_free_s) + work_s
+        load = self._unread + len(self._waiting)
+        since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
+        has_room = self.core.has_room(1 + self._unread, read_s, since_s)
+        if load >= self.concurrency or not has_room:
+            refusal = self.core.refusal(1, now_s, now_s)
+            self.core.count_refused(refusal, 1, now_s)
+            self._refuse(request, refusal)
+        else:
+            self._unread += 1
+            self._push(self._use_loop(now_s, self._loop.request_ms), READ, request)
+
+    def _admit(self, now_s: float, request: Request) -> None:
+        refusal = self.core.arrive(now_s, request)
+        if refusal is not None:
+            self._refuse(request, refusal)
+            return
+        self.offered += 1
+        self._waiting.append(request)
+        if self._batch is None:
+            self._decide(now_s)
+
+    def _refuse(self, request: Request, refusal: Refusal) -> None:
+        self.offered += 1
+        self.counters.refused[int(request.content)] += 1
+        self.refused += refusal is not Refusal.EXPIRED
+        self.expired += refusal is Refusal.EXPIRED
+        self.late += refusal is Refusal.EXPIRED
+
+    def _decide(self, now_s: float) -> None:
+        batch = self.core.next_batch(now_s)
+        for _ in self.core.deadline_missed:
+            self.counters.refused[int(self._waiting.popleft().content)] += 1
+            self.expired, self.late = self.expired + 1, self.late + 1
+        self.core.deadline_missed.clear()
+        self._decision += 1
+        if batch is None:
+            self._batch = None
+            if self.core.wake_at_s is not None:
+                self._push(self.core.wake_at_s, DEVICE, self._decision)
+            return
+        self._batch = batch.size
+        batch_s = 1e-3 * self.service.limits.latency_ms[batch.size - 1]
+        if self._times.ranks.size:
+            ranks, ratios = self._times.ranks, self._times.ratios
+            batch_s *= draw_ratio(ranks, ratios, batch.size, self._random, 0)
+        if self.service.profile.energy_mj is not None:
+            energy_j = self.counters.energy_j
+            second = min(int(now_s), energy_j.size - 1)
+            energy_j[second] += 1e-3 * self.service.profile.energy_mj[batch.size - 1]
+            energy_j[second] -= self.idle_power_w * batch_s
+        self._push(now_s + batch_s, DEVICE, self._decision)
+
+    def _end_batch(self, now_s: float) -> None:
+        if self._batch is None:
+            return
+        self.core.device_free()
+        if self._loop is not None:
+            now_s = self._use_loop(now_s, self._loop.batch_ms)
+        for _ in range(self._batch):
+            request = self._waiting.popleft()
+            self.late += self.service.sla.is_late(1e3 * (now_s - request.arrival_s))
+            at_client_s = now_s + 1e-3 * self.service.delays.reply_delay_ms - request.content
+            self.log.append(AnsweredRequest(request.content, 1e3 * at_client_s, self._batch, 1))
+            self.counters.histogram[bin_of(1e3 * at_client_s)] += 1
+            if not self.service.client_sla.is_late(1e3 * at_client_s):
+                self.counters.in_time[int(request.content)] += 1
+        self._batch = None
 
 
 @st.composite
@@ -99,7 +223,7 @@ def scenarios(draw):
         settings=BatchingSettings(
             serve_late=draw(st.booleans()),
             max_queue_rows=draw(st.sampled_from([1, 2, 7, 20])),
-            max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, float("inf")])),
+            max_age_ms=draw(st.sampled_from([0.0, 15.0, 2000.0, math.inf])),
         ),
         replicas=draw(st.integers(least, 4)),
         min_replicas=least,
@@ -108,39 +232,44 @@ def scenarios(draw):
     )
 
 
-def run_both(scenario, numbers):
-    for engine in (LiveEngine, CompiledEngine):
-        autoscaler = Scripted(numbers)
-        simulation = Simulation(scenario, autoscaler, engine=engine, log_requests=True)
-        yield simulation.run(), simulation.request_log(), autoscaler.views
+def check_that_a_replica_decides_as_the_live_core(scenario, sent_s):
+    """Compare all that is done in the hour after requests that are sent at these times."""
+    seconds = int(sent_s[-1]) + 1 if sent_s else 1
+    model = scenario.replica_model()
+    found, expected = FleetCounters.zeros(seconds), FleetCounters.zeros(seconds)
+    engine = CompiledEngine(model, found, seed=1, log_requests=True)
+    engine.add(0, 0.0)
+    engine.route_to([0], 0.0)
+    engine.offer(np.array(sent_s))
+    engine.advance(HORIZON_S)
+    live = LiveReplica(model, expected)
+    counts = live.serve(sent_s)
+    assert engine.request_log() == sorted(live.log)
+    assert engine.counters(0) == counts
+    for name in ("in_time", "refused", "histogram"):
+        assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    assert_allclose(found.energy_j, expected.energy_j, rtol=1e-12)
+    return live.log
 
 
-REPLICAS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(scenarios())
+def test_a_replica_decides_as_the_live_core(scenario):
+    random = np.random.default_rng(scenario.seed)
+    sent_s = np.concatenate(
+        [second + np.sort(random.random(int(n))) for second, n in enumerate(scenario.counts)]
+    )
+    check_that_a_replica_decides_as_the_live_core(scenario, sent_s.tolist())
 
 
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
-@given(scenarios(), REPLICAS)
-def test_both_engines_agree_request_by_request(scenario, numbers):
-    (live, live_log, live_views), (compiled, compiled_log, compiled_views) = run_both(
-        scenario, numbers
-    )
-
-    assert compiled_log == live_log
-    for name in ("offered", "in_time", "refused", "ordered", "ready", "histogram"):
-        assert_array_equal(getattr(compiled, name), getattr(live, name), name)
-    assert_allclose(compiled.energy_j, live.energy_j, rtol=1e-12)
-    assert compiled.paid_replica_s == live.paid_replica_s
-    for (view, reports), (expected, expected_reports) in zip(
-        compiled_views, live_views, strict=True
-    ):
-        assert reports == expected_reports
-        assert (view.ordered, view.ready) == (expected.ordered, expected.ready)
-        assert_allclose(view.ongoing, expected.ongoing, rtol=1e-9, atol=1e-9)
-    check_that_each_request_is_answered_once_or_refused(scenario, compiled, compiled_log)
-
-
-def check_that_each_request_is_answered_once_or_refused(scenario, run, log):
+@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_each_request_to_a_fleet_is_answered_once_or_refused(scenario, numbers):
+    fleet = Scripted(*enumerate(numbers))
+    simulation = Simulation(scenario, fleet, log_requests=True)
+    run, log = simulation.run(), simulation.request_log()
     answered = np.bincount([int(entry.sent_s) for entry in log], minlength=scenario.seconds)
     assert_array_equal(run.offered, answered + run.refused)
     assert run.histogram.sum() == answered.sum()
@@ -150,44 +279,35 @@ def check_that_each_request_is_answered_once_or_refused(scenario, run, log):
     assert run.in_time.sum() == in_time
 
 
-def test_an_event_loop_that_takes_no_time_reads_each_request_that_was_held_before_the_next():
-    """For one second there is no replica. Then each held request finds the last one read."""
-    latency_ms = np.linspace(20, 22, 4)
-    event_loop = EventLoopCosts(request_ms=0.0, batch_ms=0.1, shares_cpu=False)
-    scenario = Scenario(
-        Profile("model", "device", latency_ms, event_loop=event_loop),
-        ServiceLevelObjective(500.0, 99.0),
-        np.full(4, 200),
-        start_time=StartTime(0.0),
-        seed=3,
-        routing=Routing.RANDOM,
-        delays=TryDelays(0.5, 0.5, 0.0, retries=5),
-        batching=BatchingPolicy.from_control_limit(1, 4),
-        settings=BatchingSettings(serve_late=True, max_queue_rows=10),
-        replicas=2,
-        min_replicas=0,
-        max_replicas=10,
-    )
-    (live, live_log, _), (compiled, compiled_log, _) = run_both(scenario, [2, 2, 0])
-    assert compiled_log == live_log
-    assert_array_equal(compiled.refused, live.refused)
-
-
-def test_after_a_drop_of_the_load_both_engines_stop_to_wait_for_company_alike():
+def test_after_a_drop_of_the_load_a_replica_stops_to_wait_for_company():
     """The rate that batching goes by is a mean over 5 s, unless what arrives contradicts it."""
     rates_per_s = tuple(np.geomspace(60, 2000, 64).tolist())
-    policies = tuple(BatchingPolicy.from_control_limit(1 + cell // 4, 17) for cell in range(65))
+    limits = tuple(BatchingPolicy.from_control_limit(1 + cell // 4, 17) for cell in range(65))
     scenario = Scenario(
         Profile("model", "device", np.full(17, 0.5)),
         ServiceLevelObjective(500.0, 99.0),
-        np.array([2000.0] * 4 + [40.0] * 3),
-        within_second="uniform",
-        batching=PolicyTable(rates_per_s, policies),
+        np.ones(1),
+        batching=PolicyTable(rates_per_s, limits),
         settings=BatchingSettings(max_age_ms=200.0),
     )
-    (_, live_log, _), (_, compiled_log, _) = run_both(scenario, [1])
-    assert compiled_log == live_log
-    after = [entry.response_ms for entry in live_log if entry.sent_s > 4.5]
+    random = np.random.default_rng(1)
+    sent_s = np.sort(np.append(4 * random.random(8000), 4 + 3 * random.random(120)))
+    log = check_that_a_replica_decides_as_the_live_core(scenario, sent_s.tolist())
+    after = [entry.response_ms for entry in log if entry.sent_s > 4.5]
     assert len(after) > 80
     # Without the check, the mean says 900/s after 4 s, and each waits for 15 others.
     assert np.median(after) < 50
+
+
+@pytest.mark.slow
+@settings(max_examples=50, deadline=None)
+@given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
+def test_an_event_loop_that_takes_no_time_changes_nothing(scenario, numbers):
+    """Requests that were held without a replica: each once found the last one unread."""
+    runs = []
+    for event_loop in (None, EventLoopCosts(0.0, 0.0, shares_cpu=False)):
+        profile = replace(scenario.profile, event_loop=event_loop)
+        fleet = Scripted(*enumerate(numbers))
+        simulation = Simulation(replace(scenario, profile=profile), fleet, log_requests=True)
+        runs.append((simulation.run().refused.tolist(), simulation.request_log()))
+    assert runs[0] == runs[1]

@@ -1,6 +1,4 @@
-import ast
 import inspect
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from policy.batching_policy import BatchingPolicy
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
-ROOT = Path(__file__).parents[4]
 EDGES = bin_edges_ms()
 #: What is counted, or chosen from a list; all else is measured.
 WHOLE = {"has_loop": "bool"} | dict.fromkeys(
@@ -36,38 +33,6 @@ def test_compiled_functions_call_none_of_another_file(module):
     assert functions
     for name, function in functions.items():
         assert inspect.getsourcefile(function.py_func) == module.__file__, name
-
-
-def names_from_kernel(path: Path) -> set[str]:
-    """Return the names of the kernel that a module imports, or uses as attributes."""
-    found: set[str] = set()
-    source = path.read_text()
-    if "autoscaler.simulator.engines" not in source:
-        return found
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == kernel.__name__:
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found |= {node.attr} if node.value.id == "kernel" else set()
-    return found
-
-
-def test_python_calls_no_internal_function():
-    # It would crash, without an exception.
-    internal = {
-        name
-        for name, value in vars(kernel).items()
-        if isinstance(value, Dispatcher) and value.targetoptions.get("no_cpython_wrapper")
-    }
-    assert len(internal) > 20
-    used = {
-        str(path.relative_to(ROOT)): names & internal
-        for folder in ("autoscaler", "benchmarks", "tests")
-        for path in (ROOT / folder).rglob("*.py")
-        if (names := names_from_kernel(path))
-    }
-    assert len(used) > 3
-    assert not any(used.values()), used
 
 
 def test_the_generator_is_splitmix64():

@@ -1,14 +1,10 @@
 import re
 
-import numpy as np
 import pytest
 
-from autoscaler.simulator.reporting.comparison import Comparison
 from autoscaler.simulator.reporting.report import render, save_report
-from autoscaler.sizing.service_estimator import ServicePrediction
-from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from tests.support.autoscaling.simulated_runs import comparison, run
+from tests.support.autoscaling.simulated_runs import comparison
 from tests.support.html_pages import check_whole
 
 pytestmark = pytest.mark.slow
@@ -33,32 +29,6 @@ def test_the_page_is_whole_and_has_the_numbers_of_each_autoscaler():
     assert ray[2:8] == ["missed", "75.0%", "0%", "0.208", "0.71×", "7.50"]
     assert ray[-2] == "1,500"
     assert row_of(text, "oracle")[1:5] == ["kept", "100%", "100%", "0.292"]
-
-
-def test_parts_without_data_are_left_out():
-    text = render(comparison(energy=False), *PAGE)
-    assert "energy</th>" not in text
-    assert "sized for</text>" not in text
-    assert "nan" not in check_whole(text).text.lower()
-
-
-def test_a_fixed_fleet_is_shown_beside_its_prediction_without_an_oracle():
-    predicted = ServicePrediction(
-        1,
-        0.9987,
-        51.25,
-        BatchingPolicy.from_control_limit(1, 1),
-        41.5,
-        "device",
-        lambda percentile: 51.25 * percentile / 99,
-        lambda t_ms: np.clip(t_ms / 100, 0, 1),
-    )
-    text = render(Comparison((run("fixed"),)), *PAGE, predicted)
-    assert "oracle" not in check_whole(text).text
-    assert row_of(text, "in time") == ["in", "time", "99.870%", "99.900%"]
-    assert row_of(text, "p99 ms") == ["p99", "ms", "51.25", "50.99"]
-    assert row_of(text, "mean power W") == ["mean", "power", "W", "41.5", "45"]
-    assert "predicted (dashed)" in text
 
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path):
