@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deployments.models.base import Model, TensorSpec
     from deployments.modelstore.client import open_model
     from deployments.modelstore.errors import StoreError
+    from deployments.modelstore.sharing import shared_weights
     from deployments.modelstore.tensors import load_state_dict
     from deployments.pipelines.core.errors import StageError
     from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
@@ -67,6 +68,7 @@ __all__ = [
     "load_state_dict",
     "load_trace",
     "open_model",
+    "shared_weights",
     "simulate",
     "solve",
     "solve_table",
@@ -82,6 +84,7 @@ _NAMES = {
     "deployments.models.base": "Model TensorSpec",
     "deployments.modelstore.client": "open_model",
     "deployments.modelstore.errors": "StoreError",
+    "deployments.modelstore.sharing": "shared_weights",
     "deployments.modelstore.tensors": "load_state_dict",
     "deployments.pipelines.core.errors": "StageError",
     "deployments.pipelines.core.steps": "Each Ensemble Stage Switch",

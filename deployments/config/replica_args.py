@@ -41,6 +41,9 @@ class ModelConfig(StrictModel):
     #: The file or ``store://[framework/]name[@version]`` that is loaded instead of the weights that
     #: the model asks for.
     weights: str | None = None
+    #: Share the files that the model, or any library, loads with safetensors or torch, through the
+    #: node's model store.
+    share: bool = False
     #: A profile file or its content. None: the model's own profile, or one measured at the start.
     profile: str | dict[str, Any] | None = None
     #: What rarely needs a change.
@@ -82,8 +85,8 @@ class StoreConfig(StrictModel):
     A manager that runs keeps its settings. Each remote has a manager of its own.
     """
 
-    #: URL below which the models lie: file://, https://, s3://, …
-    remote: str = Field(pattern=r"^[a-z0-9]+://")
+    #: URL below which the models lie: file://, https://, s3://, … None: only files are shared.
+    remote: str | None = Field(default=None, pattern=r"^[a-z0-9]+://")
     #: Size of the memory tier.
     host_bytes: int = Field(default=8_000_000_000, ge=1)
     #: Size of the disk tier.
@@ -92,7 +95,7 @@ class StoreConfig(StrictModel):
     expert: ExpertStoreConfig = ExpertStoreConfig()
 
     def settings(self) -> ManagerSettings:
-        place = hashlib.sha256(self.remote.encode()).hexdigest()[:12]
+        place = hashlib.sha256((self.remote or "").encode()).hexdigest()[:12]
         return ManagerSettings(
             remote=self.remote,
             disk=Path(self.expert.disk or Path.home() / f".cache/sojourn/store-{place}"),

@@ -44,7 +44,7 @@ def load_model(
         raise InvalidInputError(f"device: must be {' or '.join(DEVICES)}, not {device!r}")
     model = make_model(import_path, options)
     with _raise_as_start_error(import_path):
-        _load(model, device, weights)
+        load_onto(model, device, weights)
     _check_specs(model, import_path)
     return model
 
@@ -81,7 +81,7 @@ def _asks_for_weights(model: Model | type[Model]) -> bool:
     return "weights" in inspect.signature(model.load).parameters
 
 
-def _load(model: Model, device: str, weights: LoadWeights | None) -> None:
+def load_onto(model: Model, device: str, weights: LoadWeights | None = None) -> None:
     if not _asks_for_weights(model):
         model.load(device)
         return

@@ -1,5 +1,7 @@
 """Sources of a model's weights: a safetensors file, or this machine's model store."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +75,31 @@ class WeightsLoader:
                 return tensors
             self.found_in = "file"
             return load_file(source, device=str(device))
+
+    @contextmanager
+    def sharing(self, share: bool) -> Iterator[None]:
+        """With `share`, take what any code loads in the meantime from the store.
+
+        Raises
+        ------
+        InvalidInputError
+            The code loaded no file that can be shared.
+        deployments.modelstore.errors.StoreError
+            There is no store.
+        """
+        if not share:
+            yield
+            return
+        with self._split.phase("imports"):
+            from deployments.modelstore.sharing import shared_weights  # imports torch
+        with shared_weights(self._socket_path) as sharing:
+            yield
+        if sharing.file is None:
+            raise InvalidInputError(
+                "share: the model loads no weights with safetensors or torch, so it cannot share "
+                "any; leave the setting out"
+            )
+        self.source, self.found_in = sharing.file, sharing.found_in
 
 
 def load_weights(

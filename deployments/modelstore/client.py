@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,24 @@ def open_model(
     The model stays in memory as long as the hold does. By default the wait has no limit: another
     process's fetch may be ahead. Raises `StoreError` if the store refused it, or there is none.
     """
-    connection, message, descriptors = open_in_tier("host", name, socket_path, timeout_s)
+    return _held(*open_in_tier("host", name, socket_path, timeout_s))
+
+
+def share_file(path: str, socket_path: Path | None = None) -> tuple[Hold, SharedFile]:
+    """Open a file of this process in host memory, from which all processes that share it read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        hold, (file,) = _held(
+            *_request({"do": "share", "name": os.path.basename(path)}, [descriptor], socket_path)
+        )
+    finally:
+        os.close(descriptor)
+    return hold, file
+
+
+def _held(
+    connection: socket.socket, message: dict[str, Any], descriptors: list[int]
+) -> tuple[Hold, tuple[SharedFile, ...]]:
     with connection:
         files = _files_of(message, descriptors)
         return Hold(connection.detach(), str(message["source"])), files
@@ -69,10 +86,19 @@ def open_in_tier(
     timeout_s: float | None = None,
 ) -> tuple[socket.socket, dict[str, Any], list[int]]:
     """Open a model in one tier; return the connection, the grant and its descriptors."""
+    return _request({"do": "open", "name": name, "tier": tier}, [], socket_path, timeout_s)
+
+
+def _request(
+    request: dict[str, Any],
+    sent: list[int],
+    socket_path: Path | None,
+    timeout_s: float | None = None,
+) -> tuple[socket.socket, dict[str, Any], list[int]]:
     connection = wire.connect(socket_path or wire.default_socket())
     connection.settimeout(timeout_s)
     try:
-        _send(connection, {"do": "open", "name": name, "tier": tier})
+        _send(connection, request, sent)
         message, descriptors = _receive(connection)
         connection.settimeout(None)
     except BaseException:
@@ -122,9 +148,11 @@ def _files_of(message: dict[str, Any], descriptors: list[int]) -> tuple[SharedFi
     return files
 
 
-def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+def _send(
+    connection: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()
+) -> None:
     try:
-        wire.send(connection, message, [])
+        wire.send(connection, message, list(descriptors))
     except OSError as error:
         raise UnavailableError(f"the model store went away: {error}") from error
 

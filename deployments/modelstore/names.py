@@ -10,6 +10,8 @@ from policy.errors import InvalidInputError
 STORE_PREFIX = "store://"
 DEFAULT_FRAMEWORK = "pytorch"
 DEFAULT_VERSION = "1"
+#: The framework of files that processes share, whatever they are; versions are their digests.
+FILES = "file"
 #: The list of a model's digests, in the format of `sha256sum`.
 SUMS = "SHA256SUMS"
 #: A grant passes one descriptor per file, and Linux passes at most 253 in one message.

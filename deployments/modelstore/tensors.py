@@ -21,10 +21,18 @@ from deployments.modelstore.errors import StoreError, UnavailableError, Untruste
 from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
 
 
-class _Mapping(mmap.mmap):
+class Mapping(mmap.mmap):
     """A private mapping that keeps its model in the store until the last tensor is gone."""
 
     hold: Hold
+    #: Its address, where somebody asks for it.
+    begin: int
+
+
+def map_file(file: SharedFile, hold: Hold) -> Mapping:
+    content = Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
+    content.hold = hold
+    return content
 
 
 logger = logging.getLogger(__name__)
@@ -123,14 +131,13 @@ def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torc
 
 
 def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
-    content = _Mapping(file.descriptor, file.size_bytes, access=mmap.ACCESS_COPY)
-    content.hold = hold
+    content = map_file(file, hold)
     with memoryview(content) as view, view[: header_end(view[:8], file.size_bytes)] as header:
         entries = read_header(header, file.size_bytes)
     return {entry.name: _tensor(content, entry) for entry in entries}
 
 
-def _tensor(content: _Mapping, entry: TensorEntry) -> torch.Tensor:
+def _tensor(content: Mapping, entry: TensorEntry) -> torch.Tensor:
     _, name, shape, begin, end = entry
     dtype, shape = NUMPY_DTYPES[name], stored_shape(name, shape)
     if begin == end:

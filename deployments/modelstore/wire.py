@@ -15,6 +15,8 @@ from typing import Any
 from deployments.modelstore.errors import StoreError, UnavailableError
 from deployments.modelstore.names import MAX_FILES
 
+#: The environment variable that names the socket.
+SOCKET_VARIABLE = "SOJOURN_STORE"
 #: Far more than the longest message: a grant of `MAX_FILES` files, or a list of models.
 MAX_MESSAGE_BYTES = 1 << 20
 #: Far more than the longest request of a client.
@@ -24,7 +26,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 def default_socket() -> Path:
     """Return the socket's path: `SOJOURN_STORE`, or one in this user's runtime folder."""
-    if configured := os.environ.get("SOJOURN_STORE"):
+    if configured := os.environ.get(SOCKET_VARIABLE):
         return Path(configured)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(runtime) / "sojourn" if runtime else Path(f"/tmp/sojourn-{os.getuid()}")

@@ -40,8 +40,8 @@ def load_service(
     Raises
     ------
     InvalidInputError
-        The model or its profile cannot be loaded, the profile exceeds `max_batch_size`, or the
-        config names weights and the model does not ask for any.
+        The model or its profile cannot be loaded, the profile exceeds `max_batch_size`, the
+        config names weights and the model does not ask for any, or the model has none to share.
     """
     if cpus is None:
         cpus = float(len(os.sched_getaffinity(0)))
@@ -53,7 +53,7 @@ def load_service(
         device = resolve_device(config.device)
         model_class = find_model_class(config.import_path)
     check_weights(model_class, config.import_path, config.weights)
-    with start.timings.phase("model"):
+    with start.timings.phase("model"), start.weights.sharing(config.share):
         model = load_model(config.import_path, config.options, device, start.weights)
     with start.timings.phase("profile"):
         meter, note = best_meter(device, model)

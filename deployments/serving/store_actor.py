@@ -5,7 +5,7 @@ starts it again when it dies; it then takes over the memory that replicas still 
 """
 
 import logging
-import threading
+import os
 from pathlib import Path
 from typing import cast
 
@@ -14,19 +14,15 @@ from ray.actor import ActorClass
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments.errors import StartError
-from deployments.modelstore.client import ask
-from deployments.modelstore.errors import UnavailableError
-from deployments.modelstore.manager.endpoint import allow_many_clients
-from deployments.modelstore.manager.manager import Manager
+from deployments.modelstore.manager.running import answers, run_in_thread
 from deployments.modelstore.manager.settings import ManagerSettings
+from deployments.modelstore.wire import SOCKET_VARIABLE
 
 logger = logging.getLogger("ray.serve")
 
 _NAMESPACE = "sojourn"
 #: Ray needs seconds to start a process, on a busy node many.
 _START_TIMEOUT_S = 60.0
-#: A manager answers within milliseconds; one that hangs is as good as none.
-_ANSWER_TIMEOUT_S = 5.0
 
 
 @ray.remote(num_cpus=0, max_restarts=-1)
@@ -34,9 +30,7 @@ class StoreActor:
     """A manager in a thread of this process."""
 
     def __init__(self, settings: ManagerSettings) -> None:
-        allow_many_clients()
-        manager = Manager(settings)
-        threading.Thread(target=manager.run, name="store-manager", daemon=True).start()
+        run_in_thread(settings)
 
     def started(self) -> None:
         """Return once the manager listens."""
@@ -51,7 +45,7 @@ def open_store(settings: ManagerSettings) -> Path:
         The manager does not start.
     """
     socket_path = settings.socket
-    if _answers(socket_path):
+    if answers(socket_path):
         return socket_path
     node = ray.get_runtime_context().get_node_id()
     try:
@@ -70,7 +64,7 @@ def open_store(settings: ManagerSettings) -> Path:
         ray.get(actor.started.remote(), timeout=_START_TIMEOUT_S)
     except Exception as error:
         # One that the user started, or another cluster on this machine, may have been faster.
-        if not _answers(socket_path):
+        if not answers(socket_path):
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise StartError(f"the model store did not start: {lines[-1]}") from error
     else:
@@ -78,9 +72,6 @@ def open_store(settings: ManagerSettings) -> Path:
     return socket_path
 
 
-def _answers(socket_path: Path) -> bool:
-    try:
-        ask("stats", socket_path=socket_path, timeout_s=_ANSWER_TIMEOUT_S)
-    except UnavailableError:
-        return False
-    return True
+def use_store(settings: ManagerSettings) -> None:
+    """Open this node's store for this process and those that it starts."""
+    os.environ[SOCKET_VARIABLE] = str(open_store(settings))

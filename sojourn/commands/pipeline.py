@@ -13,8 +13,9 @@ import orjson
 from deployments.access.exposure import check_exposure
 from deployments.models.base import TensorSpec
 from deployments.models.threads import limit_threads
+from deployments.modelstore.manager.running import use_in_process
 from deployments.pipelines.pipeline import Pipeline
-from deployments.pipelines.serving.config import load_pipeline_file
+from deployments.pipelines.serving.config import PipelineConfig, load_pipeline_file
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
@@ -84,6 +85,7 @@ def serve(
             click.echo(f"curl -s {url}/sojourn/pipeline\n\nCtrl-C stops it.")
         sys.stdout.flush()
 
+    _use_store(config.pipeline)
     uvloop.run(serve_pipeline(config, ready))
 
 
@@ -153,6 +155,7 @@ def profile(file: Path, seconds: float, as_json: bool) -> None:
     from deployments.pipelines.planning.profiling import measure_profiles
     from deployments.pipelines.serving.step_config import import_function
 
+    _use_store(config)
     example = import_function(config.example)()
     steps = config.build()
     profiles = asyncio.run(
@@ -189,6 +192,7 @@ def run(file: Path, items: IO[bytes], in_flight: int | None, as_json: bool) -> N
     """
     config = load_pipeline_file(file).pipeline
     inputs = [tensor.spec for tensor in config.inputs]
+    _use_store(config)
     started_s = time.monotonic()
     counts = asyncio.run(_run(Pipeline(config.build()), inputs, items, in_flight))
     summary = {**counts, "seconds": time.monotonic() - started_s}
@@ -196,6 +200,11 @@ def run(file: Path, items: IO[bytes], in_flight: int | None, as_json: bool) -> N
         say(orjson.dumps(summary).decode())
     else:
         say(f"{counts['completed']} results, {counts['failed']} errors")
+
+
+def _use_store(config: PipelineConfig) -> None:
+    if config.store is not None:
+        use_in_process(config.store.settings())
 
 
 async def _run(

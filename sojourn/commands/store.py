@@ -42,7 +42,11 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--remote", required=True, help="URL of the models: file://, https://, s3://, …")
+@click.option(
+    "--remote",
+    help="URL of published models: file://, https://, s3://, …  [default: none, only shared files]",
+)
+@click.option("--files/--no-files", default=True, help="Whether processes may share their files.")
 @click.option(
     "--disk",
     type=click.Path(file_okay=False, path_type=Path),
@@ -71,7 +75,8 @@ def command() -> None:
 @click.option("--device-driver", default=CUDA, hidden=True, help="Module of another driver.")
 @_socket_option
 def serve(
-    remote: str,
+    remote: str | None,
+    files: bool,
     disk: Path,
     host_bytes: int,
     disk_bytes: int,
@@ -83,6 +88,7 @@ def serve(
     """Run the manager of this machine's store until Ctrl-C."""
     settings = ManagerSettings(
         remote=remote,
+        files=files,
         disk=disk,
         host_bytes=host_bytes,
         disk_bytes=disk_bytes,
@@ -104,7 +110,7 @@ def serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    say(f"The store serves {remote} at {settings.socket}.")
+    say(f"The store serves {remote or 'shared files'} at {settings.socket}.")
     manager.run()
 
 

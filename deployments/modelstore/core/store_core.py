@@ -52,6 +52,7 @@ class StoreCore:
         self._transfers = Transfers(budgets_bytes, page_bytes or {}, copies_at_once, self._actions)
         self._spaces = self._transfers.spaces
         self._manifests: dict[ModelName, Manifest] = {}
+        self._shared: dict[ModelName, Blob] = {}
         self._resolving: set[ModelName] = set()
         self._opens: dict[Hashable, Open] = {}
         # Opens without references on their model's blobs, in order of arrival.
@@ -101,6 +102,17 @@ class StoreCore:
     def known(self, name: ModelName, manifest: Manifest) -> None:
         """Restore a model's list of files from an earlier run."""
         self._manifests[name] = manifest
+
+    def share(self, name: ModelName, manifest: Manifest) -> None:
+        """Record a file that a client is about to open.
+
+        Its source is on this machine, so it skips the disk tier, and is forgotten once it has left
+        memory.
+        """
+        self._manifests[name] = manifest
+        for blob in manifest.blobs:
+            self._shared[name] = blob
+            self._transfers.memory_only.add(blob)
 
     def found(self, blob: Blob, tier: Tier) -> list[Action]:
         """Restore a blob from an earlier run, or drop it if it does not fit the budget."""
@@ -194,9 +206,19 @@ class StoreCore:
 
     def _taken(self) -> list[Action]:
         self._transfers.start_queued()
+        if self._shared:
+            self._forget_shared()
         taken = self._actions.copy()
         self._actions.clear()
         return taken
+
+    def _forget_shared(self) -> None:
+        awaited = {waiting.name for waiting in self._opens.values()}
+        for name, blob in list(self._shared.items()):
+            if name not in awaited and not any(s.get(blob) for s in self._spaces.values()):
+                del self._shared[name]
+                self._manifests.pop(name, None)
+                self._transfers.memory_only.discard(blob)
 
     def _advance(self) -> list[Action]:
         """Place waiting opens that fit, first come first served in each tier."""

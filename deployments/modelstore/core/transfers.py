@@ -59,6 +59,8 @@ class Transfers:
         self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
         self._running: dict[tuple[Tier, Tier], int] = {}
         self._bypassed: set[tuple[Blob, Tier]] = set()
+        #: Blobs that are not kept on the disk.
+        self.memory_only: set[Blob] = set()
 
     def count_hit(self, tier: Tier, manifest: Manifest) -> Tier:
         """Count hits and misses from this tier down; return the fastest tier that has the model."""
@@ -93,6 +95,8 @@ class Transfers:
         """Copy a blob into a tier where it has an entry."""
         for below, space in self.spaces.items():
             if below <= tier or (blob, below) in self._bypassed:
+                continue
+            if below is Tier.DISK and blob in self.memory_only and space.get(blob) is None:
                 continue
             if space.get(blob) is None and self.reserve(below, [blob]):
                 self.fill(blob, below)

@@ -21,15 +21,18 @@ from deployments.modelstore.errors import (
 )
 from deployments.modelstore.files.digests import StreamCheck
 from deployments.modelstore.files.disk import Disk
-from deployments.modelstore.files.remote import Remote, resolve
+from deployments.modelstore.files.remote import resolve
 from deployments.modelstore.files.safetensors_header import header_end, read_header
 from deployments.modelstore.host_memory import HostMemory, write_at
-from deployments.modelstore.names import Blob, ModelName, Origin
+from deployments.modelstore.manager.shared_files import ClientFile, Identity, SharedFiles
+from deployments.modelstore.names import FILES, Blob, ModelName, Origin
 
 logger = logging.getLogger(__name__)
 
 Event = Callable[[], Sequence[Action]]
 """An event for the loop's thread to run; it returns the next actions."""
+
+Identified = Callable[[Blob | StoreError], Sequence[Action]]
 
 #: Clients may request any number of unknown names. The core bounds the copies.
 RESOLVES_AT_ONCE = 8
@@ -49,7 +52,7 @@ class Background:
     def __init__(
         self,
         core: StoreCore,
-        remote: Remote,
+        remote: SharedFiles,
         disk: Disk,
         memory: HostMemory,
         device: DeviceTier | None,
@@ -61,6 +64,7 @@ class Background:
         self._report, self._stopped = report, stopped
         self._threads: set[threading.Thread] = set()
         self._unresolved: deque[ModelName] = deque()
+        self._identifying: dict[Identity, list[Identified]] = {}
         self._resolving = 0
 
     def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
@@ -82,6 +86,31 @@ class Background:
     def resolve(self, name: ModelName) -> None:
         self._unresolved.append(name)
         self._resolve_next()
+
+    def identify(self, file: ClientFile, then: Identified) -> None:
+        """Pass a client's file to `then` as its blob; one thread reads it for all who wait."""
+        identity, settled = file.identity, file.settled
+        waiting = self._identifying.setdefault(identity, [])
+        waiting.append(then)
+        if len(waiting) > 1:
+            return
+
+        def event(found: Blob | StoreError) -> Event:
+            def identified() -> Sequence[Action]:
+                if settled and isinstance(found, Blob):
+                    self._remote.remember(identity, found)
+                waiting = self._identifying.pop(identity)
+                return [action for each in waiting for action in each(found)]
+
+            return identified
+
+        self._start(
+            "store-fetch",
+            lambda: event(file.blob()),
+            lambda error: event(
+                error if isinstance(error, StoreError) else FetchError(f"the file: {error}")
+            ),
+        )
 
     def close(self) -> None:
         """Stop all work after the current piece; work that hangs at the remote is abandoned."""
@@ -125,7 +154,11 @@ class Background:
             with self._memory.fill(blob) as descriptor:
                 self._disk.read(blob, descriptor, self._check_stopped)
         else:
-            self._fetch(origins, lambda parts: self._to_memory(blob, parts))
+            # A shared file may have any format, which the client reads from its own.
+            shared = any(name.framework == FILES for name, _ in origins)
+            self._fetch(
+                origins, lambda parts: self._to_memory(blob, parts, check_format=not shared)
+            )
 
     def _fault_of(self, order: Copy, error: Exception) -> tuple[Fault, StoreError]:
         """Return what failed; delete a file of the disk that is damaged or cannot be read."""
@@ -168,7 +201,7 @@ class Background:
                 first_error = first_error or error
         raise first_error or FetchError("no model contains the file any more")
 
-    def _to_memory(self, blob: Blob, parts: Iterator[bytes]) -> None:
+    def _to_memory(self, blob: Blob, parts: Iterator[bytes], *, check_format: bool) -> None:
         """Copy a blob from the remote straight into memory, bypassing a full disk."""
         check = StreamCheck(blob)
         with self._memory.fill(blob) as descriptor:
@@ -177,8 +210,9 @@ class Background:
                 check.update(part)
                 write_at(descriptor, part, begin)
             check.finish()
-            end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
-            read_header(os.pread(descriptor, end, 0), blob.size_bytes)
+            if check_format:
+                end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
+                read_header(os.pread(descriptor, end, 0), blob.size_bytes)
 
     def _fetched(self, name: ModelName, file: str) -> Iterator[bytes]:
         """Yield a file's bytes; resume a broken download as long as that brings more of it."""

@@ -28,20 +28,23 @@ class Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
+        #: What the owner of the connections keeps as long as the client waits.
+        self.kept: object = None
 
 
 class Connections:
     """The clients of one listening socket, on one thread.
 
-    The caller passes ready sockets to `accept` or `serve`. An error that `on_message` raises is the
-    answer; `on_gone` is called when a connection has been closed.
+    The caller passes ready sockets to `accept` or `serve`. `on_message` gets a client's message and
+    its descriptors, which are closed afterwards; an error that it raises is the answer. `on_gone`
+    is called when a connection has been closed.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         selector: selectors.BaseSelector,
-        on_message: Callable[[Client, dict[str, Any]], None],
+        on_message: Callable[[Client, dict[str, Any], Sequence[int]], None],
         on_gone: Callable[[Client], None],
     ) -> None:
         self._listener = listener
@@ -52,6 +55,9 @@ class Connections:
         self._max_clients = int(CLIENT_SHARE * descriptors)
         self._accept_at_s: float | None = None
         selector.register(listener, selectors.EVENT_READ)
+
+    def __contains__(self, client: Client) -> bool:
+        return client in self._clients
 
     def accept(self) -> None:
         """Accept waiting connections; close those of other users."""
@@ -115,15 +121,16 @@ class Connections:
             self._disconnect(client)
             return
         message, descriptors = received
-        for descriptor in descriptors:  # clients have no descriptors to send
-            os.close(descriptor)
         try:
-            self._on_message(client, message)
+            self._on_message(client, message, descriptors)
         except SojournError as error:
             self.send_error(client, error)
         except Exception as error:
             logger.exception("a request failed: %.200r", message)
             self.send_error(client, fault_of(error))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _flush(self, client: Client) -> None:
         try:

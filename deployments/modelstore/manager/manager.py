@@ -26,7 +26,9 @@ from deployments.modelstore.manager.background import Background, Event
 from deployments.modelstore.manager.connections import Client, Connections, fault_of
 from deployments.modelstore.manager.endpoint import listen, lock, own_folder
 from deployments.modelstore.manager.settings import ManagerSettings
-from deployments.modelstore.names import ModelName
+from deployments.modelstore.manager.shared_files import ClientFile, SharedFiles
+from deployments.modelstore.names import Blob, ModelName
+from policy.errors import SojournError
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ class Manager:
 
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
-        self._remote = open_remote(settings.remote)
+        self._files = SharedFiles(open_remote(settings.remote) if settings.remote else None)
         own_folder(settings.socket.parent)
         self._locks = [lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
         try:
@@ -70,7 +72,7 @@ class Manager:
         self._wake_read.setblocking(False)
         self._background = Background(
             self._core,
-            self._remote,
+            self._files,
             self._disk,
             self._memory,
             self._device,
@@ -114,7 +116,9 @@ class Manager:
 
     # Messages.
 
-    def _handle(self, client: Client, message: dict[str, Any]) -> None:
+    def _handle(
+        self, client: Client, message: dict[str, Any], descriptors: Sequence[int] = ()
+    ) -> None:
         do, name = message.get("do"), message.get("name")
         if do == "stats":
             counted = self._core.stats() | {"taken_over": self._memory.taken_over}
@@ -126,6 +130,9 @@ class Manager:
             first = message.get("first")
             rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
             self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
+            return
+        if do == "share" and isinstance(name, str) and len(descriptors) == 1:
+            self._share(client, name, descriptors[0])
             return
         if do not in ("open", "evict") or not isinstance(name, str):
             raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
@@ -141,6 +148,30 @@ class Manager:
         self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
         self._disk.remove_manifest(model)
         self._connections.send(client, {"result": None})
+
+    def _share(self, client: Client, label: str, descriptor: int) -> None:
+        if not self._settings.files:
+            raise StoreError("this store takes no files of processes")
+        client.kept = file = ClientFile(descriptor)
+
+        def identified(found: Blob | StoreError) -> Sequence[Action]:
+            if client not in self._connections:
+                return ()
+            try:
+                if isinstance(found, StoreError):
+                    raise found
+                name, manifest = self._files.add(label, found, file)
+                self._core.share(name, manifest)
+                return self._core.open(client, name)
+            except SojournError as error:
+                self._connections.send_error(client, error)
+                return ()
+
+        known = self._files.known(file)
+        if known is None:
+            self._background.identify(file, identified)
+        else:
+            self._carry_out(identified(known))
 
     def _check_device(self) -> None:
         if self._device is None:
@@ -182,6 +213,7 @@ class Manager:
             case Granted(Client() as client):
                 self._grant(client, action)
             case Refused(Client() as client, error):
+                client.kept = None
                 self._connections.send_error(client, error)
 
     def _holder_of(self, tier: Tier) -> HostMemory | DeviceTier | Disk:
@@ -191,6 +223,7 @@ class Manager:
         return self._memory if tier is Tier.HOST else self._disk
 
     def _grant(self, client: Client, granted: Granted) -> None:
+        client.kept = None
         message: dict[str, Any] = {"granted": str(granted.name)}
         message["source"] = granted.source.name.lower()
         contents = granted.manifest.files

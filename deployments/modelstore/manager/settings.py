@@ -12,7 +12,8 @@ from policy.errors import InvalidInputError
 class ManagerSettings:
     """Settings of a manager; `InvalidInputError` if a value is not possible."""
 
-    remote: str
+    #: None for a store of files alone.
+    remote: str | None
     disk: Path
     host_bytes: int
     disk_bytes: int
@@ -24,8 +25,12 @@ class ManagerSettings:
     #: The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
     device: str = "0"
     device_driver: str = CUDA
+    #: Whether processes may bring files of their own (`sojourn.shared_weights`).
+    files: bool = True
 
     def __post_init__(self) -> None:
+        if self.remote is None and not self.files:
+            raise InvalidInputError("a store without a remote and without files has nothing")
         for name, least in (
             ("host_bytes", 1),
             ("disk_bytes", 0),

@@ -65,6 +65,11 @@ class Stage:
         The time of its batches, by which requests that cannot be finished in time are refused.
     device : {"cpu", "cuda"}
         Of a `Model`.
+    weights : str, optional
+        The file or ``store://[framework/]name[@version]`` that is loaded instead of the weights
+        that a `Model` asks for.
+    share : bool
+        Share the files that the code loads as it is constructed, as `sojourn.shared_weights` does.
     hang_after_s : float
         A worker that takes longer than this for one batch is killed and replaced.
 
@@ -85,6 +90,8 @@ class Stage:
     policy: BatchingPolicy | Literal["smdp"] | None = None
     profile: Profile | None = None
     device: str = "cpu"
+    weights: str | None = None
+    share: bool = False
     hang_after_s: float = 30.0
 
     def __post_init__(self) -> None:

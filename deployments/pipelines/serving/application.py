@@ -36,6 +36,7 @@ from deployments.pipelines.serving.stage_replica import (
 )
 from deployments.pipelines.serving.step_config import StageConfig
 from deployments.serving.ray_replica import call_when_draining, confine_to_node
+from deployments.serving.store_actor import use_store
 
 logger = logging.getLogger("ray.serve")
 
@@ -68,7 +69,10 @@ class PipelineReplica:
         replicas = {
             name: access_to(handle, folder_of(version, name)) for name, handle in stages.items()
         }
-        self._service = PipelineService(parse_args(args), None, replicas)
+        config = parse_args(args)
+        if config.store is not None:
+            await asyncio.to_thread(use_store, config.store.settings())
+        self._service = PipelineService(config, None, replicas)
         context = serve.get_replica_context()
         self._service.replica = context.replica_id.unique_id
         self._last_good = LastGoodConfig(
@@ -141,11 +145,16 @@ def build(args: dict[str, Any]) -> serve.Application:
     config.build()
     # Replicas use the sockets of their own version only.
     version = hashlib.sha256(orjson.dumps(args, option=orjson.OPT_SORT_KEYS)).hexdigest()
-    stages = {name: _deploy(name, stage, version) for name, stage in config.deployed().items()}
+    store = None if config.store is None else config.store.model_dump(mode="json")
+    stages = {
+        name: _deploy(name, stage, version, store) for name, stage in config.deployed().items()
+    }
     return PipelineReplica.bind(args, version, stages)  # type: ignore[attr-defined]
 
 
-def _deploy(name: str, stage: StageConfig, version: str) -> serve.Application:
+def _deploy(
+    name: str, stage: StageConfig, version: str, store: dict[str, Any] | None
+) -> serve.Application:
     options: dict[str, Any] = {"name": name}
     if stage.ray_actor_options is not None:
         options["ray_actor_options"] = stage.ray_actor_options.model_dump(exclude_unset=True)
@@ -158,4 +167,4 @@ def _deploy(name: str, stage: StageConfig, version: str) -> serve.Application:
             "max_replicas": stage.max_workers,
         }
     bound = StageReplica.options(**options)  # type: ignore[attr-defined]
-    return bound.bind(stage.model_dump(mode="json"), version)
+    return bound.bind(stage.model_dump(mode="json"), version, store)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from deployments.config.document import PIPELINE_IMPORT_PATH as IMPORT_PATH
 from deployments.config.document import Application, find_applications
+from deployments.config.replica_args import StoreConfig
 from deployments.config.user_config import AccessConfig, SLAConfig, TracingConfig
 from deployments.config.validation import StrictModel, fault, validate
 from deployments.config.yaml_file import YamlFile
@@ -62,6 +63,8 @@ class PipelineConfig(StrictModel):
     steps: list[StepConfig]
     #: A function that returns an example item.
     example: str | None = None
+    #: None: stages that need a model store use the one that the user started.
+    store: StoreConfig | None = None
     #: None: each stage keeps its number of workers.
     autoscaling: AutoscalingConfig | None = None
     #: What rarely needs a change.

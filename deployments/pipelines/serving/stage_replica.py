@@ -18,6 +18,7 @@ from ray.exceptions import RayActorError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
+from deployments.config.replica_args import StoreConfig
 from deployments.models.threads import limit_threads
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import BatchFailure
@@ -26,6 +27,7 @@ from deployments.pipelines.workers.batch_server import BatchServer, socket_folde
 from deployments.pipelines.workers.predictor import make_predictor, recipe_of
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.serving.ray_replica import call_when_draining, confine_to_node
+from deployments.serving.store_actor import use_store
 
 #: Time for a stopping replica to finish its batch and for pipelines to disconnect.
 DRAIN_TIMEOUT_S = 20.0
@@ -51,8 +53,12 @@ AUTOSCALING = {
     logging_config={"enable_access_log": False},
 )
 class StageReplica:
-    def __init__(self, stage: Mapping[str, Any], version: str) -> None:
+    def __init__(
+        self, stage: Mapping[str, Any], version: str, store: Mapping[str, Any] | None = None
+    ) -> None:
         confine_to_node()
+        if store is not None:
+            use_store(StoreConfig.model_validate(store).settings())
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         limit_threads(cpus)
         made = StageConfig.model_validate(stage).build()

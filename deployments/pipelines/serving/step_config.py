@@ -71,6 +71,8 @@ class StageConfig(StrictModel):
     #: A profile file or its content.
     profile: str | dict[str, Any] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
+    weights: str | None = None
+    share: bool = False
     #: With `place: deployment`: the most replicas, if they follow the load; `workers` is the least.
     max_workers: int | None = Field(default=None, ge=1)
     #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.

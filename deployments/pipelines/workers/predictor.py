@@ -10,8 +10,9 @@ import numpy as np
 
 from deployments.errors import ModelError, RowsError, StartError
 from deployments.models.base import Model
-from deployments.models.loading import load_model
+from deployments.models.loading import check_weights, load_model, load_onto
 from deployments.models.outputs import fit_output, wrong_shape
+from deployments.models.weights import WeightsLoader
 from deployments.pipelines.core.errors import ResultError
 from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.core.steps import Stage
@@ -29,6 +30,8 @@ class Recipe:
     options: Mapping[str, Any]
     device: str
     lists: bool
+    weights: str | None = None
+    share: bool = False
 
 
 Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
@@ -36,7 +39,9 @@ Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
 
 
 def recipe_of(stage: Stage) -> Recipe:
-    return Recipe(stage.code, dict(stage.options), stage.device, stage.batch_size is not None)
+    lists = stage.batch_size is not None
+    options = dict(stage.options)
+    return Recipe(stage.code, options, stage.device, lists, stage.weights, stage.share)
 
 
 def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
@@ -55,17 +60,10 @@ def make_predictor(recipe: Recipe) -> Predictor:
     Raises `InvalidInputError` if it cannot be imported or has nothing to call, and `StartError` if
     its constructor failed.
     """
-    code = recipe.code
+    weights = WeightsLoader(recipe.weights)
     try:
-        if isinstance(code, str):
-            code = import_object(code)
-        if isinstance(code, type):
-            if issubclass(code, Model) and isinstance(recipe.code, str):
-                code = load_model(recipe.code, recipe.options, recipe.device)
-            else:
-                code = code(**recipe.options)
-                if isinstance(code, Model):
-                    code.load(recipe.device)
+        with weights.sharing(recipe.share):
+            code = _construct(recipe, weights)
     except SojournError:
         raise
     except Exception as error:
@@ -78,6 +76,24 @@ def make_predictor(recipe: Recipe) -> Predictor:
     if recipe.lists:
         return _list_predictor(lambda items: predict(own(items)))
     return _item_predictor(predict)
+
+
+def _construct(recipe: Recipe, weights: WeightsLoader) -> Any:
+    code = recipe.code
+    if isinstance(code, str):
+        code = import_object(code)
+    if not isinstance(code, type):
+        return code
+    if not issubclass(code, Model):
+        if recipe.weights is not None:
+            raise InvalidInputError("weights: only a sojourn.Model asks for them; see `share`")
+        return code(**recipe.options)
+    check_weights(code, code.__qualname__, recipe.weights)
+    if isinstance(recipe.code, str):
+        return load_model(recipe.code, recipe.options, recipe.device, weights)
+    model = code(**recipe.options)
+    load_onto(model, recipe.device, weights)
+    return model
 
 
 def import_object(path: str) -> Any:

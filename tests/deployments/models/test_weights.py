@@ -1,8 +1,11 @@
 """Weights from a file or from the machine's store, and models that ask for them."""
 
+import gc
+
 import numpy as np
 import pytest
 import safetensors.numpy
+import safetensors.torch
 
 from deployments.config.replica_args import ModelConfig
 from deployments.models.base import Model, TensorSpec
@@ -13,6 +16,7 @@ from deployments.models.weights import WeightsLoader, load_weights
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
 from deployments.serving.service_loading import load_service
+from deployments.serving.service_start import ServiceStart
 from policy.errors import InvalidInputError
 from tests.support.models.model_stores import manager_thread, publish, settings_for
 
@@ -85,6 +89,30 @@ def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():
     config = ModelConfig(name="m", import_path=f"{__name__}:OnlyDevice", weights="file")
     with pytest.raises(InvalidInputError, match="second parameter `weights`"):
         load_service(config)
+
+
+class LoadsByItself(OnlyDevice):
+    def load(self, device):
+        self.state = safetensors.torch.load_file(WEIGHTS)
+
+
+def test_a_model_that_knows_no_store_shares_what_it_loads(store):
+    found = []
+    for _ in range(2):
+        start = ServiceStart(store_socket=store)
+        config = ModelConfig(name="m", import_path=f"{__name__}:LoadsByItself", share=True)
+        service = load_service(config, start=start)
+        found.append((start.explain()["weights"], start.explain()["weights_found_in"]))
+        assert ask("stats", socket_path=store)["leases"] == 1
+        del service
+        gc.collect()
+    assert found == [(str(WEIGHTS), "file"), (str(WEIGHTS), "host")]
+
+
+def test_a_model_that_has_nothing_to_share_is_an_error(store):
+    config = ModelConfig(name="m", import_path=f"{__name__}:OnlyDevice", share=True)
+    with pytest.raises(InvalidInputError, match="leave the setting out"):
+        load_service(config, start=ServiceStart(store_socket=store))
 
 
 def test_the_device_that_a_model_names_is_that_of_its_tensors(monkeypatch):

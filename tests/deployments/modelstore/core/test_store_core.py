@@ -53,6 +53,13 @@ MODELS[ModelName("pytorch", "cut", "1")] = Manifest(
     (("0.safetensors", Blob(BLOBS[1].sha256, 1)), ("1.safetensors", BLOBS[0]))
 )
 NAMES = sorted(MODELS)
+#: Files of clients: one that is published, too, and one that is not.
+UNPUBLISHED = Blob("g" * 64, 3)
+SHARED = {
+    ModelName("file", name, "1"): Manifest(((name, blob),))
+    for name, blob in (("a", BLOBS[2]), ("b", UNPUBLISHED))
+}
+MODELS |= SHARED
 PAGE_BYTES = {Tier.DEVICE: 2}
 
 
@@ -74,6 +81,7 @@ class Machine(RuleBasedStateMachine):
                     assert source is Tier.REMOTE or blob in self.content[source]
                     assert blob not in self.content[target]
                     assert not any((c.blob, c.target) == (blob, target) for c in self.copies)
+                    assert (blob, target) != (UNPUBLISHED, Tier.DISK)
                     self.copies.append(action)
                     link = Counter((c.source, c.target) for c in self.copies)
                     assert max(link.values()) <= 2
@@ -106,6 +114,11 @@ class Machine(RuleBasedStateMachine):
         self.next_holder += 1
         self.waiting[self.next_holder] = (name, tier)
         self.carry_out(self.core.open(self.next_holder, name, tier))
+
+    @rule(name=st.sampled_from(sorted(SHARED)))
+    def share(self, name):
+        self.core.share(name, MODELS[name])
+        self.open(name, Tier.HOST)
 
     @precondition(lambda self: self.held or self.waiting)
     @rule(data=st.data())
@@ -175,6 +188,14 @@ class Machine(RuleBasedStateMachine):
             assert view["used_bytes"] <= self.budgets[tier]
         for tier, manifest in self.held.values():
             assert set(manifest.blobs) <= self.content[tier]
+        known = {row["name"] for row in self.core.models()}
+        coming = {copy.blob for copy in self.copies}
+        for waiting, _ in self.waiting.values():
+            assert waiting not in SHARED or str(waiting) in known
+        for name, manifest in SHARED.items():
+            gone = not any(manifest.blobs[0] in tier for tier in (*self.content.values(), coming))
+            if gone and name not in [waiting for waiting, _ in self.waiting.values()]:
+                assert str(name) not in known
 
     def teardown(self):
         """When every event has come and every holder has left, nothing is held or on its way."""

@@ -2,12 +2,17 @@
 
 import numpy as np
 import pytest
+import safetensors.torch
 
 from deployments.errors import BadRequestError, ModelError, StartError
 from deployments.models.base import TensorSpec
+from deployments.modelstore.client import list_models
 from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
-from deployments.pipelines.workers.predictor import Recipe, make_predictor
+from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.workers.predictor import Recipe, make_predictor, recipe_of
 from policy.errors import InvalidInputError
+from tests.support.models.model_stores import manager_thread, publish, settings_for
+from tests.support.models.stored_models import Scale as StoredScale
 from tests.support.pipelines.stages import (
     Doubler,
     DropsNegative,
@@ -38,6 +43,33 @@ def test_items_that_fail_alone():
     assert (good, type(bad), type(bad.error)) == (2, ItemFailure, BadRequestError)
     first, named, third = predictor(NamesRows, lists=True)([1, -2, 3])
     assert (first, named.error.status, third) == (RETRY, 400, RETRY)
+
+
+class ReadsItself:
+    def __init__(self, path):
+        self.factor = safetensors.torch.load_file(path)["factor"]
+
+    def predict(self, x):
+        return float(self.factor * x)
+
+
+def test_stages_take_weights_of_the_store_and_share_what_they_read(tmp_path, monkeypatch):
+    scaled = {"model.safetensors": {"factor": np.full(1, 3.0, np.float32)}}
+    folder = publish(tmp_path / "remote", "scale", scaled)
+    with manager_thread(settings_for(tmp_path)) as store:
+        monkeypatch.setenv("SOJOURN_STORE", str(store))
+        for code in (StoredScale, "tests.support.models.stored_models:Scale"):
+            stage = Stage(code, batch_size=2, weights="store://scale")
+            results = make_predictor(recipe_of(stage))([{"x": [2.0]}, {"x": [4.0]}])
+            assert results == [{"y": np.float32([6])}, {"y": np.float32([12])}]
+        file = folder / "model.safetensors"
+        shared = make_predictor(recipe_of(Stage(ReadsItself, options={"path": file}, share=True)))
+        assert shared([4]) == [12]
+        assert any(row["name"].startswith("file/") for row in list_models(store))
+        with pytest.raises(InvalidInputError, match="leave the setting out"):
+            make_predictor(recipe_of(Stage(Scale, share=True)))
+    with pytest.raises(InvalidInputError, match=r"only a sojourn\.Model"):
+        make_predictor(recipe_of(Stage(Scale, weights="file")))
 
 
 class NoDevice:
