@@ -32,7 +32,7 @@ from autoscaler.remarks import (
 from autoscaler.reports import ReplicaReport
 from autoscaler.scale_down import default_scale_down_delay_s
 from autoscaler.settings import AUTO, AutoscalerSettings
-from autoscaler.sizing.fleet_sizing import FleetSizing
+from autoscaler.sizing.fleet_sizing import Fleet, FleetSizing
 from autoscaler.standbys import PROMOTION_S, TwoTierStarts, standby_risk
 from autoscaler.tier import Horizon, Tier
 from policy.errors import InvalidInputError
@@ -62,6 +62,10 @@ class Autoscaler:
     @property
     def settings(self) -> AutoscalerSettings:
         return self._monitor.settings
+
+    def size_by(self, fleet: Fleet) -> None:
+        """Size by a model of the fleet other than RAND, for replicas that share one queue."""
+        self._monitor.fleet = fleet
 
     @property
     def risk(self) -> float:
@@ -330,6 +334,7 @@ class Autoscaler:
             raise InvalidInputError(f"state: must have version {_STATE_VERSION}")
         try:
             monitor = FleetMonitor.from_state(state["monitor"])
+            monitor.fleet = self._monitor.fleet
             replicas = Tier.from_state(monitor.history, state["replicas"])
             total = state["total"] and Tier.from_state(monitor.history, state["total"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -18,7 +18,7 @@ from autoscaler.observe.replica_clocks import MAX_LAG_S, ReplicaClocks
 from autoscaler.observe.start_times import StartTimes
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
-from autoscaler.sizing.fleet_sizing import FleetSizing, MedianReplica, median_replica
+from autoscaler.sizing.fleet_sizing import Fleet, FleetSizing, MedianReplica, median_replica
 from autoscaler.sizing.sla_rate_correction import SlaRateCorrection
 
 #: Reports should come every second. From this interval on, the load is noticed late.
@@ -95,6 +95,8 @@ class FleetMonitor:
 
     def __init__(self, settings: AutoscalerSettings) -> None:
         self.settings = settings
+        #: Decides in the place of RAND.
+        self.fleet: Fleet | None = None
         self.load = OfferedLoad()
         self.history = LoadHistory()
         self.start_times = StartTimes()
@@ -245,6 +247,7 @@ class FleetMonitor:
             min_replicas,
             max_replicas,
             self.settings.delays,
+            self.fleet,
         )
 
     @property

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from autoscaler.reports import ReplicaReport
 from autoscaler.sizing.rand_fleet import RandFleet
@@ -18,6 +19,23 @@ from policy.try_delays import TryDelays
 
 #: Without a load-lateness curve, the share of the capacity in full batches that replicas are given.
 _UTILIZATION = 0.8
+
+
+class Fleet(Protocol):
+    """What replicas take together; rates are requests per second."""
+
+    @property
+    def capacity_per_s(self) -> float:
+        """What a full replica answers."""
+
+    def lost_share(self, arrival_rate_per_s: float, replicas: int) -> float:
+        """Return the fraction of the requests that are not answered in time."""
+
+    def rate_within_sla_per_s(self, late_share_allowed: float, replicas: int) -> float:
+        """Return the highest rate within the SLA, for each replica."""
+
+    def replicas_needed(self, arrival_rate_per_s: float, late_share_allowed: float) -> int:
+        """Return the least replicas that take a rate within the SLA."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,7 @@ class FleetSizing:
     RAND decides (`autoscaler.sizing.rand_fleet`), with the replicas' own load-lateness curve, its
     rate corrected by a factor (`autoscaler.sizing.sla_rate_correction`). Until the curve is known,
     or if no rate keeps the SLA, replicas are given a share of their capacity in full batches, so
-    that they carry the load.
+    that they carry the load. `fleet` decides in the place of RAND.
     """
 
     replica: MedianReplica
@@ -89,6 +107,7 @@ class FleetSizing:
     min_replicas: int
     max_replicas: int
     delays: TryDelays
+    fleet: Fleet | None = None
 
     def required(self, demand_per_s: float) -> Requirement:
         """Return what a demand requires."""
@@ -111,10 +130,10 @@ class FleetSizing:
         return max(1, math.ceil(demand_per_s / (_UTILIZATION * self.replica.capacity_per_s)))
 
     @cached_property
-    def _fleet(self) -> RandFleet | None:
+    def _fleet(self) -> Fleet | None:
         replica = self.replica
-        if replica.curve is None:
-            return None
+        if self.fleet is not None or replica.curve is None:
+            return self.fleet
         return RandFleet.of(
             replica.curve,
             replica.capacity_per_s,

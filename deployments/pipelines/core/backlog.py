@@ -9,7 +9,7 @@ from typing import Any
 
 from deployments.pipelines.core.graph import END, JOIN, Graph
 from deployments.pipelines.core.stage_core import StageCore
-from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 
 # Weight of the expected values, in observed items.
 _STATED = 10.0
@@ -44,6 +44,15 @@ class Backlog:
         counts[2] += elements
         if counts[0] > _MEMORY:
             self._divided[at] = [count / 2 for count in counts]
+
+    def measured_steps(self) -> dict[Step, Any]:
+        """Return the shares of each switch by key, and the mean elements of each `Each`."""
+        nodes = self._graph.nodes
+        shares = {
+            nodes[at].step: {key: count / sum(counts.values()) for key, count in counts.items()}
+            for at, counts in self._chosen.items()
+        }
+        return shares | {nodes[at].step: sums[2] / sums[0] for at, sums in self._divided.items()}
 
     def measure(self) -> tuple[float, list[float]]:
         """Return the expected wait of a new request, and each stage's work ahead, in ms.

@@ -47,7 +47,7 @@ class PipelineCore:
         self.response_times: deque[tuple[float, float]] = deque(maxlen=_RESPONSE_TIMES)
         self._ids = itertools.count()
         self._nodes = graph.nodes
-        self._backlog = Backlog(graph, stages)
+        self.backlog = Backlog(graph, stages)
         self._node_of = {node.stage: node for node in graph.nodes}
         self._touched: set[int] = set()
         self._batches = 0
@@ -76,11 +76,11 @@ class PipelineCore:
         """
         self.offered += 1
         if len(self.open) >= self.max_pending:
-            self.refused += 1
+            self.count_refused(self.bottleneck())
             raise BusyError(f"the pipeline is full: {len(self.open)} requests; try again later")
         for stage in self.stages:
             if stage.lost is not None:
-                self.refused += 1
+                self.count_refused(stage)
                 raise DeviceError(stage.lost)
         if deadline_s < math.inf:
             self._check_deadline(now_s, deadline_s)
@@ -95,7 +95,7 @@ class PipelineCore:
     def _check_deadline(self, now_s: float, deadline_s: float) -> None:
         for stage in self.stages:
             if not stage.workers:
-                self.refused += 1
+                self.count_refused(stage)
                 raise BusyError(
                     f"stage {stage.name!r} has no worker now; try again later", "loading"
                 )
@@ -104,21 +104,25 @@ class PipelineCore:
             self.late += 1
             raise DeadlineError("the request's deadline is shorter than its own processing time")
         if self.expected_ms() > _ADMISSION_SHARE * left_ms:
-            self.refused += 1
             stage = self.bottleneck()
+            self.count_refused(stage)
             raise BusyError(
                 f"stage {stage.name!r} is too busy to answer in time; try again later", "deadline"
             )
 
+    def count_refused(self, stage: StageCore, requests: int = 1) -> None:
+        self.refused += requests
+        stage.refused += requests
+
     def expected_ms(self) -> float:
-        return self._least_ms + self._backlog.measure()[0]
+        return self._least_ms + self.backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
         """Return the stage with the longest work ahead of a new request.
 
         In an empty pipeline, it is the stage with the lowest throughput.
         """
-        _, backlog_ms = self._backlog.measure()
+        _, backlog_ms = self.backlog.measure()
         if not any(backlog_ms):
             backlog_ms = [
                 stage.item_ms * (stage.items / max(1, self.admitted)) / (stage.workers or 1)
@@ -246,12 +250,12 @@ class PipelineCore:
             try:
                 if isinstance(step, Switch):
                     key = _branch(step, value)
-                    self._backlog.count_chosen(at, key)
+                    self.backlog.count_chosen(at, key)
                     at = node.entries[key]
                     continue
                 parts = _fan_out(node, value)
                 if isinstance(step, Each):
-                    self._backlog.count_divided(at, len(parts))
+                    self.backlog.count_divided(at, len(parts))
                     if not parts:
                         value, at = step.join([]), node.next
                         continue

@@ -134,7 +134,8 @@ def cheap_division(
     """Return a division that keeps an SLA, such that one worker less in any stage does not.
 
     From the least workers that keep up, the worker with the largest gain per cost is added until
-    the SLA is kept; then what is not needed is removed, the dearest first.
+    the SLA is kept; then what is not needed is removed, the dearest first, and workers move to
+    other stages as long as that costs no more and shortens the response time.
 
     `percentile_ms` returns the SLA's percentile of a division; `least` and `most` are what each
     stage needs to keep up, and what it may have. Raises `InfeasibleError` if no division keeps the
@@ -154,13 +155,17 @@ def cheap_division(
             for stage, more in _with_another(workers, 1, plenty)
         ]
         workers = max(gains)[1]
-    while fewer := [
-        (costs[stage], less)
-        for stage, less in _with_another(workers, -1, least)
-        if ms(less) <= limit_ms
-    ]:
-        workers = max(fewer)[1]
-    return workers
+
+    def value(division: Division) -> tuple[bool, float, float]:
+        return ms(division) > limit_ms, round(float(np.dot(division, costs)), 9), ms(division)
+
+    while True:
+        fewer = [less for _, less in _with_another(workers, -1, least)]
+        moved = [more for less in fewer for _, more in _with_another(less, 1, plenty)]
+        best = min([workers, *fewer, *moved], key=value)
+        if best == workers:
+            return workers
+        workers = best
 
 
 def _with_another(

@@ -1,5 +1,6 @@
 """The HTTP interface of a pipeline: the interface of a model, and details of the stages."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,8 @@ _PATH, _METRICS = "/sojourn/pipeline", "/metrics"
 class PipelineApp(InferenceApp):
     def __init__(self, service: PipelineService, server_version: str) -> None:
         self._pipeline_service = service
-        super().__init__(
-            service, server_version, more={_PATH: self._describe, _METRICS: self._metrics}
-        )
+        more = {_PATH: self._describe, _METRICS: self._metrics}
+        super().__init__(service, server_version, self._decisions, more=more)
 
     def reports(self) -> list[Mapping[str, Any]]:
         service = self._pipeline_service
@@ -25,6 +25,19 @@ class PipelineApp(InferenceApp):
 
     def planning(self) -> Planning:
         return self._pipeline_service.planning
+
+    async def _decisions(self) -> Mapping[str, Any]:
+        """Return the log of each stage's autoscaler, in the form of a service's."""
+        autoscaler = self._pipeline_service.autoscaler
+        stages = {} if autoscaler is None else autoscaler.scaler.stages
+        return {
+            "newest": None,
+            "decisions": [],
+            "stages": {
+                name: {"newest": stage.log.newest, "decisions": stage.log.recorded}
+                for name, stage in stages.items()
+            },
+        }
 
     def _describe(self) -> Answer:
         return json_answer(describe(self._pipeline_service))
@@ -37,7 +50,7 @@ class PipelineApp(InferenceApp):
 def describe(service: PipelineService) -> Mapping[str, Any]:
     core, sla = service.pipeline.core, service.user_config.sla
     least_ms = [stage.latency_ms(1) for stage in core.stages]
-    total_ms = sum(least_ms)
+    budgets_ms = _budgets_ms(service)
     stages = [
         {
             "name": stage.name,
@@ -52,7 +65,7 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
             "workers_lost": stage.deaths,
             "lost": stage.lost,
             "latency_ms": least,
-            "budget_ms": sla.response_time_ms * least / total_ms if total_ms else None,
+            "budget_ms": budgets_ms.get(stage.name),
         }
         for stage, made, least in zip(core.stages, service.pipeline.stages, least_ms, strict=True)
     ]
@@ -74,15 +87,21 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
     }
 
 
-def _scaling(service: PipelineService) -> Mapping[str, Any] | None:
-    if service.autoscaler is None:
-        return None
-    from deployments.pipelines.planning.scaling import MARGIN  # it loads numba
+def _budgets_ms(service: PipelineService) -> Mapping[str, float]:
+    """Return the SLA's response time divided among the stages: as planned, or by their batches."""
+    if service.autoscaler is not None and service.autoscaler.table is not None:
+        return {name: stage.budget_ms for name, stage in service.autoscaler.scaler.stages.items()}
+    least_ms = {stage.name: stage.latency_ms(1) for stage in service.pipeline.core.stages}
+    scale = service.user_config.sla.response_time_ms / (sum(least_ms.values()) or math.inf)
+    return {name: scale * ms for name, ms in least_ms.items()}
 
-    scaler = service.autoscaler.scaler
+
+def _scaling(service: PipelineService) -> Mapping[str, Any] | None:
+    autoscaler = service.autoscaler
+    if autoscaler is None or autoscaler.table is None:
+        return None
     return {
-        "margin": MARGIN,
-        "workers_needed": scaler.workers,
-        "items_per_request": scaler.items_per_request,
-        "replicas_needed": service.autoscaler.replica_needs(),
+        "workers_needed": {name: stage.workers for name, stage in autoscaler.scaler.stages.items()},
+        "items_per_request": autoscaler.scaler.items_per_request,
+        "replicas_needed": autoscaler.replica_needs(),
     }

@@ -114,8 +114,10 @@ class PipelineReplica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         autoscaler = self._service.autoscaler
-        needs = {} if autoscaler is None else autoscaler.replica_needs()
-        return {NEED + name: replicas for name, replicas in needs.items()}
+        if autoscaler is None:
+            return {}
+        needs = {NEED + name: need for name, need in autoscaler.replica_needs().items()}
+        return needs | autoscaler.report()
 
     def check_health(self) -> None:
         """Raise if Ray must replace this replica: a stage cannot start a worker."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from autoscaler.settings import AutoscalerSettings
 from deployments.config.document import PIPELINE_IMPORT_PATH as IMPORT_PATH
 from deployments.config.document import Application, find_applications
 from deployments.config.replica_args import StoreConfig
@@ -21,10 +22,6 @@ from deployments.pipelines.serving.step_config import (
     TensorConfig,
     build_steps,
 )
-from policy.objective import ServiceLevelObjective
-
-if TYPE_CHECKING:
-    from deployments.pipelines.planning.scaling import DivisionTable
 
 #: The autoscaling policy of the replicas of a pipeline and of its stages.
 AUTOSCALING_POLICY = "deployments.pipelines.serving.ray_scaling:scale"
@@ -37,8 +34,16 @@ class AutoscalingConfig(StrictModel):
 
     #: Of all stages in one replica together; those in deployments of their own are not counted.
     max_workers: int = Field(ge=1)
-    #: How long fewer workers must have been enough before some end.
-    scale_down_delay_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    #: Percent of the minutes that should comply with the SLA.
+    compliant_minutes: float = Field(default=99.0, ge=50, le=99.99)
+    #: How long fewer workers must have been enough before some end, in s. None: as long as a worker
+    #: takes to start, but at most 20 s.
+    scale_down_delay_s: float | None = Field(default=None, ge=0, le=1e6)
+    #: Workers to keep in each stage beyond those that the load needs, or ``auto``: as many as pay.
+    standbys: Literal["auto"] | Annotated[int, Field(ge=0)] = 0
+
+    def settings(self) -> AutoscalerSettings:
+        return AutoscalerSettings(**self.model_dump(exclude={"max_workers"}))
 
 
 class ExpertPipelineConfig(StrictModel):
@@ -111,21 +116,6 @@ class PipelineConfig(StrictModel):
 
     def max_replicas(self) -> dict[str, int]:
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
-
-    def solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
-        """Return the workers of the stages by rate, after seconds, or None without autoscaling."""
-        config = self.autoscaling
-        if config is None:
-            return None
-        from deployments.pipelines.planning.scaling import solve_divisions  # it loads numba
-
-        return solve_divisions(
-            self.build(),
-            sla,
-            config.max_workers,
-            self.worker_costs(),
-            max_replicas=self.max_replicas(),
-        )
 
 
 class PipelineLimitsConfig(StrictModel):

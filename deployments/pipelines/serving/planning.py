@@ -52,17 +52,26 @@ class PipelinePlanning:
         }
 
 
-def without_code(step: Any, current: Mapping[str, Stage]) -> Any:
-    """Return steps with their current stages and without code, which a plan does not need."""
+def without_code(
+    step: Any, current: Mapping[str, Stage], measured: Mapping[Step, Any] | None = None
+) -> Any:
+    """Return steps with their current stages and without code, which a plan does not need.
+
+    `measured` has the shares of switches and the mean elements of an `Each`, instead of the stated.
+    """
+    measured = measured or {}
     if isinstance(step, Stage):
         stage = current[step.name]
         policy = None if stage.policy == "smdp" else stage.policy
         return replace(stage, code="", options={}, cpus=None, policy=policy)
     if isinstance(step, Each):
-        return replace(step, branch=without_code(step.branch, current), join=list)
+        items = min(step.max_items, max(1, round(measured.get(step, step.expected_items))))
+        branch = without_code(step.branch, current, measured)
+        return replace(step, branch=branch, join=list, expected_items=items)
     if isinstance(step, Ensemble):
-        return replace(step, branches=without_code(step.branches, current), join=list)
+        branches = without_code(step.branches, current, measured)
+        return replace(step, branches=branches, join=list)
     if isinstance(step, Switch):
-        branches = {key: without_code(branch, current) for key, branch in step.branches.items()}
-        return replace(step, branches=branches, choose=len)
-    return [without_code(part, current) for part in step]
+        keyed = {key: without_code(part, current, measured) for key, part in step.branches.items()}
+        return replace(step, branches=keyed, choose=len, shares=measured.get(step, step.shares))
+    return [without_code(part, current, measured) for part in step]

@@ -4,9 +4,10 @@ In the config file, next to the deployments::
 
     autoscaling_policy: {policy_function: deployments.pipelines.serving.ray_scaling:scale}
 
-Each replica of the pipeline reports the replicas that its load needs, of itself and of each stage
-(`deployments.pipelines.serving.service`), and this policy adds them up. All numbers follow from
-the load at the entry. Ray calls this in Serve's controller ten times a second.
+The replicas of the pipeline report as those of a service do, and their number is decided in the
+same way. Each also reports the replicas of each stage that its load needs, by the decisions of
+`deployments.pipelines.planning.stage_autoscaler`, and this policy adds them up. Ray calls it in
+Serve's controller ten times a second.
 """
 
 import logging
@@ -14,12 +15,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from autoscaler.ray_adapter import SojournAutoscalingPolicy
+
 logger = logging.getLogger("ray.serve")
 
-#: Names of the reports end with the name of the stage; "" is the pipeline itself.
+#: Names of the reports end with the name of the stage.
 NEED = "replicas_needed/"
 #: A need may exceed a whole number by this rounding error, because it is a sum of fractions.
 _ROUNDING = 1e-6
+_policies: dict[Any, SojournAutoscalingPolicy] = {}
 
 
 def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
@@ -36,22 +40,22 @@ def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[s
         needs = {}
     decisions = {}
     for deployment, context in contexts.items():
-        reported = needs.get(deployment.name)
-        decisions[deployment] = (
-            context.target_num_replicas
-            if reported is None
-            else max(1, math.ceil(reported - _ROUNDING))
-        )
+        decisions[deployment] = context.target_num_replicas
+        if deployment.name in needs:
+            decisions[deployment] = max(1, math.ceil(needs[deployment.name] - _ROUNDING))
+        elif "offered_total" in (context.raw_metrics or {}):
+            policy = _policies.setdefault(deployment, SojournAutoscalingPolicy())
+            decisions[deployment], _ = policy(context)
     return decisions, {}
 
 
 def _needs(contexts: Mapping[Any, Any]) -> dict[str, float]:
     needs: dict[str, float] = {}
-    for deployment, context in contexts.items():
+    for context in contexts.values():
         for name, by_replica in (context.raw_metrics or {}).items():
             if not name.startswith(NEED):
                 continue
             latest = [series[-1].value for series in by_replica.values() if series]
             if latest:
-                needs[name.removeprefix(NEED) or deployment.name] = sum(latest)
+                needs[name.removeprefix(NEED)] = sum(latest)
     return needs

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,51 +24,16 @@ from deployments.observability.request_info import RequestInfo
 from deployments.pipelines.core.errors import StageError
 from deployments.pipelines.core.items import Flow
 from deployments.pipelines.pipeline import Pipeline
+from deployments.pipelines.serving.autoscaler import PipelineAutoscaler
 from deployments.pipelines.serving.config import PipelineConfig, PipelineUserConfig
 from deployments.pipelines.serving.planning import PipelinePlanning
 from deployments.pipelines.serving.step_config import import_function
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.batcher.requests import Refusal
-from policy.objective import ServiceLevelObjective
-
-if TYPE_CHECKING:
-    from deployments.pipelines.planning.scaling import DivisionTable, StageScaler
 
 logger = logging.getLogger("sojourn.pipelines")
 
 COUNT_EVERY_S = 1.0
-
-
-class PipelineAutoscaler:
-    """Resizes the stages of a started pipeline once a second, as its `scaler` decides.
-
-    Ray resizes the stages whose workers are Ray replicas, by `replica_needs`.
-    """
-
-    def __init__(self, pipeline: Pipeline, scaler: "StageScaler") -> None:
-        self._pipeline, self.scaler = pipeline, scaler
-        self._ordered = {stage.name: stage.workers for stage in pipeline.stages}
-        self._stepped_s = time.monotonic()
-
-    def step(self, now_s: float) -> None:
-        elapsed_s, self._stepped_s = now_s - self._stepped_s, now_s
-        for stage, workers in self.scaler.decide(now_s, elapsed_s).items():
-            if workers != self._ordered[stage]:
-                logger.info("stage %s: %d workers", stage, workers)
-                if stage not in self._pipeline.replicas:
-                    self._pipeline.resize(stage, workers)
-                self._ordered[stage] = workers
-
-    def replica_needs(self) -> dict[str, float]:
-        return self.scaler.replica_needs(self._pipeline.replicas)
-
-    async def run(self, period_s: float) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            try:
-                self.step(time.monotonic())
-            except Exception:
-                logger.exception("the stages could not be scaled; trying again")
 
 
 class PipelineService(Service):
@@ -98,8 +63,9 @@ class PipelineService(Service):
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self._example = None if config.example is None else import_function(config.example)
         self._started = False
-        self.autoscaler: PipelineAutoscaler | None = None
-        self._scaling: asyncio.Task[None] | None = None
+        self.autoscaler = None
+        if config.autoscaling is not None:
+            self.autoscaler = PipelineAutoscaler(self.pipeline, steps, config)
         self._counting: asyncio.Task[None] | None = None
         self.last_minute = LastMinute(time.monotonic())
         #: The event loop keeps only weak references to tasks.
@@ -114,13 +80,10 @@ class PipelineService(Service):
         With autoscaling and another SLA, the workers are solved again first, which takes seconds;
         `InfeasibleError` if they cannot keep it. Tracing needs its packages (InvalidInputError).
         """
-        table = None
-        objective = user_config.sla.objective
-        if self._started and not (self._sla_known and objective == self.user_config.sla.objective):
-            table = await self._solve_divisions(objective)
+        if self.autoscaler is not None and self._started:
+            await self.autoscaler.plan(user_config.sla.objective)
         self._apply(user_config)
         self.configured = self._sla_known = True
-        self._scale_with(table)
 
     def _apply(self, user_config: PipelineUserConfig) -> None:
         self.tracing.configure(user_config.tracing)
@@ -142,14 +105,14 @@ class PipelineService(Service):
         autoscaling `InvalidInputError` or `InfeasibleError` if its workers cannot keep the SLA.
         """
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
-        table = None
-        if self._sla_known:
-            table = await self._solve_divisions(self.user_config.sla.objective)
+        if self.autoscaler is not None and self._sla_known:
+            await self.autoscaler.plan(self.user_config.sla.objective)
         await self.pipeline.start()
         await self._check_example()
         self._started = True
         self._counting = asyncio.create_task(self._count_forever())
-        self._scale_with(table)
+        if self.autoscaler is not None:
+            self.autoscaler.start()
 
     async def _check_example(self) -> None:
         if self._example is None:
@@ -164,28 +127,12 @@ class PipelineService(Service):
             await self.pipeline.close()
             raise StartError(f"the pipeline failed on its example: {error}") from error
 
-    async def _solve_divisions(self, sla: ServiceLevelObjective) -> "DivisionTable | None":
-        return await asyncio.to_thread(self.config.solve_divisions, sla)
-
-    def _scale_with(self, table: "DivisionTable | None") -> None:
-        if table is None:
-            return
-        if self.autoscaler is not None:
-            self.autoscaler.scaler.table = table  # the measured load stays valid
-            return
-        from deployments.pipelines.planning.scaling import PERIOD_S, StageScaler  # it loads numba
-
-        assert self.config.autoscaling is not None
-        delay_s = self.config.autoscaling.scale_down_delay_s
-        scaler = StageScaler(table, self.pipeline.core, delay_s)
-        self.autoscaler = PipelineAutoscaler(self.pipeline, scaler)
-        self._scaling = asyncio.create_task(self.autoscaler.run(PERIOD_S))
-
     async def close(self) -> None:
         self.tracing.close()
-        for task in (self._scaling, self._counting):
-            if task is not None:
-                task.cancel()
+        if self._counting is not None:
+            self._counting.cancel()
+        if self.autoscaler is not None:
+            self.autoscaler.close()
         await self.pipeline.close()
 
     async def _count_forever(self) -> None:
@@ -228,7 +175,7 @@ class PipelineService(Service):
     def _count_refused(self, rows: int) -> None:
         core = self.pipeline.core
         core.offered += rows
-        core.refused += rows
+        core.count_refused(core.bottleneck(), rows)
 
     def infer_nowait(
         self,

@@ -1,8 +1,11 @@
 """A pipeline over HTTP: the protocol, its own paths, and its errors."""
 
+import asyncio
 import re
 import socket
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -10,12 +13,15 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from autoscaler.reports import ReplicaReport
+from deployments.control.worker_process import WorkerProcess
 from deployments.errors import StartError
-from deployments.pipelines.planning.scaling import DivisionTable
+from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.planning.division_table import DivisionTable
+from deployments.pipelines.serving import autoscaler as autoscaler_module
 from deployments.pipelines.serving import service as service_module
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import (
-    PipelineConfig,
     load_pipeline_file,
     parse_args,
     parse_user_config,
@@ -24,6 +30,8 @@ from deployments.pipelines.serving.server import serve_pipeline
 from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
 from policy.errors import InfeasibleError
+from policy.load_lateness import LoadLatenessCurve
+from policy.profile import Profile
 from tests.support.pipelines.configs import config
 from tests.support.waiting import until
 
@@ -149,37 +157,42 @@ async def test_a_pipeline_whose_example_has_other_outputs_does_not_start(datatyp
         await service.start()
 
 
+SHARES = (0.0,) * len(LoadLatenessCurve.MULTIPLES)
+CURVE = LoadLatenessCurve(90.0, SHARES, overload_levels=(0.5,) * len(LoadLatenessCurve.OVERLOADS))
+DIVISION, BUDGETS_MS = {"doubler": 1, "again": 1}, {"doubler": 60.0, "again": 40.0}
+TABLE = DivisionTable(
+    (90.0,), (DIVISION,), (BUDGETS_MS,), {"doubler": 1.0, "again": 1.0}, CURVE, 120.0
+)
+
+
 @pytest.mark.parametrize(("at_start", "solved_first"), [(None, []), (300, [300])])
-async def test_the_workers_are_solved_for_the_sla_that_is_configured(
+async def test_the_workers_are_planned_for_the_sla_that_is_configured(
     monkeypatch, at_start, solved_first
 ):
     """On Ray the first configuration comes after the start; a later one may change the SLA."""
     solved: list[float] = []
 
-    def solve_divisions(config, sla):
+    async def plan(planner, function, steps, sla, *arguments, **options):
         if sla.response_time_ms < 1:
             raise InfeasibleError("too short")
         solved.append(sla.response_time_ms)
-        return DivisionTable((sla.response_time_ms,), (dict.fromkeys(config.stages(), 1),))
+        return TABLE
 
     def within(response_time_ms):
         return parse_user_config({"sla": {"response_time_ms": response_time_ms}})
 
-    monkeypatch.setattr(PipelineConfig, "solve_divisions", solve_divisions)
+    monkeypatch.setattr(WorkerProcess, "ask", plan)
     args = config(autoscaling={"max_workers": 2})["applications"][0]["args"]
     service = PipelineService(parse_args(args), at_start and within(at_start))
     await service.start()
     assert solved == solved_first
     await service.configure(within(100))  # the default: it is solved all the same
-    first = service.autoscaler
-    assert first is not None
     for _ in range(2):
         await service.configure(within(700))
     with pytest.raises(InfeasibleError):
         await service.configure(within(0.5))
     assert solved == [*solved_first, 100, 700]
-    assert service.autoscaler is first
-    assert first.scaler.table.rates_per_s == (700,)
+    assert service.autoscaler.sla.response_time_ms == 700
     assert service.user_config.sla.response_time_ms == 700
     await service.close()
 
@@ -192,3 +205,72 @@ async def test_a_port_that_is_in_use_is_named_before_a_worker_starts(tmp_path):
         file = load_pipeline_file(path).model_copy(update={"http_port": port})
         with pytest.raises(StartError, match=f"port {port} of 127.0.0.1: Address already in use"):
             await serve_pipeline(file, print)
+
+
+async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(monkeypatch):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    service = make_service(
+        {"sla": {"response_time_ms": 5000}}, autoscaling={"max_workers": 4, "standbys": "auto"}
+    )
+    scaler, decide = service.autoscaler.scaler, service.autoscaler.scaler.decide
+    decided = [ValueError("this time"), {"doubler": 3}, {"doubler": 1}]
+    sizes: list[int] = []
+
+    def decide_as_told(now_s):
+        decide(now_s)
+        found = decided.pop(0) if decided else {"doubler": 1}
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(scaler, "decide", decide_as_told)
+    monkeypatch.setattr(service.pipeline, "resize", lambda stage, workers: sizes.append(workers))
+    await service.start()
+    planned = service.autoscaler.table
+    assert planned.divisions[-1] == {"doubler": 3, "again": 1}
+    await until(lambda: sizes == [3, 1])
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        content = (await client.get("/sojourn/autoscaler")).json()
+        described = (await client.get("/sojourn/pipeline")).json()
+    newest = content["stages"]["doubler"]["newest"]
+    assert newest["replicas"] == described["scaling"]["workers_needed"]["doubler"] == 1
+    assert newest["reason"].startswith("hold 1: ")
+    budgets_ms = {stage["name"]: stage["budget_ms"] for stage in described["stages"]}
+    assert budgets_ms == pytest.approx(planned.budgets_ms[0])
+    report = ReplicaReport.from_floats("one", 1e9, service.autoscaler.report())
+    assert report.curve.sla_rate_per_s == planned.rates_per_s[-1]
+    capacity_per_s = 1e3 * report.full_batch_size / report.full_batch_ms
+    assert capacity_per_s == pytest.approx(planned.capacity_per_s)
+    assert (report.settings.standbys, report.settings.retries) == (0, 5)
+    await service.close()
+
+
+@pytest.mark.parametrize("change", ["profile", "fan-out", None])
+async def test_another_profile_or_fan_out_is_planned_again(monkeypatch, change):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
+    asked: list[list[Stage]] = []
+
+    async def plan(planner, function, steps, *arguments, **options):
+        asked.append(steps)
+        return TABLE
+
+    monkeypatch.setattr(WorkerProcess, "ask", plan)
+    service = make_service({}, autoscaling={"max_workers": 4})
+    await service.start()
+    stages, items = service.pipeline.stages, service.autoscaler.scaler.items_per_request
+    if change == "profile":
+        slower = Profile("m", "d", [9.0, 9.1, 9.2, 9.3])
+        stages[0] = replace(stages[0], profile=slower)
+    else:
+        items |= {"doubler": 1.5 if change else 1.1, "again": 1.0}
+    if change:
+        await until(lambda: len(asked) == 2)
+        latest_ms = asked[-1][0].batch_profile.latency_ms[0]
+        assert latest_ms == (9.0 if change == "profile" else 1.0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+        service.autoscaler.step(time.monotonic())
+    assert len(asked) == 2 if change else 1
+    await service.close()

@@ -1,0 +1,90 @@
+"""The workers of each stage by the load, as planned in advance."""
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policy.load_lateness import LoadLatenessCurve
+
+#: A share of workers may exceed a whole number by this rounding error.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class StagePool:
+    """The workers that one stage needs by its items per second; all take from one queue.
+
+    ``workers[i]`` take up to ``rates_per_s[i]``, which increase; beyond the last they are in
+    proportion. To the autoscaler it is a `autoscaler.sizing.fleet_sizing.Fleet`.
+    """
+
+    rates_per_s: tuple[float, ...]
+    workers: tuple[int, ...]
+    late_share_allowed: float
+
+    @property
+    def capacity_per_s(self) -> float:
+        return min(rate / count for rate, count in zip(self.rates_per_s, self.workers, strict=True))
+
+    def share_of_workers(self, rate_per_s: float) -> float:
+        """Return the fractional number of workers that a rate needs.
+
+        Between the rates of n - 1 and n workers it rises from n - 1 to n, so that the sum over
+        several pipelines can be rounded up.
+        """
+        at = bisect_left(self.rates_per_s, rate_per_s)
+        if at == len(self.workers):
+            return self.workers[-1] * rate_per_s / self.rates_per_s[-1]
+        below_per_s = self.rates_per_s[at - 1] if at else 0.0
+        part = (rate_per_s - below_per_s) / (self.rates_per_s[at] - below_per_s)
+        return self.workers[at] - 1 + part
+
+    def replicas_needed(self, arrival_rate_per_s: float, late_share_allowed: float) -> int:
+        return max(1, math.ceil(self.share_of_workers(arrival_rate_per_s) - _ROUNDING))
+
+    def rate_within_sla_per_s(self, late_share_allowed: float, replicas: int) -> float:
+        if replicas > max(self.workers):
+            return self.rates_per_s[-1] / self.workers[-1]
+        known = zip(self.rates_per_s, self.workers, strict=True)
+        within_per_s = [rate_per_s for rate_per_s, count in known if count <= replicas]
+        return within_per_s[-1] / replicas if within_per_s else self.capacity_per_s
+
+    def lost_share(self, arrival_rate_per_s: float, replicas: int) -> float:
+        """Return the most that is late within the SLA, and refused beyond it."""
+        in_time_per_s = replicas * self.rate_within_sla_per_s(self.late_share_allowed, replicas)
+        taken = min(1.0, in_time_per_s / arrival_rate_per_s) if arrival_rate_per_s > 0 else 1.0
+        return 1 - (1 - self.late_share_allowed) * taken
+
+
+@dataclass(frozen=True)
+class DivisionTable:
+    """The workers of each stage by the rate of the requests.
+
+    ``divisions[i]`` keeps the SLA up to ``rates_per_s[i]``, which increase, with ``budgets_ms[i]``
+    of its response time for each stage. `items_per_request` are those that each stage is expected
+    to have of one request, 1 if not given. `curve` is that of one pipeline with the last division,
+    which serves `capacity_per_s` in full batches; None where more replicas of the pipeline would
+    carry no more.
+    """
+
+    rates_per_s: tuple[float, ...]
+    divisions: tuple[Mapping[str, int], ...]
+    budgets_ms: tuple[Mapping[str, float], ...]
+    items_per_request: Mapping[str, float] = field(default_factory=dict)
+    curve: LoadLatenessCurve | None = None
+    capacity_per_s: float = 0.0
+
+    def pool(self, stage: str, late_share_allowed: float) -> StagePool:
+        items = self.items_per_request.get(stage, 1.0)
+        entries = zip(self.rates_per_s, self.divisions, strict=True)
+        groups = itertools.groupby(entries, lambda entry: entry[1][stage])
+        highest = [(items * [*group][-1][0], workers) for workers, group in groups]
+        rates_per_s, workers = zip(*highest, strict=True)
+        return StagePool(rates_per_s, workers, late_share_allowed)
+
+    def budget_ms(self, stage: str, items_per_s: float) -> float:
+        rate_per_s = items_per_s / self.items_per_request.get(stage, 1.0)
+        at = bisect_left(self.rates_per_s, rate_per_s)
+        return self.budgets_ms[min(at, len(self.budgets_ms) - 1)][stage]

@@ -1,0 +1,185 @@
+"""The autoscalers of a pipeline's stages: those of deployments, on any clock.
+
+Each stage has the forecasts, start times, standbys and decisions of `autoscaler.controller`. Its
+workers report to it as replicas do. They share one queue, so its size follows from the plans of the
+pipeline (`planning.scaling`), and not from RAND, which is for random routing.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from autoscaler.controller import Autoscaler
+from autoscaler.decision import Decision, DecisionLog, FleetState
+from autoscaler.reports import ReplicaReport
+from autoscaler.settings import AutoscalerSettings
+from deployments.pipelines.core.pipeline_core import PipelineCore
+from deployments.pipelines.core.stage_core import StageCore
+from deployments.pipelines.planning.division_table import DivisionTable
+from policy.objective import ServiceLevelObjective
+
+# The measured items per request are averaged over about this many requests.
+_RATIO_REQUESTS = 200.0
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What one worker reports; times are on the clock of the decisions."""
+
+    name: str
+    since_s: float
+    start_time_s: float
+    offered: float = 0.0
+    refused: float = 0.0
+
+
+class StageAutoscaler:
+    """Decides on the workers of one stage.
+
+    `offered` items that the stage has or would have, and `refused` of them at the pipeline's entry
+    because of this stage, are added up between decisions. `most` workers are allowed.
+    """
+
+    def __init__(self, stage: StageCore, settings: AutoscalerSettings) -> None:
+        self.log = DecisionLog()
+        self.most = 1
+        self.offered = self.refused = 0.0
+        self._stage = stage
+        self._autoscaler = Autoscaler(settings)
+        self._decision = Decision(0, "nothing is known")
+        self._workers: list[_Worker] = []
+        self._names = map(str, itertools.count())
+        #: When the workers that have not started yet were ordered.
+        self._ordered_s: deque[float] = deque()
+
+    def use(self, table: DivisionTable, sla: ServiceLevelObjective, most: int) -> None:
+        self._table, self._sla, self.most = table, sla, most
+        self._pool = table.pool(self._stage.name, sla.late_share_allowed)
+        self._autoscaler.size_by(self._pool)
+
+    @property
+    def workers(self) -> int:
+        """The workers to have, standbys included, which take batches like the others."""
+        return self._decision.replicas + self._decision.standbys or max(1, self._stage.workers)
+
+    @property
+    def budget_ms(self) -> float:
+        """The part of the SLA's response time that the plan for the demand leaves the stage."""
+        return self._table.budget_ms(self._stage.name, self._decision.demand_per_s or 0.0)
+
+    @property
+    def share_of_workers(self) -> float:
+        """The fraction of them that the load needs, unless more are kept for a while."""
+        decision = self._decision
+        if decision.demand_per_s is None or decision.replicas != decision.required_replicas:
+            return float(self.workers)
+        share = self._pool.share_of_workers(decision.demand_per_s)
+        return min(share, decision.replicas) + decision.standbys
+
+    def decide(self, now_s: float) -> None:
+        stage, last = self._stage, self._decision
+        if not last.replicas:
+            last = Decision(min(self.workers, self.most), "the workers at the start")
+        self._follow(now_s, stage.workers)
+        self._autoscaler.observe(self._reports(now_s))
+        standbys = min(last.standbys, max(0, stage.workers - last.replicas))
+        fleet = FleetState(
+            current_replicas=last.replicas,
+            min_replicas=1,
+            max_replicas=self.most,
+            ready_replicas=stage.workers - standbys,
+            current_standbys=last.standbys,
+            ready_standbys=standbys,
+        )
+        self._decision = self._autoscaler.decide(now_s, fleet)
+        self.log.add(now_s, last.replicas, self._decision)
+        missing = max(0, self.workers - stage.workers)
+        while len(self._ordered_s) > missing:
+            self._ordered_s.pop()
+        self._ordered_s.extend([now_s] * (missing - len(self._ordered_s)))
+
+    def _follow(self, now_s: float, ready: int) -> None:
+        """Note which workers have come, the first ordered first, and which have gone."""
+        del self._workers[ready:]
+        while len(self._workers) < ready:
+            start_time_s = now_s - self._ordered_s.popleft() if self._ordered_s else 0.0
+            self._workers.append(_Worker(next(self._names), now_s, start_time_s))
+
+    def _reports(self, now_s: float) -> Iterable[ReplicaReport]:
+        """Return a report of each worker: its part of what the stage's queue has."""
+        workers, stage = self._workers, self._stage
+        size, full_batch_ms = stage.full_batch
+        for worker in workers:
+            worker.offered += self.offered / len(workers)
+            worker.refused += self.refused / len(workers)
+            yield ReplicaReport(
+                worker.name,
+                now_s,
+                offered_total=worker.offered,
+                refused_total=min(worker.offered, worker.refused),
+                completed_total=0.0,
+                queue_length=stage.waiting / len(workers),
+                full_batch_size=size,
+                full_batch_ms=full_batch_ms,
+                sla_response_time_ms=self.budget_ms,
+                sla_percentile=self._sla.percentile,
+                start_time_s=worker.start_time_s,
+                counted_s=now_s - worker.since_s,
+            )
+        if workers:
+            self.offered = self.refused = 0.0
+
+
+class PipelineScaler:
+    """Decides on the workers of all stages; call `use` first, and then `decide` once a second.
+
+    `core` counts the requests offered, and the items of each stage. Stages in `max_replicas` may
+    have so many workers, whatever one pipeline needs.
+    """
+
+    def __init__(
+        self,
+        core: PipelineCore,
+        settings: AutoscalerSettings,
+        max_replicas: Mapping[str, int] | None = None,
+    ) -> None:
+        # The pipeline refuses, and nobody tries another worker.
+        own = replace(settings, retries=0)
+        self.stages = {stage.name: StageAutoscaler(stage, own) for stage in core.stages}
+        self.items_per_request: dict[str, float] = {}
+        self._core, self._max_replicas = core, max_replicas or {}
+        self._offered, self._admitted = core.offered, core.admitted
+        self._items = [stage.items for stage in core.stages]
+        self._refused = [stage.refused for stage in core.stages]
+
+    def use(self, table: DivisionTable, sla: ServiceLevelObjective) -> None:
+        """Size by another table from now on; what is known of the load stays."""
+        self._table = table
+        for name, stage in self.stages.items():
+            most = self._max_replicas.get(name, table.divisions[-1][name])
+            stage.use(table, sla, most)
+
+    def decide(self, now_s: float) -> dict[str, int]:
+        core = self._core
+        offered, self._offered = core.offered - self._offered, core.offered
+        self._measure_items()
+        for number, (name, stage) in enumerate(self.stages.items()):
+            refused = core.stages[number].refused
+            items = self.items_per_request.get(name, self._table.items_per_request.get(name, 1.0))
+            stage.offered += items * offered
+            stage.refused += items * (refused - self._refused[number])
+            self._refused[number] = refused
+            stage.decide(now_s)
+        return {name: stage.workers for name, stage in self.stages.items()}
+
+    def _measure_items(self) -> None:
+        core = self._core
+        admitted, self._admitted = core.admitted - self._admitted, core.admitted
+        if not admitted:
+            return
+        weight = admitted / (admitted + _RATIO_REQUESTS)
+        for number, stage in enumerate(core.stages):
+            items, self._items[number] = stage.items - self._items[number], stage.items
+            known = self.items_per_request.get(stage.name, items / admitted)
+            self.items_per_request[stage.name] = known + weight * (items / admitted - known)

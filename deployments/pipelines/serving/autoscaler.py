@@ -1,0 +1,152 @@
+"""The stages of a running pipeline are planned, and resized once a second."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autoscaler.reports import curve_to_floats
+from deployments.control.worker_process import WorkerProcess
+from deployments.pipelines.core.steps import Step
+from deployments.pipelines.pipeline import Pipeline
+from deployments.pipelines.planning.division_table import DivisionTable
+from deployments.pipelines.planning.stage_autoscaler import PipelineScaler
+from deployments.pipelines.serving.config import PipelineConfig
+from deployments.pipelines.serving.planning import without_code
+from policy.objective import ServiceLevelObjective
+from policy.profile import Profile
+
+logger = logging.getLogger("sojourn.pipelines")
+
+#: Interval of the decisions, and least time between plans.
+PERIOD_S, _PLAN_AGAIN_S = 1.0, 30.0
+#: Time limit of a plan of all rates.
+_PLAN_S = 600.0
+#: More or fewer items of a request by this factor, and by this number, call for another plan.
+_OTHER, _FEW_ITEMS = 1.25, 0.05
+
+
+class PipelineAutoscaler:
+    """Plans the workers of the stages, and resizes them as their autoscalers decide.
+
+    It plans again when batches have proved a profile wrong, or requests have another number of
+    items in a stage. Ray resizes the stages whose workers are Ray replicas, by `replica_needs`.
+    Before the first plan, `table` is None and nothing is decided.
+    """
+
+    def __init__(self, pipeline: Pipeline, steps: Sequence[Step], config: PipelineConfig) -> None:
+        assert config.autoscaling is not None
+        self._pipeline, self._steps, self._config = pipeline, steps, config
+        self._settings, self._most = config.autoscaling.settings(), config.autoscaling.max_workers
+        self.table: DivisionTable | None = None
+        self.sla: ServiceLevelObjective | None = None
+        self.scaler = PipelineScaler(pipeline.core, self._settings, config.max_replicas())
+        self._planner = WorkerProcess("the planner of the pipeline")
+        self._planned: tuple[Mapping[str, Profile | None], Mapping[str, float]] = {}, {}
+        self._planned_s = self._created_s = self._started_s = time.monotonic()
+        # Forecasts go by the time of day, and a wall clock may be set back.
+        self._wall_s = time.time() - time.monotonic()
+        self._ordered: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def plan(self, sla: ServiceLevelObjective) -> None:
+        """Plan for an SLA, which takes seconds, unless the plan in force is for it.
+
+        `InvalidInputError` or `InfeasibleError` if no workers keep it.
+        """
+        if sla != self.sla:
+            await self._plan(sla)
+
+    async def _plan(self, sla: ServiceLevelObjective) -> None:
+        stages = {stage.name: stage for stage in self._pipeline.stages}
+        profiles = {name: stage.batch_profile for name, stage in stages.items()}
+        self._planned = profiles, {**self.scaler.items_per_request}
+        self._planned_s = time.monotonic()
+        self.table = await self._planner.ask(
+            "deployments.pipelines.planning.scaling:solve_divisions",
+            without_code([*self._steps], stages, self._pipeline.core.backlog.measured_steps()),
+            sla,
+            self._most,
+            self._config.worker_costs(),
+            max_replicas=self._config.max_replicas(),
+            time_limit_s=_PLAN_S,
+        )
+        self.sla = sla
+        self.scaler.use(self.table, sla)
+
+    def start(self) -> None:
+        """Begin to decide; the pipeline must have been started."""
+        self._ordered = {stage.name: stage.workers for stage in self._pipeline.stages}
+        self._started_s = time.monotonic()
+        self._task = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        self._planner.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            try:
+                self.step(time.monotonic())
+                if self.sla is not None and self._is_outdated():
+                    await self._plan(self.sla)
+            except Exception:
+                logger.exception("the stages could not be scaled; trying again")
+
+    def step(self, now_s: float) -> None:
+        if self.table is None:
+            return
+        for stage, workers in self.scaler.decide(self._wall_s + now_s).items():
+            if workers != self._ordered[stage]:
+                logger.info("stage %s: %s", stage, self.scaler.stages[stage].log.newest)
+                if stage not in self._pipeline.replicas:
+                    self._pipeline.resize(stage, workers)
+                self._ordered[stage] = workers
+
+    def _is_outdated(self) -> bool:
+        if time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
+            return False
+        profiles, before = self._planned
+        items = self.scaler.items_per_request
+        if any(stage.batch_profile is not profiles[stage.name] for stage in self._pipeline.stages):
+            return True
+        assert self.table is not None
+        known = {**self.table.items_per_request, **before}
+        pairs = [sorted((items[name], known[name])) for name in items]
+        return any(more > _OTHER * fewer + _FEW_ITEMS for fewer, more in pairs)
+
+    def replica_needs(self) -> dict[str, float]:
+        """Return the fractional number of replicas that the load needs, by deployed stage."""
+        if self.table is None:
+            return {}
+        return {name: self.scaler.stages[name].share_of_workers for name in self._pipeline.replicas}
+
+    def report(self) -> dict[str, float]:
+        """Return the report of a replica of the pipeline to the autoscaler of its deployment.
+
+        Its batches are what it answers within the SLA's response time. It is empty where more
+        replicas would carry no more.
+        """
+        core, table, sla = self._pipeline.core, self.table, self.sla
+        if table is None or sla is None or table.curve is None:
+            return {}
+        return {
+            "offered_total": core.offered,
+            "refused_total": core.refused,
+            "completed_total": core.completed,
+            "queue_length": len(core.open),
+            "full_batch_size": 1e-3 * sla.response_time_ms * table.capacity_per_s,
+            "full_batch_ms": sla.response_time_ms,
+            "sla_response_time_ms": sla.response_time_ms,
+            "sla_percentile": sla.percentile,
+            "start_time_s": self._started_s - self._created_s,
+            "answered_total": core.completed + core.late,
+            "late_total": core.late,
+            "counted_s": time.monotonic() - self._started_s,
+            # Standbys are of the stages.
+            **replace(self._settings, standbys=0).to_floats(),
+            **curve_to_floats(table.curve),
+        }
