@@ -10,6 +10,7 @@
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -20,7 +21,7 @@ from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.items import Flow, Outcome, StageBatch
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import stage_core
-from deployments.pipelines.core.steps import Stage, Step
+from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage, Step, cpus_problem
 from deployments.pipelines.stage_workers import StageWorkers
 from deployments.pipelines.streams import stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
@@ -46,6 +47,8 @@ class Pipeline:
         The most requests in the pipeline; more are refused.
     replicas : mapping of str to ReplicaAccess, optional
         How to reach the stages whose workers are Ray replicas.
+    cpus : sequence of int, optional
+        The CPUs of the event loop: of queues, batching and stages on it. Workers stay elsewhere.
     """
 
     def __init__(
@@ -54,9 +57,13 @@ class Pipeline:
         sla: ServiceLevelObjective | None = None,
         max_pending: int = MAX_PENDING,
         replicas: Mapping[str, ReplicaAccess] | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> None:
         if max_pending < 1:
             raise InvalidInputError(f"max_pending: must be at least 1, not {max_pending}")
+        if cpus is not None and (problem := cpus_problem(cpus)):
+            raise InvalidInputError(f"pipeline: {problem}")
+        self._cpus = cpus
         graph = compile_steps(steps)
         self.sla = sla
         cores = [stage_core(stage, workers=0) for stage in graph.stages]
@@ -94,6 +101,8 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._started = True
         self._running = True
+        if self._cpus is not None:
+            os.sched_setaffinity(0, self._cpus)
         try:
             await self._workers.start()
         except BaseException:
@@ -102,6 +111,8 @@ class Pipeline:
 
     async def close(self) -> None:
         """End all workers. Unanswered requests fail."""
+        if self._running and self._cpus is not None:
+            os.sched_setaffinity(0, AVAILABLE_CPUS)
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
@@ -116,7 +127,7 @@ class Pipeline:
         """Change the number of workers of a running stage; no request is lost.
 
         Those with a batch end after it. Raises `InvalidInputError` if there is no such stage, the
-        number is below 1, or the stage has one worker on the event loop or workers pinned to CPUs.
+        number is below 1, or the stage has one worker on the event loop or fewer `cpus`.
         """
         self._workers.resize(name, workers)
 

@@ -96,9 +96,9 @@ class StageWorkers:
         if name not in numbers:
             raise InvalidInputError(f"stage {name!r}: the stages are {', '.join(numbers)}")
         stage = self.stages[numbers[name]]
-        if stage.cpus is not None:
-            raise InvalidInputError(f"stage {name}: its workers are pinned to CPUs")
-        replace(stage, workers=workers)  # it raises if the number is wrong
+        if stage.cpus is not None and workers > len(stage.cpus):
+            raise InvalidInputError(f"stage {name}: its cpus are for {len(stage.cpus)} workers")
+        replace(stage, workers=workers, cpus=None)  # it raises if the number is wrong
         self._workers[numbers[name]].resize(workers)
 
     def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:

@@ -121,7 +121,13 @@ def plan(
     from deployments.pipelines.planning.sizing import plan_pipeline  # importing numba is slow
     from deployments.pipelines.serving.pipeline_plan import described
 
-    found = plan_pipeline(steps, arrival_rate, sla, config.pipeline.worker_costs())
+    found = plan_pipeline(
+        steps,
+        arrival_rate,
+        sla,
+        config.pipeline.worker_costs(),
+        max_workers=config.pipeline.pinned(),
+    )
     result = described(found, sla)
     if as_json:
         print_json(result)

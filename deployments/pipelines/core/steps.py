@@ -24,6 +24,8 @@ from policy.profile import Profile
 Place = Literal["process", "thread", "loop", "deployment"]
 PLACES = get_args(Place)
 
+#: Those of this process, before it pinned itself.
+AVAILABLE_CPUS = sorted(os.sched_getaffinity(0))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Default maximum number of items from one value in an `Each`.
 MAX_ITEMS = 1000
@@ -47,7 +49,7 @@ class Stage:
     workers : int
         How many run at the same time.
     cpus : sequence of int, optional
-        One worker process for each entry, pinned to that CPU; instead of `workers`.
+        One worker, a process or thread, for each entry, pinned to that CPU; instead of `workers`.
     place : {"process", "thread", "loop", "deployment"}
         Where the workers run: each in a process of its own; in threads of this process; on the
         event loop, for light code of some microseconds, which then blocks everything else; or each
@@ -132,14 +134,12 @@ class Stage:
             raise InvalidInputError(f"stage {self.name}: {said}")
 
     def _check_cpus(self, cpus: Sequence[int]) -> None:
-        self._require(self.place == "process", "cpus need place process")
-        self._require(self.workers == 1, "give workers or cpus, not both")
-        self._require(len(cpus) > 0, "cpus must name at least one CPU")
-        available = sorted(os.sched_getaffinity(0))
-        has = ", ".join(map(str, available))
-        for cpu in cpus:
-            there = type(cpu) is int and cpu in available
-            self._require(there, f"CPU {cpu!r} is not available; this machine has {has}")
+        self._require(
+            self.place in ("process", "thread"),
+            "cpus need place process or thread; the pipeline's own cpus pin what place loop runs",
+        )
+        self._require(self.workers in (1, len(cpus)), "give workers or cpus, not both")
+        self._require(not (problem := cpus_problem(cpus)), problem)
 
     def _check_policy(self, policy: Any, size: int) -> None:
         table = isinstance(policy, BatchingPolicy)
@@ -262,6 +262,15 @@ class Each:
 
 
 Step = Stage | Ensemble | Switch | Each
+
+
+def cpus_problem(cpus: Sequence[int]) -> str:
+    """Return what is wrong with CPUs to be pinned to, or nothing."""
+    for cpu in cpus:
+        if not (type(cpu) is int and cpu in AVAILABLE_CPUS):
+            has = ", ".join(map(str, AVAILABLE_CPUS))
+            return f"CPU {cpu!r} is not available; this machine has {has}"
+    return "" if cpus else "cpus must name at least one CPU"
 
 
 def default_name(code: Any) -> str:

@@ -32,13 +32,15 @@ def solve_divisions(
     worker_costs: Mapping[str, float] | None = None,
     *,
     max_replicas: Mapping[str, int] | None = None,
+    pinned: Mapping[str, int] | None = None,
     requests: int = REQUESTS,
 ) -> DivisionTable:
     """Plan the divisions for all rates that a number of workers can carry (`plan_pipeline`).
 
     From a low rate on, each plan serves up to the highest rate at which it keeps the SLA; there the
     next one begins. Arguments and errors are those of `plan_pipeline`. `max_workers` is of all
-    stages together, but those in `max_replicas`, whose workers are replicas of their own.
+    stages together, but those in `max_replicas`, whose workers are replicas of their own. `pinned`
+    are the most workers of stages with cpus.
     """
     stages = compile_steps(steps).stages
     most = max_replicas or {}
@@ -51,7 +53,10 @@ def solve_divisions(
     alone_per_s = {
         stage.name: profile_of(stage).capacity_per_s / per_request[stage.name] for stage in stages
     }
-    limits = {stage.name: max_workers - len(inside) + 1 for stage in inside} | dict(most)
+    limits = {
+        stage.name: min(max_workers - len(inside) + 1, (pinned or {}).get(stage.name, max_workers))
+        for stage in inside
+    } | dict(most)
     found: list[tuple[float, PipelinePlan]] = []
     rate_per_s = _FIRST_SHARE * min(alone_per_s.values())
     while True:

@@ -70,6 +70,7 @@ class PipelineAutoscaler:
             self._most,
             self._config.worker_costs(),
             max_replicas=self._config.max_replicas(),
+            pinned=self._config.pinned(),
             time_limit_s=_PLAN_S,
         )
         self.sla = sla

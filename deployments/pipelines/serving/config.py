@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from autoscaler.settings import AutoscalerSettings
 from deployments.config.document import PIPELINE_IMPORT_PATH as IMPORT_PATH
@@ -30,7 +30,7 @@ DEPLOYMENT = "PipelineReplica"
 
 
 class AutoscalingConfig(StrictModel):
-    """The workers of the stages follow the load; every stage needs a profile, and none has cpus."""
+    """The workers of the stages follow the load; every stage needs a profile."""
 
     #: Of all stages in one replica together; those in deployments of their own are not counted.
     max_workers: int = Field(ge=1)
@@ -51,6 +51,8 @@ class ExpertPipelineConfig(StrictModel):
 
     #: Maximum number of items in the pipeline.
     max_pending: int = Field(default=MAX_PENDING, ge=1)
+    #: The CPUs of the event loop: of queues, batching and stages on it. Workers stay elsewhere.
+    cpus: list[int] | None = None
 
 
 class PipelineConfig(StrictModel):
@@ -74,13 +76,6 @@ class PipelineConfig(StrictModel):
     autoscaling: AutoscalingConfig | None = None
     #: What rarely needs a change.
     expert: ExpertPipelineConfig = ExpertPipelineConfig()
-
-    @model_validator(mode="after")
-    def _can_be_scaled(self) -> "PipelineConfig":
-        pinned = [name for name, stage in self.stages().items() if stage.expert.cpus is not None]
-        if self.autoscaling is not None and pinned:
-            raise ValueError(f"stage {pinned[0]}: give expert.cpus or autoscaling, not both")
-        return self
 
     def build(self) -> list[Step]:
         """Return the steps, checked as a whole, or raise `InvalidInputError`."""
@@ -113,6 +108,11 @@ class PipelineConfig(StrictModel):
 
     def deployed(self) -> dict[str, StageConfig]:
         return {name: s for name, s in self.stages().items() if s.place == "deployment"}
+
+    def pinned(self) -> dict[str, int]:
+        """Return the most workers of each stage with cpus."""
+        cpus = {name: stage.expert.cpus for name, stage in self.stages().items()}
+        return {name: len(those) for name, those in cpus.items() if those is not None}
 
     def max_replicas(self) -> dict[str, int]:
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}

@@ -57,7 +57,7 @@ class PipelineService(Service):
         super().__init__(config.name, config.version)
         self.config = config
         steps = config.build()
-        self.pipeline = Pipeline(steps, max_pending=config.expert.max_pending, replicas=replicas)
+        self.pipeline = Pipeline(steps, replicas=replicas, **config.expert.model_dump())
         self.planning = PipelinePlanning(steps, config.worker_costs(), lambda: self.pipeline.stages)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)

@@ -46,7 +46,7 @@ class TensorConfig(StrictModel):
 class ExpertStageConfig(StrictModel):
     """Rarely needed settings of a stage."""
 
-    #: One worker process for each entry, pinned to that CPU; instead of `workers`.
+    #: One worker, a process or thread, for each entry, pinned to that CPU; instead of `workers`.
     cpus: list[int] | None = None
     #: A worker that takes longer than this for one batch is killed and replaced.
     hang_after_s: float = 30.0

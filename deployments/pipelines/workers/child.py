@@ -52,7 +52,7 @@ def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
         connection.send(MESSAGE.pack(kind, written))
 
 
-def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str | None]:
+def _start(start: tuple[bytes, list[int]]) -> tuple[Predictor | None, str | None]:
     """Construct the code, which computes in one thread unless it sets another number.
 
     Return it, and the reason of a failure or None.
@@ -60,8 +60,7 @@ def _start(start: tuple[bytes, list[int] | None]) -> tuple[Predictor | None, str
     pickled, cpus = start
     try:
         limit_threads(1)
-        if cpus is not None:
-            os.sched_setaffinity(0, cpus)
+        os.sched_setaffinity(0, cpus)
         recipe = pickle.loads(pickled)
     except BaseException as error:
         return None, f"{type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ from typing import Any
 import cloudpickle
 
 from deployments.errors import StartError
-from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage
 from deployments.pipelines.workers.in_process import LoopWorker, ThreadWorker
 from deployments.pipelines.workers.pool import WorkerPool
 from deployments.pipelines.workers.predictor import recipe_of
@@ -33,12 +33,12 @@ def make_workers(
             reason = f"stage {stage.name!r}: cannot be sent to a process: {error}"
             raise StartError(reason) from error
 
-    def make(pool: WorkerPool, cpus: list[int] | None) -> PooledWorker:
+    def make(pool: WorkerPool, cpus: list[int]) -> PooledWorker:
         if stage.place == "loop":
-            return LoopWorker(pool, recipe)
+            return LoopWorker(pool, recipe, cpus)
         if stage.place == "thread":
-            return ThreadWorker(pool, recipe)
+            return ThreadWorker(pool, recipe, cpus)
         return ProcessWorker(pool, pickled, cpus)
 
-    cpus = [None] * stage.workers if stage.cpus is None else [[cpu] for cpu in stage.cpus]
+    cpus = [AVAILABLE_CPUS] if stage.cpus is None else [[cpu] for cpu in stage.cpus]
     return WorkerPool(stage, on_ended, on_change, make, cpus)

@@ -1,6 +1,7 @@
 """A stage's workers in this process: threads, and the event loop."""
 
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -13,10 +14,8 @@ from deployments.pipelines.workers.predictor import Predictor, Recipe, construct
 class LoopWorker:
     """The only worker of a stage on the event loop; if it hangs, everything hangs."""
 
-    cpus: list[int] | None = None
-
-    def __init__(self, pool: WorkerPool, recipe: Recipe) -> None:
-        self._pool, self._recipe = pool, recipe
+    def __init__(self, pool: WorkerPool, recipe: Recipe, cpus: list[int]) -> None:
+        self._pool, self._recipe, self.cpus = pool, recipe, cpus
         self._predict: Predictor | None = None
 
     def start(self) -> None:
@@ -41,10 +40,8 @@ class ThreadWorker:
     A thread cannot be killed: a hanging one is abandoned, and ends after its batch.
     """
 
-    cpus: list[int] | None = None
-
-    def __init__(self, pool: WorkerPool, recipe: Recipe) -> None:
-        self._pool, self._recipe = pool, recipe
+    def __init__(self, pool: WorkerPool, recipe: Recipe, cpus: list[int]) -> None:
+        self._pool, self._recipe, self.cpus = pool, recipe, cpus
         self._batches: queue.SimpleQueue[StageBatch | None] = queue.SimpleQueue()
 
     def start(self) -> None:
@@ -63,6 +60,7 @@ class ThreadWorker:
 
     def _work(self) -> None:
         pool = self._pool
+        os.sched_setaffinity(0, self.cpus)  # of this thread
         predict, problem = construct(self._recipe)
         if predict is None:
             self._call_soon(pool.lost, self, str(problem))

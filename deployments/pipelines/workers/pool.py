@@ -23,19 +23,19 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 10.0
 
 
 class WorkerPool(Workers[PooledWorker]):
-    """The requested number of workers, each with the CPUs that it is pinned to or None."""
+    """The workers of a stage, each with those of `cpus` that the fewest others may use."""
 
     def __init__(
         self,
         stage: Stage,
         on_ended: OnEnded,
         on_change: OnChange,
-        make: Callable[["WorkerPool", list[int] | None], PooledWorker],
-        cpus: Sequence[list[int] | None],
+        make: Callable[["WorkerPool", list[int]], PooledWorker],
+        cpus: Sequence[list[int]],
     ) -> None:
         super().__init__(stage, on_ended, on_change)
         self.loop = asyncio.get_running_loop()
-        self._make, self._cpus = make, [*cpus]
+        self._make, self._cpus, self._ordered = make, cpus, stage.workers
         #: Time of each order.
         self._starting: dict[PooledWorker, float] = {}
         self._free: list[PooledWorker] = []
@@ -48,8 +48,8 @@ class WorkerPool(Workers[PooledWorker]):
     async def start(self) -> None:
         self._started = self.loop.create_future()
         try:
-            for cpus in self._cpus:
-                self._start_another(cpus)
+            for _ in range(self._ordered):
+                self._start_another()
             await self._started
         except BaseException:
             await self.close()
@@ -59,11 +59,9 @@ class WorkerPool(Workers[PooledWorker]):
         self._begin(self._free.pop(), batch)
 
     def resize(self, count: int) -> None:
-        more = count - len(self._cpus)
-        self._cpus += [None] * more
-        del self._cpus[count:]
+        more, self._ordered = count - self._ordered, count
         for _ in range(more):
-            self._start_another(None)
+            self._start_another()
         self._changed()
 
     def ready(self, worker: PooledWorker) -> None:
@@ -85,7 +83,7 @@ class WorkerPool(Workers[PooledWorker]):
     def lost(self, worker: PooledWorker, how: str) -> None:
         worker.end()
         if self._starting.pop(worker, None) is not None:
-            self._start_failed(how, worker.cpus)
+            self._start_failed(how)
             return
         if worker in self._free:
             self._free.remove(worker)
@@ -96,7 +94,7 @@ class WorkerPool(Workers[PooledWorker]):
         reason = f"a worker of stage {self.name!r} {how}"
         logger.error("%s; it is replaced", reason)
         self._lose(worker, reason)
-        self._start_another(worker.cpus)
+        self._start_another()
 
     def _abandon(self, worker: PooledWorker, how: str) -> None:
         self.lost(worker, how)
@@ -112,7 +110,7 @@ class WorkerPool(Workers[PooledWorker]):
         self._closing = True
         for timer in self._timers:
             timer.cancel()
-        workers = [*self._starting, *self._free, *self._dying, *self._busy]
+        workers = self._all
         self._starting.clear()
         self._free.clear()
         self._dying.clear()
@@ -121,7 +119,7 @@ class WorkerPool(Workers[PooledWorker]):
 
     def _worker_free(self, worker: PooledWorker) -> None:
         self._free.append(worker)
-        if self._size > len(self._cpus):
+        if self._size > self._ordered:
             self._changed()
 
     @property
@@ -129,27 +127,32 @@ class WorkerPool(Workers[PooledWorker]):
         return len(self._free) + len(self._busy) + len(self._starting)
 
     def _changed(self) -> None:
-        while self._free and len(self._free) + len(self._busy) > len(self._cpus):
+        while self._free and len(self._free) + len(self._busy) > self._ordered:
             self._free.pop().end()
         self._on_change(self._running, None)
 
     @property
     def _running(self) -> int:
-        return min(len(self._cpus), len(self._free) + len(self._busy))
+        return min(self._ordered, len(self._free) + len(self._busy))
 
-    def _start_another(self, cpus: list[int] | None) -> None:
+    @property
+    def _all(self) -> list[PooledWorker]:
+        return [*self._starting, *self._free, *self._dying, *self._busy]
+
+    def _start_another(self) -> None:
         # A resize may have made a replacement unnecessary.
-        if self._closing or self._size >= len(self._cpus):
+        if self._closing or self._size >= self._ordered:
             return
-        worker = self._make(self, cpus)
+        used = [worker.cpus for worker in self._all]
+        worker = self._make(self, min(self._cpus, key=used.count))
         self._starting[worker] = time.monotonic()
         try:
             worker.start()
         except (OSError, RuntimeError) as error:  # the machine has no room for it
             del self._starting[worker]
-            self._start_failed(str(error), cpus)
+            self._start_failed(str(error))
 
-    def _start_failed(self, reason: str, cpus: list[int] | None) -> None:
+    def _start_failed(self, reason: str) -> None:
         """Retry later; during the start of the pipeline, fail."""
         reason = f"stage {self.name!r}: a worker did not start: {reason}"
         if self._started is not None and not self._started.done():
@@ -162,7 +165,7 @@ class WorkerPool(Workers[PooledWorker]):
 
         def start() -> None:
             self._timers.discard(timer)
-            self._start_another(cpus)
+            self._start_another()
 
         delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**self._failed_starts)
         timer = self.loop.call_later(delay_s, start)

@@ -21,7 +21,7 @@ _STANDARD_ERROR = 2
 
 
 class ProcessWorker:
-    def __init__(self, pool: WorkerPool, recipe: bytes, cpus: list[int] | None) -> None:
+    def __init__(self, pool: WorkerPool, recipe: bytes, cpus: list[int]) -> None:
         self.cpus = cpus
         self._pool, self._recipe = pool, recipe
         self._ready = False

@@ -111,7 +111,7 @@ class ReplicaWorkers(Workers[_Replica]):
             raise StartError(_NO_REPLICA.format(self.name)) from None
 
     def run(self, batch: StageBatch) -> None:
-        free = [one for one in self._usable() if not one.retired and one not in self._busy]
+        free = [one for one in self._usable() if one not in self._busy]
         if free:
             self._begin(random.choice(free), batch)
             return

@@ -30,9 +30,9 @@ SomeWorker = TypeVar("SomeWorker", bound=Worker)
 
 
 class PooledWorker(Worker, Protocol):
-    """A worker of a `WorkerPool`, optionally pinned to `cpus`."""
+    """A worker of a `WorkerPool`, which may use `cpus`."""
 
-    cpus: list[int] | None
+    cpus: list[int]
 
     def start(self) -> None:
         """Start asynchronously; `WorkerPool.ready` or `WorkerPool.lost` follows.

@@ -173,7 +173,7 @@ def test_a_stage_does_not_begin_what_the_later_ones_cannot_finish():
     with pytest.raises(DeadlineError):
         machine.submit(0, deadline_s=0.009)
     machine.latency_ms["double"] = [12.0]
-    flow, late = machine.submit(1), machine.submit(2, deadline_s=0.016)
+    flow, late = machine.submit(1), machine.submit(2, deadline_s=0.0195)
     machine.run()
     assert flow.result == 5
     assert isinstance(late.error, DeadlineError)

@@ -21,7 +21,7 @@ POLICY = BatchingPolicy.from_control_limit(2, 4)
         ({"workers": 2, "cpus": [0]}, "give workers or cpus, not both"),
         ({"cpus": []}, "cpus must name at least one CPU"),
         ({"cpus": [4096]}, "CPU 4096 is not available; this machine has 0"),
-        ({"cpus": [0], "place": "thread"}, "cpus need place process"),
+        ({"cpus": [0], "place": "loop"}, "the pipeline's own cpus pin what place loop runs"),
         ({"place": "moon"}, "place must be process or thread or loop or deployment, not 'moon'"),
         ({"place": "loop", "workers": 2}, "place loop has one worker"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),

@@ -56,6 +56,8 @@ def test_what_runs_at_a_rate_is_what_a_plan_for_it_finds(table):
 def test_what_cannot_be_scaled():
     with pytest.raises(InvalidInputError, match="at least 2, one for each stage, not 1"):
         solve_divisions(STEPS, SLA, 1)
+    few = solve_divisions(STEPS, SLA, 6, pinned={"heavy": 2}, requests=REQUESTS)
+    assert few.divisions[-1]["heavy"] == 2
     with pytest.raises(InfeasibleError, match="no number of workers"):
         solve_divisions(STEPS, ServiceLevelObjective(5.0, 99.0), 6, requests=REQUESTS)
 

@@ -97,13 +97,11 @@ def test_the_keys_of_a_stage_in_a_deployment(load):
         ({"max_workers": 1}, "max_workers must be at least workers, which is 2"),
         ({"ray_actor_options": {"num_cpu": 1}}, r"num_cpu: .*did you mean num_cpus"),
         ({"max_workers": 4}, "stage scale: max_workers needs autoscaling"),
-        ({"place": "process", "workers": 1, "expert": {"cpus": [0]}}, "stage scale: give expert"),
     ],
 )
 def test_what_is_wrong_with_a_stage_or_its_scaling(load, changes, complaint):
-    autoscaling = {"max_workers": 4} if "expert" in changes else None
     with pytest.raises(InvalidInputError, match=complaint):
-        load(steps=[{"stage": {**DEPLOYED, **changes}}], autoscaling=autoscaling)
+        load(steps=[{"stage": {**DEPLOYED, **changes}}])
 
 
 def test_what_follows_the_load_needs_ray_to_ask_for_it(tmp_path):

@@ -6,13 +6,15 @@ import os
 import pickle
 import subprocess
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
 from deployments.errors import StartError
 from deployments.pipelines.core.items import RETRY
-from sojourn import Pipeline, Stage, StageError
+from policy.errors import InvalidInputError
+from sojourn import Ensemble, Pipeline, Stage, StageError
 from tests.support.pipelines.stages import (
     DiesOnNegative,
     Exits,
@@ -69,15 +71,31 @@ async def test_a_class_of_the_running_script_needs_no_module():
 
 
 @pytest.mark.slow
-async def test_each_worker_is_pinned_to_its_cpu():
+@pytest.mark.parametrize("place", ["process", "thread"])
+async def test_each_worker_is_pinned_to_its_cpu_whatever_starts_and_ends(place):
     available = sorted(os.sched_getaffinity(0))
     cpus = [available[0], available[-1]]
-    async with Pipeline([Stage(WhereAmI, cpus=cpus)]) as pipeline:
-        seen: set[tuple[int, tuple[int, ...]]] = set()
-        while len(seen) < 2:
-            results = await asyncio.gather(*(pipeline.predict(0) for _ in range(10)))
-            seen |= {(pid, tuple(where)) for pid, where in results}
-    assert sorted(where for _, where in seen) == sorted((cpu,) for cpu in cpus)
+    steps = [
+        Ensemble([Stage(WhereAmI, place=place, cpus=cpus), Stage(WhereAmI, "free", place=place)])
+    ]
+    async with Pipeline(steps, cpus=cpus[:1]) as pipeline:
+        assert os.sched_getaffinity(0) == {cpus[0]}
+
+        def has(workers: int) -> bool:
+            return pipeline.core.stages[0].workers == workers
+
+        for workers in (2, 1, 2):
+            pipeline.resize("whereami", workers)
+            await until(partial(has, workers))
+            seen: set[tuple[int, ...]] = set()
+            while len(seen) < min(workers, len({*cpus})):
+                results = await asyncio.gather(*(pipeline.predict(0) for _ in range(10)))
+                seen |= {tuple(pinned) for (_, pinned), _ in results}
+                assert all(unpinned == available for _, (_, unpinned) in results)
+            assert len(seen) == workers
+            assert seen <= {(cpu,) for cpu in cpus}
+        with pytest.raises(InvalidInputError, match="stage whereami: its cpus are for 2 workers"):
+            pipeline.resize("whereami", 3)
     assert sorted(os.sched_getaffinity(0)) == available
 
 

@@ -136,8 +136,10 @@ class TestOnOtherMachines:
             await until(lambda: pipeline.core.stages[0].workers == 1)
             for _ in range(2):
                 assert await pipeline.predict(1) == (1, 1)
+                before = asked
                 await asyncio.to_thread(server.close, 1.0)
                 assert await asyncio.wait_for(pipeline.predict(2), LIMIT_S) == "called"
+                assert asked > before
                 # One that comes here again is preferred again.
                 server = serve(Batched, tmp_path)
                 await until(lambda: pipeline.core.stages[0].workers == 1)
