@@ -11,12 +11,13 @@ from typing import Literal
 
 from policy.batcher.limits import Limits, limits_for
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.table import PolicyTable
+from policy.table_file import TableFile
 from policy.table_solving import TableSolver
 from policy.try_delays import TryDelays
 
@@ -34,6 +35,9 @@ class BatchingSettings:
         What the policy minimizes: under ``sla`` the energy (without energy in the profile, the
         time that the device is busy), under ``weights`` a weighted sum. ``auto`` is ``sla`` if the
         profile has energy; otherwise it minimizes the mean response time.
+    table : TableFile or None
+        A table solved in advance, for the objective in its file; while the profile is another, one
+        is solved for that.
     """
 
     objective: Literal["auto", "sla", "weights"] = "auto"
@@ -42,14 +46,30 @@ class BatchingSettings:
     max_age_ms: float | None = None
     batch_size_limit: int | None = None
     serve_late: bool = False
+    table: TableFile | None = None
 
     def policy_objective(self, profile: Profile, sla: ServiceLevelObjective) -> Objective:
-        """Return what the policy table of a profile is solved for."""
+        """Return what the policy table of a profile is solved for.
+
+        Raises
+        ------
+        InvalidInputError
+            The table in the settings was solved for another SLA.
+        """
+        within = ServiceLevelObjective(_BATCHING_SHARE * sla.response_time_ms, sla.percentile)
+        if self.table is not None:
+            own = self.table.objective
+            if isinstance(own, ServiceLevelObjective) and own != within:
+                raise InvalidInputError(
+                    f"policy table: was solved for batching {own.in_words()}, which under this SLA "
+                    f"is {within.in_words()}; export it with --sla of the service"
+                )
+            return own
         if self.objective == "weights":
             return self.weights
         if self.objective == "auto" and profile.energy_mj is None:
             return Weights()
-        return ServiceLevelObjective(_BATCHING_SHARE * sla.response_time_ms, sla.percentile)
+        return within
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +86,8 @@ class ServiceModel:
         The SLA that the client sees, and what the way to the replica and back leaves of it.
     delays : TryDelays
         What the way to a replica and back takes, and each try elsewhere.
+    given : PolicyTable or None
+        The table of the settings, if it is for this profile.
     """
 
     profile: Profile
@@ -74,6 +96,7 @@ class ServiceModel:
     client_sla: ServiceLevelObjective
     sla: ServiceLevelObjective
     delays: TryDelays
+    given: PolicyTable | None = None
 
     @property
     def search_sizes(self) -> bool:
@@ -81,13 +104,13 @@ class ServiceModel:
         return isinstance(self.objective, ServiceLevelObjective)
 
     @cached_property
-    def policies(self) -> TableSolver:
+    def policies(self) -> PolicyTable | TableSolver:
         """The policy of each arrival rate of a replica, solved when it is looked up."""
-        return TableSolver(self.profile, self.objective)
+        return self.given or TableSolver(self.profile, self.objective)
 
     @cached_property
     def table(self) -> PolicyTable:
-        return self.policies.solve()
+        return self.given or TableSolver(self.profile, self.objective).solve()
 
     @cached_property
     def curve(self) -> LoadLatenessCurve:
@@ -153,11 +176,14 @@ def service_model(
         batch_size_limit=settings.batch_size_limit,
         serve_late=settings.serve_late,
     )
+    objective, table = settings.policy_objective(profile, sla), settings.table
+    profile = profile.up_to(limits.max_batch_size)
     return ServiceModel(
-        profile.up_to(limits.max_batch_size),
+        profile,
         limits,
-        settings.policy_objective(profile, sla),
+        objective,
         sla,
         sla.after(delays.round_trip_ms),
         delays,
+        None if table is None else table.table_for(profile),
     )

@@ -26,6 +26,7 @@ from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
 from policy.solvers.reference import policy_iteration
+from policy.solvers.reference.stopping import TOLERANCE
 
 COLORS = ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#777777")
 MARKS = {"start whenever free": "D", "always 8": "v", "always 16": "^", "always 32": "s"}
@@ -154,7 +155,7 @@ def truncation(out: Path, *, quick: bool) -> None:
         right.semilogy(lengths, overflows, color=color, lw=2, label=label)
     best = table_1.exact_cost()
     left.axhline(best, color="black", lw=1, ls="--", label=f"exact, any queue: {best:.4f}")
-    right.axhline(published.TOLERANCE, color="black", lw=1, ls="--", label="tolerance 0.001")
+    right.axhline(TOLERANCE, color="black", lw=1, ls="--", label="tolerance 0.001")
     left.set(ylabel="average cost g", ylim=(0, 100))
     right.set(ylabel="part of g paid in the overflow state, Δ", ylim=(1e-15, 1e3))
     for axes in (left, right):

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from policy.profile import Profile
 
-TOLERANCE = 1e-3  # δ: the largest Δ at which a queue is long enough
-SPAN = 1e-2  # ε: the span at which relative value iteration stops
-MAX_SWEEPS = 10_000  # iter_max: the sweeps after which it stops all the same
 MAX_BATCH_SIZE = 32
 MAX_THROUGHPUT_PER_MS = 2.96  # μ of the largest batch
 TABLE_1_LOAD = 0.9

@@ -17,7 +17,8 @@ from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.solvers.reference import policy_iteration, relative_value_iteration
+from policy.solvers.reference import policy_iteration
+from policy.solvers.reference.stopping import MAX_SWEEPS, TOLERANCE, solve_truncated
 from policy.solvers.reference.truncated import TruncatedSmdp
 from sojourn.output import print_table, say
 
@@ -45,19 +46,16 @@ def truncated_problem(
 
 def row_at(max_queue_length: int, overflow_cost: float) -> TableRow:
     """Solve one queue length as the paper does, and evaluate the policy that comes out."""
-    smdp = truncated_problem(max_queue_length, overflow_cost)
-    solution = relative_value_iteration.solve(
-        smdp, span=published.SPAN, max_sweeps=published.MAX_SWEEPS, must_converge=False
-    )
+    found = solve_truncated(truncated_problem(max_queue_length, overflow_cost), "rvi")
     space = published.MAX_BATCH_SIZE * max_queue_length
     return TableRow(
         overflow_cost,
         max_queue_length,
-        solution.rounds,
+        found.rounds,
         space,
-        float(solution.rounds * space * max_queue_length),
-        policy_iteration.overflow_cost_per_ms(smdp, solution.actions),
-        policy_iteration.evaluate(smdp, solution.actions)[0],
+        float(found.rounds * space * max_queue_length),
+        found.overflow_cost_per_ms,
+        found.average_cost,
     )
 
 
@@ -65,7 +63,7 @@ def row(overflow_cost: float, lengths: Iterable[int]) -> TableRow:
     """Return the row of the first of `lengths` that suffices."""
     for length in lengths:
         found = row_at(length, overflow_cost)
-        if found.overflow_cost_per_ms < published.TOLERANCE:
+        if found.overflow_cost_per_ms < TOLERANCE:
             return found
     raise InfeasibleError(f"overflow cost {overflow_cost:g}: no queue length tried suffices")
 
@@ -80,7 +78,7 @@ def rows(*, quick: bool) -> Iterator[TableRow]:
     for printed in published.TABLE_1[: -1 if quick else None]:
         first = shortest
         if quick:
-            limited = printed.sweeps == published.MAX_SWEEPS
+            limited = printed.sweeps == MAX_SWEEPS
             first = printed.max_queue_length - (0 if limited else 1)
         yield row(printed.overflow_cost, range(first, longest + 1))
 

@@ -15,6 +15,7 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, ServiceModel, service_model
+from policy.table_file import TableFile
 from policy.try_delays import TryDelays
 
 #: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).
@@ -67,9 +68,14 @@ class PolicyConfig(StrictModel):
     objective: Literal["auto", "sla", "weights"] = "auto"
     #: With ``weights``: cost per W of mean power, where a ms of mean response time costs 1.
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    #: A file that `sojourn solve --export` wrote: its policies, solved in advance for its objective
+    #: and this profile, are in force at once.
+    table: str | None = None
 
     @model_validator(mode="after")
     def _weights_weigh(self) -> Self:
+        if self.table is not None and self.objective != "auto":
+            raise ValueError("table has an objective of its own; omit objective and energy_weight")
         if self.energy_weight and self.objective != "weights":
             raise ValueError("energy_weight has no effect without `objective: weights`")
         return self
@@ -297,13 +303,20 @@ class UserConfig(StrictModel):
         return self.model_copy(update={key: part for key, part in parts.items() if part})
 
     def service_model(self, profile: Profile) -> ServiceModel:
-        """Return how a replica on the device of `profile` batches."""
+        """Return how a replica on the device of `profile` batches.
+
+        Raises
+        ------
+        InvalidInputError
+            The file of the policy table cannot be read, or it is for another SLA.
+        """
         settings = BatchingSettings(
             objective=self.policy.objective,
             weights=Weights(energy_weight=self.policy.energy_weight),
             max_queue_rows=self.limits.expert.max_queue_rows,
             batch_size_limit=self.limits.expert.batch_size_limit,
             serve_late=self.limits.late == "serve",
+            table=None if self.policy.table is None else TableFile.load(self.policy.table),
         )
         delays = self.autoscaler.settings().delays
         return service_model(profile, self.sla.objective, delays, settings)

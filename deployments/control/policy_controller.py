@@ -24,7 +24,7 @@ from deployments.control.response_times import ResponseTimePercentiles
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
-from policy.errors import InfeasibleError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import ServiceModel
@@ -151,6 +151,7 @@ class PolicyController:
             service.limits.max_queue_rows,
             service.limits.admit_within_ms,
             service.limits.max_age_ms,
+            service.given,
         )
         self._solver.solve(request, self.user_config.sla)
 
@@ -232,16 +233,24 @@ class PolicyController:
         await self._solver.close()
 
 
-def check_feasible(profile: Profile, user_config: UserConfig) -> None:
+def check_feasible(profile: Profile, user_config: UserConfig, profile_at_start: Profile) -> None:
     """Check that a configuration can be kept on a device.
 
     Raises
     ------
     InfeasibleError
         The SLA allows less time than a batch of one takes.
+    InvalidInputError
+        The policy table that it names was solved for another profile than that of the start.
     """
     _first_table(user_config.service_model(profile))
+    file = user_config.policy.table
+    if file is not None and user_config.service_model(profile_at_start).given is None:
+        raise InvalidInputError(
+            f"policy: table {file} was solved for another profile than this replica has; name the "
+            "profile in the config, and export the table from the same file"
+        )
 
 
 def _first_table(service: ServiceModel) -> PolicyTable:
-    return work_conserving_table(service.profile, service.objective)
+    return service.given or work_conserving_table(service.profile, service.objective)

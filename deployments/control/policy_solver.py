@@ -67,7 +67,8 @@ class SlaCapacity:
 class SolveRequest:
     """A policy table and its load-lateness curve to solve.
 
-    The SLA of the curve is the client's, less the delays to and from the replica.
+    The SLA of the curve is the client's, less the delays to and from the replica. A `table` that is
+    given need not be solved.
     """
 
     profile: Profile
@@ -76,6 +77,7 @@ class SolveRequest:
     max_queue_rows: int
     admit_within_ms: float = math.inf
     max_age_ms: float = math.inf
+    table: PolicyTable | None = None
 
     @property
     def search_sizes(self) -> bool:
@@ -84,6 +86,8 @@ class SolveRequest:
 
     @property
     def table_name(self) -> str:
+        if self.table is not None:
+            return f"given-{hashlib.sha256(repr(self.table).encode()).hexdigest()}"
         return f"table-{source_hash(self.profile, self.objective)}"
 
     @property
@@ -140,15 +144,7 @@ async def solve_in_worker(
         The worker failed. It may succeed next time.
     """
     cache = await asyncio.to_thread(lambda: SolveCache(cache_folder()))
-    try:
-        table = PolicyTable.from_dict(await asyncio.to_thread(cache.load, request.table_name))
-    except (KeyError, InvalidInputError):
-        table = await worker.ask(
-            "policy.table_solving:solve_table",
-            *(request.profile, request.objective),
-            time_limit_s=LIMIT_S,
-        )
-        await _store(cache, request.table_name, table.to_dict())
+    table = request.table or await _solved_table(worker, request, cache)
     try:
         curve = _curve_of(await asyncio.to_thread(cache.load, request.curve_name))
     except (KeyError, TypeError):
@@ -166,6 +162,21 @@ async def solve_in_worker(
             curve = None
         await _store(cache, request.curve_name, curve and asdict(curve))
     return table, curve
+
+
+async def _solved_table(
+    worker: WorkerProcess, request: SolveRequest, cache: SolveCache
+) -> PolicyTable:
+    try:
+        return PolicyTable.from_dict(await asyncio.to_thread(cache.load, request.table_name))
+    except (KeyError, InvalidInputError):
+        table: PolicyTable = await worker.ask(
+            "policy.table_solving:solve_table",
+            *(request.profile, request.objective),
+            time_limit_s=LIMIT_S,
+        )
+        await _store(cache, request.table_name, table.to_dict())
+        return table
 
 
 def _curve_of(fields: dict[str, Any] | None) -> LoadLatenessCurve | None:

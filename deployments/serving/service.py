@@ -112,8 +112,11 @@ class InferenceService(BatchedService):
         ------
         InfeasibleError
             The SLA allows less time than a batch of one takes.
+        InvalidInputError
+            The policy table is for another profile or SLA.
         """
-        check_feasible(self.controller.profile if self.configured else self._profile, user_config)
+        profile = self.controller.profile if self.configured else self._profile
+        check_feasible(profile, user_config, self._profile)
 
     async def configure(self, user_config: UserConfig) -> None:
         """Apply a configuration; its policy takes effect as soon as it is solved.

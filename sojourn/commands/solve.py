@@ -1,19 +1,25 @@
 """`sojourn solve`: compute the optimal batching policy of a profile at an arrival rate."""
 
 import time
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective, Weights
+from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
+from policy.service_model import BatchingSettings, service_model
+from policy.solvers.reference.stopping import solve_within
 from policy.solvers.solution import Solution
+from policy.table_file import TableFile
+from policy.table_solving import solve_table
+from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table, say
 
@@ -39,11 +45,35 @@ _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
     "--energy-weight", type=float, default=0.0, show_default=True, help="Per W of mean power."
 )
 @option_types.sla_options("Minimize power under this SLA instead")
+@click.option(
+    "--method",
+    type=click.Choice(["exact", "rvi", "pi"]),
+    default="exact",
+    show_default=True,
+    help="For weights. exact: queues of any length; rvi, pi: the SMDP paper's truncated queue, by "
+    "relative value iteration or policy iteration.",
+)
+@click.option(
+    "--overflow-cost",
+    type=option_types.from_0,
+    help="Of rvi and pi: extra cost per ms beyond the longest queue.  [default: 100]",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(min=1),
+    help="Of rvi and pi: the longest queue.  [default: the first that suffices]",
+)
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Plot the policy to this PNG file.",
+)
+@click.option(
+    "--export",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the policies of all arrival rates to this file, for `policy: table` of a config; "
+    "with --sla, those of a service with that SLA.",
 )
 @json_option
 def command(
@@ -54,8 +84,12 @@ def command(
     sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
     percentile: float | None,
+    method: Literal["exact", "rvi", "pi"],
+    overflow_cost: float | None,
+    max_queue: int | None,
     batching: str | None,
     plot: Path | None,
+    export: Path | None,
     as_json: bool,
 ) -> None:
     """Compute the optimal batching policy of a profile at an arrival rate.
@@ -71,15 +105,40 @@ def command(
         raise InvalidInputError(
             "--batching: fixes the whole policy; omit --sla and --response-time-ms"
         )
+    if batching is not None and export:
+        raise InvalidInputError("--export: writes what is solved; omit --batching")
+    if method == "exact" and (overflow_cost is not None or max_queue):
+        raise InvalidInputError("--overflow-cost, --max-queue: need --method rvi or pi")
+    if method != "exact" and (objective or batching is not None or export):
+        raise InvalidInputError(
+            f"--method {method}: solves one rate for weights; omit --sla, --batching and --export"
+        )
     profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
     begin = time.perf_counter()
-    if batching is None:
+    truncated = None
+    if method != "exact":
+        device = replace(profile.serial(), event_loop=None)
+        truncated = solve_within(
+            device,
+            arrival_rate,
+            weights,
+            method,
+            100 if overflow_cost is None else overflow_cost,
+            max_queue,
+        )
+        assert truncated.policy is not None
+        solution = Solution(profile.serial(), arrival_rate, weights, truncated.policy)
+    elif batching is None:
         solution = solve(profile, arrival_rate, objective or weights)
     else:
         solution = Solution(profile, arrival_rate, weights, reference_policy(batching, profile))
     solve_ms = 1e3 * (time.perf_counter() - begin)
     result = {**_describe(solution, weights), "solve_ms": solve_ms}
+    if truncated is not None:
+        result["truncated"] = {**vars(truncated), "policy": solution.policy.to_dict()}
+    if export is not None:
+        _export(export, profile, objective, weights)
     if plot is not None:
         _plot(plot, solution)
     if as_json:
@@ -110,6 +169,22 @@ def _describe(solution: Solution, weights: Weights) -> dict[str, Any]:
         result["meets_sla"] = solution.meets_sla
         result["service_level"] = solution.service_level
     return result
+
+
+def _export(
+    path: Path, profile: Profile, sla: ServiceLevelObjective | None, weights: Weights
+) -> None:
+    """Write the table of a service with the SLA, or of the whole profile for weights."""
+    objective: Objective = weights
+    if sla is not None:
+        settings = BatchingSettings(objective="sla")
+        service = service_model(profile, sla, TryDelays(retries=RETRIES), settings)
+        profile, objective = service.profile, service.objective
+    try:
+        TableFile(profile, objective, solve_table(profile, objective)).save(path)
+    except OSError as error:
+        raise InvalidInputError(f"--export {path}: {error.strerror}") from error
+    say(f"Policies of all arrival rates written to {path}.")
 
 
 def _plot(path: Path, solution: Solution) -> None:
@@ -150,6 +225,14 @@ def _print(solution: Solution, result: dict[str, Any]) -> None:
         ("average cost", result["average_cost"]),
         ("solved in (ms)", result["solve_ms"]),
     ]
+    if "truncated" in result:
+        found = result["truncated"]
+        rows += [
+            ("longest queue", found["max_queue_length"]),
+            ("sweeps or rounds", found["rounds"]),
+            ("average cost, truncated", found["average_cost"]),
+            ("of it beyond the longest queue", found["overflow_cost_per_ms"]),
+        ]
     if "service_level" in result:
         rows.insert(-1, ("requests in time", f"{result['service_level']:.3%}"))
     print_table(("", "value"), rows, title=f"{profile.model} on {profile.device}")

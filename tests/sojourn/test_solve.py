@@ -52,6 +52,17 @@ def test_an_infeasible_sla_is_reported(solve, capsys):
     assert "No policy keeps 99% within 10 ms" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("method", ["rvi", "pi"])
+def test_the_papers_method_finds_the_same_policy(solve, method):
+    exact = solve("--energy-weight=1")
+    found = solve("--energy-weight=1", f"--method={method}", "--overflow-cost=100")
+    assert found["actions"] == exact["actions"]
+    assert found["average_cost"] == pytest.approx(exact["average_cost"])
+    # Table I: queues of 70 suffice; the search tries longer ones in steps of 5%.
+    assert 70 <= found["truncated"]["max_queue_length"] <= 74
+    assert found["truncated"]["overflow_cost_per_ms"] < 1e-3
+
+
 @pytest.mark.slow
 def test_a_plot_is_drawn_with_the_sla_marked(solve, tmp_path):
     solve(f"--plot={tmp_path / 'policy.png'}", "--response-time-ms=25")
@@ -84,6 +95,10 @@ def test_a_profile_without_energy_near_a_capacity_that_the_largest_batch_does_no
         (["--batching=static:8", "--sla=9ms@99"], 900.0, "--batching: fixes the whole policy"),
         (["--plot=/none/such/policy.png"], 900.0, "--plot /none/such/policy.png: No such file"),
         (["--plot=policy.xyz"], 900.0, "--plot policy.xyz: "),
+        (["--max-queue=70"], 900.0, "--overflow-cost, --max-queue: need --method rvi or pi"),
+        (["--method=pi", "--sla=9ms@99"], 900.0, "--method pi: solves one rate for weights; omit"),
+        (["--method=pi", "--max-queue=31"], 900.0, "at least the maximum batch size 32, not 31"),
+        (["--export=/none/x.json"], 900.0, "--export /none/x.json: No such file"),
     ],
 )
 def test_bad_options(refused, more, rate, message):

@@ -1,17 +1,22 @@
 """What the controller solves, and what the autoscaler is told of it."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from autoscaler.reports import ReplicaReport
+from deployments.config.user_config import parse_user_config
 from deployments.control import policy_solver as solver
 from deployments.control.model_corrections import PROXY_DELAY_TICKS, REVISE_EVERY
 from deployments.serving.service import InferenceService
 from policy.batcher.limits import ADMISSION_SHARE
+from policy.errors import InvalidInputError
 from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.table_file import TableFile
+from sojourn.cli import main
 from tests.support.batching.event_loop_counts import event_loop_counts
 from tests.support.models.emulated_service import REFUSES, emulated_service, until_solved
 
@@ -64,6 +69,27 @@ async def test_an_sla_that_no_rate_meets_is_reported(sla_ms: float, at_once: boo
         report = report_of(service) if at_once else await solved(service)
         assert report.curve is None
         assert report.out_of_reach
+
+
+async def test_a_table_solved_in_advance_is_in_force_at_once(tmp_path: Path) -> None:
+    sla, file = {"response_time_ms": 30, "percentile": 99}, tmp_path / "table.json"
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE.to_dict()))
+    profile, export = f"--profile={tmp_path / 'profile.json'}", f"--export={file}"
+    assert main(["solve", profile, "--arrival-rate=100", "--sla=30ms@99", export]) == 0
+    async with emulated_service(
+        PROFILE, sla=sla, limits=REFUSES, policy={"table": str(file)}
+    ) as service:
+        table = service.batcher.core.table
+        assert table == TableFile.load(str(file)).table
+        await until_solved(service)
+        assert service.batcher.core.table == table
+        assert service.explain()["sla_rate_per_s"] > 0
+        with pytest.raises(InvalidInputError, match="omit objective"):
+            parse_user_config({"policy": {"table": str(file), "objective": "sla"}})
+    other = Profile("m", "d", 1.5 * PROFILE.latency_ms)
+    with pytest.raises(InvalidInputError, match="was solved for another profile than this replica"):
+        async with emulated_service(other, sla=sla, limits=REFUSES, policy={"table": str(file)}):
+            pass
 
 
 @pytest.mark.slow
