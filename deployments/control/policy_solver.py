@@ -86,9 +86,9 @@ class SolveRequest:
 
     @property
     def table_name(self) -> str:
-        if self.table is not None:
-            return f"given-{hashlib.sha256(repr(self.table).encode()).hexdigest()}"
-        return f"table-{source_hash(self.profile, self.objective)}"
+        name = f"table-{source_hash(self.profile, self.objective)}"
+        given = "" if self.table is None else hashlib.sha256(repr(self.table).encode()).hexdigest()
+        return name + given
 
     @property
     def curve_name(self) -> str:

@@ -75,10 +75,10 @@ def measure_profile(
     least once. With `variation`, the profile says how batch times vary (`latency_quantiles`); its
     percentiles take ten times as long to compute.
 
-    The meter measures the idle power, then the energy in windows of batches back to back, pooled by
-    size; the profile has the standard error. With a budget, that takes as long again, for as many
-    sizes as fit in. The profile says by `energy_note` why there is no energy. `progress` gets the
-    share of work done.
+    The meter measures the idle power, then the energy above it in windows of batches back to back,
+    pooled by size; the profile has the standard error. With a budget, that takes as long again, for
+    as many sizes as fit in. The profile says by `energy_note` why there is no energy. `progress`
+    gets the share of work done.
 
     Raises
     ------
@@ -125,22 +125,24 @@ def measure_profile(
     energy_mj = None
     if meter is not None and idle_power_w is not None:
         energy_note = meter.source
-        windows_mj = _measure_energy_mj(
+        windows_mj = _measure_above_idle_mj(
             model,
             sizes,
             meter,
+            idle_power_w,
             budget_s,
             lambda done: progress(latency_share + (1 - latency_share) * done),
         )
-        pooled_mj = {size: float(np.mean(of_size)) for size, of_size in windows_mj.items()}
-        energy_mj, fits["energy_mj"] = fit_table(
+        pooled_mj = {size: max(0.0, float(np.mean(one))) for size, one in windows_mj.items()}
+        above_idle_mj, fits["energy_mj"] = fit_table(
             list(pooled_mj), list(pooled_mj.values()), max_batch_size
         )
+        energy_mj = above_idle_mj + idle_power_w * latency_ms
         for row in rows:
-            if (of_size := windows_mj.get(row["batch_size"])) is not None:
-                row["energy_mj"] = round(pooled_mj[row["batch_size"]], 6)
-                row["energy_standard_error_mj"] = _standard_error(of_size)
-        idle_power_w = min(idle_power_w, float(np.min(energy_mj / latency_ms)))
+            size = row["batch_size"]
+            if size in windows_mj:
+                row["energy_mj"] = round(pooled_mj[size] + idle_power_w * row["p50_ms"], 6)
+                row["energy_standard_error_mj"] = _standard_error(windows_mj[size])
     return Profile(
         model=model_name,
         device=device,
@@ -295,14 +297,17 @@ def _time_batch_ms(model: Model, batch: Mapping[str, NDArray[Any]], size: int) -
     return (time.perf_counter() - started_s) * 1e3
 
 
-def _measure_energy_mj(
+def _measure_above_idle_mj(
     model: Model,
     sizes: Sequence[int],
     meter: EnergyMeter,
+    idle_power_w: float,
     budget_s: float | None,
     progress: Callable[[float], None],
 ) -> dict[int, list[float]]:
-    """Return the mean energy of a batch in each window, by batch size.
+    """Return the mean energy of a batch in each window, above that of the idle device, by size.
+
+    So it does not count how long the device waited for its next batch.
 
     Each round has a window of every size. With a budget, the sizes are a few from 1 to the largest,
     and rounds stop when it has been used up; the first is complete.
@@ -316,19 +321,19 @@ def _measure_energy_mj(
     windows_mj: dict[int, list[float]] = {size: [] for size in sizes}
     shuffle = np.random.default_rng(0)
 
-    def run(size: int, least_s: float) -> tuple[float, int]:
-        counted = _until_change(meter, lambda: _time_batch_ms(model, batches[size], size), least_s)
-        return counted.read_mj, counted.times
+    def run(size: int, least_s: float) -> _Counted:
+        return _until_change(meter, lambda: _time_batch_ms(model, batches[size], size), least_s)
 
     started_s = time.perf_counter()
-    before_mj, _ = run(sizes[0], 0.0)
+    before = run(sizes[0], 0.0)
     for round_number in range(ENERGY_WINDOWS):
         if round_number and budget_s and time.perf_counter() - started_s > budget_s:
             break
         for number, size in enumerate(shuffle.permutation(sizes).tolist()):
-            after_mj, times = run(size, window_s)
-            windows_mj[size].append((after_mj - before_mj) / times)
-            before_mj = after_mj
+            after = run(size, window_s)
+            idle_mj = 1e3 * idle_power_w * (after.read_s - before.read_s)
+            windows_mj[size].append((after.read_mj - before.read_mj - idle_mj) / after.times)
+            before = after
             progress((round_number + (number + 1) / len(sizes)) / ENERGY_WINDOWS)
     return windows_mj
 
