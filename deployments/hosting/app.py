@@ -25,7 +25,6 @@ from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.version import State
 from deployments.http.answers import Answer
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
 from deployments.http.request_body import read_body
 from deployments.http.request_head import AUTHORIZATION
 from deployments.modelstore.errors import StoreFullError, UnknownModelError
@@ -56,10 +55,6 @@ class HostingApp(InferenceApp):
         app = self._apps.get(service.model_name)
         if app is not None:
             app.use(service)
-        hosted = InferenceProtocol.hosted
-        if app is self and hosted is not None and hosted.app is self:
-            # Its refusals are counted by the service.
-            InferenceProtocol.hosted = HostedApp(self, hosted.loop, hosted.root_path)
 
     @property
     def concurrency(self) -> int | None:

@@ -6,7 +6,6 @@ from autoscaler.scale_down import (
     MAX_GAP_S,
     ScaleDownStabilizer,
     default_scale_down_delay_s,
-    first_fleet_kept_s,
 )
 
 
@@ -49,8 +48,3 @@ def test_a_gap_starts_the_delay_over():
 def test_the_delay_is_at_most_a_start_time_and_two_windows():
     assert default_scale_down_delay_s(start_time_s=300.0, window_s=10.0) == 20.0
     assert default_scale_down_delay_s(start_time_s=7.0, window_s=10.0) == 7.0
-
-
-def test_the_first_fleet_is_kept_for_five_minutes_or_a_minute_beyond_a_start():
-    assert first_fleet_kept_s(10.0) == 300.0
-    assert first_fleet_kept_s(600.0) == 660.0

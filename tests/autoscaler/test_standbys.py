@@ -95,14 +95,6 @@ def test_max_replicas_bounds_replicas_and_standbys_together() -> None:
     assert "max_replicas leaves no room for 2" in decision.reason
 
 
-def test_what_a_promoted_standby_counts_did_not_come_while_it_stood_by() -> None:
-    fleet = Live(standbys=1)
-    fleet.run(60, 500)
-    assert fleet.run(20, 3000).replicas == 2
-    rates = fleet.autoscaler.decide(fleet.second, FleetState(2, 1, 9, 2, 0.0, 1, 1))
-    assert rates.arrival_rate_per_s == pytest.approx(3000, rel=0.05)
-
-
 @pytest.mark.slow
 def test_an_automatic_reserve_covers_what_a_cold_start_would_be_late_for() -> None:
     reserve = Live(standbys="auto", start_s=300.0, risk=0.02)
@@ -123,13 +115,6 @@ def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again()
     decision = fleet.run(5, 500)
     assert (decision.standbys, decision.horizon_s) == (0, 10.0)
     assert fleet.autoscaler.state_dict()["total"] is None
-
-
-def test_an_idle_fleet_at_zero_has_no_standbys() -> None:
-    fleet = Live(standbys=1, scale_to_zero_delay_s=20)
-    fleet.run(20, 100, least=0)
-    decision = fleet.run(60, 0, least=0)
-    assert (decision.replicas, decision.standbys) == (0, 0)
 
 
 def test_a_new_controller_goes_on_with_both_tiers() -> None:

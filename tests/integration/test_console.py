@@ -1,6 +1,5 @@
 """The console in a headless browser, over real replicas on emulated devices."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -208,31 +207,6 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
     finally:
         process.terminate()
         assert process.wait(LIMIT_S) in (0, -15)
-
-
-def test_a_page_that_finds_no_stream_says_why_and_fades(page: Page, url: str) -> None:
-    """More pages than a replica has streams for."""
-    fields = {"Authorization": f"Bearer {TOKEN}"}
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(headers=fields, timeout=LIMIT_S))
-        page.get("about:blank")
-        wait_for(lambda: open_streams(client, stack, f"{url}events") == 503)
-        page.get(url)
-        page.until("document.getElementById('connection').textContent.includes('open consoles')")
-        assert page.script("document.getElementById('main').dataset.stale") == "yes"
-    page.until("document.getElementById('connection').dataset.state === 'live'")
-    assert page.script("document.getElementById('main').dataset.stale") == "no"
-    # The answers that refused it.
-    assert all("503" in problem for problem in page.problems)
-    page.problems.clear()
-
-
-def open_streams(client: httpx.Client, stack: contextlib.ExitStack, url: str) -> int:
-    """Open streams until one is refused; return the status."""
-    while True:
-        stream = stack.enter_context(client.stream("GET", url))
-        if stream.status_code != 200:
-            return stream.status_code
 
 
 def test_signing_out_asks_for_the_token_again(page: Page, url: str) -> None:

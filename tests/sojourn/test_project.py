@@ -49,11 +49,6 @@ def test_a_name_that_is_no_class_is_an_error(name: str) -> None:
         one_model_config(name, ServiceLevelObjective(50, 95))
 
 
-def test_an_sla_below_the_way_to_a_replica_is_an_error() -> None:
-    with pytest.raises(InvalidInputError, match="sla: response_time_ms must be at least"):
-        one_model_config("fast:Fast", ServiceLevelObjective(0.25, 95))
-
-
 @pytest.mark.slow
 def test_a_class_is_checked_as_its_printed_config_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused

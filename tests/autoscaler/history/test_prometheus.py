@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import httpx
 import numpy as np
 import pytest
 
 from autoscaler.history.prometheus import UnreachableError, query_range
 from policy.errors import InvalidInputError
 from tests.support.http.canned_bytes import NO_ANSWERS, sending
+from tests.support.metrics.prometheus import Prometheus
 from tests.support.ports import free_port
-from tests.support.waiting import LIMIT_S, wait_for
 
 BEGIN_S = 1_700_000_040  # a whole minute
 
@@ -135,24 +134,12 @@ def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
     (tmp_path / "past.txt").write_text(text)
     fill = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
     subprocess.run([*fill, "past.txt", "data"], cwd=tmp_path, check=True, capture_output=True)
-    (tmp_path / "prometheus.yml").write_text("")
-    port = free_port()
-    server = subprocess.Popen(
-        ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-         f"--web.listen-address=127.0.0.1:{port}"],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    try:
-        assert wait_for(lambda: httpx.get(f"{url}/-/ready").is_success)
-        trace = query_range(url, "sum(rate(requests_total[1m]))", begin_s, end_s)
+    with Prometheus(tmp_path, f"127.0.0.1:{free_port()}") as server:
+        trace = query_range(server.url, "sum(rate(requests_total[1m]))", begin_s, end_s)
         with pytest.raises(InvalidInputError, match=r"answers 400: .*parse error"):
-            query_range(url, "sum(", begin_s, end_s)
+            query_range(server.url, "sum(", begin_s, end_s)
         with pytest.raises(InvalidInputError, match="has no values"):
-            query_range(url, "other_total", begin_s, end_s)
-    finally:
-        server.terminate()
-        server.wait(LIMIT_S)
+            query_range(server.url, "other_total", begin_s, end_s)
     assert trace.step_s == 60
     assert minutes - 3 <= trace.counts.size <= minutes + 1
     first = (trace.begin_s - begin_s) // 60

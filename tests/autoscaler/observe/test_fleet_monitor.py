@@ -63,13 +63,3 @@ def test_queues_within_what_is_normal_do_not_make_up_for_longer_ones():
             [replace(one, queue_length=queue) for one, queue in queues], START_S + second + 0.5
         )
     assert status(monitor, 19.5).backlog == 100 - 2 * TEMPLATE.full_batch_size
-
-
-def test_a_replica_that_is_forgotten_is_seen_anew():
-    monitor = FleetMonitor(AutoscalerSettings())
-    for second in range(1, 40):
-        monitor.observe(reports(second), START_S + second + 0.5)
-    assert status(monitor, 39.5).replicas == 5
-    for second in range(4000, 4040):
-        monitor.observe(reports(second)[:3], START_S + second + 0.5)
-    assert status(monitor, 4039.5).replicas == 3

@@ -56,15 +56,6 @@ def test_duplicates_and_disorder_change_nothing(counts, order):
     assert rate(load, len(counts), window_s) == pytest.approx(sum(counts) / window_s)
 
 
-def test_late_reports_are_waited_for():
-    """A replica that has not reported yet may well have had arrivals."""
-    load = OfferedLoad()
-    steady(load, "ab", 20.0, 0, 20)
-    for second in (21, 22):
-        load.observe(report("a", second, 20.0 * second))
-    assert rate(load, 22.0) == pytest.approx(40.0)
-
-
 def test_restarted_counter_gives_no_negative_rate():
     load = OfferedLoad()
     steady(load, "a", 20.0, 0, 20)

@@ -112,16 +112,6 @@ def test_a_first_report_may_come_before_or_after_its_replica_counts_as_ready():
         assert observed(starts) == [30.0]
 
 
-def test_a_replica_that_never_reports_is_not_waited_for_for_ever():
-    starts = StartTimes()
-    starts.track(0.0, ordered=1, ready=1)
-    starts.track(10.0, ordered=2, ready=1)
-    starts.track(20.0, ordered=2, ready=2)  # it never reports
-    starts.track(200.0, ordered=3, ready=2)
-    start(starts, 3, 200.0, 230.0, ordered=3)
-    assert observed(starts) == [30.0]
-
-
 def test_a_start_that_failed_for_long_does_not_set_the_horizon():
     starts = StartTimes()
     starts.track(0.0, ordered=1, ready=1)

@@ -125,6 +125,7 @@ def test_the_curve_of_a_policy_that_waits_is_what_a_replica_answers(
     assert curve.service_level(rate_per_s) == pytest.approx(run.service_level, abs=0.004)
 
 
+@pytest.mark.slow
 def test_a_policy_that_never_waits_leaves_the_curve_as_it_is() -> None:
     service = served(P4, 30.0).service
     without = solve_load_lateness_curve(

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -79,6 +79,7 @@ def squares(values: Any) -> Any:
     st.integers(1, 5),
     st.booleans(),
 )
+@example([[-1], [2, 3, 4]], 2, True)  # the first row is answered last
 def test_until_a_drain_each_request_without_fault_gets_its_own_answer(
     requests: list[list[int]], cap: int, on_loop: bool
 ) -> None:
@@ -158,9 +159,9 @@ async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search
 
 
 async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_once() -> None:
-    model = Squares()
+    model, records = Squares(), list[BatchRecord]()
     model.gate.clear()
-    async with running(model) as batcher:
+    async with running(model, on_batch=records.append) as batcher:
         on_it = ask(batcher, 1)
         await until(lambda: batcher.core.device_busy)
         waits = ask(batcher, 2)
@@ -173,7 +174,7 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
         model.gate.set()
         await end_device_thread(batcher)
         await batcher.drain()
-        assert (batcher.rows.completed, model.batches) == (0, [[1]])
+        assert (batcher.rows.completed, model.batches, records) == (0, [[1]], [])
 
 
 @pytest.mark.parametrize(

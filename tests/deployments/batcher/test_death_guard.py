@@ -122,26 +122,6 @@ async def test_what_may_not_be_computed_twice_is_answered_after_one_death(direct
     assert model.batches == [[1, 2, 4]]
 
 
-async def test_equal_requests_are_cleared_together(directory: Path) -> None:
-    """A replica died on twenty equal requests: the next ran each alone, and answered most late."""
-    model = Squares()
-    one_that_dies(directory, 2, 2, 2, 3)
-    async with replica(model, directory) as batcher:
-        assert await ask(batcher, 2, 2, 2, 2, 2, 3, 7, 8) == [4, 4, 4, 4, 4, 9, 49, 64]
-    assert sorted(model.batches, key=len) == [[2], [3], [2, 2, 2, 2, 7, 8]]
-
-
-async def test_a_death_is_noticed_while_the_replica_runs(directory: Path) -> None:
-    model = Squares()
-    async with replica(model, directory) as batcher:
-        peer = Peer(directory)
-        peer.tell(f"begin {digests(2)}")
-        await ask(batcher, 1, 2)
-        peer.die()
-        await ask(batcher, 1, 2)
-    assert model.batches == [[1, 2], [2], [1]]
-
-
 async def loses_its_device(model: Squares, directory: Path, *values: float) -> list[Any]:
     """Return the ends of these requests on a device that hangs."""
     model.gate.clear()

@@ -2,8 +2,6 @@
 
 import copy
 import re
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -295,9 +293,3 @@ def test_standbys_need_room(load, standbys, change, problem):
     else:
         with pytest.raises(InvalidInputError, match=rf"autoscaler\.standbys: .*{problem}"):
             load(with_standbys)
-
-
-@pytest.mark.slow
-def test_a_config_and_a_service_do_without_scipy_signal_whose_import_takes_most_of_a_second():
-    program = "import sys, deployments.serving.service; sys.exit('scipy.signal' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

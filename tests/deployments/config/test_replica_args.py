@@ -37,11 +37,3 @@ def test_each_remote_has_a_manager_of_its_own(monkeypatch):
     assert one.socket.parent == default_socket().parent
     # The path of a Unix socket is limited to 107 bytes.
     assert len(one.socket.name) < 30
-
-
-def test_the_manager_is_started_with_the_budgets_of_the_config():
-    expert = {"device_bytes": 1, "device": "7"}
-    config = StoreConfig(remote="s3://models", host_bytes=3, disk_bytes=2, expert=expert)
-    settings = config.settings()
-    assert (settings.host_bytes, settings.disk_bytes, settings.device_bytes) == (3, 2, 1)
-    assert settings.device == "7"

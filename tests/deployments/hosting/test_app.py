@@ -117,3 +117,7 @@ async def test_the_short_way_follows_a_takeover(monkeypatch):
             assert await infer(client, "a") == ("a", "2", 2)
             assert await infer(client, "b") == ("b", "1", 1)
             assert InferenceProtocol.hosted.app.service.bodies.used_bytes == 0
+            second = models.repository.first
+            second.batcher.core.drain()
+            assert await infer(client, "a") == 503
+            assert second.batcher.rows.refused == 1

@@ -139,22 +139,6 @@ async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
         await starting.repository.close(5)
 
 
-async def test_a_replica_that_starts_while_the_store_is_away_has_the_version_later():
-    store = Store()
-    starting = Hosted("a", "b")
-    try:
-        async with hosted("a", "b") as running:
-            await apply(running, store)
-        starting.errors["b", "2"] = [FetchError("the remote is away")]
-        await apply(starting, store, b={"version": "2"})
-        assert starting.reconciler.configured
-        await until(lambda: starting.versions() == {"a": "1", "b": "2"})
-        await until(lambda: not starting.reconciler._changing)
-        assert starting.reconciler.config_error is None
-    finally:
-        await starting.repository.close(5)
-
-
 async def test_a_config_is_the_last_good_one_once_its_version_serves():
     store = Store()
     async with hosted("a", "b") as models:

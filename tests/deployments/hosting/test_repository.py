@@ -152,16 +152,6 @@ async def test_a_version_that_is_closed_in_use_leaves_no_request_without_an_answ
         await until(lambda: models.states("a") == {"3": "READY"})
 
 
-async def test_a_replica_that_stops_answers_for_all_versions():
-    async with retiring() as (models, _, asking):
-        models.batch_gates["a", "4"] = threading.Event()
-        await models.repository.load(config_of("a", "4"))
-        fourth = asyncio.create_task(ask(models, "a"))
-        await until(lambda: models.repository.first.batcher.busy_for_s() > 0)
-        await models.repository.close(0.01)
-        assert await refused([*asking, fourth]) == {DeviceError}
-
-
 async def test_a_full_store_costs_the_model_that_is_idle_for_longest_and_none_in_use():
     async with hosted("a", "b", "c", "d", on_demand=True) as models:
         for name in "bc":

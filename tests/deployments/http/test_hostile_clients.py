@@ -17,7 +17,7 @@ from deployments.http import protocol
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_body import SMALL_BODY_BYTES, BodyBudget, Reservation
-from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_ID_BYTES
+from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES
 from deployments.http.signature import MAX_JSON_BYTES
 from tests.support.http.raw_requests import GZIP, INFER, post, read_json
 from tests.support.models.doubles_service import (
@@ -212,17 +212,6 @@ def test_the_budget_is_kept_and_given_back(bodies, data):
         if held and data.draw(st.booleans()):
             held.pop(data.draw(st.integers(0, len(held) - 1)))[0].release()
         assert budget.used_bytes == sum(one for _, _, one in held)
-
-
-@pytest.mark.parametrize("name", ["x-request-id", "X-Request-ID"])
-@pytest.mark.parametrize("path", [INFER, INFER + "/"])
-async def test_a_request_id_is_cut(connect, name, path):
-    request = GOOD.replace(b"Host: x", f"Host: x\r\n{name}: {'i' * 5000}".encode())
-    async with connect() as (reader, writer):
-        writer.write(request.replace(INFER.encode(), path.encode()))
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200")
-        assert f"x-request-id: {'i' * MAX_REQUEST_ID_BYTES}\r\n".encode() in head
 
 
 async def test_every_answer_is_counted_by_its_status(service, connect):

@@ -168,15 +168,6 @@ def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(in_body, in_heade
     assert parse(content, timeout_ms=in_header).deadline_ms == applies
 
 
-@pytest.mark.parametrize("shape", [[1, 2, 4], [1, 2, 0], [1, 2, True], [1, 2]])
-def test_a_length_that_does_not_fit_is_rejected(shape):
-    signature = Signature((TensorSpec("x", "FP32", (2, -1), max_dim=3),), (), max_rows=4)
-    content = {"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "data": [0, 1]}]}
-    message = r"shape must be \[-1, 2, -1\] with at least one row of at most 3 each, not"
-    with pytest.raises(BadRequestError, match=message):
-        parse_request(orjson.dumps(content), None, signature)
-
-
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("one", [False, True, None])
 def test_binary_data_of_an_output_overrides_that_of_the_request(everywhere, one):

@@ -2,13 +2,11 @@
 
 import asyncio
 import socket
-from unittest import mock
 
 import httpx
 import pytest
 import uvicorn
 import uvloop
-from uvicorn.config import HTTP_PROTOCOLS
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.haproxy.replica_sockets import is_served, open_socket
@@ -17,7 +15,6 @@ from deployments.http.middleware import (
     ACCEPTED_AT_ONCE,
     FastPath,
     listen_for_haproxy,
-    middlewares,
     open_fast_path,
 )
 from deployments.http.protocol import InferenceProtocol
@@ -77,20 +74,6 @@ async def test_the_request_id_is_returned_once_on_both_paths(service):
         assert elsewhere.headers.get_list("x-request-id") == ["mine"]
 
 
-@pytest.mark.parametrize("hosted", [False, True], ids=["no model", "model on another loop"])
-async def test_passes_requests_on_that_it_cannot_answer(service, hosted):
-    app = InferenceApp(service, "1")
-    wrapper = Wrapper(app)
-    if hosted:
-        open_fast_path(app)
-        FastPath.hosted.loop = mock.Mock()
-        FastPath.hosted.root_path = ""
-    async with client_of(FastPath(wrapper)) as client:
-        for _ in range(2):
-            assert (await client.get("/v2")).status_code == 200
-    assert wrapper.paths == ["/v2", "/v2"]
-
-
 BOTH = pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol])
 
 
@@ -130,14 +113,6 @@ async def test_a_stopping_server_answers_accepted_requests(http):
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"\r\nconnection: close\r\n" in answer
     assert b'"data":[6.0,8.0]' in answer
-
-
-async def test_uvicorn_takes_the_protocol_by_default_once_ray_asked_for_the_middleware(monkeypatch):
-    monkeypatch.setitem(HTTP_PROTOCOLS, "auto", "nowhere:Nothing")
-    middlewares()
-    config = uvicorn.Config(lambda: None, factory=True)
-    config.load()
-    assert config.http_protocol_class is InferenceProtocol
 
 
 @pytest.mark.parametrize("prefix", ["", "/digits", "/v2"])

@@ -83,22 +83,6 @@ def test_bodies_that_only_take_long_to_parse_are_refused(inputs, unit):
         JsonGuard(inputs, 256).check(text)
 
 
-@pytest.mark.parametrize("length", [1, 100])
-def test_rows_of_every_length_pass(length):
-    inputs = (TensorSpec("x", "INT64", (-1,), max_dim=100),)
-    data = [[7] * length] * 3000
-    entry = {"name": "x", "datatype": "INT64", "shape": [3000, length], "data": data}
-    content = orjson.dumps({"inputs": [entry]}).ljust(64 << 10)
-    request = parse_request(content, None, Signature(inputs, DIGITS, 3000))
-    assert request.inputs["x"].shape == (3000, length)
-
-
-def test_more_values_than_the_rows_have_are_refused():
-    text = b"[" + b"0," * 200_000 + b"0]"
-    with pytest.raises(TooLargeError, match="more values than any valid request: at most 18384"):
-        JsonGuard(DIGITS, 256).check(text)
-
-
 @pytest.mark.parametrize(
     ("raw", "rows"),
     [

@@ -14,6 +14,8 @@ from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[3]
 P4 = load_service_configs(ROOT / "configs" / "emulated-p4.yaml")[0]
+#: The table of this objective is the fastest to solve.
+FAST = {"policy": {"objective": "weights"}}
 
 
 def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:
@@ -43,10 +45,11 @@ def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
     second = P4.args.model.model_copy(update={"name": "second"})
     args = P4.args.model_copy(update={"models": (second,)})
-    both = P4.model_copy(update={"args": args})
+    slas: dict[str, Any] = {**FAST, "sla": {"response_time_ms": 500, "percentile": 99}}
+    both = P4.model_copy(update={"args": args, "user_config": parse_user_config(slas)})
     check_service(both)
-    fast = {"sla": {"response_time_ms": 3, "percentile": 99}}
-    own = parse_user_config({"models": {"second": fast}})
+    short = {"sla": {"response_time_ms": 3, "percentile": 99}}
+    own = parse_user_config({**slas, "models": {"second": short}})
     with pytest.raises(InfeasibleError, match=r"user_config\.sla: .* out of reach"):
         check_service(both.model_copy(update={"user_config": own}))
 
@@ -76,7 +79,8 @@ def test_the_model_is_imported_in_a_process_of_its_own(
 
 def test_replicas_without_room_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
-    many = P4.model_copy(update={"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)})
+    scaled = {"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)}
+    many = P4.model_copy(update={**scaled, "user_config": parse_user_config(FAST)})
     assert check_service(many, cpu_count=2) == [
         "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica"
     ]

@@ -1,6 +1,3 @@
-import ctypes
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,9 +16,6 @@ P4 = {
     "latency_ms": {"per_request": 0.3051, "fixed": 1.052},
     "energy_mj": {"per_request": 19.90, "fixed": 19.60},
 }
-
-
-PR_SET_TIMERSLACK, PR_GET_TIMERSLACK = 29, 30  # <linux/prctl.h>
 
 
 def batch_ms(model, batch_size, clock):
@@ -45,15 +39,6 @@ def test_a_batch_takes_the_profiles_time_and_the_lateness_of_one_sleep(
     assert batch_ms(model, batch_size, clock) == pytest.approx(expected_ms, abs=1e-5)
     if share == 1.0:
         assert clock.sleeps == 1, "the wait must not spin"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")
-def test_a_batch_runs_with_the_least_timer_slack():
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_TIMERSLACK, 50_000, 0, 0, 0)
-    model = Emulated({"latency_ms": [1e-3]})
-    model.forward(model.example(1))
-    assert libc.prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0) == 1
 
 
 @settings(max_examples=20)

@@ -11,7 +11,6 @@ from deployments.config.replica_args import ModelConfig
 from deployments.models.base import Model, TensorSpec
 from deployments.models.digits import WEIGHTS
 from deployments.models.loading import load_model
-from deployments.models.startup_timings import StartupTimings
 from deployments.models.weights import WeightsLoader, load_weights
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
@@ -75,14 +74,6 @@ def test_the_config_replaces_what_the_model_asks_for(store):
     assert loader.found_in == "host"
     with pytest.raises(InvalidInputError, match="cannot replace both"):
         loader("another.safetensors")
-
-
-def test_loading_a_file_is_timed_and_named():
-    split = StartupTimings()
-    loader = WeightsLoader(str(WEIGHTS), split=split)
-    assert loader("other").keys() == load_weights(WEIGHTS).keys()
-    assert (loader.source, loader.found_in) == (str(WEIGHTS), "file")
-    assert split.seconds()["weights"] > 0
 
 
 def test_weights_in_the_config_of_a_model_that_takes_none_are_an_error():

@@ -12,7 +12,7 @@ from deployments.errors import DeviceError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
-from deployments.serving.model_device import COMPILING_AFTER_S, ModelDevice
+from deployments.serving.model_device import COMPILING_AFTER_S
 from deployments.serving.service import InferenceService
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
@@ -72,15 +72,6 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
         await asking
     finally:
         await service.close()
-
-
-@pytest.mark.parametrize(
-    ("cpus", "note"),
-    [(2.0, ""), (1.0, "the profile was measured with 2 CPUs, but this replica has 1")],
-)
-def test_a_profile_measured_with_other_cpus_is_told_of(cpus: float, note: str) -> None:
-    device = ModelDevice(ModelConfig(name="m", import_path="m:M", max_batch_size=4), 2.0, cpus)
-    assert (device.cpus_note or "").partition(";")[0] == note
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from autoscaler.reports import ReplicaReport
-from deployments.batcher.queued_request import Outcome
 from deployments.control.model_corrections import WaitCorrection
 from deployments.errors import BusyError, DeadlineError, ModelError
 from deployments.haproxy.stats import ProxyReport
@@ -19,7 +18,6 @@ from tests.support.models.emulated_service import (
     REFUSES,
     emulated_service,
     infer,
-    one_request,
 )
 
 LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}}
@@ -131,16 +129,3 @@ async def test_a_deadline_beyond_the_time_limit_is_cut() -> None:
     async with emulated_service(profile, limits=limits) as service:
         with pytest.raises(DeadlineError, match="shorter than its own processing time"):
             await infer(service, deadline_ms=1e6)
-
-
-async def test_a_callback_gets_the_outcome_and_what_it_gives_up_is_not_answered() -> None:
-    answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    async with emulated_service(PROFILE) as service:
-        service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
-        call = service.infer_nowait(one_request(), time.monotonic(), answered.set_result)
-        call.cancel()
-        outputs = await answered
-        assert not isinstance(outputs, Exception)
-        assert outputs["output"].tolist() == [[1.0]]
-        assert service.batcher.rows.cancelled == 1
-        assert service.autoscaling_stats()["answered_total"] == 0, "it is not encoded yet"

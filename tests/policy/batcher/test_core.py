@@ -52,21 +52,6 @@ def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> No
     assert core.deadline_missed == []
 
 
-def test_tries_elsewhere_are_reckoned_with_once_requests_are_refused() -> None:
-    """Where half of the tries are refused, 1% of the requests come after 6.6 of them."""
-    limits = Limits(0.0, 100, [10.0] * 4, admit_within_ms=40.0, try_ms=1.0, retries=9)
-    core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
-    core.arrive(0.0, Request(0.0, 1))
-    core.next_batch(0.0)
-    for _ in range(8):
-        core.arrive(0.0, Request(0.0, 1))
-    assert core.has_room(1, 0.0)  # done after 40 ms
-    for _ in range(9):
-        core.count_refused(Refusal.FULL, 1, 0.0)
-    assert not core.has_room(1, 0.0066)  # done 33.4 ms later, but up to 6.64 ms are gone
-    assert core.has_room(1, 0.0067)
-
-
 def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None:
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "accepted"))

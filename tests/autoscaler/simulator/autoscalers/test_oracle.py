@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from autoscaler.simulator.autoscalers.bound import bound_replica_seconds
 from autoscaler.simulator.autoscalers.oracle import (
     Clairvoyant,
-    clairvoyant_schedule,
     required_replicas_by_second,
 )
 from autoscaler.simulator.scenario import Scenario
@@ -22,7 +21,6 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.profiles import GOOGLENET_P4
 
-FEW_SECONDS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 MANY_SECONDS = st.lists(st.integers(0, 30), min_size=1, max_size=80)
 START_TIMES_S = st.integers(0, 5)
 FEW_COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=4)
@@ -32,35 +30,6 @@ SLOW = Profile("googlenet", "slow", 20 * GOOGLENET_P4.latency_ms)
 OBJECTIVE = ServiceLevelObjective(500, 99)
 RATE_PER_S = 140.0
 OFFERED = np.rint(RATE_PER_S * (3 + 2.5 * np.sin(np.arange(240) / 17)))
-
-
-def serving(ordered: np.ndarray, start_time_s: int) -> np.ndarray:
-    """Return the replicas that serve in each second if the youngest are removed first."""
-    ordered_at: list[int] = []
-    served = []
-    for second, count in enumerate(ordered):
-        del ordered_at[count:]
-        ordered_at += [second if second else -start_time_s] * (count - len(ordered_at))
-        served.append(sum(second - at >= start_time_s for at in ordered_at))
-    return np.array(served)
-
-
-def cheapest_by_enumeration(required: list[int], start_time_s: int) -> int:
-    """Return the least cost of all schedules, each followed second by second."""
-    return min(
-        sum(ordered)
-        for ordered in itertools.product(range(max(required) + 2), repeat=len(required))
-        if np.all(serving(np.array(ordered), start_time_s) >= required)
-    )
-
-
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(required=FEW_SECONDS, start_time_s=st.integers(0, 3))
-def test_no_schedule_is_cheaper(required, start_time_s) -> None:
-    ordered = clairvoyant_schedule(required, start_time_s)
-    assert np.all(serving(ordered, start_time_s) >= required)
-    assert ordered.sum() == cheapest_by_enumeration(required, start_time_s)
 
 
 @given(required=MANY_SECONDS, start_time_s=START_TIMES_S)

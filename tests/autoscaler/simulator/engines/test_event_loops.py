@@ -50,25 +50,6 @@ def test_requests_and_ended_batches_pass_the_event_loop_in_order():
     assert_allclose([work.devices_busy_s, work.loops_busy_s], [12e-3, 12e-3])
 
 
-def test_an_ended_batch_waits_for_the_requests_that_came_before():
-    engine, _ = engine_with((2.0, 1.0), [0.0, 0.1, 0.2, 4.9])
-    # The first batch ends at 5, while the third request is read and after the fourth came: those
-    # are read until 6 and 8.
-    assert_allclose(engine.request_log()[0].response_ms, 9.0)
-
-
-def test_a_request_that_would_be_read_too_late_is_refused_when_it_arrives():
-    engine, counters = engine_with((4.0, 0.0), [0.0, 0.1, 0.2], response_time_ms=20.0)
-    # Read: 0-4, 4-8; the first answer waits for that. The third would be read until 12, computed
-    # until 15, and its answer might wait for as long as it did.
-    log = engine.request_log()
-    assert_allclose([request.response_ms for request in log], [8.0, 10.9])
-    assert counters.refused.sum() == 1
-    counted = engine.counters(0)
-    assert (counted.offered, counted.refused, counted.completed) == (3, 1, 2)
-    assert_allclose(engine.work().loops_busy_s, 8e-3)  # a refusal costs it nothing
-
-
 @pytest.mark.parametrize("loop_ms", [(4.0, 0.0), None])
 def test_what_the_only_replica_refuses_is_not_sent_back_to_it(loop_ms):
     engine, counters = engine_with(
