@@ -26,7 +26,7 @@ from deployments.pipelines.stage_workers import StageWorkers
 from deployments.pipelines.streams import stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.errors import InvalidInputError
-from policy.objective import ServiceLevelObjective
+from policy.objective import Objective, ServiceLevelObjective
 
 MAX_PENDING = 1024
 
@@ -130,6 +130,10 @@ class Pipeline:
         number is below 1, or the stage has one worker on the event loop or fewer `cpus`.
         """
         self._workers.resize(name, workers)
+
+    def use_objective(self, name: str, objective: Objective) -> None:
+        """Solve the policy of a running stage for another objective, if it has a solved one."""
+        self._workers.use_objective(name, objective)
 
     @property
     def stages(self) -> list[Stage]:

@@ -18,7 +18,7 @@ from deployments.pipelines.workers.factory import make_workers
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.pipelines.workers.worker import Workers
 from policy.errors import InvalidInputError, SojournError
-from policy.objective import Weights
+from policy.objective import Objective, Weights
 
 logger = logging.getLogger("sojourn.pipelines")
 
@@ -48,6 +48,7 @@ class StageWorkers:
         self._on_batch_ended, self._on_change = on_batch_ended, on_change
         self._replicas = replicas
         self._workers: list[Workers[Any]] = []
+        self._objectives: dict[int, Objective] = {}
         self._refits: dict[int, LatencyRefit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -100,6 +101,13 @@ class StageWorkers:
             raise InvalidInputError(f"stage {name}: its cpus are for {len(stage.cpus)} workers")
         replace(stage, workers=workers, cpus=None)  # it raises if the number is wrong
         self._workers[numbers[name]].resize(workers)
+
+    def use_objective(self, name: str, objective: Objective) -> None:
+        """Solve the policy of a stage for another objective, if it is solved at all."""
+        (number,) = (at for at, stage in enumerate(self.stages) if stage.name == name)
+        if self._objectives.get(number, Weights()) != objective:
+            self._objectives[number] = objective
+            self._solve_soon(number)
 
     def batch_ended(self, number: int, batch: StageBatch, outcome: Outcome) -> None:
         refit = self._refits.get(number)
@@ -161,16 +169,18 @@ class StageWorkers:
 
     async def _solve(self, number: int, stage: Stage) -> None:
         solver = WorkerProcess(f"the solver of stage {stage.name!r}")
-        function = "policy.table_solving:solve_table"
+        function, objective = "policy.table_solving:solve_table", self._objectives.get(number)
         try:
             table = await solver.ask(
-                function, stage.batch_profile, Weights(), time_limit_s=_SOLVE_S
+                function, stage.batch_profile, objective or Weights(), time_limit_s=_SOLVE_S
             )
         except SojournError:
             logger.exception("stage %r keeps its present policy: no table was found", stage.name)
             return
         finally:
             solver.close()
+        if self._objectives.get(number) is not objective:
+            return  # there is another one by now, which is being solved
         self._core.stages[number].use(table)
         self._core.touch(number)
         self._on_change()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policy.load_lateness import LoadLatenessCurve
+from policy.objective import Objective, ServiceLevelObjective, Weights
 
 #: A share of workers may exceed a whole number by this rounding error.
 _ROUNDING = 1e-6
@@ -66,7 +67,7 @@ class DivisionTable:
     of its response time for each stage. `items_per_request` are those that each stage is expected
     to have of one request, 1 if not given. `curve` is that of one pipeline with the last division,
     which serves `capacity_per_s` in full batches; None where more replicas of the pipeline would
-    carry no more.
+    carry no more. `least_power` are those of the plans (`planning.sizing.PipelinePlan`).
     """
 
     rates_per_s: tuple[float, ...]
@@ -75,6 +76,7 @@ class DivisionTable:
     items_per_request: Mapping[str, float] = field(default_factory=dict)
     curve: LoadLatenessCurve | None = None
     capacity_per_s: float = 0.0
+    least_power: tuple[Mapping[str, ServiceLevelObjective], ...] = ()
 
     def pool(self, stage: str, late_share_allowed: float) -> StagePool:
         items = self.items_per_request.get(stage, 1.0)
@@ -85,6 +87,14 @@ class DivisionTable:
         return StagePool(rates_per_s, workers, late_share_allowed)
 
     def budget_ms(self, stage: str, items_per_s: float) -> float:
+        return self.budgets_ms[self._entry(stage, items_per_s)][stage]
+
+    def objective(self, stage: str, items_per_s: float) -> Objective:
+        """Return what the stage's policy is solved for: its response time, if not power."""
+        entry = self._entry(stage, items_per_s)
+        saving = self.least_power[entry] if self.least_power else {}
+        return saving.get(stage, Weights())
+
+    def _entry(self, stage: str, items_per_s: float) -> int:
         rate_per_s = items_per_s / self.items_per_request.get(stage, 1.0)
-        at = bisect_left(self.rates_per_s, rate_per_s)
-        return self.budgets_ms[min(at, len(self.budgets_ms) - 1)][stage]
+        return min(bisect_left(self.rates_per_s, rate_per_s), len(self.rates_per_s) - 1)

@@ -91,7 +91,8 @@ def solve_divisions(
     rates_per_s, plans = zip(*found, strict=True)
     divisions = tuple(plan.workers for plan in plans)
     budgets_ms = tuple(plan.budgets_ms for plan in plans)
-    table = DivisionTable(rates_per_s, divisions, budgets_ms, per_request)
+    saving = tuple(plan.least_power for plan in plans)
+    table = DivisionTable(rates_per_s, divisions, budgets_ms, per_request, least_power=saving)
     if any(divisions[-1][name] >= count for name, count in most.items()):
         return table
     capacity_per_s = min(alone_per_s[name] * count for name, count in divisions[-1].items())

@@ -4,6 +4,7 @@ Each division of workers is judged by a simulation of the whole pipeline. The se
 more workers in a stage never make the pipeline slower.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,9 @@ from deployments.pipelines.planning.tandem import (
     profile_of,
     simulate,
 )
-from policy.errors import InfeasibleError
+from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.table_solving import TableSolver
 
 Division = tuple[int, ...]
 """The workers of each stage, in the order of the stages."""
@@ -35,7 +37,9 @@ class PipelinePlan:
     """A plan and its predicted results.
 
     `budgets_ms` divides the SLA's response time among the stages, in proportion to the percentile
-    that each has by itself. `service_level` is the fraction of the requests answered in time.
+    that each has by itself. `least_power` has the objective of each stage whose policy is solved
+    for the least power within its budget; none if they would miss the SLA together. `service_level`
+    is the fraction of the requests answered in time.
     """
 
     workers: Mapping[str, int]
@@ -45,6 +49,7 @@ class PipelinePlan:
     budgets_ms: Mapping[str, float]
     mean_power_w: float | None
     loads: Mapping[str, StageLoad]
+    least_power: Mapping[str, ServiceLevelObjective]
 
 
 def stage_rates(steps: Sequence[Step], arrival_rate_per_s: float) -> dict[str, float]:
@@ -109,19 +114,42 @@ def plan_pipeline(
             return math.inf
 
     division = cheap_division(percentile_ms, sla, least, most, costs)
-    simulated = run(division)
+    simulated, workers = run(division), dict(zip(names, division, strict=True))
+    budgets_ms = _budgets_ms(simulated, stages, sla)
+    solvers = _least_power(stages, budgets_ms, sla)
+    policies = {name: s.lookup(rates[name] / workers[name]) for name, (_, s) in solvers.items()}
+    if policies:
+        saving = simulate(steps, arrival_rate_per_s, workers, policies=policies, requests=requests)
+        if np.percentile(saving.response_ms, sla.percentile) <= sla.response_time_ms:
+            simulated = saving
+        else:
+            solvers = {}
     response_ms = simulated.response_ms
     powers_w = [load.mean_power_w for load in simulated.stages.values()]
     known_w = [power_w for power_w in powers_w if power_w is not None]
     return PipelinePlan(
-        workers=dict(zip(names, division, strict=True)),
+        workers=workers,
         cost=float(np.dot(division, costs)),
         percentile_ms=float(np.percentile(response_ms, sla.percentile)),
         service_level=float(np.mean(response_ms <= sla.response_time_ms)),
-        budgets_ms=_budgets_ms(simulated, stages, sla),
+        budgets_ms=budgets_ms,
         mean_power_w=sum(known_w) if len(known_w) == len(powers_w) else None,
         loads=simulated.stages,
+        least_power={name: objective for name, (objective, _) in solvers.items()},
     )
+
+
+def _least_power(
+    stages: Sequence[Stage], budgets_ms: Mapping[str, float], sla: ServiceLevelObjective
+) -> dict[str, tuple[ServiceLevelObjective, TableSolver]]:
+    """Return the objective and the solver of each stage with a solved policy and energies."""
+    found = {}
+    for stage in stages:
+        if stage.policy == "smdp" and profile_of(stage).energy_mj is not None:
+            objective = ServiceLevelObjective(budgets_ms[stage.name], sla.percentile)
+            with contextlib.suppress(InfeasibleError, InvalidInputError):
+                found[stage.name] = objective, TableSolver(profile_of(stage), objective)
+    return found
 
 
 def cheap_division(

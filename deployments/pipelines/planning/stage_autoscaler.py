@@ -17,7 +17,7 @@ from autoscaler.settings import AutoscalerSettings
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import StageCore
 from deployments.pipelines.planning.division_table import DivisionTable
-from policy.objective import ServiceLevelObjective
+from policy.objective import Objective, ServiceLevelObjective
 
 # The measured items per request are averaged over about this many requests.
 _RATIO_REQUESTS = 200.0
@@ -67,6 +67,11 @@ class StageAutoscaler:
     def budget_ms(self) -> float:
         """The part of the SLA's response time that the plan for the demand leaves the stage."""
         return self._table.budget_ms(self._stage.name, self._decision.demand_per_s or 0.0)
+
+    @property
+    def objective(self) -> Objective:
+        """What the plan for the demand solves its policy for."""
+        return self._table.objective(self._stage.name, self._decision.demand_per_s or 0.0)
 
     @property
     def share_of_workers(self) -> float:

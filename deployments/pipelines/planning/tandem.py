@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from deployments.pipelines.core.stage_core import longest_wait_ms
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 
@@ -65,22 +66,23 @@ def simulate(
     arrival_rate_per_s: float,
     workers: Mapping[str, int] | None = None,
     *,
+    policies: Mapping[str, BatchingPolicy] | None = None,
     requests: int = REQUESTS,
     seed: int = _SEED,
 ) -> SimulatedPipeline:
     """Simulate a pipeline under Poisson arrivals.
 
-    `workers` are those of the stages, by default their own. The same seed gives the same arrivals,
-    whatever the workers, so that plans can be compared. Raises `InvalidInputError` if a stage has
-    no profile or the rate is not above 0 and finite, and `InfeasibleError` if a stage cannot keep
-    up.
+    `workers` and `policies` are those of the stages, by default their own. The same seed gives the
+    same arrivals, whatever the workers, so that plans can be compared. Raises `InvalidInputError`
+    if a stage has no profile or the rate is not above 0 and finite, and `InfeasibleError` if a
+    stage cannot keep up.
     """
     if not 0 < arrival_rate_per_s < math.inf:
         raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
     random = np.random.default_rng(seed)
     gaps_ms = random.exponential(1e3 / arrival_rate_per_s, requests)
     arrivals_ms = np.cumsum(gaps_ms)
-    passage = _Passage(workers or {}, random)
+    passage = _Passage(workers or {}, policies or {}, random)
     ends_ms = passage.through(list(steps), arrivals_ms, arrival_rate_per_s)
     return SimulatedPipeline(_without_warm_up(ends_ms - arrivals_ms), passage.stages)
 
@@ -93,7 +95,7 @@ def response_ms_of(
     `seed` is of the choices of switches; errors as of `simulate`.
     """
     rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
-    passage = _Passage({}, np.random.default_rng(seed))
+    passage = _Passage({}, {}, np.random.default_rng(seed))
     return passage.through(list(steps), arrivals_ms, rate_per_s) - arrivals_ms
 
 
@@ -104,6 +106,7 @@ def _without_warm_up(times_ms: FloatArray) -> FloatArray:
 @dataclass
 class _Passage:
     workers: Mapping[str, int]
+    policies: Mapping[str, BatchingPolicy]
     random: np.random.Generator
     stages: dict[str, StageLoad] = field(default_factory=dict)
 
@@ -137,7 +140,8 @@ class _Passage:
 
     def _stage(self, stage: Stage, arrivals_ms: FloatArray, rate_per_s: float) -> FloatArray:
         workers = self.workers.get(stage.name, stage.workers)
-        profile, policy = profile_of(stage), stage.first_policy()
+        profile = profile_of(stage)
+        policy = self.policies.get(stage.name) or stage.first_policy()
         ratios, ranks = np.ones((profile.max_batch_size, 1)), np.zeros(1)
         means_ms = profile.latency_ms
         quantiles = profile.latency_quantiles

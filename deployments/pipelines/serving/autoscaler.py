@@ -106,6 +106,7 @@ class PipelineAutoscaler:
                 if stage not in self._pipeline.replicas:
                     self._pipeline.resize(stage, workers)
                 self._ordered[stage] = workers
+            self._pipeline.use_objective(stage, self.scaler.stages[stage].objective)
 
     def _is_outdated(self) -> bool:
         if time.monotonic() < self._planned_s + _PLAN_AGAIN_S:

@@ -46,6 +46,7 @@ def described(found: PipelinePlan, sla: ServiceLevelObjective) -> dict[str, Any]
                 "utilization": found.loads[name].utilization,
                 "percentile_ms": float(np.percentile(found.loads[name].times_ms, sla.percentile)),
                 "budget_ms": found.budgets_ms[name],
+                "least_power": name in found.least_power,
             }
             for name, workers in found.workers.items()
         ],

@@ -61,9 +61,7 @@ def without_code(
     """
     measured = measured or {}
     if isinstance(step, Stage):
-        stage = current[step.name]
-        policy = None if stage.policy == "smdp" else stage.policy
-        return replace(stage, code="", options={}, cpus=None, policy=policy)
+        return replace(current[step.name], code="", options={}, cpus=None)
     if isinstance(step, Each):
         items = min(step.max_items, max(1, round(measured.get(step, step.expected_items))))
         branch = without_code(step.branch, current, measured)

@@ -9,6 +9,7 @@ import pytest
 from deployments.pipelines import stage_workers
 from deployments.pipelines.core.items import Flow, Item, StageBatch
 from policy.batcher.requests import Batch, StartReason
+from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
 from tests.support.pipelines.stages import Batched, shift
@@ -61,6 +62,16 @@ async def test_a_corrected_profile_has_its_policy_solved_again(monkeypatch):
             feed(pipeline, [(1, 5.0), (2, 5.5)] * 8)
             pipeline._workers.refit()
         assert solved == [0, 0]
+
+
+async def test_a_policy_is_solved_for_the_objective_that_a_plan_gives_its_stage():
+    profile = Profile("m", "d", [1.0, 1.1], np.array([9.0, 10.0]))
+    stage = Stage(Batched, place="thread", batch_size=2, policy="smdp", profile=profile)
+    async with Pipeline([stage]) as pipeline:
+        core = pipeline.core.stages[0]
+        pipeline.use_objective("batched", Weights())  # as at the start
+        pipeline.use_objective("batched", ServiceLevelObjective(500.0, 99.0))
+        await until(lambda: core.policies.lookup(100.0).control_limit == 2)
 
 
 async def test_what_fails_once_is_checked_again(monkeypatch):

@@ -1,11 +1,13 @@
 """The division of workers and of the response time, against trying everything."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.planning.scaling import solve_divisions
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
 from deployments.pipelines.planning.tandem import simulate
 from policy.errors import InfeasibleError
@@ -55,6 +57,19 @@ def test_the_power_is_that_of_the_batches():
     stages = [stage("a", 0.1, 0.1, 1, energy=True), stage("b", 0.1, 0.1, 1, energy=True)]
     plan = plan_pipeline(stages, 300.0, ServiceLevelObjective(25.0, 99.0), requests=REQUESTS)
     assert plan.mean_power_w == pytest.approx(2 * 300.0 * 0.110, rel=0.03)
+
+
+def test_a_solved_policy_takes_the_least_power_within_the_budget_of_its_stage():
+    saving = replace(stage("saving", 5.0, energy=True), policy="smdp")
+    sla = ServiceLevelObjective(80.0, 99.0)
+    greedy = plan_pipeline([stage("saving", 5.0, energy=True)], 200.0, sla, requests=REQUESTS)
+    plan = plan_pipeline([saving], 200.0, sla, requests=REQUESTS)
+    assert plan.workers == greedy.workers
+    assert plan.least_power == {"saving": ServiceLevelObjective(80.0, 99.0)}
+    assert plan.mean_power_w < 0.7 * greedy.mean_power_w
+    assert greedy.percentile_ms < plan.percentile_ms <= 80.0
+    table = solve_divisions([saving], sla, 1, requests=REQUESTS)
+    assert table.objective("saving", 200.0) == plan.least_power["saving"]
 
 
 def test_what_reaches_each_stage():
