@@ -213,6 +213,7 @@ class Autoscaler:
             silent_replicas=status.silent_replicas,
             report_interval_s=status.report_interval_s,
             bottleneck=status.bottleneck,
+            try_delays=vars(sizing.delays),
         )
 
     def _with_standbys(

@@ -67,7 +67,8 @@ class Decision:
 
     `predicted_service_level` is the fraction of requests in time at `demand_per_s` without
     `stuck_replicas`, which have not started for much longer than a start takes. `silent_replicas`
-    serve but do not report. `bottleneck` limits most replicas (`autoscaler.reports.BOTTLENECKS`).
+    serve but do not report. `try_delays` are the `policy.try_delays.TryDelays` that the median
+    replica measures. `bottleneck` limits most replicas (`autoscaler.reports.BOTTLENECKS`).
     """
 
     replicas: int
@@ -92,6 +93,7 @@ class Decision:
     stuck_replicas: int = 0
     standbys: int = 0
     bottleneck: str | None = None
+    try_delays: Mapping[str, float | None] | None = None
 
 
 #: The number of entries that are kept.

@@ -13,6 +13,7 @@ from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
+from policy.try_delays import TryDelays
 
 #: What limits a replica, in the order of its codes in a report, from 1: the device, the event loop
 #: (its event loop), or neither, because other processes use the cores that the event loop needs.
@@ -37,6 +38,7 @@ class ReplicaReport:
     `policy.load_lateness.LoadLatenessCurve`: 0 and empty while that is unknown; a rate of 0 with
     late shares of 1 says that no rate keeps the SLA. `start_time_s` is from its creation until it
     could serve, 0 if unknown. `bottleneck_code` is a place in `BOTTLENECKS` from 1, 0 if unknown.
+    `request_delay_ms`, `reply_delay_ms` and `retry_delay_ms` are of `policy.try_delays.TryDelays`.
     `standby` is 1 if it stands by (`autoscaler.standbys`). Settings of None leave the autoscaler's
     unchanged.
     """
@@ -62,6 +64,9 @@ class ReplicaReport:
     bottleneck_code: float = 0.0
     refused_by_balancer_total: float = 0.0
     standby: float = 0.0
+    request_delay_ms: float = TryDelays.request_delay_ms
+    reply_delay_ms: float = TryDelays.reply_delay_ms
+    retry_delay_ms: float = TryDelays.retry_delay_ms
 
     def __post_init__(self) -> None:
         values = (
@@ -78,6 +83,9 @@ class ReplicaReport:
             self.bottleneck_code,
             self.refused_by_balancer_total,
             self.standby,
+            self.request_delay_ms,
+            self.reply_delay_ms,
+            self.retry_delay_ms,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
@@ -109,6 +117,11 @@ class ReplicaReport:
     @property
     def objective(self) -> ServiceLevelObjective:
         return _objective(self.sla_response_time_ms, self.sla_percentile)
+
+    @property
+    def delays(self) -> TryDelays:
+        """The delays of a try; the limit of retries is among the settings."""
+        return TryDelays(self.request_delay_ms, self.reply_delay_ms, self.retry_delay_ms)
 
     @property
     def curve(self) -> LoadLatenessCurve | None:
@@ -166,6 +179,14 @@ def _numbered(prefix: str, values: tuple[float, ...]) -> dict[str, float]:
 
 def bottleneck_to_floats(bottleneck: str) -> dict[str, float]:
     return {"bottleneck_code": 1.0 + BOTTLENECKS.index(bottleneck)}
+
+
+def delays_to_floats(delays: TryDelays) -> dict[str, float]:
+    return {
+        "request_delay_ms": delays.request_delay_ms,
+        "reply_delay_ms": delays.reply_delay_ms,
+        "retry_delay_ms": delays.retry_delay_ms,
+    }
 
 
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)

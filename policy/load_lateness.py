@@ -120,7 +120,7 @@ class LoadLatenessCurve:
         """Multiples of the SLA's rate, from 1 on, and as such what is in time at each."""
         levels = (1 - self.late_share(self.sla_rate_per_s), *self.overload_levels)
         # Only the late share of the rate itself comes from another model.
-        falling = np.minimum.accumulate(levels)
+        falling = np.minimum.accumulate(levels).tolist()
         multiples = (1.0, *self.OVERLOADS)
         return multiples, tuple(m * one for m, one in zip(multiples, falling, strict=True))
 

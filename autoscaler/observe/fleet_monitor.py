@@ -246,7 +246,7 @@ class FleetMonitor:
             self.sla_correction.correction,
             min_replicas,
             max_replicas,
-            self.settings.delays,
+            replace(self._median_replica.delays, retries=self.settings.retries),
             self.fleet,
         )
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoscaler.reports import ReplicaReport
+from autoscaler.reports import ReplicaReport, delays_to_floats
 from autoscaler.simulator.arrivals import ArrivalTimes, scaled_counts
 from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.interface import AnsweredRequest, FleetCounters, bin_edges_ms
@@ -177,4 +177,5 @@ class Simulation:
             answered_total=counted.completed + counted.expired,
             late_total=counted.late,
             counted_s=now_s - replica.ready_s,
+            **delays_to_floats(scenario.delays),
         )

@@ -7,7 +7,7 @@ SLA.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -52,6 +52,7 @@ class MedianReplica:
     curve: LoadLatenessCurve | None
     out_of_reach: bool = False
     limited_by_device: bool = True
+    delays: TryDelays = field(default_factory=TryDelays)
 
     @property
     def capacity_per_s(self) -> float:
@@ -80,6 +81,7 @@ def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
         curve=median.curve if median else None,
         out_of_reach=median.out_of_reach if median else False,
         limited_by_device=median is None or median.bottleneck in (None, "device"),
+        delays=(median or group[0]).delays,
     )
 
 
@@ -137,7 +139,7 @@ class FleetSizing:
         return RandFleet.of(
             replica.curve,
             replica.capacity_per_s,
-            replica.objective,
+            replica.objective.after(self.delays.round_trip_ms),
             self.delays,
             limited_by_device=replica.limited_by_device,
         )

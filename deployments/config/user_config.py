@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from autoscaler.history.source import HistorySource
 from autoscaler.settings import AUTO, AutoscalerSettings
 from deployments.config.validation import StrictModel, fault, validate
+from deployments.haproxy.routing import retries_in_force
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
@@ -147,6 +148,7 @@ class AutoscalerConfig(StrictModel):
             risk=None if risk_percent is None else risk_percent / 100,
             scale_down_delay_s=self.scale_down_delay_s,
             standbys=self.standbys,
+            retries=retries_in_force(),
             **expert,
         )
 

@@ -13,6 +13,7 @@ from deployments.control.worker_process import WorkerProcess
 from deployments.errors import NotFoundError, PlannerBusyError
 from policy.errors import SojournError
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 
 #: Limit on the time of a plan, with the start of the worker; most take a second or two.
 TIME_LIMIT_S = 45.0
@@ -59,7 +60,7 @@ class Question(StrictModel):
 
 
 class ModelPlanning:
-    """Plan the replicas of a model with this replica's current profile."""
+    """Plan the replicas of a model with this replica's current profile and delays."""
 
     def __init__(self, reports: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         self._reports = reports
@@ -68,11 +69,11 @@ class ModelPlanning:
         """Return the planning calls of both scenarios; see `Planning.calls`."""
         question = validate(Question, content)
         report = self._report_of(question.model)
-        profile = Profile.from_dict(report["profile"])
+        replica = Profile.from_dict(report["profile"]), TryDelays(**report["try_delays"])
         return {
             name: (
                 "deployments.console.replica_plan:plan",
-                (profile,),
+                replica,
                 scenario.model_dump(),
             )
             for name, scenario in (("now", question.now), ("then", question.then))

@@ -7,7 +7,7 @@ from autoscaler.sizing.service_estimator import ServiceEstimator, ServicePredict
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, service_model
-from policy.try_delays import RETRIES, TryDelays
+from policy.try_delays import TryDelays
 
 MAX_REPLICAS = 10_000
 #: Searching policies by weights is slow, and most plans need none.
@@ -16,6 +16,7 @@ _MAX_TRIED = 32
 
 def plan(
     profile: Profile,
+    delays: TryDelays,
     *,
     response_time_ms: float,
     percentile: float,
@@ -34,7 +35,7 @@ def plan(
     settings = BatchingSettings(objective="sla")
     if energy_weight is not None:
         settings = BatchingSettings(objective="weights", weights=Weights(1.0, energy_weight))
-    service = service_model(profile, objective, TryDelays(retries=RETRIES), settings)
+    service = service_model(profile, objective, delays, settings)
     estimator, profile = ServiceEstimator(service), service.profile
     planner = Planner(profile, objective, estimator)
     demand_per_s = burst_factor * arrival_rate_per_s

@@ -1,5 +1,6 @@
 """Where a replica's traffic and device differ from the model that its policy was solved for."""
 
+import math
 from collections import deque
 from dataclasses import replace
 from statistics import median_high
@@ -11,6 +12,7 @@ from deployments.control.observations import Observations
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 
 #: Ticks between checks of the profile. Two successive checks must find it wrong.
 REVISE_EVERY = 3
@@ -24,6 +26,8 @@ PROXY_DELAY_TICKS = 10
 #: Change of the proxy delay that is tolerated, as a share of the SLA's response time, and the most
 #: that the model takes off it.
 PROXY_DELAY_STEP, MOST_PROXY_DELAY = 0.05, 0.5
+#: Refusals after which one counts for 1/e in the mean time that they take.
+REFUSALS_REMEMBERED = 1000
 #: Change of the index of dispersion below which the waits stay.
 DISPERSION_STEP = 0.1
 #: Time after which a count of arrivals keeps 1/e of its weight in the index of dispersion.
@@ -81,7 +85,9 @@ class ModelCorrections:
         self._refits_energy = refits_energy
         self.profile_revisions = 0
         self.index_of_dispersion = 1.0
-        self.proxy_delay_ms = 0.0
+        self.proxy_delay_ms = self._outward_delay_ms = 0.0
+        #: How long a request is here until it is refused; None before the first.
+        self._refusal_ms: float | None = None
         self._proxy_delays_ms: deque[float] = deque(maxlen=PROXY_DELAY_TICKS)
         self.event_loop = EventLoopFit(profile.event_loop)
         self.profile = profile
@@ -120,6 +126,12 @@ class ModelCorrections:
             self._proxy_delays_ms.clear()
         else:
             self._proxy_delays_ms.append(seen.proxy_delay_ms)
+            self._outward_delay_ms = seen.outward_delay_ms
+        if seen.refused_unread:
+            mean_ms = 1e3 * seen.refusal_s / seen.refused_unread
+            before_ms = mean_ms if self._refusal_ms is None else self._refusal_ms
+            keep = math.exp(-seen.refused_unread / REFUSALS_REMEMBERED)
+            self._refusal_ms = mean_ms + keep * (before_ms - mean_ms)
         for rows in seen.arrival_counts:
             self._dispersion.observe(rows)
         if seen.energy_mj is not None:
@@ -169,7 +181,7 @@ class ModelCorrections:
         """Adopt the measured proxy delay if it has moved; return whether it has."""
         if len(self._proxy_delays_ms) < PROXY_DELAY_TICKS:
             return False
-        measured_ms = float(f"{median_high(self._proxy_delays_ms):.2g}")
+        measured_ms = _two_digits(median_high(self._proxy_delays_ms))
         step_ms = PROXY_DELAY_STEP * sla.response_time_ms
         if abs(measured_ms - self.proxy_delay_ms) <= step_ms:
             return False
@@ -180,6 +192,22 @@ class ModelCorrections:
     def after_proxy_delay(self, sla: ServiceLevelObjective) -> ServiceLevelObjective:
         return sla.after(min(self.proxy_delay_ms, MOST_PROXY_DELAY * sla.response_time_ms))
 
+    def delays(self, prior: TryDelays) -> TryDelays:
+        """Return the delays of a try as measured, in two digits; those of the prior until then.
+
+        The proxy delay in force comes on top of the prior's: the waits for a connection on the way
+        to the replica, and half of the rest on either way. A refused try takes besides what it was
+        at the replica; HAProxy tries again at once.
+        """
+        outward_ms = min(self._outward_delay_ms, self.proxy_delay_ms)
+        refusal_ms = prior.retry_delay_ms if self._refusal_ms is None else self._refusal_ms
+        return TryDelays(
+            _two_digits(prior.request_delay_ms + (self.proxy_delay_ms + outward_ms) / 2),
+            _two_digits(prior.reply_delay_ms + (self.proxy_delay_ms - outward_ms) / 2),
+            _two_digits(max(0.0, refusal_ms)),
+            prior.retries,
+        )
+
     def update_index_of_dispersion(self) -> bool:
         """Adopt the measured index of dispersion if it has moved; return whether it has."""
         index = self.measured_index_of_dispersion
@@ -187,3 +215,7 @@ class ModelCorrections:
             return False
         self.index_of_dispersion = index
         return True
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")

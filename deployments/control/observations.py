@@ -35,7 +35,9 @@ class Observations:
     `response_times_s` are of the requests answered; `ReplicaObserver` says which are counted.
     `arrival_counts` are the rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S`
     that ended, refused ones included. `proxy_delay_ms` is what requests wait in HAProxy, beyond the
-    delay that the SLA allows for. `energy_mj` is what the device's meter counted in the last
+    delay that the SLA allows for, for `outward_delay_ms` of it on the way to the replica. Requests
+    `refused_unread` were refused before they were parsed, `refusal_s` in all after they could first
+    have been read. `energy_mj` is what the device's meter counted in the last
     `elapsed_s`; None without a meter.
     """
 
@@ -49,6 +51,9 @@ class Observations:
     refused: int = 0
     energy_mj: float | None = None
     elapsed_s: float = 0.0
+    outward_delay_ms: float = 0.0
+    refused_unread: int = 0
+    refusal_s: float = 0.0
 
     def sampled(self, most: int) -> "Observations":
         """Return the same with random samples of at most `most` batches and response times."""
@@ -69,7 +74,7 @@ class ProxyDelay:
     """
 
     def __init__(self) -> None:
-        self.delay_s = 0.0
+        self.delay_s = self.outward_s = 0.0
         self._response_times_s = 0.0
         self._requests = 0
         self._reports_without_mean = 0
@@ -79,21 +84,23 @@ class ProxyDelay:
         self._response_times_s += response_time_s
         self._requests += 1
 
-    def update(self, mean_ms: float | None, allowed_ms: float) -> None:
+    def update(self, mean_ms: float | None, allowed_ms: float, outward_ms: float = 0.0) -> None:
         """Compare HAProxy's mean time, if it is new, with that of the requests counted since.
 
-        `allowed_ms` is the delay to the replica and back that the SLA allows for.
+        `allowed_ms` is the delay to the replica and back that the SLA allows for; for `outward_ms`
+        of the mean HAProxy had no connection to the replica.
         """
         if mean_ms is None:
             self._reports_without_mean += 1
             if self._reports_without_mean >= _FORGET_AFTER:
-                self.delay_s = 0.0
+                self.delay_s = self.outward_s = 0.0
             return
         self._reports_without_mean = 0
         if self._requests:
             own_s = self._response_times_s / self._requests
             delay_s = 1e-3 * (mean_ms - allowed_ms) - own_s
             self.delay_s = delay_s if delay_s > _RESOLUTION_S else 0.0
+            self.outward_s = min(1e-3 * outward_ms, self.delay_s)
         self._response_times_s, self._requests = 0.0, 0
 
 
@@ -125,6 +132,7 @@ class ReplicaObserver:
         self.proxy_delay = ProxyDelay()
         self.answered_rows = 0
         self.late_rows = 0
+        self._refused_unread, self._refusal_s = 0, 0.0
         self.device_busy_s = 0.0
         #: What the device has used since the first `take`; None without a meter.
         self.energy_j: float | None = None
@@ -148,6 +156,11 @@ class ReplicaObserver:
         self.proxy_delay.answered(response_time_s)
         late = self.sla.is_late(1e3 * response_time_s)
         self._count(rows, response_time_s, late=late)
+
+    def refused_unread(self, requests: int, after_s: float) -> None:
+        """Count refusals, `after_s` in all after the requests could first have been read."""
+        self._refused_unread += requests
+        self._refusal_s += after_s
 
     def deadline_missed(self, rows: int, response_time_s: float, deadline_ms: float) -> None:
         """Count a request that was dropped for its own deadline, if that allowed the SLA's time."""
@@ -213,6 +226,9 @@ class ReplicaObserver:
             refused,
             energy_mj,
             elapsed_s,
+            1e3 * self.proxy_delay.outward_s,
+            self._refused_unread,
+            self._refusal_s,
         )
-        self._batches = []
+        self._batches, self._refused_unread, self._refusal_s = [], 0, 0.0
         return seen

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Literal
 
 from deployments.config.user_config import UserConfig
@@ -29,6 +30,7 @@ from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import ServiceModel
 from policy.table import PolicyTable
+from policy.try_delays import TryDelays
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -101,6 +103,11 @@ class PolicyController:
             "predicted": self.percentiles.predicted_power_w,
         }
         return {kind: power_w for kind, power_w in powers_w.items() if power_w is not None}
+
+    @property
+    def delays(self) -> TryDelays:
+        """The delays of a try as measured, and the retries in force."""
+        return self._corrections.delays(self.user_config.autoscaler.settings().delays)
 
     @property
     def sla_capacity(self) -> SlaCapacity:
@@ -219,6 +226,7 @@ class PolicyController:
             "concurrency_limit": core.limits.concurrency,
             "sla_rate_per_s": curve and curve.sla_rate_per_s,
             "bottleneck": limiting,
+            "try_delays": asdict(self.delays),
             "event_loop": self.event_loop.report(),
             "measured_ms": self.percentiles.measured_ms,
             # The model knows event loop and device, not what else uses their cores.

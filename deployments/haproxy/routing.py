@@ -6,6 +6,7 @@ environment of ``ray start``, or of ``ray.init`` in a local run, but not that of
 """
 
 import math
+import os
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ BALANCES = {
 
 #: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
 SUPERVISOR = "sojourn-haproxy"
+
+_RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 
 
 def serve_environment(balance: str = "random") -> dict[str, str]:
@@ -52,7 +55,7 @@ def serve_environment(balance: str = "random") -> dict[str, str]:
         # HAProxy may also resend requests that a dying replica left unanswered.
         "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
-        "RAY_SERVE_HAPROXY_RETRIES": str(RETRIES),
+        _RETRIES: str(RETRIES),
         # A replica that refuses one connection is left out until it passes two checks. Of five
         # retries, three for each of two dead replicas would be too many, and HAProxy closes a kept
         # connection without an answer when it has no retry left.
@@ -69,6 +72,12 @@ def serve_environment(balance: str = "random") -> dict[str, str]:
         # On a busy machine it takes longer than 5 s to start, and Ray would kill it three times.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
     }
+
+
+def retries_in_force() -> int:
+    """Return how often this node's HAProxy tries another replica."""
+    value = os.environ.get(_RETRIES, "")
+    return int(value) if value.isdecimal() else RETRIES
 
 
 def supervisor_environment(path: Path | None = None) -> dict[str, str]:

@@ -38,11 +38,13 @@ class ProxyReport(NamedTuple):
     """What HAProxy reports of one replica since the report before.
 
     `mean_ms` is the mean time from when a request is complete in HAProxy until its answer begins
-    there, earlier tries at other replicas included; None: too few requests, or not known. `denied`
-    is this replica's part of the requests that HAProxy refused.
+    there, earlier tries at other replicas included; None: too few requests, or not known. For
+    `outward_ms` of it HAProxy had no connection to the replica. `denied` is this replica's part of
+    the requests that HAProxy refused.
     """
 
     mean_ms: float | None = None
+    outward_ms: float = 0.0
     denied: int = 0
 
 
@@ -55,6 +57,7 @@ class BackendStats(NamedTuple):
 
     requests: int
     mean_ms: float
+    outward_ms: float = 0.0
     denied: int = 0
     #: Of the backend: those on this node, and those that are up anywhere.
     replicas: int = 1
@@ -82,7 +85,7 @@ class HaproxyStats:
 
     async def read(self) -> ProxyReport:
         now = await self._ask()
-        return ProxyReport(self._mean_ms(now), self._new_denied(now))
+        return ProxyReport(*self._means_ms(now), self._new_denied(now))
 
     async def nobody_serves(self) -> bool:
         """Return whether HAProxy has no replica of this backend to send requests to."""
@@ -102,15 +105,16 @@ class HaproxyStats:
         self._seen_s = time.monotonic()
         return found
 
-    def _mean_ms(self, now: BackendStats | None) -> float | None:
+    def _means_ms(self, now: BackendStats | None) -> tuple[float | None, float]:
         before = self._mean_before
         if before is None or now is None or now.requests < before.requests:
             self._mean_before = now
-            return None
+            return None, 0.0
         if now.requests - before.requests < MIN_REQUESTS:
-            return None
+            return None, 0.0
         self._mean_before = now
-        return max(0.0, mean_since(before, now))
+        outward = (one._replace(mean_ms=one.outward_ms) for one in (before, now))
+        return max(0.0, mean_since(before, now)), max(0.0, mean_since(*outward))
 
     def _new_denied(self, now: BackendStats | None) -> int:
         """Return this replica's part of those refused since the last call; fractions are kept."""
@@ -136,9 +140,11 @@ def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
     of_backend = [row for row in rows if row["pxname"] == own["pxname"]]
     # Backup servers answer for replicas that are gone.
     replicas = [row for row in of_backend if row["svname"] != "BACKEND" and row["bck"] == "0"]
+    outward_ms = sum(float(own[name] or 0) for name in ("qtime", "ctime"))
     return BackendStats(
         int(own["stot"] or 0),
-        sum(float(own[name] or 0) for name in ("qtime", "ctime", "rtime")),
+        outward_ms + float(own["rtime"] or 0),
+        outward_ms,
         sum(int(row["dreq"] or 0) for row in of_backend if row["svname"] == "BACKEND"),
         sum((row["addr"] or "").startswith(_OF_THIS_NODE) for row in replicas),
         sum(row["status"].startswith("UP") for row in replicas),

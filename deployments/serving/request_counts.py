@@ -38,7 +38,10 @@ class RequestCounts:
         The event loop's meter counts each when it is read.
         """
         self._rejections.rejected(refusal, requests, now_s)
-        if refusal is not Refusal.FULL:
+        if refusal is Refusal.FULL:
+            after_s = sum([now_s - arrival_s for arrival_s, _ in requests])
+            self._observer.refused_unread(len(requests), after_s)
+        else:
             for arrival_s, rows in requests:
                 self._observer.deadline_missed(rows, now_s - arrival_s, math.inf)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoscaler.reports import bottleneck_to_floats
+from autoscaler.reports import bottleneck_to_floats, delays_to_floats
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.crash_journal import CrashJournal
 from deployments.batcher.event_loop_meter import EventLoopMeter
@@ -247,7 +247,7 @@ class InferenceService(BatchedService):
         """Update the proxy delay, and count the requests that HAProxy refused."""
         self.counts.refused_by_balancer(report.denied)
         allowed_ms = self.controller.user_config.autoscaler.settings().delays.round_trip_ms
-        self.observer.proxy_delay.update(report.mean_ms, allowed_ms)
+        self.observer.proxy_delay.update(report.mean_ms, allowed_ms, report.outward_ms)
 
     def autoscaling_stats(self) -> dict[str, float]:
         """Return what a replica reports to the autoscaler: counters, gauges and settings."""
@@ -265,6 +265,7 @@ class InferenceService(BatchedService):
             "counted_s": time.monotonic() - self.counting_since_s,
             **controller.sla_capacity.to_floats(),
             **bottleneck_to_floats(controller.bottleneck),
+            **delays_to_floats(controller.delays),
             **controller.user_config.autoscaler.settings().to_floats(),
         }
 

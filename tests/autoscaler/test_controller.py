@@ -7,6 +7,7 @@ import pytest
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import FleetState
+from autoscaler.reports import bottleneck_to_floats
 from policy.errors import InvalidInputError
 from tests.support.autoscaling.reporting_fleet import (
     CURVE,
@@ -16,6 +17,7 @@ from tests.support.autoscaling.reporting_fleet import (
     Fleet,
     required_replicas,
 )
+from tests.support.autoscaling.reports import report
 
 
 def decide(autoscaler, second, **given):
@@ -40,6 +42,15 @@ def test_replicas_of_which_none_ever_starts_are_stuck():
         decision = decide(autoscaler, second, current_replicas=2, ready_replicas=0)
         assert decision.stuck_replicas == (2 if second >= 50 else 0)
     assert "no replica has reported yet; only 0 of 2 serve: 2 do not start" in decision.reason
+
+
+def test_a_decision_shows_the_delays_that_replicas_measure_and_the_retries_in_force():
+    autoscaler = Autoscaler(replace(SETTINGS, retries=2))
+    measured = {"request_delay_ms": 1.5, "reply_delay_ms": 0.5, "retry_delay_ms": 3.0}
+    for second in range(30):
+        autoscaler.observe([report("r0", START_S + second, 10.0 * second, **measured)])
+        decision = decide(autoscaler, second)
+    assert decision.try_delays == {**measured, "retries": 2}
 
 
 def test_scales_out_at_once_to_what_the_sla_needs():
@@ -174,6 +185,15 @@ def test_slow_starts_do_not_order_the_same_demand_twice():
     fleet.run(60, 0.5 * PER_REPLICA)
     fleet.run(290, 4 * PER_REPLICA)
     assert 4 <= fleet.history[-1] == max(fleet.history) <= 7
+
+
+@pytest.mark.parametrize("unknown", [{}, {"sla_rate_per_s": 0.0, "late_shares": ()}])
+def test_a_second_replica_is_tried_at_once_where_the_first_shares_its_cores(unknown):
+    """Behind 1,200 closed-loop connections: 78% are refused, and there is room for two."""
+    fleet = Fleet(1, **bottleneck_to_floats("neither"), **unknown)
+    decision = fleet.run(10, 4.5 * PER_REPLICA, max_replicas=2)
+    assert (decision.replicas, decision.bottleneck) == (2, "neither")
+    assert fleet.missed_share() > 0.5
 
 
 def test_most_replicas_decide_what_the_bottleneck_is():

@@ -78,6 +78,22 @@ def test_an_event_loop_serves_no_more_in_a_fleet_than_alone():
         assert sizing(limited).fleet_rate_per_s(4) == pytest.approx(4 * PER_REPLICA)
 
 
+@settings(derandomize=True, max_examples=50)
+@given(st.lists(st.floats(0.0, 40.0), min_size=2, max_size=2), st.floats(1.0, 30.0))
+def test_the_longer_a_try_is_measured_to_take_the_more_replicas_are_required(refusals_ms, load):
+    refusing = replace(
+        REPORT, overload_levels=tuple(min(0.99, 1.06 / m) for m in LoadLatenessCurve.OVERLOADS)
+    )
+    reports = [replace(refusing, retry_delay_ms=ms) for ms in sorted(refusals_ms)]
+    measured = [median_replica([one]).delays for one in reports]
+    assert [delays.retry_delay_ms for delays in measured] == sorted(refusals_ms)
+    quick, slow = (
+        FleetSizing(median_replica([one]), 1.0, 1, 1000, replace(one.delays, retries=5))
+        for one in reports
+    )
+    assert quick.required(load * PER_REPLICA).replicas <= slow.required(load * PER_REPLICA).replicas
+
+
 def test_rand_requires_no_more_than_replicas_that_stand_alone():
     for demand_per_s in (0.5, 1.5, 3.2, 8.0):
         single = sizing(REPORT).needed_without_retries(demand_per_s * PER_REPLICA)

@@ -8,6 +8,7 @@ from autoscaler.worker import WorkerError
 from deployments.console import planner as planner_module
 from deployments.console.planner import MAX_WAITING, Planner
 from deployments.errors import PlannerBusyError
+from policy.try_delays import TryDelays
 from tests.support.processes.console_server import PROFILE
 from tests.support.waiting import LIMIT_S
 
@@ -15,7 +16,7 @@ from tests.support.waiting import LIMIT_S
 def plan(rate_per_s, response_time_ms=150):
     scenario = {"percentile": 99, "arrival_rate_per_s": rate_per_s}
     scenario["response_time_ms"] = response_time_ms
-    return "deployments.console.replica_plan:plan", (PROFILE,), scenario
+    return "deployments.console.replica_plan:plan", (PROFILE, TryDelays(retries=5)), scenario
 
 
 class Gate:

@@ -6,6 +6,7 @@ import pytest
 
 from deployments.console.replica_plan import plan
 from policy.profile import Profile
+from policy.try_delays import RETRIES, TryDelays
 from sojourn.cli import main
 
 PROFILE = Profile.from_dict(
@@ -15,6 +16,9 @@ PROFILE = Profile.from_dict(
         "energy_mj": {"per_request": 200, "fixed": 200},
     }
 )
+
+
+DELAYS = TryDelays(retries=RETRIES)
 
 
 def scenario(**more):
@@ -36,7 +40,7 @@ def test_a_plan_is_that_of_the_command(capsys, tmp_path, prices):
     ]
     assert main(["plan", f"--profile={path}", "--json", *options]) == 0
     said = json.loads(capsys.readouterr().out)
-    found = plan(PROFILE, **scenario(**prices))
+    found = plan(PROFILE, DELAYS, **scenario(**prices))
     shared = found.keys() & said.keys()
     assert {"replicas", "predicted_percentile_ms", "mean_power_w", "control_limit"} <= shared
     assert ("cost_per_h" in shared) == bool(prices)
@@ -47,7 +51,7 @@ def test_a_plan_is_that_of_the_command(capsys, tmp_path, prices):
 
 def test_a_burst_is_sized_for_and_the_load_itself_is_predicted():
     def planned(**more):
-        return plan(PROFILE, **scenario(**more, energy_weight=0))
+        return plan(PROFILE, DELAYS, **scenario(**more, energy_weight=0))
 
     calm, bursty, doubled = planned(), planned(burst_factor=2), planned(arrival_rate_per_s=800)
     assert calm["replicas"] < bursty["replicas"] == doubled["replicas"]
@@ -58,8 +62,8 @@ def test_a_burst_is_sized_for_and_the_load_itself_is_predicted():
 
 def test_an_energy_weight_plans_with_the_policy_of_that_weight():
     loose = {"response_time_ms": 2000, "arrival_rate_per_s": 200}
-    fast = plan(PROFILE, **scenario(**loose, energy_weight=0))
-    thrifty = plan(PROFILE, **scenario(**loose, energy_weight=2))
+    fast = plan(PROFILE, DELAYS, **scenario(**loose, energy_weight=0))
+    thrifty = plan(PROFILE, DELAYS, **scenario(**loose, energy_weight=2))
     assert fast["mean_power_w"] > thrifty["mean_power_w"]
     assert fast["predicted_percentile_ms"] < thrifty["predicted_percentile_ms"]
     assert thrifty["control_limit"] > fast["control_limit"]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.batcher.model_runner import BatchRecord
 from deployments.control.latency_refit import LatencyRefit
@@ -20,6 +22,7 @@ from deployments.control.observations import Observations
 from policy.batcher.requests import StartReason
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 from tests.support.batching.event_loop_counts import event_loop_counts
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
@@ -153,6 +156,31 @@ def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload() -> No
         corrections.observe(replace(seen(), proxy_delay_ms=500.0), 0.01)
     assert corrections.update_proxy_delay(sla)
     assert corrections.after_proxy_delay(sla).response_time_ms == pytest.approx(50.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.floats(0.0, 50.0)), max_size=5),
+    st.floats(0.0, 40.0),
+    st.floats(0.0, 60.0),
+)
+def test_the_delays_of_a_try_are_the_prior_until_they_are_measured(
+    refusals: list[tuple[int, float]], delay_ms: float, outward_ms: float
+) -> None:
+    corrections, prior = ModelCorrections(PROFILE), TryDelays(0.25, 0.25, retries=3)
+    assert corrections.delays(prior) == prior
+    for count, each_ms in refusals:
+        one = replace(seen(), refused_unread=count, refusal_s=1e-3 * count * each_ms)
+        corrections.observe(one, 0.01)
+    for _ in range(PROXY_DELAY_TICKS):
+        one = replace(seen(), proxy_delay_ms=delay_ms, outward_delay_ms=outward_ms)
+        corrections.observe(one, 0.01)
+    corrections.update_proxy_delay(ServiceLevelObjective(20.0, 99.0))
+    found, adopted_ms = corrections.delays(prior), corrections.proxy_delay_ms
+    assert found.retries == 3
+    assert found.round_trip_ms == pytest.approx(0.5 + adopted_ms, rel=0.05)
+    assert found.request_delay_ms >= found.reply_delay_ms
+    times_ms = [ms for _, ms in refusals] or [0.0]
+    assert 0.95 * min(times_ms) <= found.retry_delay_ms <= 1.05 * max(times_ms)
 
 
 def test_waits_settle_where_the_sla_just_holds() -> None:

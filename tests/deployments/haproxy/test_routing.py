@@ -17,10 +17,12 @@ from deployments.haproxy.command import RAYS_HAPROXY, max_clients
 from deployments.haproxy.routing import (
     BALANCES,
     SUPERVISOR,
+    retries_in_force,
     serve_environment,
     supervisor_environment,
 )
 from policy.errors import InvalidInputError
+from policy.try_delays import RETRIES
 from tests.support.readme import ROOT
 
 
@@ -40,6 +42,13 @@ def test_ray_knows_every_setting_by_its_name() -> None:
         [sys.executable, "-c", script], env={**os.environ, **environment}, text=True
     )
     assert output == "[] True random(1) 503 conn-failure empty-response 5\n"
+
+
+def test_the_retries_in_force_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_SERVE_HAPROXY_RETRIES", raising=False)
+    assert retries_in_force() == RETRIES
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_RETRIES", "2")
+    assert retries_in_force() == 2
 
 
 def test_haproxy_accepts_every_algorithm_and_others_are_rejected(tmp_path: Path) -> None:

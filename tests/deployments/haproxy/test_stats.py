@@ -64,8 +64,15 @@ async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(
         table(10_200, 5),
     ]
     reports = HaproxyStats("-x7", PATH)
-    means_ms = [(await reports.read()).mean_ms for _ in range(5)]
-    assert means_ms == [None, None, pytest.approx(100), None, pytest.approx(5)]
+    found = [await reports.read() for _ in range(5)]
+    assert [one.mean_ms for one in found] == [
+        None,
+        None,
+        pytest.approx(100),
+        None,
+        pytest.approx(5),
+    ]
+    assert [one.outward_ms for one in found] == [0, 0, pytest.approx(1), 0, pytest.approx(1)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ async def test_without_an_answer_it_says_so_once_and_not_at_once(
 
 
 def test_the_server_is_found_by_the_end_of_its_name() -> None:
-    assert parse_stats(table(1000, 43, 40), "-x7") == BackendStats(1000, 43.0, 7, 1, 2)
+    assert parse_stats(table(1000, 43, 40), "-x7") == BackendStats(1000, 43.0, 41.0, 7, 1, 2)
     assert parse_stats(table(1000, 43, 40), "-gone") is None
 
 

@@ -13,6 +13,7 @@ from deployments.control.model_corrections import WaitCorrection
 from deployments.errors import BusyError, DeadlineError, ModelError
 from deployments.haproxy.stats import ProxyReport
 from deployments.http.app import InferenceApp
+from policy.batcher.requests import Refusal
 from policy.profile import Profile
 from tests.support.models.emulated_service import (
     REFUSES,
@@ -80,6 +81,19 @@ async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_h
         stats = service.autoscaling_stats()
     assert (stats["offered_total"], stats["refused_total"]) == (6 + refused, refused)
     assert stats["refused_by_balancer_total"] == refused
+
+
+async def test_what_a_refused_try_takes_is_reported() -> None:
+    async with emulated_service(PROFILE) as service:
+        before = service.explain()["try_delays"]
+        now_s = time.monotonic()
+        service.count_rejected(Refusal.FULL, [(now_s - 0.02, 1), (now_s - 0.04, 1)], now_s)
+        service.count_rejected(Refusal.EXPIRED, [(now_s - 9.0, 1)], now_s)
+        await service.tick()
+        stats, delays = service.autoscaling_stats(), service.explain()["try_delays"]
+    assert before["retry_delay_ms"] == 0
+    assert stats["retry_delay_ms"] == delays["retry_delay_ms"] == pytest.approx(30.0)
+    assert stats["settings_retries"] == delays["retries"] == 5
 
 
 async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
