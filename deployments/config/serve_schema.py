@@ -196,10 +196,7 @@ class ServeDocument(RaySection):
     http_options: HttpOptions | None = None
     proxy_location: Any = None
     controller_options: Any = None
-    grpc_options: Any = _refused(
-        "HAProxy cannot send a refused gRPC call to another replica; remove it, and use "
-        "tritonclient.http, which sends tensors in binary, too"
-    )
+    grpc_options: Any = _refused("`sojourn grpc` serves gRPC in front of a service: remove it")
     logging_config: Any = None
     target_capacity: Any = None
     tracing_config: Any = _refused("user_config.tracing exports spans")
