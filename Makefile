@@ -2,34 +2,37 @@
 PYTHON ?= python3.11
 VENV := .venv
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := serve
-.PHONY: help serve setup lint format unit slow integration test docs clean
+.PHONY: help serve setup dev lint format unit slow integration test docs clean
 
 serve: $(STAMP)  ## Serve the digits model on this machine, until Ctrl-C
 	@$(VENV)/bin/sojourn serve
 
-setup: $(STAMP)  ## Make the environment in .venv
+setup: $(STAMP)  ## Make the environment in .venv, for serving and load tests
 
-lint: $(STAMP)  ## Check style, types and layers
+dev: $(DEV)  ## Add to it what the checks, tests and documentation need
+
+lint: $(DEV)  ## Check style, types and layers
 	@scripts/lint
 
-format: $(STAMP)  ## Format the code and apply ruff's safe fixes
+format: $(DEV)  ## Format the code and apply ruff's safe fixes
 	@scripts/format
 
-unit: $(STAMP)  ## Run the quick unit tests, without Ray
+unit: $(DEV)  ## Run the quick unit tests, without Ray
 	@scripts/unit
 
-slow: $(STAMP)  ## Run the unit tests that take a second or more
+slow: $(DEV)  ## Run the unit tests that take a second or more
 	@scripts/unit --slow
 
-integration: $(STAMP)  ## Run the tests that start a real Ray cluster
+integration: $(DEV)  ## Run the tests that start a real Ray cluster
 	@scripts/integration
 
-test: $(STAMP)  ## Run everything that CI runs: lint, unit, slow, integration
+test: $(DEV)  ## Run everything that CI runs: lint, unit, slow, integration
 	@scripts/check
 
-docs: $(STAMP)  ## Build the documentation as a site, in build/site
+docs: $(DEV)  ## Build the documentation as a site, in build/site
 	@scripts/docs
 
 clean:  ## Remove the environment
@@ -40,4 +43,8 @@ help:  ## Show this list
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup
 	@PYTHON=$(PYTHON) scripts/setup $(VENV)
+	@touch $@
+
+$(DEV): $(STAMP) requirements-dev.lock
+	@scripts/setup $(VENV) --dev
 	@touch $@
