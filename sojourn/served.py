@@ -38,10 +38,11 @@ class ServedFile:
     notes: tuple[str, ...] = ()
 
 
-def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
+def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> ServedFile:
     """Read a config file of models, of a pipeline, or of both.
 
-    With `check`, also check what takes seconds: the imports of models, and their SLAs.
+    With `check`, also check what takes seconds: the imports of models, and their SLAs; with `load`,
+    also load each model and run it once.
 
     Raises
     ------
@@ -58,11 +59,13 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
         if isinstance(entry, dict)
     ]
     if PIPELINE_IMPORT_PATH not in built_by:
-        return _models(path, check)
+        return _models(path, check, load)
+    if load:
+        raise InvalidInputError("--load: is for models; a pipeline's stages are run as it starts")
     pipeline = _pipeline(path, check)
     if IMPORT_PATH not in built_by:
         return pipeline
-    models = _models(path, check)
+    models = _models(path, check, load)
     held = [one.run.environment.get(HELD_MS) for one in (models, pipeline)]
     run = replace(
         models.run,
@@ -72,7 +75,7 @@ def load_served_file(path: Path, *, check: bool = True) -> ServedFile:
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
 
-def _models(path: Path, check: bool) -> ServedFile:
+def _models(path: Path, check: bool, load: bool) -> ServedFile:
     services = load_service_configs(path)
     run = run_of(services)
     if check:
@@ -84,13 +87,13 @@ def _models(path: Path, check: bool) -> ServedFile:
             Served(service.user_config.sla.objective.in_words(), service.user_config.access)
             for service in services
         ),
-        tuple(note for service in services if check for note in _checked(service, path)),
+        tuple(note for service in services if check for note in _checked(service, path, load)),
     )
 
 
-def _checked(service: ServiceConfig, path: Path) -> list[str]:
+def _checked(service: ServiceConfig, path: Path, load: bool) -> list[str]:
     try:
-        return check_service(service)
+        return check_service(service, load=load)
     except StartError as error:
         module = service.args.model.import_path.partition(":")[0].partition(".")[0]
         folder = path.parent.resolve()

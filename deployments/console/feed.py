@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import StoreError
@@ -40,6 +41,7 @@ class Feed:
     ) -> None:
         self._reports, self._autoscaler, self._clock = reports, autoscaler, clock
         self._replica = replica
+        self._process = psutil.Process()
         self._lock = asyncio.Lock()
         self._event, self._made_s = b"", float("-inf")
         self._log_seen: object = None
@@ -84,6 +86,10 @@ class Feed:
                 ],
                 "fleet": {key: value for key, value in fleet.items() if key != "decisions"},
                 "store": self._store,
+                "process": {
+                    "memory_bytes": self._process.memory_info().rss,
+                    "up_s": time.time() - self._process.create_time(),
+                },
             },
         )
 

@@ -25,8 +25,12 @@ TIMEOUT_S = 120.0
 _FILE = "file://"
 
 
-def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[str]:
+def check_service(
+    config: ServiceConfig, cpu_count: int | None = None, *, load: bool = False
+) -> list[str]:
     """Check that each model can be imported and constructed, and that its SLA is in reach.
+
+    With `load`, also load it, and compute a batch of its example.
 
     Return what may be meant, but should be known: more replicas than this machine has CPUs for, and
     a model that is elsewhere.
@@ -37,7 +41,7 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
         The autoscaler's history is a file that cannot be used, or `user_config` names a model that
         there is not, or a version that cannot be meant.
     StartError
-        A model cannot be imported or constructed, or its profile is wrong.
+        A model cannot be imported, constructed or loaded, or its profile or its outputs are wrong.
     InfeasibleError
         The model's profile is known, and no load is light enough for the SLA.
     """
@@ -54,17 +58,20 @@ def check_service(config: ServiceConfig, cpu_count: int | None = None) -> list[s
         if history is not None:
             history.check(directory or ".")
         for model in models.values():
-            _check_in_worker(model, config.user_config.for_model(model.name), directory)
+            own = config.user_config.for_model(model.name)
+            _check_in_worker(model, own, config.num_cpus if load else None, directory)
     return room
 
 
-def _check_in_worker(model: ModelConfig, user_config: UserConfig, folder: str | None) -> None:
+def _check_in_worker(
+    model: ModelConfig, user_config: UserConfig, load_on_cpus: float | None, folder: str | None
+) -> None:
     try:
         worker.run(
             "deployments.local.check:check_model",
-            *(model, user_config),
+            *(model, user_config, load_on_cpus),
             time_limit_s=TIMEOUT_S,
-            name=f"model {model.import_path}: its import",
+            name=f"model {model.import_path}: its import" + " and load" * bool(load_on_cpus),
             folder=folder,
         )
     except InfeasibleError as error:
@@ -101,14 +108,24 @@ def _room(config: ServiceConfig, cpu_count: int) -> list[str]:
     return notes
 
 
-def check_model(model_config: ModelConfig, user_config: UserConfig) -> None:
+def check_model(
+    model_config: ModelConfig, user_config: UserConfig, load_on_cpus: float | None = None
+) -> None:
     """Construct the model; if its profile is known, check that the SLA is in reach.
+
+    With a number of CPUs, also load it, and run it on its example.
 
     Raises
     ------
     SojournError
-        The model cannot be constructed, the profile is wrong, or the SLA is out of reach.
+        The model cannot be constructed or loaded, its profile or its outputs are wrong, or the SLA
+        is out of reach.
     """
+    if load_on_cpus is not None:
+        # It loads torch.
+        from deployments.serving.service_loading import load_checked
+
+        load_checked(model_config, load_on_cpus)
     model = make_model(model_config.import_path, model_config.options)
     check_weights(model, model_config.import_path, model_config.weights)
     profile = model_config.load_profile() or model.profile()

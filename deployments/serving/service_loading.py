@@ -9,6 +9,7 @@ from deployments.config.replica_args import ModelConfig
 from deployments.control.response_times import load_evaluation
 from deployments.models.base import EnergyMeter, Model
 from deployments.models.loading import check_weights, find_model_class, load_model
+from deployments.models.outputs import check_forward
 from deployments.models.threads import limit_threads
 from deployments.models.weights import WeightsLoader
 from deployments.profiling.energy import best_meter
@@ -80,6 +81,14 @@ def load_service(
     if service.device.cpus_note is not None:
         logger.warning("%s", service.device.cpus_note)
     return service
+
+
+def load_checked(config: ModelConfig, cpus: float) -> None:
+    """Load a model as a replica does, and compute a batch; raise `SojournError` if that fails."""
+    limit_threads(cpus)
+    weights = WeightsLoader(config.weights)
+    device = resolve_device(config.device)
+    check_forward(load_model(config.import_path, config.options, device, weights), [1])
 
 
 def resolve_device(device: str) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,7 +54,10 @@ def _delay_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("plan")
-@click.option("--profile", "profile_file", type=existing_file, required=True, help="Profile file.")
+@click.option("--profile", "profile_file", type=existing_file, help="Profile file.")
+@click.option(
+    "--config", type=existing_file, help="Config of a model, whose profile and SLA are taken."
+)
 @click.option(
     "--arrival-rate",
     type=option_types.arrival_rate,
@@ -91,7 +95,8 @@ def _delay_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @json_option
 def command(
-    profile_file: Path,
+    profile_file: Path | None,
+    config: Path | None,
     arrival_rate: float,
     sla: ServiceLevelObjective | None,
     response_time_ms: float | None,
@@ -107,9 +112,10 @@ def command(
     as_json: bool,
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
-    objective = option_types.required_sla(sla, response_time_ms, percentile)
+    given = option_types.chosen_sla(sla, response_time_ms, percentile)
+    measured, objective = _profile_and_sla(profile_file, config, given)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    service = service_model(Profile.load(profile_file), objective, delays)
+    service = service_model(measured, objective, delays)
     profile = service.profile
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
@@ -163,6 +169,31 @@ def command(
             f"the service level may be up to {100 * theorem_error:.3g} points lower. "
             "--estimator batch models queues and batches."
         )
+
+
+def _profile_and_sla(
+    profile: Path | None, config: Path | None, given: ServiceLevelObjective | None
+) -> tuple[Profile, ServiceLevelObjective]:
+    """Return the profile and the SLA of a config, or those given."""
+    if (profile is None) == (config is None):
+        raise InvalidInputError("give the profile, by --profile or by --config, and not by both")
+    if config is None:
+        assert profile is not None
+        return Profile.load(profile), option_types.required_sla(given, None, None)
+    # They load pydantic.
+    from deployments.config.document import load_service_configs
+    from deployments.models.loading import make_model
+
+    sys.path.insert(0, str(Path.cwd()))  # the user's model may be in the working directory
+    service = load_service_configs(config)[0]
+    model = service.args.model
+    found = model.load_profile() or make_model(model.import_path, model.options).profile()
+    if found is None:
+        raise InvalidInputError(
+            f"{config}: model {model.name!r} has no profile; measure it by `sojourn profile`, and "
+            "name the file under `profile` of the model"
+        )
+    return found, given or service.user_config.sla.objective
 
 
 def _estimator(service: ServiceModel, name: str) -> FullBatchEstimator | ServiceEstimator:

@@ -63,6 +63,9 @@ TABLE_TIMEOUT_S = 10.0
 )
 @click.option("--check", is_flag=True, help="Check the config file and exit.")
 @click.option(
+    "--load", is_flag=True, help="With --check: also load each model, and compute a batch."
+)
+@click.option(
     "--environment",
     is_flag=True,
     help="Print the environment that `ray start` and `serve deploy` need on your own cluster to "
@@ -79,6 +82,7 @@ def command(
     balance: str,
     insecure: bool,
     check: bool,
+    load: bool,
     environment: bool,
     as_json: bool,
 ) -> int:
@@ -87,6 +91,8 @@ def command(
     CONFIG has Ray Serve's schema. MODEL is served under --sla: module:Class, an ONNX file, a joblib
     file of scikit-learn, or a folder that save_pretrained of Hugging Face's transformers wrote.
     """
+    if load and not check:
+        raise InvalidInputError("--load: add --check; a service always loads its models")
     if is_model(config):
         if sla is None:
             raise InvalidInputError(f"{config} needs an SLA: add --sla 50ms@95")
@@ -97,7 +103,7 @@ def command(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "serve.yaml")
             path.write_text(text)
-            file = load_served_file(path, check=not environment)
+            file = load_served_file(path, check=not environment, load=load)
     else:
         if sla is not None or trust or print_config:
             raise InvalidInputError(
@@ -108,7 +114,7 @@ def command(
                 f"there is no {config} here; name a config or a model, or write a project "
                 "with `sojourn init`"
             )
-        file = load_served_file(Path(config), check=not environment)
+        file = load_served_file(Path(config), check=not environment, load=load)
     if environment:
         settings = {
             **ray_access(),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -79,6 +80,9 @@ def test_shows_the_service(page: Page) -> None:
     page.until("document.querySelectorAll('#chart-policy rect').length > 100")
     page.until("document.querySelectorAll('#chart-sizes rect').length > 1")
     assert page.until("document.querySelectorAll('#reasons li').length")
+    assert re.fullmatch(
+        r"replica-1 takes \S+ MB of memory and has run for \d+ (s|min)\.", text(page, "process")
+    )
     assert page.script("Object.keys(sessionStorage).length") == 1
     assert page.problems == []
 

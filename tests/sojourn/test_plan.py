@@ -127,3 +127,19 @@ def test_an_event_loop_on_the_same_cpu_needs_more_replicas(plan, tmp_path):
     serial = plan(profile=file, rate=5000)
     assert serial["bottleneck"] == "event_loop"
     assert serial["replicas"] > without["replicas"]
+
+
+@pytest.mark.slow
+def test_a_config_has_the_profile_and_the_sla(as_json, refused):
+    config = str(PROFILE.parents[1] / "emulated-p4.yaml")
+    load = ("--arrival-rate", "60")
+    own = as_json("plan", "--config", config, *load)
+    assert own == as_json("plan", "--config", config, *load, "--sla", "500ms@99")
+    assert (
+        own["replicas"]
+        < as_json("plan", "--config", config, *load, "--sla", "100ms@99")["replicas"]
+    )
+    assert "and not by both" in refused("plan", *load, "--sla", "50ms@95")
+    assert "and not by both" in refused("plan", *load, "--config", config, "--profile", PROFILE)
+    digits = str(PROFILE.parents[1] / "digits.yaml")
+    assert "'digits' has no profile; measure it" in refused("plan", *load, "--config", digits)

@@ -21,6 +21,11 @@ export const bytes = (value) => {
   return `${number(value / 1000 ** step)} ${units[step]}`;
 };
 
+export function duration(seconds) {
+  const [unit, length] = [["days", 86400], ["h", 3600], ["min", 60]].find(([, one]) => seconds >= 2 * one) ?? ["s", 1];
+  return `${Math.floor(seconds / length)} ${unit}`;
+}
+
 export const clock = (timeS) =>
   new Date(1000 * timeS).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 

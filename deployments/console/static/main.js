@@ -1,7 +1,7 @@
 // The page: receives events, keeps the last minutes, and draws.
 
 import { BarChart, PolicyChart, TimeChart } from "./charts.js";
-import { byId, bytes, clock, make, number, percent, say } from "./format.js";
+import { byId, bytes, clock, duration, make, number, percent, say } from "./format.js";
 import { closest, rates, since } from "./history.js";
 import { Stream, token } from "./stream.js";
 import "./theme.js";
@@ -80,6 +80,8 @@ function render() {
   if (report.pipeline) renderPipeline(report, kept);
   else renderModel(report, kept, isFirst);
   renderStore(shown.store);
+  const { memory_bytes: memory, up_s: upS } = shown.process;
+  say(byId("process"), `${shown.replica} takes ${bytes(memory)} of memory and has run for ${duration(upS)}.`);
 }
 
 function attainment(kept) {

@@ -55,6 +55,8 @@ async def test_a_state_is_the_replicas_and_the_fleets():
     assert state["models"] == [{"model": "m", "has_energy": False}]
     assert state["fleet"] == {"newest": {"time_s": 90.0, "replicas": 3}, "dry_run": False}
     assert state["store"] is None
+    assert state["process"]["memory_bytes"] > 1e6
+    assert state["process"]["up_s"] > 0
 
 
 async def test_the_log_is_sent_to_each_stream_when_it_has_changed():

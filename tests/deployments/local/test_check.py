@@ -61,6 +61,26 @@ def test_what_is_configured_for_a_model_that_there_is_not() -> None:
 
 
 @pytest.mark.slow
+def test_what_only_a_batch_shows_is_found_if_models_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.py").write_text(
+        "from sojourn import Model, TensorSpec\n"
+        "class Texts(Model):\n"
+        "    inputs = outputs = (TensorSpec('x', 'BYTES'),)\n"
+        "    def load(self, device): ...\n"
+        "    def forward(self, batch): return {'x': ['a' for _ in batch['x']]}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    model = P4.args.model.model_copy(update={"import_path": "texts:Texts", "options": {}})
+    service = P4.model_copy(update={"args": P4.args.model_copy(update={"model": model})})
+    assert check_service(service) == []
+    with pytest.raises(StartError, match=r"BYTES expected, got str; return text\.encode\(\)"):
+        check_service(service, load=True)
+    assert check_service(P4, load=True) == []
+
+
+@pytest.mark.slow
 def test_the_model_is_imported_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def test_an_address_of_ipv6_is_free_and_in_brackets() -> None:
 
 @pytest.fixture
 def _models_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sojourn.served.check_service", lambda service: [])
+    monkeypatch.setattr("sojourn.served.check_service", lambda service, load: [])
 
 
 @pytest.mark.usefixtures("_models_are_fine")
