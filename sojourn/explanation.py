@@ -8,6 +8,8 @@ from sojourn.service_view import Document, is_sla_kept
 #: Reasons of refusals for which more capacity would help.
 _CAPACITY = {"queue_full", "concurrency_limit", "deadline"}
 _LAST_MINUTE_S = 60.0
+#: Replicas that answered this share of what they can within the SLA had no room for more.
+_FULL = 0.8
 
 
 class Finding(NamedTuple):
@@ -120,9 +122,20 @@ def _lacks_of_capacity(snapshot: Document) -> Iterator[Finding]:
             f"{refused['deadline']:.3g}/s were refused for their deadline, and no queue was full",
             "the requests' X-Request-Timeout-Ms or parameters.timeout: longer",
         )
+    rates_per_s = [one["sla_rate_per_s"] or 0.0 for one in replicas]
+    answered_per_s = snapshot["completed_per_s"] or 0.0
+    evidence = f"{len(replicas)} answered {answered_per_s:.4g}/s, and within the SLA they can " + (
+        f"answer {sum(rates_per_s):.4g}/s" if all(rates_per_s) else "answer what is not known yet"
+    )
+    if all(rates_per_s) and answered_per_s >= _FULL * sum(rates_per_s):
+        # The autoscaler may know of it later: its log is up to a minute old.
+        yield Finding(
+            "there are too few replicas",
+            evidence,
+            "autoscaling_config.max_replicas: more; or min_replicas, to have them at once",
+        )
     yield Finding(
         "more requests came at once than can be answered in time",
-        f"replicas: {len(replicas)}, which the mean load needs; rows that wait now: "
-        f"{sum(one['queue_length'] or 0 for one in replicas)}",
+        evidence,
         "autoscaler.burst_factor: higher, to keep room for such bursts",
     )

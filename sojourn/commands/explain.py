@@ -18,7 +18,10 @@ def command(url: str, token_file: Path | None, as_json: bool) -> None:
 
     Each explanation has a cause, what shows it, and the one setting to change.
     """
-    snapshot = open_view(url, token_file).snapshot()
+    view = open_view(url, token_file)
+    # Under load a replica answers with the decisions that it read last, and only then reads anew.
+    view.poll()
+    snapshot = view.snapshot()
     found = findings(snapshot)
     if as_json:
         rates = {f"{key}_per_s": snapshot[f"{key}_per_s"] for key in ("offered", *RATES)}
