@@ -15,7 +15,7 @@ from sojourn.service_view import FORGET_AFTER_S, ServiceView
 from tests.support.http.canned_bytes import NO_ANSWERS, sending
 from tests.support.models.emulated_service import emulated_service, infer
 from tests.support.profiles import GOOGLENET_P4
-from tests.support.service_reports import SLA, decided, entry, policy, watched
+from tests.support.service_reports import decided, entry, policy, watched
 
 
 def drawn(snapshot, width=100):
@@ -79,7 +79,8 @@ def test_a_pipeline_shows_its_stages():
 
 @pytest.mark.slow
 async def test_a_real_replica_tells_what_is_shown():
-    async with emulated_service(GOOGLENET_P4, sla=SLA) as service:
+    sla = {"response_time_ms": 5000, "percentile": 99}  # also on a busy machine
+    async with emulated_service(GOOGLENET_P4, sla=sla) as service:
         for _ in range(3):
             await infer(service)
         await service.tick()
@@ -91,7 +92,7 @@ async def test_a_real_replica_tells_what_is_shown():
     assert (snapshot["model"], snapshot["in_time"]) == ("m", 1)
     assert replica["control_limit"] >= 1
     assert replica["rates"]["completed"] == snapshot["completed_per_s"] > 0
-    assert "99% of requests within 100 ms" in drawn(snapshot)[1]
+    assert "99% of requests within 5000 ms" in drawn(snapshot)[1]
 
 
 def test_a_service_that_goes_away_is_shown_again_when_it_is_back(monkeypatch):
