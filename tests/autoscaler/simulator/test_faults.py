@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from autoscaler.forecasting.load_history import RequiredRate
 from autoscaler.simulator.arrivals import WithinSecond
-from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
@@ -110,13 +109,6 @@ def test_the_laws_hold_under_random_faults(seed, levels):
     assert not np.any(np.diff(ordered, prepend=ordered[0])[silent] < 0)
     # Back to the right number after every fault.
     assert np.all(ordered[-20:] >= math.ceil(levels[-1]))
-
-
-def test_an_order_that_a_full_cluster_cannot_fill_does_not_lengthen_the_horizon():
-    autoscaler = SojournAutoscaler()
-    full = Failures(full_cluster=((0.0, 10_000.0, 4),))
-    run([2.0, 5.0, 2.0, 5.0, 2.0, 5.0], full, autoscaler, level_s=100, spread=0.0)
-    assert autoscaler.decision.horizon_s == START_S
 
 
 def test_a_controller_that_was_away_goes_on_from_its_saved_state():

@@ -167,7 +167,8 @@ def test_a_large_fleet_matches_theorem_2_of_rand_over_batching_replicas(
     assert_near([run.service_level for run in found], float(level), floor=0.005)
 
 
-def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
+@pytest.mark.parametrize("routing", Routing)
+def test_a_retry_goes_to_another_replica_than_the_one_that_refused(routing):
     # If retries could go back, some of 50 would be refused twice while the other replica had room.
     busy_at_once = Profile("slow", "device", np.array([1e6]))
     scenario = Scenario(
@@ -178,6 +179,7 @@ def test_a_retry_goes_to_another_replica_than_the_one_that_refused():
         settings=BatchingSettings(max_queue_rows=1, max_age_ms=0.0),
         delays=TryDelays(0.1, 0.1, 0.0, 1),
         replicas=2,
+        routing=routing,
     )
     run = simulate(scenario, FixedFleet(2))
     # Each replica holds one request on the device and one that waits.

@@ -46,6 +46,13 @@ def test_percentile_and_service_level_agree(rate, response_time_ms, percentile, 
     )
 
 
+def test_with_a_limit_of_retries_the_percentile_can_be_infinite():
+    estimator = FullBatchEstimator(100.0, 10.0, TryDelays(retries=2))
+    objective = ServiceLevelObjective(1000, 99)
+    prediction = estimator.predict(80.0, 1, objective)
+    assert prediction == Prediction(1, pytest.approx(1 - 0.8**3), math.inf)
+
+
 @given(rates, response_times, percentiles)
 def test_no_smaller_number_meets_the_sla(rate, response_time_ms, percentile):
     objective = ServiceLevelObjective(response_time_ms, percentile)

@@ -60,6 +60,7 @@ def test_a_burst_is_sized_for_and_the_load_itself_is_predicted():
     assert bursty["meets_sla"]
 
 
+@pytest.mark.slow
 def test_an_energy_weight_plans_with_the_policy_of_that_weight():
     loose = {"response_time_ms": 2000, "arrival_rate_per_s": 200}
     fast = plan(PROFILE, DELAYS, **scenario(**loose, energy_weight=0))

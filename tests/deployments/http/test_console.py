@@ -1,7 +1,6 @@
 """The paths of the console: who may see what, and streams that end when they should."""
 
 import asyncio
-import contextlib
 import json
 
 import httpx
@@ -11,10 +10,8 @@ from deployments.console.planner import ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
-from deployments.http.protocol import InferenceProtocol
 from tests.support.clocks.virtual_asyncio import VirtualTimeLoop
-from tests.support.models.doubles_service import hosting, listening, make_service
-from tests.support.waiting import LIMIT_S
+from tests.support.models.doubles_service import make_service
 
 
 @pytest.fixture
@@ -185,26 +182,3 @@ async def test_a_page_that_reads_nothing_loses_its_stream(streams):
     await asyncio.sleep(SEND_TIMEOUT_S + 1)
     assert task.done()
     assert streams.console.streams == 0
-
-
-@pytest.mark.slow
-async def test_a_server_stops_although_a_console_is_open(service):
-    app = InferenceApp(service, "1", replica="replica-7")
-    with hosting(app), contextlib.closing(app.console):
-        async with (
-            listening(app, InferenceProtocol) as (server, port),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-            client.stream("GET", "/sojourn/events") as stream,
-        ):
-            lines = stream.aiter_lines()
-            while await anext(lines) != "event: state":
-                pass
-            state = json.loads((await anext(lines)).removeprefix("data: "))
-            assert state["replica"] == "replica-7"
-            assert state["models"][0]["model"] == "doubles"
-            service.begin_drain()
-            server.should_exit = True
-            async with asyncio.timeout(LIMIT_S):
-                # Until the server ends it.
-                async for _ in lines:
-                    pass
