@@ -112,7 +112,7 @@ class PipelineCore:
 
     def count_refused(self, stage: StageCore, requests: int = 1) -> None:
         self.refused += requests
-        stage.refused += requests
+        stage.missed += requests
 
     def expected_ms(self) -> float:
         return self._least_ms + self.backlog.measure()[0]
@@ -187,6 +187,8 @@ class PipelineCore:
     def expire(self, flow: Flow) -> None:
         if not flow.done:
             self.late += 1
+            for number in {item.stage for item in flow.items}:
+                self.stages[number].missed += 1
             self._end(flow, error=DeadlineError("the request cannot be answered in time"))
 
     def _fail(self, flow: Flow, error: Exception) -> None:

@@ -58,8 +58,9 @@ class StageCore:
     A policy table is looked up at the arrival rate per worker. Entry ``b - 1`` of `latency_ms` is
     for batch size ``b``; without it, the latency is measured. `item_ms` is the least time of one
     worker for an item, in full batches, or 0. `batched` counts items in batches that started,
-    `refused` the requests refused at the entry because of this stage; `expected_s` is the time that
-    the batches were believed to take. `lost` is why the stage has no worker and cannot start one.
+    `missed` the requests refused at the entry because of this stage, or late at it; `expected_s` is
+    the time that the batches were believed to take. `lost` is why the stage has no worker and
+    cannot start one.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class StageCore:
         self.name, self.workers = name, workers
         self.in_service = 0
         self.rest_ms = 0.0
-        self.batches = self.items = self.batched = self.completed = self.deaths = self.refused = 0
+        self.batches = self.items = self.batched = self.completed = self.deaths = self.missed = 0
         self.busy_s = self.expected_s = self.item_ms = 0.0
         self.lost: str | None = None
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)

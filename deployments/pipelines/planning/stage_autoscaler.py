@@ -31,20 +31,21 @@ class _Worker:
     since_s: float
     start_time_s: float
     offered: float = 0.0
-    refused: float = 0.0
+    missed: float = 0.0
 
 
 class StageAutoscaler:
     """Decides on the workers of one stage.
 
-    `offered` items that the stage has or would have, and `refused` of them at the pipeline's entry
-    because of this stage, are added up between decisions. `most` workers are allowed.
+    `offered` items that the stage has or would have, and `missed` of them, refused because of this
+    stage at the pipeline's entry or late at it, are added up between decisions. `most` workers are
+    allowed.
     """
 
     def __init__(self, stage: StageCore, settings: AutoscalerSettings) -> None:
         self.log = DecisionLog()
         self.most = 1
-        self.offered = self.refused = 0.0
+        self.offered = self.missed = 0.0
         self._stage = stage
         self._autoscaler = Autoscaler(settings)
         self._decision = Decision(0, "nothing is known")
@@ -117,12 +118,12 @@ class StageAutoscaler:
         size, full_batch_ms = stage.full_batch
         for worker in workers:
             worker.offered += self.offered / len(workers)
-            worker.refused += self.refused / len(workers)
+            worker.missed += self.missed / len(workers)
             yield ReplicaReport(
                 worker.name,
                 now_s,
                 offered_total=worker.offered,
-                refused_total=min(worker.offered, worker.refused),
+                refused_total=min(worker.offered, worker.missed),
                 completed_total=0.0,
                 queue_length=stage.waiting / len(workers),
                 full_batch_size=size,
@@ -133,7 +134,7 @@ class StageAutoscaler:
                 counted_s=now_s - worker.since_s,
             )
         if workers:
-            self.offered = self.refused = 0.0
+            self.offered = self.missed = 0.0
 
 
 class PipelineScaler:
@@ -156,7 +157,7 @@ class PipelineScaler:
         self._core, self._max_replicas = core, max_replicas or {}
         self._offered, self._admitted = core.offered, core.admitted
         self._items = [stage.items for stage in core.stages]
-        self._refused = [stage.refused for stage in core.stages]
+        self._missed = [stage.missed for stage in core.stages]
 
     def use(self, table: DivisionTable, sla: ServiceLevelObjective) -> None:
         """Size by another table from now on; what is known of the load stays."""
@@ -170,11 +171,11 @@ class PipelineScaler:
         offered, self._offered = core.offered - self._offered, core.offered
         self._measure_items()
         for number, (name, stage) in enumerate(self.stages.items()):
-            refused = core.stages[number].refused
+            missed = core.stages[number].missed
             items = self.items_per_request.get(name, self._table.items_per_request.get(name, 1.0))
             stage.offered += items * offered
-            stage.refused += items * (refused - self._refused[number])
-            self._refused[number] = refused
+            stage.missed += items * (missed - self._missed[number])
+            self._missed[number] = missed
             stage.decide(now_s)
         return {name: stage.workers for name, stage in self.stages.items()}
 

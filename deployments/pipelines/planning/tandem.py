@@ -180,7 +180,7 @@ class _Passage:
         return ends_ms
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _departures(
     arrivals_ms: FloatArray,
     actions: NDArray[np.int64],

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autoscaler.reports import curve_to_floats
 from deployments.control.worker_process import WorkerProcess
@@ -63,18 +64,26 @@ class PipelineAutoscaler:
         profiles = {name: stage.batch_profile for name, stage in stages.items()}
         self._planned = profiles, {**self.scaler.items_per_request}
         self._planned_s = time.monotonic()
-        self.table = await self._planner.ask(
-            "deployments.pipelines.planning.scaling:solve_divisions",
-            without_code([*self._steps], stages, self._pipeline.core.backlog.measured_steps()),
-            sla,
-            self._most,
-            self._config.worker_costs(),
-            max_replicas=self._config.max_replicas(),
-            pinned=self._config.pinned(),
-            time_limit_s=_PLAN_S,
-        )
+        measured = self._pipeline.core.backlog.measured_steps()
+        self.table = await self._solve(without_code([*self._steps], stages, measured), sla)
         self.sla = sla
         self.scaler.use(self.table, sla)
+
+    async def _solve(self, steps: Sequence[Step], sla: ServiceLevelObjective) -> DivisionTable:
+        arguments = steps, sla, self._most, self._config.worker_costs()
+        limits: dict[str, Any] = {
+            "max_replicas": self._config.max_replicas(),
+            "pinned": self._config.pinned(),
+        }
+        if self.table is None:  # the worker process has a low priority, and this is urgent
+            from deployments.pipelines.planning.scaling import solve_divisions  # it loads numba
+
+            return await asyncio.to_thread(solve_divisions, *arguments, **limits)
+        function = "deployments.pipelines.planning.scaling:solve_divisions"
+        found: DivisionTable = await self._planner.ask(
+            function, *arguments, **limits, time_limit_s=_PLAN_S
+        )
+        return found
 
     def start(self) -> None:
         """Begin to decide; the pipeline must have been started."""

@@ -178,6 +178,7 @@ def test_a_stage_does_not_begin_what_the_later_ones_cannot_finish():
     assert flow.result == 5
     assert isinstance(late.error, DeadlineError)
     assert machine.core.stages[0].batches == 1
+    assert [stage.missed for stage in machine.core.stages] == [1, 0]
 
 
 def test_a_lost_stage_answers_what_waits_and_refuses_what_comes():

@@ -14,18 +14,19 @@ import pytest_asyncio
 import yaml
 
 from autoscaler.reports import ReplicaReport
-from deployments.control.worker_process import WorkerProcess
 from deployments.errors import StartError
 from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.planning.division_table import DivisionTable
 from deployments.pipelines.serving import autoscaler as autoscaler_module
 from deployments.pipelines.serving import service as service_module
 from deployments.pipelines.serving.app import PipelineApp
+from deployments.pipelines.serving.autoscaler import PipelineAutoscaler
 from deployments.pipelines.serving.config import (
     load_pipeline_file,
     parse_args,
     parse_user_config,
 )
+from deployments.pipelines.serving.planning import without_code
 from deployments.pipelines.serving.server import serve_pipeline
 from deployments.pipelines.serving.service import PipelineService
 from policy.batcher.requests import Refusal
@@ -172,7 +173,7 @@ async def test_the_workers_are_planned_for_the_sla_that_is_configured(
     """On Ray the first configuration comes after the start; a later one may change the SLA."""
     solved: list[float] = []
 
-    async def plan(planner, function, steps, sla, *arguments, **options):
+    async def plan(autoscaler, steps, sla):
         if sla.response_time_ms < 1:
             raise InfeasibleError("too short")
         solved.append(sla.response_time_ms)
@@ -181,7 +182,7 @@ async def test_the_workers_are_planned_for_the_sla_that_is_configured(
     def within(response_time_ms):
         return parse_user_config({"sla": {"response_time_ms": response_time_ms}})
 
-    monkeypatch.setattr(WorkerProcess, "ask", plan)
+    monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
     args = config(autoscaling={"max_workers": 2})["applications"][0]["args"]
     service = PipelineService(parse_args(args), at_start and within(at_start))
     await service.start()
@@ -243,6 +244,11 @@ async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(
     capacity_per_s = 1e3 * report.full_batch_size / report.full_batch_ms
     assert capacity_per_s == pytest.approx(planned.capacity_per_s)
     assert (report.settings.standbys, report.settings.retries) == (0, 5)
+    same = await service.autoscaler._solve(
+        without_code([*service.pipeline.stages], {s.name: s for s in service.pipeline.stages}),
+        service.autoscaler.sla,
+    )
+    assert same == planned  # as planned in a process
     await service.close()
 
 
@@ -252,11 +258,11 @@ async def test_another_profile_or_fan_out_is_planned_again(monkeypatch, change):
     monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
     asked: list[list[Stage]] = []
 
-    async def plan(planner, function, steps, *arguments, **options):
+    async def plan(autoscaler, steps, sla):
         asked.append(steps)
         return TABLE
 
-    monkeypatch.setattr(WorkerProcess, "ask", plan)
+    monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
     service = make_service({}, autoscaling={"max_workers": 4})
     await service.start()
     stages, items = service.pipeline.stages, service.autoscaler.scaler.items_per_request
