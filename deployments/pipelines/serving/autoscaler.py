@@ -50,6 +50,7 @@ class PipelineAutoscaler:
         self._wall_s = time.time() - time.monotonic()
         self._ordered: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
+        self._planning: asyncio.Task[None] | None = None
 
     async def plan(self, sla: ServiceLevelObjective) -> None:
         """Plan for an SLA, which takes seconds, unless the plan in force is for it.
@@ -93,18 +94,26 @@ class PipelineAutoscaler:
 
     def close(self) -> None:
         self._planner.close()
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._planning):
+            if task is not None:
+                task.cancel()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PERIOD_S)
             try:
                 self.step(time.monotonic())
-                if self.sla is not None and self._is_outdated():
-                    await self._plan(self.sla)
+                if self._is_outdated():
+                    self._planning = asyncio.create_task(self._plan_again())
             except Exception:
                 logger.exception("the stages could not be scaled; trying again")
+
+    async def _plan_again(self) -> None:
+        assert self.sla is not None
+        try:
+            await self._plan(self.sla)
+        except Exception:
+            logger.exception("the stages could not be planned again; the plan in force stays")
 
     def step(self, now_s: float) -> None:
         if self.table is None:
@@ -118,13 +127,13 @@ class PipelineAutoscaler:
             self._pipeline.use_objective(stage, self.scaler.stages[stage].objective)
 
     def _is_outdated(self) -> bool:
-        if time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
+        is_planning = self._planning is not None and not self._planning.done()
+        if self.table is None or is_planning or time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
             return False
         profiles, before = self._planned
         items = self.scaler.items_per_request
         if any(stage.batch_profile is not profiles[stage.name] for stage in self._pipeline.stages):
             return True
-        assert self.table is not None
         known = {**self.table.items_per_request, **before}
         pairs = [sorted((items[name], known[name])) for name in items]
         return any(more > _OTHER * fewer + _FEW_ITEMS for fewer, more in pairs)

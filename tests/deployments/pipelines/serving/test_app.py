@@ -3,9 +3,9 @@
 import asyncio
 import re
 import socket
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -225,11 +225,14 @@ async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(
         return found
 
     monkeypatch.setattr(scaler, "decide", decide_as_told)
+    objectives = Mock()
     monkeypatch.setattr(service.pipeline, "resize", lambda stage, workers: sizes.append(workers))
+    monkeypatch.setattr(service.pipeline, "use_objective", objectives)
     await service.start()
     planned = service.autoscaler.table
     assert planned.divisions[-1] == {"doubler": 3, "again": 1}
     await until(lambda: sizes == [3, 1])
+    objectives.assert_called_with("doubler", scaler.stages["doubler"].objective)
     transport = httpx.ASGITransport(PipelineApp(service, "0"))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         content = (await client.get("/sojourn/autoscaler")).json()
@@ -257,14 +260,18 @@ async def test_another_profile_or_fan_out_is_planned_again(monkeypatch, change):
     monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
     monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
     asked: list[list[Stage]] = []
+    again = asyncio.Event()
 
     async def plan(autoscaler, steps, sla):
         asked.append(steps)
+        if len(asked) == 2:
+            await again.wait()
         return TABLE
 
     monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
     service = make_service({}, autoscaling={"max_workers": 4})
     await service.start()
+    core = service.pipeline.core
     stages, items = service.pipeline.stages, service.autoscaler.scaler.items_per_request
     if change == "profile":
         slower = Profile("m", "d", [9.0, 9.1, 9.2, 9.3])
@@ -275,8 +282,10 @@ async def test_another_profile_or_fan_out_is_planned_again(monkeypatch, change):
         await until(lambda: len(asked) == 2)
         latest_ms = asked[-1][0].batch_profile.latency_ms[0]
         assert latest_ms == (9.0 if change == "profile" else 1.0)
-    for _ in range(20):
-        await asyncio.sleep(0)
-        service.autoscaler.step(time.monotonic())
-    assert len(asked) == 2 if change else 1
+        core.offered += 1
+        await until(lambda: service.autoscaler.scaler._offered == core.offered)  # it decides on
+        again.set()
+    core.offered += 1
+    await until(lambda: service.autoscaler.scaler._offered == core.offered)
+    assert len(asked) == (2 if change else 1)
     await service.close()
