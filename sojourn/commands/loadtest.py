@@ -24,7 +24,7 @@ from loadtests.watch import ServiceWatch
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
-from sojourn.commands.loadtest_options import schedule_of, settings_in_words
+from sojourn.loadtest_options import schedule_of, settings_in_words
 from sojourn.output import (
     command_line,
     existing_file,

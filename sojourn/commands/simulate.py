@@ -26,8 +26,8 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from sojourn import option_types
-from sojourn.commands import simulate_output as output
 from sojourn.output import command_line, existing_file, json_option, print_json, say
+from sojourn.reporting import simulation as output
 
 _OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "requests"}
 _OF_A_TRACE = {

@@ -188,7 +188,7 @@ def _export(
 
 
 def _plot(path: Path, solution: Solution) -> None:
-    from sojourn.commands.solve_plots import save_report  # importing matplotlib takes a second
+    from sojourn.reporting.policy_plot import save_report  # importing matplotlib takes a second
 
     objective = solution.objective
     try:
