@@ -18,6 +18,9 @@ answers. So HAProxy marks the requests of an only replica, which refuses them by
 own. HAProxy makes it a 503 for the client. The mark changes nothing else, so a client that sends it
 to a replica learns nothing and moves nothing. (`disable-l7-retry` would also keep HAProxy from
 trying again what a dying replica held, and its clients would get no answer.)
+
+The ``Retry-After`` of every 503 is a random one: from the earliest return that the replicas name in
+their answers (`policy.returns`) to just before its double, or from 1 to 5 s.
 """
 
 import zlib
@@ -28,6 +31,8 @@ from collections.abc import Sequence
 LIMIT_HEADER = b"x-sojourn-concurrency-limit"
 #: The header of answers with the largest body, which HAProxy removes as well.
 MAX_BODY_HEADER = b"x-sojourn-max-body-bytes"
+#: The header of answers with the earliest return of refused clients, which HAProxy removes as well.
+RETURN_HEADER = b"x-sojourn-earliest-return"
 #: The header of answers with which HAProxy closes the client's connection; HAProxy removes it.
 CLOSE_HEADER = b"x-sojourn-close"
 #: The header of refusals that says why, for programs.
@@ -48,6 +53,8 @@ LARGEST_BODY_BYTES = 32 << 10
 #: The body of a refusal, the same as a replica's.
 FULL = '{"error":"this replica is full; try again later"}'
 _TOO_LARGE = '{"error":"the body is too large (limits.max_body_bytes)"}'
+#: Many times the longest wait of refused clients: what is left of a random number is as random.
+_MANY_S = 1 << 20
 #: How long a body may take to arrive, or as much of it as HAProxy can hold.
 BODY_TIMEOUT_S = 30
 
@@ -58,7 +65,8 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
     Each backend has variables of its own in HAProxy's process.
     """
     name = f"{zlib.crc32(backend.encode()):08x}"
-    limit, max_body = f"proc.sojourn_limit_{name}", f"proc.sojourn_body_{name}"
+    limit, max_body, returns = (f"proc.sojourn_{one}_{name}" for one in ("limit", "body", "return"))
+    random = f"rand({_MANY_S}),mod({returns}),add({returns})"
     own_limit = "txn.sojourn_own_limit"
     closes = f"{{ res.hdr({CLOSE_HEADER.decode()}) -m found }}"
     limited, room, full = (f"{{ var(txn.sojourn_{one}) -m found }}" for one in _MARKS)
@@ -74,7 +82,8 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         ]
     only = ONLY_REPLICA_HEADER.decode()
     told = []
-    for variable, header in ((limit, LIMIT_HEADER.decode()), (max_body, MAX_BODY_HEADER.decode())):
+    headers = {limit: LIMIT_HEADER, max_body: MAX_BODY_HEADER, returns: RETURN_HEADER}
+    for variable, header in ((variable, header.decode()) for variable, header in headers.items()):
         value = f"res.hdr({header})"
         told += [
             f"http-response set-var({variable}) {value},add(0) if {{ {value} -m found }}",
@@ -99,10 +108,13 @@ def rules(backend: str, servers: Sequence[str]) -> tuple[str, ...]:
         f"{{ be_conn,sub(txn.sojourn_half) ge 0 }} "
         f"{{ req.hdr_val(content-length) le {LARGEST_BODY_BYTES} }}",
         *looks,
-        f"http-request deny deny_status 503 content-type application/json hdr Retry-After 1 "
+        f"http-request deny deny_status 503 content-type application/json "
         f"hdr {REASON_HEADER.decode()} concurrency_limit "
         f"string '{FULL}' if {limited} !{room}",
         *told,
+        "http-after-response set-header retry-after %[rand(5),add(1)] if { status 503 }",
+        f"http-after-response set-header retry-after %[{random}] "
+        f"if {{ status 503 }} {{ var({returns}) -m found }}",
         f"http-after-response set-header connection close if {closes}",
         f"http-after-response del-header {CLOSE_HEADER.decode()}",
         f"use-server %[var(txn.sojourn_room)] if {room} {full}",

@@ -8,7 +8,6 @@ replicas of its node divide them.
 
 import asyncio
 import logging
-import math
 import os
 import time
 from pathlib import Path
@@ -19,11 +18,9 @@ from deployments.haproxy.server_checks import rows_of
 
 logger = logging.getLogger("sojourn.http")
 
-#: HAProxy's running means are plain ones up to so many requests; from there on, a request weighs
-#: 1/e after as many others. Its manual says 1024.
-MEAN_OVER_REQUESTS = 512
-#: Fewer new requests than this hardly move HAProxy's means, so they say nothing.
-MIN_REQUESTS = 256
+#: In HAProxy's running means, a request weighs 1/e after 512 others (its manual says 1024). So
+#: with fewer new ones, most of the mean is of older ones.
+MIN_REQUESTS = 512
 #: Where Ray puts the socket, unless the environment says otherwise.
 _SOCKET_VARIABLE, _DEFAULT_SOCKET = "RAY_SERVE_HAPROXY_SOCKET_PATH", "/tmp/haproxy-serve/admin.sock"
 _TIMEOUT_S = 0.5
@@ -38,14 +35,17 @@ class ProxyReport(NamedTuple):
     """What HAProxy reports of one replica since the report before.
 
     `mean_ms` is the mean time from when a request is complete in HAProxy until its answer begins
-    there, earlier tries at other replicas included; None: too few requests, or not known. For
-    `outward_ms` of it HAProxy had no connection to the replica. `denied` is this replica's part of
-    the requests that HAProxy refused.
+    there, earlier tries at other replicas included, over the last thousand requests or so; None:
+    too few since the last one, or not known. For `outward_ms` of it HAProxy had no connection to
+    the replica. `denied` is this replica's part of the requests that HAProxy refused. Of the whole
+    backend, `answered` were answered, and `failed` for the clients.
     """
 
     mean_ms: float | None = None
     outward_ms: float = 0.0
     denied: int = 0
+    answered: int = 0
+    failed: int = 0
 
 
 class BackendStats(NamedTuple):
@@ -62,6 +62,9 @@ class BackendStats(NamedTuple):
     #: Of the backend: those on this node, and those that are up anywhere.
     replicas: int = 1
     serving: int = 1
+    #: By the status that clients got: 2xx and 5xx.
+    answered: int = 0
+    failed: int = 0
 
 
 def socket_path_on(node_id: str) -> Path:
@@ -76,16 +79,29 @@ class HaproxyStats:
     def __init__(self, server_ends_with: str, socket_path: Path) -> None:
         self._server = server_ends_with
         self._path = socket_path
-        #: Of the latest mean, and of the latest reading.
-        self._mean_before: BackendStats | None = None
-        self._denied_before: int | None = None
+        self._requests_before: int | None = None
+        self._before: BackendStats | None = None
         self._denied = 0.0
         self._warned = False
         self._seen_s = time.monotonic()
 
     async def read(self) -> ProxyReport:
         now = await self._ask()
-        return ProxyReport(*self._means_ms(now), self._new_denied(now))
+        before, self._before = self._before, now or self._before
+        if now is None or before is None:
+            return ProxyReport(*self._means_ms(now))
+        denied, answered, failed = (
+            max(0, new - old)
+            for new, old in (
+                (now.denied, before.denied),
+                (now.answered, before.answered),
+                (now.failed, before.failed),
+            )
+        )
+        self._denied += denied / max(1, now.replicas)
+        whole = int(self._denied)  # fractions are kept
+        self._denied -= whole
+        return ProxyReport(*self._means_ms(now), whole, answered, failed)
 
     async def nobody_serves(self) -> bool:
         """Return whether HAProxy has no replica of this backend to send requests to."""
@@ -106,26 +122,14 @@ class HaproxyStats:
         return found
 
     def _means_ms(self, now: BackendStats | None) -> tuple[float | None, float]:
-        before = self._mean_before
-        if before is None or now is None or now.requests < before.requests:
-            self._mean_before = now
+        before = self._requests_before
+        if now is None or before is None or now.requests < before:  # HAProxy has just started
+            self._requests_before = None if now is None else now.requests
             return None, 0.0
-        if now.requests - before.requests < MIN_REQUESTS:
+        if now.requests < before + MIN_REQUESTS:
             return None, 0.0
-        self._mean_before = now
-        outward = (one._replace(mean_ms=one.outward_ms) for one in (before, now))
-        return max(0.0, mean_since(before, now)), max(0.0, mean_since(*outward))
-
-    def _new_denied(self, now: BackendStats | None) -> int:
-        """Return this replica's part of those refused since the last call; fractions are kept."""
-        if now is None:
-            return 0
-        if self._denied_before is not None:
-            self._denied += max(0, now.denied - self._denied_before) / max(1, now.replicas)
-        self._denied_before = now.denied
-        denied = int(self._denied)
-        self._denied -= denied
-        return denied
+        self._requests_before = now.requests
+        return now.mean_ms, now.outward_ms
 
 
 def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
@@ -138,6 +142,7 @@ def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
     if own is None:
         return None
     of_backend = [row for row in rows if row["pxname"] == own["pxname"]]
+    of_all = [row for row in of_backend if row["svname"] == "BACKEND"]
     # Backup servers answer for replicas that are gone.
     replicas = [row for row in of_backend if row["svname"] != "BACKEND" and row["bck"] == "0"]
     outward_ms = sum(float(own[name] or 0) for name in ("qtime", "ctime"))
@@ -145,21 +150,8 @@ def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
         int(own["stot"] or 0),
         outward_ms + float(own["rtime"] or 0),
         outward_ms,
-        sum(int(row["dreq"] or 0) for row in of_backend if row["svname"] == "BACKEND"),
+        sum(int(row["dreq"] or 0) for row in of_all),
         sum((row["addr"] or "").startswith(_OF_THIS_NODE) for row in replicas),
         sum(row["status"].startswith("UP") for row in replicas),
+        *(sum(int(row[name] or 0) for row in of_all) for name in ("hrsp_2xx", "hrsp_5xx")),
     )
-
-
-def mean_since(before: BackendStats, now: BackendStats) -> float:
-    """Return the mean time in ms of the requests between two reports, of which there are some.
-
-    The i-th request takes HAProxy's mean 1/min(i, n) of the way to its own time, where n is
-    `MEAN_OVER_REQUESTS` (`swrate_add` in its ``freq_ctr.h``). So of the mean before, a known share
-    is kept; this solves for the rest. HAProxy's whole numbers of ms are magnified: a result may be
-    too high, and the next one as much too low.
-    """
-    most = MEAN_OVER_REQUESTS
-    kept = min(before.requests, most) / min(now.requests, most)
-    kept *= math.exp((max(before.requests, most) - max(now.requests, most)) / most)
-    return (now.mean_ms - kept * before.mean_ms) / (1 - kept)

@@ -9,7 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from deployments.batcher.rejections import TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
-from deployments.haproxy.refusals import MAX_BODY_HEADER, status_on_wire
+from deployments.haproxy.refusals import MAX_BODY_HEADER, RETURN_HEADER, status_on_wire
 from deployments.http.answers import JSON, Answer, Outcomes, counted_as, error_answer
 from deployments.http.app import FULL, InferenceApp
 from deployments.http.request_head import HeaderCache, Headers
@@ -131,8 +131,10 @@ class HostedApp:
     def _prepared(self, headers: Headers) -> _Prepared:
         """Return the parts that answers have in common, made anew once a second."""
         if headers is not self._default_headers:
-            max_body = (MAX_BODY_HEADER, b"%d" % self.app.max_body_bytes)
-            self._default_headers, self._parts = headers, _Prepared([*headers, max_body])
+            told = [*headers, (MAX_BODY_HEADER, b"%d" % self.app.max_body_bytes)]
+            if (earliest_s := self.app.service.earliest_return_s) is not None:
+                told.append((RETURN_HEADER, b"%d" % earliest_s))
+            self._default_headers, self._parts = headers, _Prepared(told)
         return self._parts
 
 

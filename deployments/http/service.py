@@ -40,6 +40,8 @@ class Service(ABC):
         As Triton names the backend.
     receive_timeout_s : float
         How long a request may take to arrive.
+    earliest_return_s : int or None
+        After how many seconds refused clients may return; None: not known.
     event_loop_meter : EventLoopMeter
         Counts requests, and knows since when they could have been read.
     """
@@ -55,6 +57,7 @@ class Service(ABC):
         self.model_version = version
         self.replica: str | None = None
         self.config_error: str | None = None
+        self.earliest_return_s: int | None = None
         self.answers: Counter[tuple[int, str]] = Counter()
         self.batch_totals = BatchTotals()
         self.draining = False

@@ -31,6 +31,7 @@ from deployments.serving.request_counts import RequestCounts
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
+from policy.returns import MIN_WAIT_S, earliest_return_s, next_wait_s
 
 logger = logging.getLogger("sojourn.service")
 
@@ -80,6 +81,7 @@ class InferenceService(BatchedService):
         self._profile = profile
         self._energy_meter = energy_meter
         self._refused_rows = 0
+        self._return_wait_s, self._compared_s = MIN_WAIT_S, time.monotonic()
 
     @property
     def shares_cpu(self) -> bool:
@@ -244,7 +246,13 @@ class InferenceService(BatchedService):
         self.batcher.expire(time.monotonic() - 1e-3 * self._max_timeout_ms)
 
     def compare_with_proxy(self, report: ProxyReport) -> None:
-        """Update the proxy delay, and count the requests that HAProxy refused."""
+        """Update the proxy delay, and what HAProxy refused and when its clients may return."""
+        now_s = time.monotonic()
+        self._return_wait_s = next_wait_s(
+            self._return_wait_s, report.answered, report.failed, now_s - self._compared_s
+        )
+        self._compared_s = now_s
+        self.earliest_return_s = earliest_return_s(self._return_wait_s)
         self.counts.refused_by_balancer(report.denied)
         allowed_ms = self.controller.user_config.autoscaler.settings().delays.round_trip_ms
         self.observer.proxy_delay.update(report.mean_ms, allowed_ms, report.outward_ms)

@@ -15,7 +15,7 @@ from tests.support.ports import free_port
 
 pytestmark = pytest.mark.integration
 
-CONNECTIONS, ROUNDS = 16, 20
+CONNECTIONS, ROUNDS = 16, 40
 THINKS_S, ANSWERS_AFTER_S = 0.1, 0.02
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

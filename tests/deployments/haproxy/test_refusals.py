@@ -14,6 +14,7 @@ from deployments.haproxy.refusals import (
     FULL,
     LARGEST_BODY_BYTES,
     LIMIT_HEADER,
+    RETURN_HEADER,
     UNLIMITED,
     HaproxyPeers,
     rules,
@@ -35,6 +36,7 @@ class Replica(Server):
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.told: dict[str, str] = {}
         self.gate = threading.Event()
         self.gate.set()
         self.holds = self.most = 0
@@ -48,7 +50,7 @@ class Replica(Server):
         self.gate.wait(LIMIT_S)
         with self._lock:
             self.holds -= 1
-        return 200, b"ok", {LIMIT_HEADER.decode(): str(self.limit)}
+        return 200, b"ok", {LIMIT_HEADER.decode(): str(self.limit), **self.told}
 
 
 @asynccontextmanager
@@ -129,7 +131,7 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
         assert [one.status_code for one in answers] == [200] * (len(let_in) + 6) + [503] * 6
         for refusal in beyond:
             assert refusal.text == FULL
-            assert refusal.headers["retry-after"] == "1"
+            assert 1 <= int(refusal.headers["retry-after"]) <= 5
             assert refusal.headers["x-sojourn-reason"] == "concurrency_limit"
             assert refusal.headers["content-type"] == "application/json"
         # The limit is for HAProxy alone.
@@ -182,6 +184,25 @@ async def test_a_limit_that_changes_is_followed_and_before_it_is_said_nothing_is
             assert (replica.most, statuses.count(200)) == (let_in, let_in)
             assert statuses.count(503) == 8 - let_in
         assert await denied.look() == [7 + 4 + 6]
+
+
+async def test_refused_clients_return_at_random_when_the_replicas_say(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as (replicas, client):
+        (replica,) = replicas
+        replica.told = {RETURN_HEADER.decode(): "40"}
+        stats = HaproxyStats("r0", tmp_path / "0.sock")
+        await stats.read()
+        assert RETURN_HEADER.decode() not in (await client.get("/up")).headers
+        replica.gate.clear()
+        first = asyncio.create_task(client.post("/infer", content=b"{}"))
+        await held(replicas, 1)
+        refused = [await client.post("/infer", content=b"{}") for _ in range(20)]
+        replica.gate.set()
+        assert "retry-after" not in (await first).headers
+        seen = await stats.read()
+        assert (seen.answered, seen.failed) == (2, 20)
+    seconds = [int(one.headers["retry-after"]) for one in refused]
+    assert 40 <= min(seconds) < max(seconds) < 80
 
 
 async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Path) -> None:
