@@ -12,12 +12,11 @@ from deployments.config.document import (
 from deployments.config.user_config import AccessConfig
 from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
-from deployments.haproxy.command import HELD_MS
-from deployments.haproxy.request_environment import HELD_FACTOR
-from deployments.haproxy.routing import held_environment
-from deployments.local.check import check_service
+from deployments.haproxy.command import ALWAYS_SERVED
+from deployments.haproxy.routing import always_served_environment
+from deployments.local.check import Checked, check_service
 from deployments.local.machine import check_room
-from deployments.local.run import LocalRun, ServedApplication, run_of
+from deployments.local.run import LocalRun, ServedApplication, least_room, run_of
 from deployments.pipelines.serving.config import load_pipeline_file
 from policy.errors import InvalidInputError
 from sojourn.name_clashes import clash_in
@@ -66,32 +65,33 @@ def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> S
     if IMPORT_PATH not in built_by:
         return pipeline
     models = _models(path, check, load)
-    held = [one.run.environment.get(HELD_MS) for one in (models, pipeline)]
+    served = [one.run.environment[ALWAYS_SERVED] for one in (models, pipeline)]
     run = replace(
         models.run,
         applications=models.run.applications + pipeline.run.applications,
-        environment={**models.run.environment, HELD_MS: ",".join(filter(None, held))},
+        environment={**models.run.environment, ALWAYS_SERVED: ",".join(filter(None, served))},
     )
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
 
 def _models(path: Path, check: bool, load: bool) -> ServedFile:
     services = load_service_configs(path)
-    run = run_of(services)
+    checked = None
     if check:
-        check_room(run.num_cpus, run.num_gpus)
+        check_room(*least_room(services))
         _check_schema(path)
+        checked = [_checked(service, path, load) for service in services]
     return ServedFile(
-        run,
+        run_of(services, [one.traits for one in checked] if checked else None),
         tuple(
             Served(service.user_config.sla.objective.in_words(), service.user_config.access)
             for service in services
         ),
-        tuple(note for service in services if check for note in _checked(service, path, load)),
+        tuple(note for one in checked or () for note in one.notes),
     )
 
 
-def _checked(service: ServiceConfig, path: Path, load: bool) -> list[str]:
+def _checked(service: ServiceConfig, path: Path, load: bool) -> Checked:
     try:
         return check_service(service, load=load)
     except StartError as error:
@@ -124,7 +124,7 @@ def _pipeline(path: Path, check: bool) -> ServedFile:
             file.http_port,
             (application,),
             file.document,
-            held_environment({file.application: HELD_FACTOR * config.sla.response_time_ms}),
+            always_served_environment([file.application]),
         ),
         (Served(config.sla.objective.in_words(), config.access, is_pipeline=True),),
     )

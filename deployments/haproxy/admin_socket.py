@@ -7,9 +7,10 @@ is the supervisor, so the relay answers with its id; everything else passes unch
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from deployments.haproxy.listeners import HAND_OVER, hand_over
 
 _PID = re.compile(rb"^Pid: (\d+)$", re.MULTILINE)
 _TIMEOUT_S = 1.0
@@ -43,23 +44,17 @@ def process_at(path: Path) -> int | None:
 
 
 class AdminRelay:
-    """Answer commands at Ray's path for the admin socket.
+    """Answer commands at Ray's path for the admin socket, and hand the listening sockets over.
 
-    The socket appears there, in place of a predecessor's, when `open` is called. `haproxy_socket`
-    is to be assigned when another HAProxy is in charge. `own_commands` are not HAProxy's; each is
-    called with the client's connection.
+    The relay appears there, in place of a predecessor's, when `open` is called. `haproxy_socket` is
+    to be assigned when another HAProxy is in charge; `sockets` are the listening ones by port.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        haproxy_socket: Path,
-        own_commands: Mapping[bytes, Callable[[socket.socket], None]],
-    ) -> None:
+    def __init__(self, path: Path, haproxy_socket: Path) -> None:
         self.haproxy_socket = haproxy_socket
+        self.sockets: dict[int, socket.socket] = {}
         self._path = path
         self._unopened = path.with_name(f"{os.getpid()}.new")
-        self._own_commands = own_commands
         self._listener = socket.socket(socket.AF_UNIX)
         before = os.umask(0o177)  # only this user may control HAProxy
         try:
@@ -67,7 +62,6 @@ class AdminRelay:
             self._listener.bind(str(self._unopened))
         finally:
             os.umask(before)
-        self._inode = self._unopened.stat().st_ino
         self._listener.listen(64)
         self._listener.setblocking(False)
 
@@ -77,22 +71,14 @@ class AdminRelay:
     def fileno(self) -> int:
         return self._listener.fileno()
 
-    @property
-    def in_charge(self) -> bool:
-        """Whether it has been opened, and no successor has been since."""
-        return self._path.exists() and self._path.stat().st_ino == self._inode
-
-    def move(self, path: Path) -> None:
-        self._path = self._path.rename(path)
-
     def answer_next(self) -> None:
         with suppress(OSError):
             client, _ = self._listener.accept()
             client.settimeout(_TIMEOUT_S)
             with client, client.makefile("rb") as lines:
                 command = lines.readline().strip()
-                if command in self._own_commands:
-                    self._own_commands[command](client)
+                if command == HAND_OVER:
+                    hand_over(client, self.haproxy_socket, self.sockets.values())
                     return
                 answer = ask(self.haproxy_socket, command)
                 if command.startswith(b"show info"):

@@ -1,7 +1,6 @@
-"""The command that Ray runs in HAProxy's place: its arguments, its environment and its limits."""
+"""The command that Ray runs in HAProxy's place: its arguments and its environment."""
 
 import os
-import resource
 from argparse import ArgumentError, ArgumentParser
 from pathlib import Path
 
@@ -11,27 +10,23 @@ RAYS_HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 HAPROXY = "SOJOURN_HAPROXY"
 #: The address of the service, instead of Serve's own; Ray's pages then stay closed.
 HTTP_HOST = "SOJOURN_HTTP_HOST"
-#: How long Serve's proxy may hold requests without a replica, by backend: ``name=ms,name=ms``.
-HELD_MS = "SOJOURN_HELD_MS"
-#: Clients that HAProxy serves at a time, where it may open enough files.
-MAX_CLIENTS = 16_384
-#: Files that HAProxy opens per client (client, server, and half a pipe each), and besides.
-_FILES_PER_CLIENT, _OTHER_FILES = 2.5, 256
+#: The backends that should always have a replica: without one, requests are held for a moment.
+ALWAYS_SERVED = "SOJOURN_ALWAYS_SERVED"
 
 
 class UnknownConfigError(ValueError):
     """The arguments or the configuration are not what this version of Ray writes."""
 
 
-def parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
-    """Return the configuration file, whether ports are shared, and the processes to replace.
+def parse_arguments(arguments: list[str]) -> tuple[Path, list[int]]:
+    """Return the configuration file and the processes to replace.
 
     Raise an `UnknownConfigError` if the arguments are not those of this version of Ray.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-f", dest="config", type=Path)
     parser.add_argument("-db", action="store_true")
-    parser.add_argument("-dR", dest="own_ports", action="store_true")
+    parser.add_argument("-dR", action="store_true")  # its sockets are the supervisor's
     parser.add_argument("-sf", dest="replaced", type=int, nargs="*", default=[])
     parser.add_argument("-x")  # the sockets come from the predecessor, not from its HAProxy
     try:
@@ -40,21 +35,12 @@ def parse_arguments(arguments: list[str]) -> tuple[Path, bool, list[int]]:
         raise UnknownConfigError(str(error)) from error
     if unknown or found.config is None:
         raise UnknownConfigError(f"unknown arguments {arguments}")
-    return found.config, not found.own_ports, found.replaced
+    return found.config, found.replaced
 
 
-def held_ms() -> dict[str, int]:
-    """Return how long Serve's proxy may hold requests, by backend, from the environment."""
-    pairs = filter(None, os.environ.get(HELD_MS, "").split(","))
-    return {name: int(ms) for name, _, ms in (pair.rpartition("=") for pair in pairs)}
-
-
-def max_clients() -> int:
-    """Return how many clients HAProxy may serve at a time with the files that it may open."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if files == resource.RLIM_INFINITY:
-        return MAX_CLIENTS
-    return max(1, min(MAX_CLIENTS, int((files - _OTHER_FILES) / _FILES_PER_CLIENT)))
+def always_served() -> frozenset[str]:
+    """Return the backends in `ALWAYS_SERVED`."""
+    return frozenset(filter(None, os.environ.get(ALWAYS_SERVED, "").split(",")))
 
 
 def find_haproxy() -> str:

@@ -25,8 +25,8 @@ class Predecessor(NamedTuple):
     sockets: list[socket.socket]
 
 
-def open_listener(address: Address, shared: bool) -> socket.socket:
-    """Listen on an address; if it is `shared`, others may as well (``SO_REUSEPORT``).
+def open_listener(address: Address) -> socket.socket:
+    """Listen on an address.
 
     Raise an `OSError` with the address if it is in use or not this machine's.
     """
@@ -36,7 +36,6 @@ def open_listener(address: Address, shared: bool) -> socket.socket:
             (address.host.strip("[]"), address.port),
             family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
             backlog=BACKLOG,
-            reuse_port=shared,
             dualstack_ipv6=is_ipv6,
         )
     except OSError as error:

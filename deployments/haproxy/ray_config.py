@@ -13,19 +13,18 @@ lines (`deployments.haproxy.routing`). The supervisor hands HAProxy a changed co
 - It refuses requests that no replica could answer in time (`deployments.haproxy.refusals`).
 - It logs no requests unless the operator names a target: Ray's default is one datagram per request
   to a port on which hardly anything ever listens.
-- It serves no more clients at a time than it may open files for: it would not start.
+- It starts even if it may not open files for all the clients that it may serve.
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
   another, clients get 503 and not 500, also while HAProxy has no routes yet (503, not 404). All
   errors of HAProxy's own are JSON.
 - Serve's own proxy holds requests until there is a replica. Where there always should be one, it
-  holds them for a limited time (`deployments.haproxy.command.HELD_MS`); then clients get 503. If
-  the proxy is down, too, a server of HAProxy's own refuses (`REFUSALS`).
+  holds them for a moment (`HELD_MS`); then clients get 503. If the proxy is down, too, a server of
+  HAProxy's own refuses (`REFUSALS`).
 """
 
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from deployments.access.web_pages import is_loopback
@@ -44,6 +43,9 @@ HOT_MEMORY_BYTES = 64 << 20
 CONNECT_TIMEOUT_MS = 250
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
 _LOG_AS_IT_COMES = "    log 127.0.0.1:514 local0 info\n"
+
+#: How long Serve's proxy may hold a request: it may know of a replica that HAProxy does not know.
+HELD_MS = 1000
 
 #: HAProxy's own errors, besides `UNAVAILABLE`.
 _ERROR_MESSAGES = {
@@ -67,8 +69,6 @@ UNAVAILABLE = (
 #: without any server left to try, it would close the client's connection without a word, as it does
 #: whenever a kept connection to a server fails.
 REFUSALS = "sojourn-refusals"
-#: What Ray's own health check then answers (``DRAINING_MESSAGE`` in its `constants`).
-_DRAINING = "This node is being drained."
 _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
@@ -79,7 +79,6 @@ _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
 #: A replica of this node; other lines with such an address are of Serve's proxy.
 _LOCAL_REPLICA = re.compile(r"^(\s*server \S+ )127\.0\.0\.1:(\d+)\b(?! .* backup$)", re.MULTILINE)
 _ERROR_FILE = re.compile(r"^(\s*errorfile (50[234]) ).*$", re.MULTILINE)
-_MAX_CLIENTS = re.compile(r"^(\s*maxconn )(\d+)$", re.MULTILINE)
 _UNKNOWN_PATH = re.compile(r"^(\s*http-request return )status 404 .*$", re.MULTILINE)
 
 
@@ -94,15 +93,13 @@ class RayConfig(NamedTuple):
     """A configuration as Ray writes it.
 
     `addresses` are in the order of the ``bind`` lines. It `has_routes` unless Ray has just started
-    HAProxy, and is `draining` if Ray is about to stop it. `local_ports` are the TCP ports of the
-    replicas of this node.
+    HAProxy, or is about to stop it. `local_ports` are the TCP ports of the replicas of this node.
     """
 
     text: str
     admin_socket: Path
     addresses: tuple[Address, ...]
     has_routes: bool
-    draining: bool
     local_ports: frozenset[int]
 
 
@@ -138,7 +135,6 @@ def parse(text: str, host: str | None = None) -> RayConfig:
         Path(socket[2]),
         tuple(addresses),
         has_routes="\n    use_backend " in text,
-        draining=f'"{_DRAINING}" if healthcheck' in text,
         local_ports=frozenset(int(found[2]) for found in _LOCAL_REPLICA.finditer(text)),
     )
 
@@ -152,16 +148,15 @@ def amend(
     worker_socket: Path,
     listeners: Mapping[int, int],
     unavailable: Path,
-    max_clients: int,
-    held_ms: Mapping[str, int] = MappingProxyType({}),
+    always_served: Collection[str] = (),
     over_unix: Collection[int] = (),
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
     The `listeners` are open file descriptors by the ports of `config.addresses`, and `unavailable`
-    is a file with `UNAVAILABLE`. `held_ms` says by backend how long Serve's proxy may hold
-    requests; there is no limit where it is missing. The replicas on this node with the ports
-    `over_unix` are reached over their Unix sockets.
+    is a file with `UNAVAILABLE`. The backends `always_served` hold requests without a replica for
+    `HELD_MS`. The replicas on this node with the ports `over_unix` are reached over their Unix
+    sockets.
     """
     text = _BIND.sub(
         lambda found: f"{found[1]}fd@{listeners[int(found[3])]}{found[4] or ''}", config.text
@@ -169,7 +164,6 @@ def amend(
     text = _SOCKET.sub(
         lambda found: f"{found[1]}{worker_socket} mode 600 {found[3]}", text, count=1
     )
-    text = _MAX_CLIENTS.sub(lambda found: f"{found[1]}{min(int(found[2]), max_clients)}", text)
     text = _LOCAL_REPLICA.sub(
         lambda found: (
             found[1] + replica_sockets.haproxy_address(int(found[2]))
@@ -195,12 +189,13 @@ def amend(
         text = _UNKNOWN_PATH.sub(rf"\g<1>status 503 errorfile {unavailable}", text)
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
     text = _after(text, "tune.bufsize", f"tune.http.maxhdr {MAX_FIELDS}")
+    text = _after(text, "tune.bufsize", "no strict-limits")
     listener = f"abns@sojourn-{worker_socket.stem}"
     sections = []
     for section in _SECTION.split(text):
         if found := _BACKEND.match(section):
-            if found[1] in held_ms:
-                section = _hold_briefly(section, held_ms[found[1]], listener, unavailable)
+            if found[1] in always_served:
+                section = _hold_briefly(section, listener, unavailable)
             for rule in reversed(rules(found[1], _REPLICA.findall(section))):
                 section = _after(section, "http-reuse always", rule)
         sections.append(section)
@@ -217,7 +212,7 @@ def _error(status: int) -> str:
     return f"    http-error status {status} content-type application/json string '{body}'"
 
 
-def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) -> str:
+def _hold_briefly(backend: str, listener: str, unavailable: Path) -> str:
     """Return the section of a backend that holds requests no longer while no replica is up."""
     name = backend.split()[1]
     head, _, rest = backend.partition("\n")
@@ -227,7 +222,7 @@ def _hold_briefly(backend: str, held_ms: int, listener: str, unavailable: Path) 
     condition = " if !replica_up" if up else ""
     return (
         f"{head}\n    errorfile 504 {unavailable}\n{up}"
-        f"    http-request set-timeout server {held_ms}ms{condition}\n"
+        f"    http-request set-timeout server {HELD_MS}ms{condition}\n"
         f"{rest.rstrip()}\n    server {REFUSALS} {listener} no-check backup\n"
     )
 

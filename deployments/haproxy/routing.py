@@ -5,13 +5,12 @@ Ray reads these settings from the environment of Serve's controller, HAProxy and
 environment of ``ray start``, or of ``ray.init`` in a local run, but not that of ``serve deploy``.
 """
 
-import math
 import os
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from deployments.haproxy.command import HELD_MS, MAX_CLIENTS, RAYS_HAPROXY
+from deployments.haproxy.command import ALWAYS_SERVED, RAYS_HAPROXY
 from deployments.haproxy.ray_config import backend_name
 from policy.errors import InvalidInputError
 from policy.try_delays import RETRIES
@@ -26,6 +25,9 @@ BALANCES = {
 
 #: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
 SUPERVISOR = "sojourn-haproxy"
+
+#: Clients that HAProxy serves at a time, if it may open as many files.
+MAX_CLIENTS = 16_384
 
 _RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 
@@ -45,8 +47,7 @@ def serve_environment(balance: str = "random") -> dict[str, str]:
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deployments.http.middleware.middlewares",
         # Once HAProxy has a fifth of its files open, it closes connections to replicas rather than
         # keep them. With Ray's 4,096 that is at 1,000 clients: nearly every request then opens a
-        # connection, and waits for the replica to accept it. The supervisor lowers it to the files
-        # that HAProxy may open.
+        # connection, and waits for the replica to accept it.
         "RAY_SERVE_HAPROXY_MAXCONN": str(MAX_CLIENTS),
         # Ray has its workers, and so replicas and HAProxy, give way to all other processes: by 15.
         # Then the solver beside a replica, which gives way by 10 more, gets two fifths as much CPU.
@@ -98,7 +99,6 @@ def supervisor_environment(path: Path | None = None) -> dict[str, str]:
     }
 
 
-def held_environment(held_ms: Mapping[str, float]) -> dict[str, str]:
-    """Return the environment variable that limits how long requests wait for a first replica."""
-    pairs = (f"{backend_name(name)}={math.ceil(ms)}" for name, ms in held_ms.items())
-    return {HELD_MS: ",".join(pairs)} if held_ms else {}
+def always_served_environment(applications: Iterable[str]) -> dict[str, str]:
+    """Return the environment variable that names the applications that always have a replica."""
+    return {ALWAYS_SERVED: ",".join(map(backend_name, dict.fromkeys(applications)))}

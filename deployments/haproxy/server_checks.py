@@ -21,8 +21,7 @@ MAX_FAILURES = 2
 #: Where not even connections are answered, requests wait for one, or for the next try, twice
 #: `deployments.haproxy.ray_config.CONNECT_TIMEOUT_MS` at most. Then what is left is held.
 SETTLE_S = 1.0
-#: HAProxy's codes of checks: before the first one, failed, unanswered.
-_UNCHECKED = ("INI", "UNK")
+#: HAProxy's codes of checks: failed, unanswered.
 _FAILED = ("L4TOUT", "L4CON", "L7TOUT", "L7RSP", "L7STS")
 _SILENT = ("L7TOUT", "L4TOUT")
 
@@ -86,16 +85,10 @@ class ServerChecks:
 
     def look(self, servers: list[Server], now_s: float) -> list[str]:
         """Return HAProxy's commands, if any; `now_s` is of a clock that never steps."""
-        # HAProxy would leave out a server that it does not know yet after one failed check.
-        commands = [
-            f"set server {one.path} health up"
-            for one in servers
-            if one.up and one.failures and one.check in _UNCHECKED
-        ]
         answering = {
             one.backend for one in servers if one.up and not one.backup and not one.failures
         }
-        commands += [
+        commands = [
             f"set server {one.path} health down"
             for one in servers
             if one.up

@@ -13,9 +13,9 @@ supervisor, which takes the sockets over from its predecessor. So does one that 
 the actor that managed the old one has died; until Ray has sent the routes, it leaves the
 predecessor's HAProxy in charge.
 
-Ray stops what it has started by ``SIGKILL``, and so may the kernel. Somebody must then decide
-whether HAProxy goes on, so each supervisor has a deputy: a fork that sleeps until the supervisor is
-killed, and takes its place.
+HAProxy outlives a supervisor that is killed (Ray stops what it has started by ``SIGKILL``) and goes
+on until Ray has started another supervisor, which replaces it in the same way. A shell waits beside
+each HAProxy to end it if that does not happen.
 
 Each reload starts a new Python process, so this package imports little but the standard library.
 """
@@ -23,64 +23,88 @@ Each reload starts a new Python process, so this package imports little but the 
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 from deployments.haproxy import ray_config, replica_sockets
 from deployments.haproxy.admin_socket import AdminError, AdminRelay, ask, process_at
 from deployments.haproxy.command import (
     HTTP_HOST,
     UnknownConfigError,
+    always_served,
     find_haproxy,
-    held_ms,
-    max_clients,
     parse_arguments,
 )
-from deployments.haproxy.listeners import HAND_OVER, hand_over, open_listener, take_over
-from deployments.haproxy.process import Haproxy, ended, open_parent_of
+from deployments.haproxy.listeners import Predecessor, open_listener, take_over
 from deployments.haproxy.ray_config import REFUSALS
 from deployments.haproxy.server_checks import ServerChecks, parse_servers
 
 READY_TIMEOUT_S = 30.0
-#: Where a deputy that has taken over answers its successor, beside Ray's admin socket.
-DEPUTY_SOCKET = "deputy.sock"
-#: How often HAProxy is asked about its servers, and after how many failures it is killed.
+#: How often HAProxy is asked about its servers.
 CHECK_EVERY_S = 0.25
-MAX_SILENT_CHECKS = 3
 #: Without Ray's actor and without a replica, HAProxy stops after this time.
-ORPHAN_TIMEOUT_S = 30.0
-#: Starts in a row that may fail before Ray is left to decide.
-MAX_FAILED_STARTS = 10
+IDLE_TIMEOUT_S = 10.0
+#: How long HAProxy goes on without a supervisor.
+ORPHAN_TIMEOUT_S = 60
+#: For a predecessor to leave its ports.
+_PORTS_TIMEOUT_S = 2.0
 _BACKOFF_S = 0.1
 _SERVERS = b"show stat -1 4 -1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+#: Wait until the supervisor has ended, and longer; then end the process unless it has changed.
+_END_ORPHAN = 'read _; sleep "$0"; grep -qs "$2" /proc/"$1"/cmdline && kill -USR1 "$1"'
+
+
+class Haproxy:
+    """A HAProxy, or a supervisor in charge of one, by a descriptor that no other process takes."""
+
+    def __init__(self, pid: int, child: "subprocess.Popen[bytes] | None" = None) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._child = child
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def ended(self, timeout_s: float) -> bool:
+        """Wait for the process to end; return whether it did."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(1e3 * timeout_s))
+
+    def end(self) -> int:
+        """Kill the process unless it has ended; return its status, 0 if it is not our child."""
+        if not self.ended(0):
+            self.signal(signal.SIGKILL)
+            self.ended(READY_TIMEOUT_S)
+        os.close(self._pidfd)
+        return self._child.wait() if self._child is not None else 0
 
 
 class Supervisor:
     """Run one HAProxy until a successor replaces it or Ray ends it."""
 
     def __init__(self, binary: str, arguments: list[str]) -> None:
-        self._config_path, self._shares_ports, self._replaced = parse_arguments(arguments)
+        self._config_path, self._replaced = parse_arguments(arguments)
         self._config = ray_config.parse(self._config_path.read_text(), os.environ.get(HTTP_HOST))
         self._binary = binary
         self._parent = os.getppid()
-        self._raylet = open_parent_of(self._parent)
-        admin_socket = self._config.admin_socket
         # Short names: the path of a Unix socket has 107 bytes at most.
-        self._own_socket = admin_socket.with_name(f"{os.getpid()}.sock")
-        self._deputy_socket = admin_socket.with_name(DEPUTY_SOCKET)
+        self._own_socket = self._config.admin_socket.with_name(f"{os.getpid()}.sock")
         self._amended = self._config_path.with_name(f"haproxy-{os.getpid()}.cfg")
-        #: By port.
-        self._sockets: dict[int, socket.socket] = {}
+        self._relay = AdminRelay(self._config.admin_socket, self._own_socket)
         self._haproxy: Haproxy | None = None
-        self._owns_haproxy = self._stopping = False
-        self._deputy = 0
-        self._silent_checks = 0
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._stopping = False
         self._server_checks = ServerChecks()
         self._last_useful_s = time.monotonic()
-        self._relay = AdminRelay(admin_socket, self._own_socket, {HAND_OVER: self._hand_over})
 
     def run(self) -> int:
         """Serve until stopped; return the exit status."""
@@ -91,110 +115,81 @@ class Supervisor:
         try:
             return self._supervise() if self._begin() else self._end_haproxy() or 1
         finally:
-            self._end_deputy()
             self._relay.close()
             for path in (self._amended, self._own_socket):
                 path.unlink(missing_ok=True)
 
     def _begin(self) -> bool:
         """Start HAProxy, or leave the predecessor's in charge; return whether one works."""
-        predecessor = take_over(self._config.admin_socket) or take_over(self._deputy_socket)
+        predecessor = take_over(self._config.admin_socket) or self._find_orphan()
         if predecessor is not None:
-            self._sockets = {one.getsockname()[1]: one for one in predecessor.sockets}
+            self._relay.sockets = {one.getsockname()[1]: one for one in predecessor.sockets}
             if not self._replaced and not self._config.has_routes:
                 _log(f"process {predecessor.pid} keeps serving until there are routes")
-                self._haproxy = Haproxy(predecessor.pid, predecessor.haproxy_socket)
+                self._haproxy = Haproxy(predecessor.pid)
                 self._relay.haproxy_socket = predecessor.haproxy_socket
                 self._relay.open()
                 return True
             self._replaced = sorted({*self._replaced, predecessor.pid})
-        elif not self._replaced:
-            self._sweep()
-        for address in self._config.addresses:
-            if address.port not in self._sockets:
-                self._sockets[address.port] = open_listener(address, self._shares_ports)
-        if self._fork_deputy():
-            self._take_place()
-            return True
-        if not self._start(self._replaced).wait_ready(READY_TIMEOUT_S):
+            if not predecessor.sockets:
+                Haproxy(predecessor.pid).signal(signal.SIGUSR1)  # it leaves its ports
+        if not self._start(self._replaced):
             return False
         self._relay.open()
         return True
 
-    def _sweep(self) -> None:
-        """Remove the rest of a supervisor and its deputy that were killed at once."""
-        sockets = [*self._own_socket.parent.glob("[0-9]*.sock")]
-        for path in sockets:
+    def _find_orphan(self) -> Predecessor | None:
+        """Return the latest HAProxy whose supervisor was killed; remove what others have left."""
+        found = None
+        sockets = self._own_socket.parent.glob("[0-9]*.sock")
+        for path in sorted(sockets, key=lambda one: one.stat().st_mtime):
             if pid := process_at(path):
-                os.kill(pid, signal.SIGUSR1)
-                _log("a HAProxy without a supervisor finishes its requests")
-                time.sleep(_BACKOFF_S)  # for it to leave its ports
-        for path in (*sockets, *self._amended.parent.glob("haproxy-[0-9]*.cfg")):
-            path.unlink(missing_ok=True)
+                found = Predecessor(pid, path, [])
+            else:
+                path.unlink()
+                self._amended.with_name(f"haproxy-{path.stem}.cfg").unlink(missing_ok=True)
+        return found
 
-    def _fork_deputy(self) -> bool:
-        """Return False at once, and, in another process, True once this one has been killed."""
-        supervisor = os.pidfd_open(os.getpid())
-        # The deputy takes no signals before it has taken over.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._deputy = os.fork()
-        if not self._deputy:
-            return ended(supervisor, None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        os.close(supervisor)
-        return False
+    def _open_listeners(self) -> None:
+        until_s = time.monotonic() + (_PORTS_TIMEOUT_S if self._replaced else 0)
+        missing = [one for one in self._config.addresses if one.port not in self._relay.sockets]
+        while missing:
+            try:
+                one = open_listener(missing[0])
+                self._relay.sockets[missing.pop(0).port] = one
+            except OSError:
+                if time.monotonic() >= until_s:
+                    raise
+                time.sleep(0.001)
 
-    def _end_deputy(self) -> None:
-        pid, self._deputy = self._deputy, 0
-        if pid:
-            os.kill(pid, signal.SIGKILL)  # not waited for, so no other process has its id
-            os.waitpid(pid, 0)
-
-    def _take_place(self) -> None:
-        """Replace the supervisor, which was killed."""
-        until_s = time.monotonic() + MAX_SILENT_CHECKS
-        while (pid := process_at(self._own_socket)) is None and time.monotonic() < until_s:
-            time.sleep(_BACKOFF_S)  # it may just have been started
-        if pid is not None:
-            self._haproxy, self._owns_haproxy = Haproxy(pid, self._own_socket), True
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        if not self._relay.in_charge or not self._config.has_routes:
-            self._stop(signal.SIGTERM)  # there is a successor, or nothing to lose
-        elif self._config.draining:
-            self._stop(signal.SIGUSR1)
-        else:
-            _log(f"process {os.getpid()} takes the place of its supervisor, which was killed")
-            # Ray's actor cannot go on with a process that it has not started. Ray replaces it if
-            # it finds nothing at its own path.
-            self._relay.move(self._deputy_socket)
-
-    def _start(self, replaced: list[int]) -> Haproxy:
-        listeners = {port: one.fileno() for port, one in self._sockets.items()}
+    def _start(self, replaced: list[int]) -> bool:
+        """Start HAProxy; return whether it answers at its admin socket."""
+        self._open_listeners()
+        listeners = {port: one.fileno() for port, one in self._relay.sockets.items()}
         unavailable = self._config_path.with_name("503.http")
         unavailable.write_bytes(ray_config.UNAVAILABLE)
+        over_unix = {port for port in self._config.local_ports if replica_sockets.is_served(port)}
         self._amended.write_text(
             ray_config.amend(
-                self._config,
-                self._own_socket,
-                listeners,
-                unavailable,
-                max_clients(),
-                held_ms(),
-                {port for port in self._config.local_ports if replica_sockets.is_served(port)},
+                self._config, self._own_socket, listeners, unavailable, always_served(), over_unix
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]
-        if not self._shares_ports:
-            command.append("-dR")
         if replaced:
             command += ["-sf", *map(str, replaced)]
         child = subprocess.Popen(command, pass_fds=list(listeners.values()))
-        one = Haproxy(child.pid, self._own_socket, child)
-        self._haproxy, self._owns_haproxy = one, True
+        self._haproxy = haproxy = Haproxy(child.pid, child)
+        patience_s = ORPHAN_TIMEOUT_S if self._config.has_routes else 0
+        watch = ["sh", "-c", _END_ORPHAN, str(patience_s), str(child.pid), self._amended.name]
+        self._watch = subprocess.Popen(watch, stdin=subprocess.PIPE)
         self._relay.haproxy_socket = self._own_socket
         if self._stopping:
-            one.signal(signal.SIGTERM)
-        return one
+            haproxy.signal(signal.SIGTERM)
+        until_s = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < until_s and not haproxy.ended(0.01):
+            if process_at(self._own_socket) is not None:
+                return True
+        return False
 
     def _supervise(self) -> int:
         started_s = checked_s = time.monotonic()
@@ -211,8 +206,8 @@ class Supervisor:
                 _log(f"HAProxy ended with status {status} and is started again")
                 if time.monotonic() < started_s + 1:
                     time.sleep(_BACKOFF_S)
-                if not self._start_again():
-                    return status or 1
+                if not self._start([]):
+                    return self._end_haproxy() or 1
                 started_s = time.monotonic()
             if self._relay.fileno() in ready:
                 self._relay.answer_next()
@@ -220,68 +215,42 @@ class Supervisor:
                 checked_s = time.monotonic()
                 self._check()
 
-    def _start_again(self) -> bool:
-        """Start HAProxy until it works; return False if it does not, or is no longer wanted."""
-        self._silent_checks = 0
-        for attempt in range(MAX_FAILED_STARTS):
-            if self._start([]).wait_ready(READY_TIMEOUT_S):
-                return True
-            self._end_haproxy()
-            if self._stopping:
-                break
-            time.sleep(_BACKOFF_S * attempt)
-        return False
-
     def _check(self) -> None:
-        """Judge the servers; kill a HAProxy that hangs, and stop one that nobody needs."""
-        haproxy = self._haproxy
-        if haproxy is None or self._stopping:
+        """Judge the servers, and stop a HAProxy that nobody needs."""
+        if self._stopping:
             return
         try:
-            table = ask(haproxy.admin_socket, _SERVERS).decode()
+            table = ask(self._relay.haproxy_socket, _SERVERS).decode()
             servers = [one for one in parse_servers(table) if one.name != REFUSALS]
-            self._silent_checks = 0
             for command in self._server_checks.look(servers, time.monotonic()):
                 _log(command)
-                ask(haproxy.admin_socket, command.encode())
+                ask(self._relay.haproxy_socket, command.encode())
         except AdminError:
-            self._silent_checks += 1
-            # One that waits for a CPU answers when it has one, and one that spins ends itself.
-            hangs = self._silent_checks >= MAX_SILENT_CHECKS and not haproxy.wants_cpu
-            if hangs and self._owns_haproxy:
-                _log("HAProxy does not respond and is killed")
-                haproxy.signal(signal.SIGKILL)
             return
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             _log(f"HAProxy's statistics are not understood: {error!r}")
             return
-        if os.getppid() == self._parent:
+        if os.getppid() == self._parent or any(server.up for server in servers):
             self._last_useful_s = time.monotonic()
-        elif self._raylet is not None and ended(self._raylet):
-            _log("Ray has ended: HAProxy stops")
-            self._stop(signal.SIGTERM)
-        elif any(server.up for server in servers):
-            self._last_useful_s = time.monotonic()
-        elif time.monotonic() > self._last_useful_s + ORPHAN_TIMEOUT_S:
+        elif time.monotonic() > self._last_useful_s + IDLE_TIMEOUT_S:
             _log("the actor that managed it and all replicas are gone: HAProxy stops")
             self._stop(signal.SIGTERM)
-
-    def _hand_over(self, client: socket.socket) -> None:
-        hand_over(client, self._relay.haproxy_socket, self._sockets.values())
 
     def _stop(self, number: int, _frame: object = None) -> None:
         """Pass a signal on to HAProxy: ``SIGUSR1`` lets it finish its requests, others end it."""
         self._stopping = True
-        self._end_deputy()  # HAProxy ends by itself now
-        for one in self._sockets.values():
+        for one in self._relay.sockets.values():
             one.close()
         if self._haproxy is not None:
             self._haproxy.signal(number)
 
     def _end_haproxy(self) -> int:
         """Return the exit status of HAProxy; kill it first if it started but does not respond."""
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
         haproxy, self._haproxy = self._haproxy, None
-        return haproxy.end(READY_TIMEOUT_S) if haproxy is not None else 0
+        return haproxy.end() if haproxy is not None else 0
 
 
 def _log(message: str) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from urllib.request import url2pathname
 from zipfile import BadZipFile, ZipFile
 
@@ -17,6 +18,7 @@ from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
+from deployments.haproxy.request_environment import RequestTraits, traits_of, traits_of_all
 from deployments.models.loading import check_weights, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 
@@ -25,15 +27,23 @@ TIMEOUT_S = 120.0
 _FILE = "file://"
 
 
+class Checked(NamedTuple):
+    """A service that can be served: the traits of its requests.
+
+    The `notes` are on what may be meant, but should be known: more replicas than this machine has
+    CPUs for, and a model that is elsewhere.
+    """
+
+    traits: RequestTraits = RequestTraits()
+    notes: tuple[str, ...] = ()
+
+
 def check_service(
     config: ServiceConfig, cpu_count: int | None = None, *, load: bool = False
-) -> list[str]:
+) -> Checked:
     """Check that each model can be imported and constructed, and that its SLA is in reach.
 
     With `load`, also load it, and compute a batch of its example.
-
-    Return what may be meant, but should be known: more replicas than this machine has CPUs for, and
-    a model that is elsewhere.
 
     Raises
     ------
@@ -52,28 +62,32 @@ def check_service(
     room = _room(config, cpu_count or os.cpu_count() or 1)
     package = config.working_dir
     if package is not None and not package.startswith(_FILE):
-        return [f"{config.application}: its model is in {package} and was not checked", *room]
+        note = f"{config.application}: its model is in {package} and was not checked"
+        return Checked(notes=(note, *room))
     with _working_directory(package) as directory:
         history = config.user_config.autoscaler.history_source()
         if history is not None:
             history.check(directory or ".")
-        for model in models.values():
-            own = config.user_config.for_model(model.name)
-            _check_in_worker(model, own, config.num_cpus if load else None, directory)
-    return room
+        cpus = config.num_cpus if load else None
+        traits = [
+            _check_in_worker(model, config.user_config.for_model(model.name), cpus, directory)
+            for model in models.values()
+        ]
+    return Checked(traits_of_all(traits), room)
 
 
 def _check_in_worker(
     model: ModelConfig, user_config: UserConfig, load_on_cpus: float | None, folder: str | None
-) -> None:
+) -> RequestTraits:
     try:
-        worker.run(
+        traits: RequestTraits = worker.run(
             "deployments.local.check:check_model",
             *(model, user_config, load_on_cpus),
             time_limit_s=TIMEOUT_S,
             name=f"model {model.import_path}: its import" + " and load" * bool(load_on_cpus),
             folder=folder,
         )
+        return traits
     except InfeasibleError as error:
         raise InfeasibleError(f"user_config.sla: {error}") from None
     except SojournError as error:
@@ -97,21 +111,23 @@ def _working_directory(package: str | None) -> Iterator[str | None]:
         yield os.path.join(scratch, top[0]) if len(top) == 1 else scratch
 
 
-def _room(config: ServiceConfig, cpu_count: int) -> list[str]:
-    notes, most = [], config.replicas[1]
+def _room(config: ServiceConfig, cpu_count: int) -> tuple[str, ...]:
+    most = config.replicas[1]
     fits = int(cpu_count / config.num_cpus) if config.num_cpus else most
-    if most > fits:
-        notes.append(
-            f"max_replicas is {most}, and this machine has CPUs for {fits}: "
-            f"{cpu_count} CPUs, {config.num_cpus:g} for each replica"
-        )
-    return notes
+    if most <= fits:
+        return ()
+    return (
+        f"max_replicas is {most}, and this machine has CPUs for {fits}: "
+        f"{cpu_count} CPUs, {config.num_cpus:g} for each replica",
+    )
 
 
 def check_model(
     model_config: ModelConfig, user_config: UserConfig, load_on_cpus: float | None = None
-) -> None:
-    """Construct the model; if its profile is known, check that the SLA is in reach.
+) -> RequestTraits:
+    """Construct the model, and return its traits.
+
+    If its profile is known, check that the SLA is in reach.
 
     With a number of CPUs, also load it, and run it on its example.
 
@@ -129,6 +145,6 @@ def check_model(
     model = make_model(model_config.import_path, model_config.options)
     check_weights(model, model_config.import_path, model_config.weights)
     profile = model_config.load_profile() or model.profile()
-    if profile is None or user_config.limits.late == "serve":
-        return
-    _ = user_config.service_model(profile).curve
+    if profile is not None and user_config.limits.late == "refuse":
+        _ = user_config.service_model(profile).curve
+    return traits_of(type(model))

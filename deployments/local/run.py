@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.config.document import ServiceConfig
-from deployments.haproxy.request_environment import request_environment
+from deployments.haproxy.request_environment import RequestTraits, request_environment
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class LocalRun:
     num_gpus: float = 0.0
 
 
-def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
-    """Return the local run of the models in a config file."""
+def run_of(
+    services: Sequence[ServiceConfig], traits: Sequence[RequestTraits] | None = None
+) -> LocalRun:
+    """Return the local run of the models in a config file; their traits are read by default."""
     first = services[0]
-    least = [max(1, service.replicas[0]) for service in services]
     return LocalRun(
         first.http_host,
         first.http_port,
@@ -42,7 +43,13 @@ def run_of(services: Sequence[ServiceConfig]) -> LocalRun:
             for service in services
         ),
         first.document,
-        request_environment(services),
-        sum(n * service.actor.num_cpus for n, service in zip(least, services, strict=True)),
-        sum(n * service.actor.num_gpus for n, service in zip(least, services, strict=True)),
+        request_environment(services, traits),
+        *least_room(services),
     )
+
+
+def least_room(services: Sequence[ServiceConfig]) -> tuple[float, float]:
+    """Return the CPUs and the GPUs that the least replicas take, of each service at least one."""
+    least = [(max(1, service.replicas[0]), service.actor) for service in services]
+    num_cpus = sum(count * actor.num_cpus for count, actor in least)
+    return num_cpus, sum(count * actor.num_gpus for count, actor in least)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments.haproxy.command import HELD_MS
+from deployments.haproxy.command import ALWAYS_SERVED
 from policy.errors import InvalidInputError
 from sojourn.served import load_served_file
 from tests.support.readme import ROOT
@@ -13,6 +13,7 @@ from tests.support.readme import ROOT
 CONFIGS = ROOT / "configs"
 
 
+@pytest.mark.slow
 def test_two_models() -> None:
     file = load_served_file(CONFIGS / "two-models.yaml", check=False)
     first, second = file.run.applications
@@ -23,6 +24,7 @@ def test_two_models() -> None:
     assert file.run.environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "65536"
 
 
+@pytest.mark.slow
 def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
     pipeline, model = (
         yaml.safe_load((CONFIGS / name).read_text())
@@ -36,7 +38,7 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
     assert [served.model for served in file.run.applications] == ["digits", "digits-pipeline"]
     assert [served.is_pipeline for served in file.applications] == [False, True]
     assert len(file.run.document["applications"]) == 2
-    assert file.run.environment[HELD_MS] == "http-digits=300,http-digits-pipeline=300"
+    assert file.run.environment[ALWAYS_SERVED] == "http-digits,http-digits-pipeline"
 
 
 @pytest.mark.parametrize(

@@ -1,45 +1,72 @@
 """The admin socket in front of HAProxy's; `test_supervisor` has a HAProxy behind it."""
 
 import os
+import socket
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from deployments.haproxy.admin_socket import AdminRelay, ask
+from deployments.haproxy.listeners import open_listener, take_over
+from deployments.haproxy.ray_config import Address
 
 
-def test_without_haproxy_it_has_its_own_answers_and_its_socket_is_for_its_user_alone(
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[AdminRelay]:
     path = tmp_path / "admin.sock"
     path.write_text("a predecessor's")
-    own = {b"hello": lambda client: client.sendall(b"world")}
-    relay = AdminRelay(path, tmp_path / "7.sock", own)
+    relay = AdminRelay(path, tmp_path / "7.sock")
     relay.open()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     os.set_blocking(relay.fileno(), True)
-    for command, answer in ((b"show info", b""), (b"hello", b"world"), (b"show info", b"")):
-        thread = threading.Thread(target=relay.answer_next)
-        thread.start()
-        assert ask(path, command) == answer
-        thread.join()
+    yield relay
     relay.close()
 
 
-def test_a_relay_is_in_charge_from_when_it_is_opened_until_a_successor_is(tmp_path: Path) -> None:
-    path, elsewhere = tmp_path / "admin.sock", tmp_path / "elsewhere.sock"
-    first = AdminRelay(path, path, {})
-    assert not first.in_charge
-    first.open()
-    assert first.in_charge
-    second = AdminRelay(path, path, {})
-    assert first.in_charge
-    second.open()
-    assert (first.in_charge, second.in_charge) == (False, True)
-    second.move(elsewhere)
-    assert second.in_charge
-    assert not path.exists()
-    assert elsewhere.is_socket()
-    for one in (first, second):
-        one.close()
-    assert [*tmp_path.iterdir()] == [elsewhere]
+@contextmanager
+def answering(relay: AdminRelay) -> Iterator[None]:
+    thread = threading.Thread(target=relay.answer_next)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_without_haproxy_or_sockets_it_has_no_answer_and_its_socket_is_for_its_user_alone(
+    tmp_path: Path, relay: AdminRelay
+) -> None:
+    path = tmp_path / "admin.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with answering(relay):
+        assert ask(path, b"show info") == b""
+    with answering(relay):
+        assert take_over(path) is None
+    assert take_over(tmp_path / "nobody.sock") is None
+
+
+def test_clients_that_wait_are_still_there_after_the_hand_over(
+    tmp_path: Path, relay: AdminRelay
+) -> None:
+    listener = open_listener(Address("127.0.0.1", 0))
+    with socket.create_connection(listener.getsockname()) as client:
+        client.sendall(b"waiting")
+        relay.sockets = {0: listener}
+        with answering(relay):
+            found = take_over(tmp_path / "admin.sock")
+        listener.close()
+        assert found is not None
+        assert (found.pid, found.haproxy_socket) == (os.getpid(), tmp_path / "7.sock")
+        (taken,) = found.sockets
+        taken.setblocking(True)
+        with taken, taken.accept()[0] as connection:
+            assert connection.recv(100) == b"waiting"
+
+
+def test_an_address_in_use_is_an_error() -> None:
+    with open_listener(Address("[::]", 0)) as first:
+        port = first.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port)).close()  # it takes both kinds of addresses
+        with pytest.raises(OSError, match=f"port {port} of 127.0.0.1: Address already in use"):
+            open_listener(Address("127.0.0.1", port))

@@ -6,7 +6,7 @@ import pytest
 
 from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.config.user_config import parse_user_config
-from deployments.haproxy.command import HELD_MS
+from deployments.haproxy.command import ALWAYS_SERVED
 from deployments.haproxy.request_environment import (
     MIN_BUFFER_BYTES,
     RequestTraits,
@@ -17,22 +17,16 @@ from deployments.haproxy.request_environment import (
 CONFIGS = Path(__file__).parents[3] / "configs"
 IMAGE_BYTES = 4 * 3 * 224 * 224
 
-DECLARED = """
-raise RuntimeError("the source is read, not run")
-
-class Net(Model):
-    inputs = (TensorSpec("image", "FP32", (3, 224, 224)), TensorSpec(name="k", datatype="BYTES"))
-    idempotent: bool = False
-"""
-VARIABLE = DECLARED.replace("(3, 224, 224)", "(3, -1, -1), max_dim=224")
-COMPUTED = """
+MODELS = """
 from deployments.models.base import Model, TensorSpec
 
 class Base(Model):
     idempotent = False
 
 class Net(Base):
-    inputs = (TensorSpec("a", "UINT8", (10, 20)),)
+    inputs = (
+        TensorSpec("image", "FP32", (3, -1, -1), max_dim=224), TensorSpec("k", "BYTES")
+    )
     outputs = (TensorSpec("y", "FP32"),)
     def load(self, device): ...
     def forward(self, batch): ...
@@ -55,24 +49,14 @@ def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
     return int(environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
 
 
-@pytest.mark.parametrize(
-    ("source", "traits"),
-    [
-        (DECLARED, RequestTraits(IMAGE_BYTES, idempotent=False)),
-        (VARIABLE, RequestTraits(IMAGE_BYTES, idempotent=False)),
-        pytest.param(COMPUTED, RequestTraits(200, idempotent=False), marks=pytest.mark.slow),
-        pytest.param("def broken(", RequestTraits(), marks=pytest.mark.slow),
-    ],
-    ids=["declared", "any length", "computed", "broken"],
-)
-def test_the_traits_of_a_model_are_read_from_its_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, traits: RequestTraits
+@pytest.mark.slow
+def test_the_traits_of_models_are_those_of_their_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my_net.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    root = CONFIGS.parent
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{root}")
-    assert read_traits(config_of("my_net:Net").args.model) == traits
+    (tmp_path / "my_net.py").write_text(MODELS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CONFIGS.parent}")
+    assert read_traits(config_of("my_net:Net")) == RequestTraits(IMAGE_BYTES, idempotent=False)
+    assert read_traits(config_of("my_net:Broken")) == RequestTraits()
 
 
 def test_the_buffer_fits_one_row_and_is_never_small() -> None:
@@ -101,12 +85,16 @@ def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent(
     assert together[name] == "503 conn-failure"
 
 
-def test_each_application_is_named_once_but_not_if_it_may_be_scaled_to_zero() -> None:
-    service, traits = config_of("digits"), [RequestTraits()] * 3
-    for least, named in ((1, "http-digits=300,http-other=300"), (0, "http-digits=300")):
-        other = service.model_copy(update={"application": "other", "replicas": (least, 4)})
-        environment = request_environment([service, service, other], traits, {})
-        assert environment[HELD_MS] == named
+def test_applications_are_always_served_unless_scaled_to_zero_or_late() -> None:
+    service, late = config_of("digits"), config_of("digits", late="serve")
+    for least, other, named in (
+        (1, service, "http-digits,http-other"),
+        (0, service, "http-digits"),
+        (1, late, "http-digits"),
+    ):
+        other = other.model_copy(update={"application": "other", "replicas": (least, 4)})
+        environment = request_environment([service, service, other], [RequestTraits()] * 3, {})
+        assert environment[ALWAYS_SERVED] == named
 
 
 def test_a_reload_closes_no_request_before_its_own_limit() -> None:

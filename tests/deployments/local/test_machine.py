@@ -9,6 +9,7 @@ import pytest
 from deployments.access.web_pages import is_loopback
 from deployments.errors import StartError
 from deployments.local import machine
+from deployments.local.check import Checked
 from deployments.local.machine import ReservedPorts, address_to_ask, check_machine, url_of
 from sojourn.cli import main
 from tests.support.ports import free_port
@@ -39,7 +40,7 @@ def test_an_address_of_ipv6_is_free_and_in_brackets() -> None:
 
 @pytest.fixture
 def _models_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sojourn.served.check_service", lambda service, load: [])
+    monkeypatch.setattr("sojourn.served.check_service", lambda service, load: Checked())
 
 
 @pytest.mark.usefixtures("_models_are_fine")

@@ -16,6 +16,7 @@ import pytest
 
 from deployments.config.document import load_service_configs
 from deployments.errors import StartError
+from deployments.haproxy.request_environment import RequestTraits
 from deployments.local import service as local
 from deployments.local.descendants import descendants
 from deployments.local.run import LocalRun, run_of
@@ -33,7 +34,9 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
     monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    return replace(run_of(load_service_configs(CONFIG)), http_port=free_port())
+    return replace(
+        run_of(load_service_configs(CONFIG), [RequestTraits(256)]), http_port=free_port()
+    )
 
 
 @pytest.fixture(autouse=True)

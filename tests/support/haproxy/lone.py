@@ -9,10 +9,10 @@ from pathlib import Path
 
 from deployments.errors import StartError
 from deployments.haproxy import replica_sockets
-from deployments.haproxy.command import find_haproxy, max_clients
+from deployments.haproxy.command import find_haproxy
 from deployments.haproxy.refusals import rules
 from deployments.haproxy.request_environment import MIN_BUFFER_BYTES
-from deployments.haproxy.routing import serve_environment
+from deployments.haproxy.routing import MAX_CLIENTS, serve_environment
 from tests.support.waiting import LIMIT_S
 
 _START_S, _LOOK_EVERY_S = 10.0, 0.01
@@ -20,6 +20,7 @@ _CONFIG = """
 global
     stats socket {socket} mode 666 level admin
     maxconn {max_clients}
+    no strict-limits
     nbthread {settings[NBTHREAD]}
     tune.bufsize {buffer_bytes}
 defaults
@@ -79,7 +80,7 @@ def haproxy(
     config.write_text(
         _CONFIG.format(
             buffer_bytes=MIN_BUFFER_BYTES,
-            max_clients=max_clients(),
+            max_clients=MAX_CLIENTS,
             socket=socket,
             settings=settings,
             port=port,

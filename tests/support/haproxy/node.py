@@ -28,7 +28,7 @@ def new_node(folder: Path) -> Iterator["Node"]:
     """Yield a node whose processes and servers end with the context."""
     before = descendants()
     with adopted_orphans(), ExitStack() as stack:
-        stack.callback(end_descendants, before)  # a supervisor that is killed has a deputy, too
+        stack.callback(end_descendants, before)  # HAProxy outlives a supervisor that is killed
         node = Node(folder, stack)
         stack.callback(node.close)
         yield node
@@ -121,15 +121,7 @@ class Node:
 
 
 def haproxy_of(supervisor: psutil.Process) -> psutil.Process:
-    return _only_child(supervisor, is_haproxy=True)
-
-
-def deputy_of(supervisor: psutil.Process) -> psutil.Process:
-    return _only_child(supervisor, is_haproxy=False)
-
-
-def _only_child(supervisor: psutil.Process, *, is_haproxy: bool) -> psutil.Process:
-    """Return its child of that kind, once it has one: one that ended is replaced."""
+    """Return its HAProxy, once it has one: one that ended is replaced."""
     found: list[psutil.Process] = []
 
     def there_is_one() -> bool:
@@ -137,7 +129,7 @@ def _only_child(supervisor: psutil.Process, *, is_haproxy: bool) -> psutil.Proce
             found[:] = [
                 one
                 for one in supervisor.children()
-                if (one.name() == "haproxy") == is_haproxy and not has_ended(one)
+                if one.name() == "haproxy" and not has_ended(one)
             ]
         return len(found) == 1
 
