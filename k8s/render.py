@@ -129,7 +129,13 @@ def serve_config(
 
 
 def release(
-    image: str, base: str, config: Path, token: str | None = None, *, insecure: bool = False
+    image: str,
+    base: str,
+    config: Path,
+    token: str | None = None,
+    *,
+    insecure: bool = False,
+    store: bool = False,
 ) -> dict[Path, str]:
     """Return the files of an overlay of `base` with an image, by their paths from the root.
 
@@ -148,6 +154,8 @@ def release(
         "resources": ["../../base" if base == "base" else f"../{base}"],
         "images": [{"name": "sojourn", "newName": found[1], "digest": found[2]}],
     }
+    if store:
+        content["components"] = ["../../components/store"]
     pod = GPU_POD if base in GPU_OVERLAYS else CPU_POD
     content.update(_with_config(config, pod, is_open=token is None and not insecure))
     files, tokens = {}, None
@@ -274,6 +282,9 @@ def main() -> str | None:
     parser.add_argument(
         "--insecure", action="store_true", help="with --image: render what anybody may use"
     )
+    parser.add_argument(
+        "--store", action="store_true", help="with --image: add a model store to each node"
+    )
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if arguments.image is not None:
@@ -286,6 +297,7 @@ def main() -> str | None:
                 arguments.config or Path(os.path.relpath(ROOT / SOURCE)),
                 arguments.token,
                 insecure=arguments.insecure,
+                store=arguments.store,
             )
         except (ValueError, SojournError) as error:
             return str(error)
@@ -295,8 +307,8 @@ def main() -> str | None:
                 (ROOT / path).touch(mode=0o600)
             (ROOT / path).write_text(content)
         return None
-    if arguments.config or arguments.token or arguments.insecure:
-        return "--config, --token and --insecure need --image"
+    if arguments.config or arguments.token or arguments.insecure or arguments.store:
+        return "--config, --token, --insecure and --store need --image"
     check = arguments.check
     for path, content in render().items():
         file = ROOT / path

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deployments.models.startup_timings import StartupTimings
+from deployments.modelstore.client import ask
 from deployments.modelstore.names import STORE_PREFIX
 from policy.errors import InvalidInputError
 
@@ -75,6 +76,20 @@ class WeightsLoader:
                 return tensors
             self.found_in = "file"
             return load_file(source, device=str(device))
+
+    @contextmanager
+    def computing(self, device: str) -> Iterator[None]:
+        """Have the store keep free what torch allocates on a GPU in the meantime."""
+        if device == "cpu" or self.source is None or not self.source.startswith(STORE_PREFIX):
+            yield
+            return
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        yield
+        used_bytes = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        name = self.source.removeprefix(STORE_PREFIX)
+        ask("uses", name, self._socket_path, bytes=used_bytes)
 
     @contextmanager
     def sharing(self, share: bool) -> Iterator[None]:

@@ -6,7 +6,6 @@ is memory of the store, whatever library asked, and however it was imported.
 """
 
 import ctypes
-import functools
 import logging
 import os
 import threading
@@ -14,6 +13,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -90,25 +90,25 @@ def shared_weights(socket_path: Path | None = None) -> Iterator[Sharing]:
 
 
 def _install() -> None:
-    _replace(torch, "load", _mapping_load)
-    _replace(torch.nn.Module, "load_state_dict", _adopting_load)
-    own, ordinary = torch.UntypedStorage, torch.UntypedStorage.from_file
-    # The original belongs to a base class.
-    own.from_file = staticmethod(functools.partial(_from_file, ordinary))  # type: ignore[method-assign]
-    _undo.append(lambda: delattr(own, "from_file"))
+    for owner, name, replace in (
+        (torch, "load", _mapping_load),
+        (torch.nn.Module, "load_state_dict", _adopting_load),
+        (torch.UntypedStorage, "from_file", _sharing_from_file),
+    ):
+        ordinary = getattr(owner, name)
+        if name in vars(owner):
+            _undo.append(partial(setattr, owner, name, ordinary))
+        else:
+            _undo.append(partial(delattr, owner, name))
+        setattr(owner, name, replace(ordinary))
 
 
-def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
-    ordinary = getattr(owner, name)
-    setattr(owner, name, functools.wraps(ordinary)(make(ordinary)))
-    _undo.append(lambda: setattr(owner, name, ordinary))
+def _sharing_from_file(ordinary: Callable[..., Any]) -> Any:
+    return staticmethod(partial(_from_file, ordinary))
 
 
 def _from_file(
-    ordinary: Callable[..., Any],
-    filename: str,
-    shared: bool = False,
-    nbytes: int = 0,
+    ordinary: Callable[..., Any], filename: str, shared: bool = False, nbytes: int = 0
 ) -> Any:
     """Return the storage of a file; with `shared`, writes go to the file, which stays its own."""
     sharing = _active[-1] if _active else None
@@ -135,6 +135,7 @@ def _from_file(
 
 
 def _mapping_load(ordinary: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(ordinary)
     def load(f: Any, *arguments: Any, **options: Any) -> Any:
         if (
             options.get("mmap") is None
@@ -149,6 +150,7 @@ def _mapping_load(ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _adopting_load(ordinary: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(ordinary)
     def load_state_dict(
         self: torch.nn.Module, state_dict: Mapping[str, Any], *arguments: Any, **options: Any
     ) -> Any:
@@ -188,15 +190,9 @@ def _adopt(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> None:
         ):
             tensor.data = source.detach()
             freed = True
-    if freed:
-        _return_free_memory()
-
-
-def _return_free_memory() -> None:
-    """Return what the copies took to the system; a C library without this does so by itself."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    # What the copies took goes back to the system; a C library without this returns it by itself.
+    if freed and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def _on_host(tensor: torch.Tensor) -> bool:

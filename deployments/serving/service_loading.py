@@ -56,7 +56,7 @@ def load_service(
     check_weights(model_class, config.import_path, config.weights)
     with start.timings.phase("model"), start.weights.sharing(config.share):
         model = load_model(config.import_path, config.options, device, start.weights)
-    with start.timings.phase("profile"):
+    with start.timings.phase("profile"), start.weights.computing(device):
         meter, note = best_meter(device, model)
         profile = profile_of(config, model, device, cpus, start.profile_cache, meter, note)
     if profile.max_batch_size > config.max_batch_size:
@@ -64,7 +64,7 @@ def load_service(
             f"model: the profile goes to batch size {profile.max_batch_size}, which exceeds "
             f"max_batch_size {config.max_batch_size}"
         )
-    with start.timings.phase("warm_up"):
+    with start.timings.phase("warm_up"), start.weights.computing(device):
         warm = warm_up(model, profile.latency_ms.tolist(), config.expert.warm_up_s)
         load_evaluation()
     service = InferenceService(

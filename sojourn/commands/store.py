@@ -74,29 +74,9 @@ def command() -> None:
 )
 @click.option("--device-driver", default=CUDA, hidden=True, help="Module of another driver.")
 @_socket_option
-def serve(
-    remote: str | None,
-    files: bool,
-    disk: Path,
-    host_bytes: int,
-    disk_bytes: int,
-    device_bytes: int,
-    device: str,
-    device_driver: str,
-    socket_path: Path | None,
-) -> None:
+def serve(socket_path: Path | None, **options: Any) -> None:
     """Run the manager of this machine's store until Ctrl-C."""
-    settings = ManagerSettings(
-        remote=remote,
-        files=files,
-        disk=disk,
-        host_bytes=host_bytes,
-        disk_bytes=disk_bytes,
-        device_bytes=device_bytes,
-        device=device,
-        device_driver=device_driver,
-        socket=socket_path or default_socket(),
-    )
+    settings = ManagerSettings(**options, socket=socket_path or default_socket())
     allow_many_clients()
     manager = Manager(settings)
     if manager.device_fault is not None:
@@ -110,7 +90,7 @@ def serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    say(f"The store serves {remote or 'shared files'} at {settings.socket}.")
+    say(f"The store serves {settings.remote or 'shared files'} at {settings.socket}.")
     manager.run()
 
 
@@ -152,7 +132,11 @@ def _model_files(text: str) -> tuple[ModelName, list[Path]]:
 @_socket_option
 @json_option
 def ls(socket_path: Path | None, as_json: bool) -> None:
-    """List the store's models and the tiers that they are in."""
+    """List the store's models and the tiers that they are in.
+
+    attach_ms is the least time that a process took to attach to a model of so many files in each
+    tier; copy_ms is that of a copy from each tier at the measured bandwidth.
+    """
     models = list_models(socket_path)
     if as_json:
         print_json({"models": models})
@@ -160,7 +144,17 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
     columns = ["name", "files", "bytes", "host_bytes", "disk_bytes", "leases"]
     if any("device_bytes" in model for model in models):
         columns.insert(3, "device_bytes")
-    print_table(columns, [[model[column] for column in columns] for model in models])
+    times = [name for name in ("attach_ms", "copy_ms") if any(model[name] for model in models)]
+    print_table(
+        (*columns, *times),
+        [
+            [
+                *(model[column] for column in columns),
+                *(", ".join(f"{at} {ms:.3g}" for at, ms in model[name].items()) for name in times),
+            ]
+            for model in models
+        ],
+    )
 
 
 @command.command(short_help="Bring a model into memory for the next process.")

@@ -19,7 +19,9 @@ from deployments.access.tokens import hash_token
 from deployments.config.document import load_service_configs
 from deployments.haproxy.request_environment import request_environment
 from deployments.haproxy.routing import serve_environment, supervisor_environment
+from deployments.modelstore.wire import SOCKET_VARIABLE
 from sojourn.cli import main
+from sojourn.commands.store import serve
 from tests.support.readme import ROOT
 
 pytestmark = [
@@ -180,6 +182,38 @@ def test_a_release_of_what_does_not_fit_or_is_not_there_is_refused(tmp_path):
     for tag in ("sojourn:0.1.0", "registry.example/sojourn@sha256:abc"):
         refused = rendered(tmp_path, "--image", tag)
         assert "must be REGISTRY/NAME@sha256:DIGEST" in refused
+
+
+@pytest.mark.parametrize("based_on", ["base", "gpu"])
+def test_a_release_with_a_store_on_each_node(based_on, tmp_path):
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    assert rendered(tmp_path, "--of", based_on, "--token", "web", "--store") == ""
+    release = str(tmp_path / "k8s/overlays/release")
+    resources = build(release)
+    for resource in (resources["DaemonSet"], resources["NetworkPolicy/sojourn-store"]):
+        kubernetes.validate(resource, kubernetes.latest_version(), strict=True)
+    manager = resources["DaemonSet"]["spec"]["template"]["spec"]
+    _, replicas = (pod["spec"] for pod in pods_of(release))
+    assert manager["securityContext"]["runAsUser"] == replicas["securityContext"]["runAsUser"]
+    (container,) = manager["containers"]
+    assert container["image"] == manager["initContainers"][0]["image"] == IMAGE
+    words = [*container["command"], *container["args"]]
+    assert words[:3] == ["sojourn", "store", "serve"]
+    store = serve.make_context("serve", words[3:]).params
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "store")
+    (folder,) = (
+        volume["hostPath"]["path"] for volume in manager["volumes"] if "hostPath" in volume
+    )
+    on_node = folder / store["socket_path"].relative_to(mount["mountPath"])
+    (worker,) = replicas["containers"]
+    (seen,) = (mount for mount in worker["volumeMounts"] if mount["name"] == "store")
+    (shown,) = (v["hostPath"]["path"] for v in replicas["volumes"] if v["name"] == "store")
+    assert seen["readOnly"] is True
+    (variable,) = worker["env"]
+    assert Path(variable["value"]) == seen["mountPath"] / on_node.relative_to(shown)
+    assert variable["name"] == SOCKET_VARIABLE
+    limit_gib = float(container["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert store["host_bytes"] <= (limit_gib - 1) * 2**30
 
 
 def test_everything_else_is_valid_under_kubernetes_schemas(kustomization):

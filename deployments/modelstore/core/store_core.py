@@ -23,6 +23,8 @@ class Open:
 
     name: ModelName
     tier: Tier
+    #: Whether it is to be refused if a copy of one's own is faster.
+    if_faster: bool = False
     source: Tier = Tier.REMOTE
 
 
@@ -58,13 +60,24 @@ class StoreCore:
         # Opens without references on their model's blobs, in order of arrival.
         self._unplaced: dict[Hashable, None] = {}
         self._leases: dict[Hashable, Lease] = {}
+        # The memory that a process computes in beside a model's weights, and the least time that
+        # attaching took, for each blob.
+        self._activation_bytes: Counter[ModelName] = Counter()
+        self._attach_s: dict[Tier, float] = {}
         self._open_number = 0
         self._counts: Counter[str] = Counter()
 
     # Holders.
 
-    def open(self, holder: Hashable, name: ModelName, tier: Tier = Tier.HOST) -> list[Action]:
-        """Open a model in device or host memory.
+    def open(
+        self,
+        holder: Hashable,
+        name: ModelName,
+        tier: Tier = Tier.HOST,
+        *,
+        if_faster: bool = False,
+    ) -> list[Action]:
+        """Open a model in device or host memory; optionally only if a copy takes longer.
 
         The holder is granted the model or refused exactly once, now or after a later event.
         """
@@ -76,7 +89,7 @@ class StoreCore:
                 holder, StoreError(f"a model cannot be opened in this store's {tier.name} tier")
             )
             return self._taken()
-        self._opens[holder] = Open(name, tier)
+        self._opens[holder] = Open(name, tier, if_faster)
         self._unplaced[holder] = None
         if name in self._manifests:
             return self._advance()
@@ -91,10 +104,10 @@ class StoreCore:
         self._unplaced.pop(holder, None)
         waiting = self._opens.pop(holder, None)
         if waiting is not None and placed:
-            self._release(waiting.tier, self._manifests[waiting.name])
+            self._release(waiting.tier, waiting.name, self._manifests[waiting.name])
         lease = self._leases.pop(holder, None)
         if lease is not None:
-            self._release(lease.tier, lease.manifest)
+            self._release(lease.tier, lease.name, lease.manifest)
         return self._advance()
 
     # Reports of the driver.
@@ -146,6 +159,24 @@ class StoreCore:
             self._refuse(holder, error)
         return self._advance()
 
+    def attached(self, holder: Hashable, seconds: float) -> None:
+        """Record for how long a holder waited for a model that was in the tier, and mapped it."""
+        lease = self._leases.get(holder)
+        if lease is not None:
+            each_s = seconds / len(lease.manifest.blobs)
+            self._attach_s[lease.tier] = min(each_s, self._attach_s.get(lease.tier, each_s))
+
+    def uses(self, name: ModelName, activation_bytes: int) -> list[Action]:
+        """Keep device memory free for what each process computes with a model, as one measured."""
+        more_bytes = activation_bytes - self._activation_bytes[name]
+        if more_bytes > 0 and Tier.DEVICE in self._spaces:
+            self._activation_bytes[name] = activation_bytes
+            users: list[Open | Lease] = list(self._leases.values())
+            users += [o for holder, o in self._opens.items() if holder not in self._unplaced]
+            on_device = [each.name == name and each.tier is Tier.DEVICE for each in users]
+            self._transfers.keep_free(Tier.DEVICE, sum(on_device) * more_bytes)
+        return self._advance()
+
     def copied(self, blob: Blob, tier: Tier, seconds: float = 0.0) -> list[Action]:
         """Record a finished copy and its duration."""
         self._transfers.copied(blob, tier, seconds)
@@ -192,9 +223,23 @@ class StoreCore:
                     for tier, space in self._spaces.items()
                 },
                 "leases": held[name],
+                **self._times(manifest),
             }
             for name, manifest in sorted(self._manifests.items())
         ]
+
+    def _times(self, manifest: Manifest) -> dict[str, Any]:
+        """Return how long a model takes to attach, and to copy from each tier, where measured."""
+        attach_s = {
+            tier: each_s * len(manifest.blobs) for tier, each_s in sorted(self._attach_s.items())
+        }
+        return {
+            f"{what}_ms": {tier.name.lower(): 1e3 * time_s for tier, time_s in times_s.items()}
+            for what, times_s in (
+                ("attach", attach_s),
+                ("copy", self._transfers.copy_s(manifest.size_bytes)),
+            )
+        }
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, in total and per tier."""
@@ -253,11 +298,15 @@ class StoreCore:
     def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
         """Reserve room for a model and order missing blobs; return False if it must wait."""
         space = self._spaces[waiting.tier]
-        if not self._transfers.reserve(waiting.tier, new, keep=set(manifest.blobs)):
-            fits_ever = space.room_bytes(manifest.blobs) <= space.budget_bytes
+        if waiting.if_faster and (reason := self._not_worth_sharing(manifest)):
+            self._refuse(holder, StoreError(reason))
+            return True
+        beside_bytes = self._beside_bytes(waiting.tier, waiting.name)
+        if not self._transfers.reserve(waiting.tier, new, set(manifest.blobs), beside_bytes):
+            fits_ever = space.room_bytes(manifest.blobs) + beside_bytes <= space.budget_bytes
             if fits_ever and space.unsettled():
                 return False
-            needed_bytes = space.room_bytes(new)
+            needed_bytes = space.room_bytes(new) + beside_bytes
             self._refuse(
                 holder,
                 StoreFullError(
@@ -279,6 +328,18 @@ class StoreCore:
         self._transfers.fill_all(new, waiting.tier)
         return True
 
+    def _not_worth_sharing(self, manifest: Manifest) -> str | None:
+        """Return why a copy of one's own on the device is faster than attaching, if it is.
+
+        Dakkak et al., TrIMS, 2018, section 5.2: what is shared n times costs n times the exchange
+        of a handle, and saves the bytes over the bandwidth.
+        """
+        attach_s = self._attach_s.get(Tier.DEVICE, 0.0) * len(manifest.blobs)
+        copy_s = self._transfers.copy_s(manifest.size_bytes).get(Tier.HOST, attach_s)
+        if copy_s >= attach_s:
+            return None
+        return f"attaching takes {1e3 * attach_s:.3g} ms, a copy {1e3 * copy_s:.3g} ms"
+
     def _refuse(self, holder: Hashable, error: StoreError) -> None:
         self._opens.pop(holder, None)
         self._unplaced.pop(holder, None)
@@ -293,9 +354,15 @@ class StoreCore:
                 continue
             if failure.blob in manifest.blobs:
                 self._refuse(holder, failure.error)
-                self._release(waiting.tier, manifest, without=failure.blob)
+                self._release(waiting.tier, waiting.name, manifest, without=failure.blob)
 
-    def _release(self, tier: Tier, manifest: Manifest, without: Blob | None = None) -> None:
+    def _beside_bytes(self, tier: Tier, name: ModelName) -> int:
+        return self._activation_bytes[name] if tier is Tier.DEVICE else 0
+
+    def _release(
+        self, tier: Tier, name: ModelName, manifest: Manifest, without: Blob | None = None
+    ) -> None:
+        self._transfers.keep_free(tier, -self._beside_bytes(tier, name))
         for blob in manifest.blobs:
             if blob != without:
                 self._transfers.release(tier, blob)

@@ -34,6 +34,8 @@ class TierSpace:
     def __init__(self, budget_bytes: int, page_bytes: int = 1) -> None:
         self.budget_bytes, self._page_bytes = budget_bytes, page_bytes
         self.used_bytes = 0
+        #: Kept free for the memory that holders compute in.
+        self.kept_free_bytes = 0
         self.entries: dict[Blob, Entry] = {}
 
     def get(self, blob: Blob) -> Entry | None:
@@ -63,6 +65,11 @@ class TierSpace:
     def missing(self, blobs: Iterable[Blob]) -> list[Blob]:
         return [blob for blob in blobs if blob not in self.entries]
 
+    def idle(self, keep: Collection[Blob] = ()) -> list[Blob]:
+        """Return the blobs that may be evicted, but for `keep`; the least recently used first."""
+        idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
+        return [entry.blob for entry in sorted(idle, key=lambda entry: entry.last_use)]
+
     def unsettled(self) -> bool:
         """Return whether a copy into or out of this tier is running or queued."""
         return any(not entry.resident or entry.reads for entry in self.entries.values())
@@ -72,17 +79,16 @@ class TierSpace:
 
         The least recently used leave first.
         """
-        excess = self.used_bytes + needed_bytes - self.budget_bytes
+        excess = self.used_bytes + self.kept_free_bytes + needed_bytes - self.budget_bytes
         if excess <= 0:
             return []
-        idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
-        if self.room_bytes(entry.blob for entry in idle) < excess:
+        idle = self.idle(keep)
+        if self.room_bytes(idle) < excess:
             return None
-        idle.sort(key=lambda entry: entry.last_use)
         chosen = []
-        for entry in idle:
+        for blob in idle:
             if excess <= 0:
                 break
-            chosen.append(entry.blob)
-            excess -= self.room_bytes([entry.blob])
+            chosen.append(blob)
+            excess -= self.room_bytes([blob])
         return chosen

@@ -73,18 +73,45 @@ class Transfers:
             self.misses[below] += 1
         return Tier.REMOTE
 
-    def reserve(self, tier: Tier, blobs: Iterable[Blob], keep: Collection[Blob] = ()) -> bool:
-        """Reserve room for new blobs, evicting idle ones; return whether it sufficed."""
+    def reserve(
+        self,
+        tier: Tier,
+        blobs: Iterable[Blob],
+        keep: Collection[Blob] = (),
+        beside_bytes: int = 0,
+    ) -> bool:
+        """Reserve room for new blobs and beside them, evicting idle ones; return if it sufficed."""
         space, new = self.spaces[tier], list(blobs)
-        victims = space.victims(space.room_bytes(new), keep)
+        victims = space.victims(space.room_bytes(new) + beside_bytes, keep)
         if victims is None:
             return False
+        space.kept_free_bytes += beside_bytes
         for blob in victims:
             self.evictions[tier] += 1
             self.drop(blob, tier)
         for blob in new:
             space.add(blob)
         return True
+
+    def keep_free(self, tier: Tier, more_bytes: int) -> None:
+        """Change what a tier keeps free, and evict for it what it can."""
+        space = self.spaces[tier]
+        space.kept_free_bytes += more_bytes
+        victims = space.victims(0, ())
+        for blob in space.idle() if victims is None else victims:
+            self.evictions[tier] += 1
+            self.drop(blob, tier)
+
+    def copy_s(self, size_bytes: int) -> dict[Tier, float]:
+        """Return the time that so many bytes take from each tier, at the measured bandwidths."""
+        moved: dict[Tier, tuple[int, float]] = {}
+        for (source, target), copied_bytes in self.copied_bytes.items():
+            total_bytes, total_s = moved.get(source, (0, 0.0))
+            moved[source] = total_bytes + copied_bytes, total_s + self.copied_s[source, target]
+        return {
+            source: size_bytes * total_s / total_bytes
+            for source, (total_bytes, total_s) in moved.items()
+        }
 
     def drop(self, blob: Blob, tier: Tier) -> None:
         """Remove an idle blob from a tier."""
@@ -163,6 +190,7 @@ class Transfers:
                 tier.name.lower(): {
                     "budget_bytes": space.budget_bytes,
                     "used_bytes": space.used_bytes,
+                    "kept_free_bytes": space.kept_free_bytes,
                     "blobs": len(space.entries),
                     "hits": self.hits[tier],
                     "misses": self.misses[tier],

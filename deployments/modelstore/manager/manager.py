@@ -5,6 +5,7 @@ killed at any point: descriptors end with it, and files on disk become visible o
 """
 
 import logging
+import math
 import os
 import queue
 import selectors
@@ -131,10 +132,15 @@ class Manager:
             rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
             self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
             return
+        if do == "attached":
+            seconds = message.get("seconds")
+            if isinstance(seconds, float) and 0 <= seconds < math.inf:
+                self._core.attached(client, seconds)
+            return
         if do == "share" and isinstance(name, str) and len(descriptors) == 1:
             self._share(client, name, descriptors[0])
             return
-        if do not in ("open", "evict") or not isinstance(name, str):
+        if do not in ("open", "evict", "uses") or not isinstance(name, str):
             raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
         model = ModelName.parse(name)
         if do == "open":
@@ -143,7 +149,15 @@ class Manager:
                 raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
             if Tier[tier] is Tier.DEVICE:
                 self._check_device()
-            self._carry_out(self._core.open(client, model, Tier[tier]))
+            if_faster = message.get("if_faster") is True
+            self._carry_out(self._core.open(client, model, Tier[tier], if_faster=if_faster))
+            return
+        if do == "uses":
+            used_bytes = message.get("bytes")
+            if type(used_bytes) is not int:
+                raise StoreError(f"bytes={used_bytes!r:.50}: must be a whole number")
+            self._carry_out(self._core.uses(model, used_bytes))
+            self._connections.send(client, {"result": None})
             return
         self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
         self._disk.remove_manifest(model)

@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -232,13 +230,3 @@ def test_tied_and_differing_parameters_stay_as_the_module_has_them(store, tmp_pa
         assert torch.equal(tensor, state[name].to(tensor.dtype))
     assert network.low.dtype == torch.float16
     wait_until(lambda: stats(store)["leases"] == 1)  # by the parameters
-
-
-def test_slices_of_a_file_that_stays_open_are_shared(store, tmp_path):
-    save_file({"w": torch.arange(100.0).reshape(10, 10)}, tmp_path / "w.safetensors")
-    with ExitStack() as stack:
-        stack.enter_context(sojourn.shared_weights(store))
-        file = stack.enter_context(safe_open(tmp_path / "w.safetensors", "pt"))
-        part = file.get_slice("w")[2:4]
-    assert part.flatten().tolist() == [float(i) for i in range(20, 40)]
-    assert stats(store)["leases"] == 1

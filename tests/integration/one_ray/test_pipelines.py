@@ -17,6 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from deployments.config.replica_args import StoreConfig
+from deployments.modelstore.client import list_models
 from deployments.pipelines.serving.config import AUTOSCALING_POLICY
 from tests.support.processes.services import Running, get, load_document, post
 from tests.support.waiting import LIMIT_S, has_ended, wait_for
@@ -24,6 +26,7 @@ from tests.support.waiting import LIMIT_S, has_ended, wait_for
 pytestmark = pytest.mark.integration
 
 NAME, STAGE = "digits-pipeline", "classify"
+STORE = StoreConfig(remote="file:///none", disk_bytes=0)
 
 
 def document(**sla: Any) -> dict[str, Any]:
@@ -39,12 +42,14 @@ def deployed_document() -> dict[str, Any]:
     content = document()
     (application,) = content["applications"]
     pipeline = application["args"]["pipeline"]
+    pipeline["store"] = STORE.model_dump(exclude_unset=True)
     pipeline["autoscaling"] = {"max_workers": 4, "scale_down_delay_s": 5.0}
     stage = pipeline["steps"][1]["stage"]
     # 25 items per second from one replica, whatever the machine: their number must follow.
     stage["profile"] = {"max_batch_size": 2, "latency_ms": {"fixed": 40.0, "per_request": 20.0}}
     stage.update(
         code="tests.support.pipelines.stages:SlowDigits",
+        share=True,
         place="deployment",
         workers=2,
         max_workers=3,
@@ -165,12 +170,14 @@ def test_another_sla_takes_effect_without_a_restart(service: Running) -> None:
     assert workers(service) == before
 
 
-def test_a_deployed_stage_reads_the_digit(service: Running) -> None:
+def test_a_deployed_stage_reads_the_digit_and_shares_its_weights(service: Running) -> None:
     before = workers(service)
     service.redeploy(deployed_document())
     assert wait_for(lambda: len(replicas(service, STAGE)) == 2 and stage_workers(service) == 2)
     assert wait_for(lambda: all(has_ended(worker) for worker in before))
     assert ask(service).json()["outputs"][0]["data"] == [3]
+    (shared,) = list_models(STORE.settings().socket)
+    assert (shared["name"].partition("@")[0], shared["leases"]) == ("file/digits.safetensors", 2)
 
 
 def test_a_killed_replica_costs_no_answer(service: Running) -> None:

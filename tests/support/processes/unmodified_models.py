@@ -25,16 +25,14 @@ def from_pretrained(folder):
     return BertModel.from_pretrained(folder).eval()
 
 
-def loaded_file(folder):
+def loaded_file(folder, read=lambda folder: load_file(folder / "model.safetensors")):
     model = bert(SMALL if folder.name == "small" else LARGE)
-    model.load_state_dict(load_file(folder / "model.safetensors"))
+    model.load_state_dict(read(folder))
     return model
 
 
 def torch_loaded(folder):
-    model = bert(SMALL if folder.name == "small" else LARGE)
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model
+    return loaded_file(folder, lambda folder: torch.load(folder / "model.pt", weights_only=True))
 
 
 LOADERS = (from_pretrained, loaded_file, torch_loaded)

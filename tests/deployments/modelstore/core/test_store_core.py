@@ -107,18 +107,23 @@ class Machine(RuleBasedStateMachine):
         self.waiting: dict[Hashable, tuple[ModelName, Tier]] = {}
         self.held: dict[Hashable, tuple[Tier, Manifest]] = {}
         self.known: set[ModelName] = set()
+        self.activations: Counter[ModelName] = Counter()
         self.next_holder = 0
 
-    @rule(name=st.sampled_from(NAMES), tier=st.sampled_from([Tier.HOST, Tier.HOST, Tier.DEVICE]))
-    def open(self, name, tier):
+    @rule(
+        name=st.sampled_from(NAMES),
+        tier=st.sampled_from([Tier.HOST, Tier.HOST, Tier.DEVICE]),
+        if_faster=st.booleans(),
+    )
+    def open(self, name, tier, if_faster):
         self.next_holder += 1
         self.waiting[self.next_holder] = (name, tier)
-        self.carry_out(self.core.open(self.next_holder, name, tier))
+        self.carry_out(self.core.open(self.next_holder, name, tier, if_faster=if_faster))
 
     @rule(name=st.sampled_from(sorted(SHARED)))
     def share(self, name):
         self.core.share(name, MODELS[name])
-        self.open(name, Tier.HOST)
+        self.open(name, Tier.HOST, if_faster=False)
 
     @precondition(lambda self: self.held or self.waiting)
     @rule(data=st.data())
@@ -127,6 +132,17 @@ class Machine(RuleBasedStateMachine):
         self.held.pop(holder, None)
         self.waiting.pop(holder, None)
         self.carry_out(self.core.disconnect(holder))
+
+    @rule(name=st.sampled_from(NAMES), activation_bytes=st.integers(0, 6))
+    def uses(self, name, activation_bytes):
+        if Tier.DEVICE in self.budgets:
+            self.activations[name] = max(activation_bytes, self.activations[name])
+        self.carry_out(self.core.uses(name, activation_bytes))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), seconds=st.floats(0, 5))
+    def attached(self, data, seconds):
+        self.core.attached(data.draw(st.sampled_from([*self.held])), seconds)
 
     @precondition(lambda self: self.resolves)
     @rule(data=st.data(), works=st.sampled_from([True, True, True, False]))
@@ -188,6 +204,8 @@ class Machine(RuleBasedStateMachine):
             assert view["used_bytes"] <= self.budgets[tier]
         for tier, manifest in self.held.values():
             assert set(manifest.blobs) <= self.content[tier]
+        if Tier.DEVICE in self.budgets:
+            self.activations_add_up(stats["tiers"]["device"])
         known = {row["name"] for row in self.core.models()}
         coming = {copy.blob for copy in self.copies}
         for waiting, _ in self.waiting.values():
@@ -196,6 +214,13 @@ class Machine(RuleBasedStateMachine):
             gone = not any(manifest.blobs[0] in tier for tier in (*self.content.values(), coming))
             if gone and name not in [waiting for waiting, _ in self.waiting.values()]:
                 assert str(name) not in known
+
+    def activations_add_up(self, view):
+        held = [manifest for tier, manifest in self.held.values() if tier is Tier.DEVICE]
+        kept_free = sum(self.activations[name] for name in NAMES for m in held if m == MODELS[name])
+        waiting = [name for name, tier in self.waiting.values() if tier is Tier.DEVICE]
+        most = kept_free + sum(self.activations[name] for name in waiting)
+        assert kept_free <= view["kept_free_bytes"] <= most
 
     def teardown(self):
         """When every event has come and every holder has left, nothing is held or on its way."""
@@ -320,3 +345,25 @@ def test_what_the_last_run_left_on_disk_is_used_within_the_budget():
     assert core.found(BLOB, Tier.DISK) == []
     assert core.found(Blob("2" * 64, 3), Tier.DISK) == [Drop(BLOB, Tier.DISK)]
     assert core.found(Blob("3" * 64, 13), Tier.DISK) == [Drop(Blob("3" * 64, 13), Tier.DISK)]
+
+
+@pytest.mark.parametrize("attach_s", [0.4, 0.6])
+def test_a_model_is_shared_on_the_device_unless_its_handles_take_longer_than_its_bytes(attach_s):
+    core = StoreCore({Tier.HOST: 10, Tier.DISK: 10, Tier.DEVICE: 10})
+    name = ModelName("pytorch", "pair", "1")
+    core.known(name, MODELS[name])
+    copies = core.open(1, name, Tier.DEVICE)
+    while copies:
+        copy = copies.pop(0)
+        if isinstance(copy, Copy):
+            copies += core.copied(copy.blob, copy.target, 0.1 * copy.blob.size_bytes)
+    core.attached(1, attach_s)
+    (row,) = core.models()
+    assert row["attach_ms"] == {"device": pytest.approx(1e3 * attach_s)}
+    assert row["copy_ms"] == {tier: pytest.approx(500) for tier in ("host", "disk", "remote")}
+    (answer,) = core.open(2, name, Tier.DEVICE, if_faster=True)
+    if attach_s < 0.5:
+        assert isinstance(answer, Granted)
+    else:
+        assert isinstance(answer, Refused)
+        assert "attaching takes 600 ms, a copy 500 ms" in str(answer.error)

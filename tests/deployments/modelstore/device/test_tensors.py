@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from deployments.models.weights import WeightsLoader
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask
 from deployments.modelstore.device.tensors import attach_to_device
@@ -73,6 +74,37 @@ def test_processes_share_one_copy(store):
     del first, second
     wait_until(lambda: stats(store)["leases"] == 1)
     assert bool((kept.numpy() == weights(0, floats=20_000)["bias"]).all())
+
+
+def test_memory_to_compute_in_is_kept_free_and_times_are_measured(tmp_path):
+    with manager_thread(device_settings(tmp_path, device_bytes=4 << 20)) as store:
+        kept, _ = attach(store, "n")
+        for _ in range(2):
+            attach(store)
+            wait_until(lambda: stats(store)["leases"] == 1)
+        row, _ = ask("models", socket_path=store)
+        assert row["attach_ms"]["device"] > 0
+        assert set(row["copy_ms"]) == {"host", "disk", "remote"}
+        ask("uses", "n", store, bytes=2 << 20)
+        device = stats(store)["tiers"]["device"]
+        assert (device["kept_free_bytes"], device["blobs"], device["evictions"]) == (2 << 20, 1, 1)
+        with pytest.raises(StoreFullError, match="needs"):
+            attach(store)
+        assert right(kept, 1)
+
+
+def test_a_replica_reports_what_it_computes_in(store, monkeypatch):
+    for name, value in (("max_memory_allocated", 7), ("memory_allocated", 4)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    kept, _ = attach(store, "n")
+    weights = WeightsLoader(socket_path=store)
+    weights("store://n")
+    for device, kept_free_bytes in (("cpu", 0), ("cuda", 3)):
+        with weights.computing(device):
+            pass
+        assert stats(store)["tiers"]["device"]["kept_free_bytes"] == kept_free_bytes
+    assert right(kept, 1)
 
 
 @pytest.mark.parametrize(
