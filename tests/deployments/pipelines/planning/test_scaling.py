@@ -53,6 +53,16 @@ def test_what_runs_at_a_rate_is_what_a_plan_for_it_finds(table):
         assert 1 - heavy.lost_share(2 * rate_per_s, running["heavy"]) <= plan.service_level
 
 
+def test_what_costs_no_less_and_carries_less_is_left_out():
+    profiles = {"one": [12.0], "many": [20.0 + 6 * size for size in range(1, 9)], "last": [8.0]}
+    steps = [
+        Stage(abs, name, batch_size=len(ms), profile=Profile("m", "d", ms))
+        for name, ms in profiles.items()
+    ]
+    found = solve_divisions(steps, ServiceLevelObjective(150.0, 99.0), 4, requests=REQUESTS)
+    assert found.divisions == ({"one": 1, "many": 1, "last": 1}, {"one": 2, "many": 1, "last": 1})
+
+
 def test_what_cannot_be_scaled():
     with pytest.raises(InvalidInputError, match="at least 2, one for each stage, not 1"):
         solve_divisions(STEPS, SLA, 1)

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
+from deployments.pipelines.planning import sizing
 from deployments.pipelines.planning.scaling import solve_divisions
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
 from deployments.pipelines.planning.tandem import simulate
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.table_solving import TableSolver
 
 REQUESTS = 20_000
 
@@ -70,6 +73,22 @@ def test_a_solved_policy_takes_the_least_power_within_the_budget_of_its_stage():
     assert greedy.percentile_ms < plan.percentile_ms <= 80.0
     table = solve_divisions([saving], sla, 1, requests=REQUESTS)
     assert table.objective("saving", 200.0) == plan.least_power["saving"]
+
+
+def test_policies_with_which_the_stages_miss_the_sla_together_are_left_out(monkeypatch):
+    late = BatchingPolicy.from_control_limit(8, 8, 500.0)
+    monkeypatch.setattr(TableSolver, "lookup", lambda solver, rate_per_s: late)
+    saving = replace(stage("saving", 5.0, energy=True), policy="smdp")
+    plan = plan_pipeline([saving], 20.0, ServiceLevelObjective(80.0, 99.0), requests=REQUESTS)
+    assert plan.least_power == {}
+    assert plan.percentile_ms <= 80.0
+
+
+def test_workers_move_where_they_help_more_at_the_same_cost():
+    ms = {(1, 1): 100.0, (2, 1): 70.0, (1, 2): 75.0, (3, 1): 58.0, (2, 2): 40.0}
+    sla = ServiceLevelObjective(60.0, 99.0)
+    found = sizing.cheap_division(lambda it: ms.get(it, 59.0), sla, (1, 1), (9, 9), (1.0, 1.0))
+    assert found == (2, 2)
 
 
 def test_what_reaches_each_stage():
