@@ -40,7 +40,8 @@ PROFILE = Profile.from_dict(
     }
 )
 USER_CONFIG: dict[str, Any] = {"sla": {"response_time_ms": 150, "percentile": 99}}
-LOAD_PER_S = 120.0
+#: Ten times as much takes several times as many replicas.
+LOAD_PER_S = 160.0
 
 
 async def send(service: InferenceService) -> None:
@@ -49,9 +50,11 @@ async def send(service: InferenceService) -> None:
 
 
 async def load(service: InferenceService) -> None:
+    due_s = time.monotonic()
     async with asyncio.TaskGroup() as calls:
         while True:
-            await asyncio.sleep(random.expovariate(LOAD_PER_S))
+            due_s += random.expovariate(LOAD_PER_S)
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
             calls.create_task(send(service))
 
 
