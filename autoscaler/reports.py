@@ -13,6 +13,7 @@ from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
+from policy.power_table import PowerTable
 from policy.try_delays import TryDelays
 
 #: What limits a replica, in the order of its codes in a report, from 1: the device, the event loop
@@ -21,6 +22,8 @@ BOTTLENECKS = ("device", "event_loop", "neither")
 
 #: Prefix of the late shares of a curve among the floats of a report.
 _LATE_SHARE_PREFIX = "late_share_"
+#: Prefix of the numbers of a `PowerTable` among the floats of a report.
+_POWER_PREFIX = "power_"
 #: The same of its overload levels.
 _OVERLOAD_LEVEL_PREFIX = "overload_level_"
 
@@ -39,6 +42,8 @@ class ReplicaReport:
     late shares of 1 says that no rate keeps the SLA. `start_time_s` is from its creation until it
     could serve, 0 if unknown. `bottleneck_code` is a place in `BOTTLENECKS` from 1, 0 if unknown.
     `request_delay_ms`, `reply_delay_ms` and `retry_delay_ms` are of `policy.try_delays.TryDelays`.
+    `power_limit_w` is the ceiling on the power of all replicas, 0 for none, and `powers` are the
+    numbers of its `policy.power_table.PowerTable`.
     `standby` is 1 if it stands by (`autoscaler.standbys`). Settings of None leave the autoscaler's
     unchanged.
     """
@@ -67,6 +72,8 @@ class ReplicaReport:
     request_delay_ms: float = TryDelays.request_delay_ms
     reply_delay_ms: float = TryDelays.reply_delay_ms
     retry_delay_ms: float = TryDelays.retry_delay_ms
+    power_limit_w: float = 0.0
+    powers: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         values = (
@@ -86,6 +93,7 @@ class ReplicaReport:
             self.request_delay_ms,
             self.reply_delay_ms,
             self.retry_delay_ms,
+            self.power_limit_w,
         )
         # Many reports come every second and nearly all are valid, so check all values at once.
         if not (
@@ -131,6 +139,11 @@ class ReplicaReport:
         return _curve(self.sla_rate_per_s, self.late_shares, self.overload_levels)
 
     @property
+    def power_table(self) -> PowerTable | None:
+        """Its power by arrival rate and response time; None without a ceiling on the power."""
+        return PowerTable.from_floats(self.powers) if self.powers else None
+
+    @property
     def bottleneck(self) -> str | None:
         """What limits the replica, one of `BOTTLENECKS`; None if it is not known."""
         place = int(self.bottleneck_code)
@@ -155,6 +168,7 @@ class ReplicaReport:
             settings=_settings(tuple((name, values[name]) for name in _SETTINGS if name in values)),
             late_shares=_series(_LATE_SHARES, values),
             overload_levels=_series(_OVERLOAD_LEVELS, values),
+            powers=_series(_POWERS, values),
             **given,
         )
 
@@ -171,6 +185,10 @@ def curve_to_floats(
         **_numbered(_LATE_SHARE_PREFIX, curve.late_shares),
         **_numbered(_OVERLOAD_LEVEL_PREFIX, curve.overload_levels),
     }
+
+
+def power_to_floats(table: PowerTable) -> dict[str, float]:
+    return _numbered(_POWER_PREFIX, table.to_floats())
 
 
 def _numbered(prefix: str, values: tuple[float, ...]) -> dict[str, float]:
@@ -202,7 +220,8 @@ def _curve(
 _REPORT_FLOATS = tuple(
     value.name
     for value in fields(ReplicaReport)
-    if value.name not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels")
+    if value.name
+    not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels", "powers")
 )
 _REQUIRED = tuple(
     value.name
@@ -213,6 +232,7 @@ _SETTINGS = tuple(AutoscalerSettings().to_floats())
 
 
 _LATE_SHARES = tuple(_numbered(_LATE_SHARE_PREFIX, LoadLatenessCurve.MULTIPLES))
+_POWERS = tuple(_numbered(_POWER_PREFIX, PowerTable.SIZE * (0.0,)))
 _OVERLOAD_LEVELS = tuple(_numbered(_OVERLOAD_LEVEL_PREFIX, LoadLatenessCurve.OVERLOADS))
 
 

@@ -112,6 +112,9 @@ class ServiceLevelObjective:
         left_ms = max(_MIN_RESPONSE_TIME_MS, self.response_time_ms - delays_ms)
         return replace(self, response_time_ms=left_ms)
 
+    def times(self, factor: float) -> "ServiceLevelObjective":
+        return replace(self, response_time_ms=factor * self.response_time_ms)
+
     def in_words(self) -> str:
         """Return the SLA in words, such as ``99% of requests within 100 ms``."""
         return f"{self.percentile:g}% of requests within {self.response_time_ms:g} ms"

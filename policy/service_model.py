@@ -56,7 +56,7 @@ class BatchingSettings:
         InvalidInputError
             The table in the settings was solved for another SLA.
         """
-        within = ServiceLevelObjective(_BATCHING_SHARE * sla.response_time_ms, sla.percentile)
+        within = sla.times(_BATCHING_SHARE)
         if self.table is not None:
             own = self.table.objective
             if isinstance(own, ServiceLevelObjective) and own != within:
@@ -97,6 +97,11 @@ class ServiceModel:
     sla: ServiceLevelObjective
     delays: TryDelays
     given: PolicyTable | None = None
+
+    @property
+    def batching_sla(self) -> ServiceLevelObjective:
+        """What batching may take of the client's SLA."""
+        return self.client_sla.times(_BATCHING_SHARE)
 
     @property
     def search_sizes(self) -> bool:

@@ -120,7 +120,8 @@ def config_page() -> str:
         (
             "What may change while it runs",
             "For a model, below `applications[].deployments[].user_config`. Only `sla` is\n"
-            "required. Without `tracing`, no request is traced.",
+            "required. Without `tracing`, no request is traced. `power_limit_w` bounds the\n"
+            "power of all replicas together, in W ([a ceiling](policy.md#a-ceiling-on-the-power)).",
             LIVE,
         ),
         (

@@ -177,5 +177,6 @@ class Simulation:
             answered_total=counted.completed + counted.expired,
             late_total=counted.late,
             counted_s=now_s - replica.ready_s,
+            powers=(),
             **delays_to_floats(scenario.delays),
         )

@@ -15,6 +15,7 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.sizing.rand_fleet import RandFleet
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
+from policy.power_table import PowerTable, in_words_under
 from policy.try_delays import TryDelays
 
 #: Without a load-lateness curve, the share of the capacity in full batches that replicas are given.
@@ -43,7 +44,8 @@ class MedianReplica:
     """The median replica of those under the SLA that most of them report.
 
     `batch_size` and `batch_ms` are of a full batch. The curve is None if the replicas do not have
-    one: not yet, or because no rate keeps the SLA (`out_of_reach`).
+    one: not yet, or because no rate keeps the SLA (`out_of_reach`). Under a ceiling on the power of
+    all replicas, `power_limit_w`, the power table says how many of them answer soonest.
     """
 
     objective: ServiceLevelObjective
@@ -53,6 +55,8 @@ class MedianReplica:
     out_of_reach: bool = False
     limited_by_device: bool = True
     delays: TryDelays = field(default_factory=TryDelays)
+    power_limit_w: float = 0.0
+    power_table: PowerTable | None = None
 
     @property
     def capacity_per_s(self) -> float:
@@ -74,6 +78,7 @@ def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
     known = [report for report in group if report.sla_rate_per_s or report.out_of_reach]
     known.sort(key=lambda report: report.sla_rate_per_s)
     median = known[(len(known) - 1) // 2] if known else None
+    with_power = next((report for report in group if report.powers), None)
     return MedianReplica(
         objective=group[0].objective,
         batch_size=statistics.median([report.full_batch_size for report in group]),
@@ -82,6 +87,8 @@ def median_replica(reports: Sequence[ReplicaReport]) -> MedianReplica:
         out_of_reach=median.out_of_reach if median else False,
         limited_by_device=median is None or median.bottleneck in (None, "device"),
         delays=(median or group[0]).delays,
+        power_limit_w=with_power.power_limit_w if with_power else 0.0,
+        power_table=with_power.power_table if with_power else None,
     )
 
 
@@ -118,6 +125,13 @@ class FleetSizing:
             words = self.replica.objective.in_words()
             remark = f"; {words} is out of reach with any number of replicas"
         needed = self._needed(demand_per_s)
+        table, limit_w = self.replica.power_table, self.replica.power_limit_w
+        if table is not None:
+            within, multiple = table.replicas_within(limit_w, demand_per_s, needed)
+            if multiple != 1:
+                words = in_words_under(limit_w, self.replica.objective, multiple)
+                required = min(max(self.min_replicas, within), self.max_replicas)
+                return Requirement(required, f"; {words}", is_limited=True)
         required = max(self.min_replicas, needed)
         if required > self.max_replicas:
             remark = remark or f"; more than {self.max_replicas} replicas would be needed"

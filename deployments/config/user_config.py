@@ -283,6 +283,9 @@ class UserConfig(StrictModel):
 
     #: The SLA of the service.
     sla: SLAConfig = SLAConfig()
+    #: The most power of all replicas together, in W, whatever becomes of the SLA: policy and number
+    #: of replicas are those of the shortest response time within it. None: no ceiling.
+    power_limit_w: float | None = Field(default=None, gt=0, le=1e9)
     #: When batches start.
     policy: PolicyConfig = PolicyConfig()
     #: How the number of replicas is decided.
@@ -296,6 +299,15 @@ class UserConfig(StrictModel):
     #: What differs for a model, by its name.
     models: dict[str, HostedModelConfig] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _power_limit_decides(self) -> Self:
+        if self.power_limit_w is not None:
+            if self.policy != PolicyConfig():
+                raise ValueError("power_limit_w decides the policy; omit policy")
+            if self.autoscaler.standbys:
+                raise ValueError("power_limit_w does not count standbys; set standbys to 0")
+        return self
+
     def for_model(self, name: str) -> "UserConfig":
         """Return what holds for a model."""
         own = self.models.get(name)
@@ -304,14 +316,8 @@ class UserConfig(StrictModel):
         parts = {"sla": own.sla, "policy": own.policy, "limits": own.limits}
         return self.model_copy(update={key: part for key, part in parts.items() if part})
 
-    def service_model(self, profile: Profile) -> ServiceModel:
-        """Return how a replica on the device of `profile` batches.
-
-        Raises
-        ------
-        InvalidInputError
-            The file of the policy table cannot be read, or it is for another SLA.
-        """
+    def service_model(self, profile: Profile, sla_multiple: float = 1.0) -> ServiceModel:
+        """Return how a replica on the device of `profile` batches, with a multiple of the SLA."""
         settings = BatchingSettings(
             objective=self.policy.objective,
             weights=Weights(energy_weight=self.policy.energy_weight),
@@ -321,7 +327,7 @@ class UserConfig(StrictModel):
             table=None if self.policy.table is None else TableFile.load(self.policy.table),
         )
         delays = self.autoscaler.settings().delays
-        return service_model(profile, self.sla.objective, delays, settings)
+        return service_model(profile, self.sla.objective.times(sla_multiple), delays, settings)
 
 
 def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> UserConfig:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Literal
 
+from autoscaler.reports import power_to_floats
 from deployments.config.user_config import UserConfig
 from deployments.control.event_loop_fit import EventLoopFit
 from deployments.control.model_corrections import ModelCorrections
@@ -27,6 +28,7 @@ from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.power_table import MULTIPLES, check_power_limit
 from policy.profile import Profile
 from policy.service_model import ServiceModel
 from policy.table import PolicyTable
@@ -66,6 +68,8 @@ class PolicyController:
         self._corrections = ModelCorrections(profile, refits_energy=refits_energy)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
+        #: Replicas that share the ceiling on the power, and the multiple of the SLA within it.
+        self._replicas, self._multiple = 1, 1.0
         self.core = BatcherCore(_first_table(service), service.limits)
         self._solver = PolicySolver(user_config.sla, self._use_solved_table)
         self._warn_if_out_of_reach(service)
@@ -138,6 +142,51 @@ class PolicyController:
         self._warn_if_out_of_reach(service)
         self._solve()
 
+    def share_power(self, replicas: int) -> None:
+        """Divide the ceiling on the power among so many replicas."""
+        if replicas != self._replicas:
+            self._replicas = replicas
+            if self._solver.power_table is not None:
+                self._use_solved_table()
+
+    def power_limit_stats(self) -> dict[str, float]:
+        """Return the ceiling on the power as `ReplicaReport.from_floats` reads it."""
+        limit_w, table = self.user_config.power_limit_w, self._solver.power_table
+        if limit_w is None or table is None:
+            return {}
+        return {"power_limit_w": limit_w, **power_to_floats(table)}
+
+    def _power_share_w(self) -> float | None:
+        """Return what the ceiling leaves this replica; None without one, or not solved yet."""
+        limit_w = self.user_config.power_limit_w
+        if limit_w is None or self._solver.power_table is None:
+            return None
+        return limit_w / self._replicas
+
+    def _follow_power(self) -> None:
+        """Allow batching the multiple of the SLA whose power is within the ceiling."""
+        share_w, table, multiple = self._power_share_w(), self._solver.power_table, 1.0
+        if share_w is not None and table is not None:
+            self.core.wait_factor = 1.0  # shorter waits would take more power
+            rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
+            multiple = min(table.multiple_within(rate_per_s, share_w), MULTIPLES[-1])
+        if multiple != self._multiple:
+            self._multiple = multiple
+            self._use(self.core.table)
+
+    def _explain_power(self) -> dict[str, Any] | None:
+        limit_w, share_w = self.user_config.power_limit_w, self._power_share_w()
+        if limit_w is None:
+            return None
+        sla = self.user_config.sla.objective.times(self._multiple)
+        return {
+            "limit_w": limit_w,
+            "replicas": self._replicas,
+            "share_w": share_w,
+            "sla_multiple": self._multiple,
+            "batching_for": "solving" if share_w is None else sla.in_words(),
+        }
+
     def _warn_if_out_of_reach(self, service: ServiceModel) -> None:
         """Report at once if no load is light enough for the SLA; solving the curve takes longer."""
         try:
@@ -159,18 +208,32 @@ class PolicyController:
             service.limits.admit_within_ms,
             service.limits.max_age_ms,
             service.given,
+            self._power_request(),
         )
         self._solver.solve(request, self.user_config.sla)
 
+    def _power_request(self) -> tuple[Profile, ServiceLevelObjective] | None:
+        if self.user_config.power_limit_w is None:
+            return None
+        longest = self.user_config.service_model(self.profile, MULTIPLES[-1])
+        return longest.profile, self._service_model().batching_sla
+
     def _use(self, table: PolicySource) -> None:
-        self.core.use(table, self._service_model().limits)
+        limits = self.user_config.service_model(self.profile, self._multiple).limits
+        self.core.use(table, limits)
         self._on_change()
 
     def _use_solved_table(self) -> None:
-        """Apply the solved table; under an SLA, as bursts require."""
-        table = self._solver.table
+        """Apply the solved table; under an SLA, as bursts require, and under a ceiling its own."""
+        table, power_table, share_w = (
+            self._solver.table,
+            self._solver.power_table,
+            self._power_share_w(),
+        )
         assert table is not None
-        if isinstance(self._service_model().objective, ServiceLevelObjective):
+        if power_table is not None and share_w is not None:
+            table = power_table.policies_within(share_w)
+        elif isinstance(self._service_model().objective, ServiceLevelObjective):
             table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)
 
@@ -184,6 +247,7 @@ class PolicyController:
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
+        self._follow_power()
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s
         if self._corrections.refit_profile(solving=self._solver.in_progress):
@@ -232,6 +296,7 @@ class PolicyController:
             # The model knows event loop and device, not what else uses their cores.
             "predicted_ms": {} if limiting == "neither" else self.percentiles.predicted_ms,
             "power_w": self.power_w,
+            "power_limit": self._explain_power(),
             "profile_revisions": corrections.profile_revisions,
             "profile": corrections.profile.to_dict(),
         }
@@ -249,8 +314,11 @@ def check_feasible(profile: Profile, user_config: UserConfig, profile_at_start: 
     InfeasibleError
         The SLA allows less time than a batch of one takes.
     InvalidInputError
-        The policy table that it names was solved for another profile than that of the start.
+        The policy table that it names was solved for another profile than that of the start, or
+        the ceiling on the power cannot be held.
     """
+    if user_config.power_limit_w is not None:
+        check_power_limit(profile, user_config.power_limit_w)
     _first_table(user_config.service_model(profile))
     file = user_config.policy.table
     if file is not None and user_config.service_model(profile_at_start).given is None:

@@ -23,6 +23,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import Objective, ServiceLevelObjective
+from policy.power_table import PowerTable
 from policy.profile import Profile
 from policy.solvers.batch_sizes import least_control_limit
 from policy.table import PolicyTable, source_hash
@@ -68,7 +69,7 @@ class SolveRequest:
     """A policy table and its load-lateness curve to solve.
 
     The SLA of the curve is the client's, less the delays to and from the replica. A `table` that is
-    given need not be solved.
+    given need not be solved. `power` is what a `PowerTable` is solved for, if there is a ceiling.
     """
 
     profile: Profile
@@ -78,6 +79,11 @@ class SolveRequest:
     admit_within_ms: float = math.inf
     max_age_ms: float = math.inf
     table: PolicyTable | None = None
+    power: tuple[Profile, ServiceLevelObjective] | None = None
+
+    @property
+    def power_name(self) -> str:
+        return "" if self.power is None else f"power-{source_hash(*self.power)}"
 
     @property
     def search_sizes(self) -> bool:
@@ -99,8 +105,10 @@ class SolveRequest:
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}"
 
     def same_as(self, other: "SolveRequest") -> bool:
-        names = (self.table_name, self.curve_name)
-        return names == (other.table_name, other.curve_name)
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("table_name", "curve_name", "power_name")
+        )
 
 
 def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable:
@@ -164,6 +172,21 @@ async def solve_in_worker(
     return table, curve
 
 
+async def solve_power_in_worker(worker: WorkerProcess, request: SolveRequest) -> PowerTable | None:
+    """Return the power table of `request`, from the cache or newly solved; None if it has none."""
+    if request.power is None:
+        return None
+    cache = await asyncio.to_thread(lambda: SolveCache(cache_folder()))
+    try:
+        return PowerTable.from_dict(await asyncio.to_thread(cache.load, request.power_name))
+    except (KeyError, TypeError, ValueError):
+        table: PowerTable = await worker.ask(
+            "policy.power_table:solve_power_table", *request.power, time_limit_s=LIMIT_S
+        )
+        await _store(cache, request.power_name, table.to_dict())
+        return table
+
+
 async def _solved_table(
     worker: WorkerProcess, request: SolveRequest, cache: SolveCache
 ) -> PolicyTable:
@@ -208,6 +231,7 @@ class PolicySolver:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.table: PolicyTable | None = None
+        self.power_table: PowerTable | None = None
         self.sla_capacity = SlaCapacity(sla)
         self.error: str | None = None
         self.failures = 0
@@ -264,7 +288,7 @@ class PolicySolver:
 
     async def _solve(self, request: SolveRequest, sla: SLAConfig) -> None:
         try:
-            table, curve = await self._solve_until_answered(request)
+            table, curve, power_table = await self._solve_until_answered(request)
         except SojournError as error:
             self.failures += 1
             self.error = self._last_error = str(error)
@@ -272,18 +296,19 @@ class PolicySolver:
             logger.error("solving failed, the policy in force stays: %s", error)
             return
         self._last_error = None
-        self.table = table
+        self.table, self.power_table = table, power_table
         self.sla_capacity = SlaCapacity(sla, curve, out_of_reach=curve is None)
         self._on_solved()
 
     async def _solve_until_answered(
         self, request: SolveRequest
-    ) -> tuple[PolicyTable, LoadLatenessCurve | None]:
+    ) -> tuple[PolicyTable, LoadLatenessCurve | None, PowerTable | None]:
         """Return the solution of `request`; start as many workers as it takes."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return await solve_in_worker(self._worker, request)
+                table, curve = await solve_in_worker(self._worker, request)
+                return table, curve, await solve_power_in_worker(self._worker, request)
             except (InfeasibleError, InvalidInputError):
                 raise
             except Exception as error:

@@ -284,8 +284,9 @@ class Replica:
         return 2 * sum(service.longest_batch_s for service in self._repository.services)
 
     async def _follow_decisions(self) -> None:
-        """Limit tokens to this replica's share."""
+        """Limit tokens and power to this replica's share."""
         content = await self._decisions.content()
+        self._repository.first.controller.share_power(replicas_in(content))
         access = self._repository.first.access
         if access.limits_rates:
             access.share_among(replicas_in(content), time.monotonic())

@@ -30,6 +30,7 @@ from deployments.serving.model_device import ModelDevice
 from deployments.serving.request_counts import RequestCounts
 from deployments.serving.service_start import ServiceStart
 from deployments.serving.warm_up import WarmUp
+from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.returns import MIN_WAIT_S, earliest_return_s, next_wait_s
 
@@ -117,6 +118,10 @@ class InferenceService(BatchedService):
         InvalidInputError
             The policy table is for another profile or SLA.
         """
+        if user_config.power_limit_w is not None and not self.start.alone:
+            raise InvalidInputError(
+                "power_limit_w: needs replicas of one model; those of several share a device"
+            )
         profile = self.controller.profile if self.configured else self._profile
         check_feasible(profile, user_config, self._profile)
 
@@ -272,6 +277,7 @@ class InferenceService(BatchedService):
             "late_total": observer.late_rows,
             "counted_s": time.monotonic() - self.counting_since_s,
             **controller.sla_capacity.to_floats(),
+            **controller.power_limit_stats(),
             **bottleneck_to_floats(controller.bottleneck),
             **delays_to_floats(controller.delays),
             **controller.user_config.autoscaler.settings().to_floats(),

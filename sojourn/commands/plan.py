@@ -13,6 +13,7 @@ from autoscaler.sizing.planner import Plan, Planner, Prices
 from autoscaler.sizing.service_estimator import ServiceEstimator, ServicePrediction
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.power_limit import under_power_limit
 from policy.profile import Profile
 from policy.service_model import ServiceModel, service_model
 from policy.try_delays import RETRIES, TryDelays
@@ -82,6 +83,11 @@ def _delay_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Maximum number of replicas to consider.",
 )
 @click.option(
+    "--power-limit-w",
+    type=option_types.above_0,
+    help="Most power of all replicas in W, as in a config: it comes before the SLA.",
+)
+@click.option(
     "--energy-price",
     type=option_types.from_0,
     help="Price per kWh: minimize the cost of replicas and energy, with up to 8 extra replicas.",
@@ -107,6 +113,7 @@ def command(
     retry_delay_ms: float,
     retries: int,
     max_replicas: int,
+    power_limit_w: float | None,
     energy_price: float | None,
     replica_price: float,
     as_json: bool,
@@ -127,16 +134,29 @@ def command(
         chosen = planner.least(arrival_rate, max_replicas)
     else:
         chosen = planner.cheapest(arrival_rate, max_replicas, prices)
+    remark = None
+    if power_limit_w is not None:
+        if prices is not None or estimator != "batch":
+            raise InvalidInputError("--power-limit-w: omit --energy-price and --estimator")
+        needed = chosen.prediction.replicas
+        fleet = under_power_limit(measured, service, power_limit_w, arrival_rate, needed)
+        objective = fleet.sla
+        planner = Planner(profile, objective, ServiceEstimator(fleet.service))
+        chosen, remark = planner.at(fleet.replicas, arrival_rate), fleet.in_words
     replicas = chosen.prediction.replicas
     bottleneck = None
     if isinstance(chosen.prediction, ServicePrediction) and profile.event_loop is not None:
         bottleneck = chosen.prediction.bottleneck
     theorem_error = planner.theorem_error(arrival_rate, replicas)
-    rows = [
-        chosen if number == replicas else planner.at(number, arrival_rate)
-        for number in (replicas - 1, replicas, replicas + 1)
-        if number >= 1
-    ]
+    rows = (
+        [chosen]
+        if remark
+        else [
+            chosen if number == replicas else planner.at(number, arrival_rate)
+            for number in (replicas - 1, replicas, replicas + 1)
+            if number >= 1
+        ]
+    )
     if as_json:
         print_json(
             {
@@ -145,6 +165,7 @@ def command(
                 "estimator": estimator,
                 "theorem_error_bound": theorem_error,
                 "bottleneck": bottleneck,
+                "power_limit": remark,
             }
         )
         return
@@ -154,6 +175,8 @@ def command(
         title=f"{arrival_rate:g} requests/s, {objective.in_words()}: {replicas} replica"
         + ("s" if replicas > 1 else ""),
     )
+    if remark is not None:
+        click.echo(remark)
     if any(
         more.prediction.service_level < fewer.prediction.service_level
         for fewer, more in itertools.pairwise(rows)

@@ -22,14 +22,19 @@ from autoscaler.simulator.experiments import (
 from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.start_time import StartTime
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.power_limit import under_power_limit
 from policy.profile import Profile
+from policy.service_model import service_model
+from policy.table import PolicyTable
+from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import command_line, existing_file, json_option, print_json, say
 from sojourn.reporting import simulation as output
 
-_OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "requests"}
+_OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "power_limit_w", "requests"}
 _OF_A_TRACE = {
     *("scale", "start_time_s", "start_spread", "failed_starts", "standby_s", "superpose"),
     *("history_file", "names"),
@@ -106,6 +111,11 @@ _OF_A_TRACE = {
 )
 @click.option("--replicas", type=click.IntRange(min=1), help="Size of the fixed fleet.")
 @click.option(
+    "--power-limit-w",
+    type=option_types.above_0,
+    help="Most power of the fixed fleet in W, as in a config: it comes before the SLA.",
+)
+@click.option(
     "--requests",
     type=click.IntRange(min=1),
     default=100_000,
@@ -152,6 +162,7 @@ def command(
     max_replicas: int,
     arrival_rate: float | None,
     replicas: int | None,
+    power_limit_w: float | None,
     requests: int,
     batching: str,
     balance: str,
@@ -171,6 +182,14 @@ def command(
     objective = option_types.required_sla(sla, response_time_ms, percentile)
     choices = choose(names)
     settings, policy = parse_batching(batching, profile)
+    given: PolicyTable | BatchingPolicy | None = policy
+    if power_limit_w is not None and arrival_rate is not None and replicas is not None:
+        if batching != "sla":
+            raise InvalidInputError("--power-limit-w: decides how replicas batch; omit --batching")
+        service = service_model(profile, objective, TryDelays(retries=RETRIES))
+        fleet = under_power_limit(profile, service, power_limit_w, arrival_rate, replicas)
+        replicas, objective, given = fleet.replicas, fleet.sla, fleet.service.table
+        say(f"{fleet.in_words} ({replicas} replicas).")
     scenario = Scenario(
         profile=profile,
         objective=objective,
@@ -180,7 +199,7 @@ def command(
         standby_start_time=None if standby_s is None else StartTime(standby_s, start_spread),
         seed=seed,
         routing=Routing(balance),
-        batching=policy,
+        batching=given,
         settings=settings,
         max_replicas=max_replicas,
     )

@@ -1,0 +1,66 @@
+"""A fleet under a ceiling: its predicted power is within it, and no more of the SLA is given up."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.errors import InvalidInputError
+from policy.objective import ServiceLevelObjective
+from policy.power_limit import under_power_limit
+from policy.power_table import LOADS, MULTIPLES, PowerTable, check_power_limit, solve_power_table
+from policy.profile import Profile
+from policy.response_time.evaluation import evaluate
+from policy.service_model import service_model
+from policy.try_delays import TryDelays
+
+SIZES = np.arange(1, 9)
+LATENCY_MS = 2.0 + 0.5 * SIZES
+PROFILE = Profile("m", "d", LATENCY_MS, 10 * LATENCY_MS + 60 + 20.0 * SIZES, idle_power_w=10.0)
+SLA = ServiceLevelObjective(20.0, 99.0)
+SERVICE = service_model(PROFILE, SLA, TryDelays())
+
+
+@pytest.fixture(scope="module")
+def table():
+    return solve_power_table(PROFILE, SERVICE.batching_sla)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.floats(0.05, 0.9), st.integers(1, 20), st.floats(0.2, 1.2))
+def test_the_power_is_within_the_ceiling_and_a_higher_one_holds_no_less(table, load, needed, share):
+    rate_per_s = load * needed * PROFILE.capacity_per_s
+    limit_w = needed * share * table.full_power_w
+    replicas, multiple = table.replicas_within(limit_w, rate_per_s, needed)
+    assert 1 <= replicas <= needed
+    assert table.replicas_within(1.1 * limit_w, rate_per_s, needed)[1] <= multiple
+    if np.isinf(multiple):
+        assert replicas == 1 or replicas * table.full_power_w <= limit_w
+        return
+    policy = table.policies_within(limit_w / replicas).lookup(rate_per_s / replicas)
+    found = evaluate(PROFILE, policy, rate_per_s / replicas)
+    # The power is interpolated between loads, and a cell has the policy of its upper end.
+    assert replicas * found.mean_power_w <= 1.03 * limit_w
+
+
+def test_a_table_survives_a_report_and_a_file(table):
+    assert PowerTable.from_dict(table.to_dict()) == table
+    assert PowerTable.from_floats(table.to_floats()).power_w == table.power_w
+    assert len(table.to_floats()) == PowerTable.SIZE
+
+
+def test_the_fleet_batches_for_the_sla_that_the_ceiling_leaves(table):
+    place = LOADS.index(0.7) * len(MULTIPLES)
+    for_the_sla_w, least_w = (table.power_w[place + MULTIPLES.index(one)] for one in (1.0, 10.0))
+    rate_per_s, between_w = 4 * 0.7 * PROFILE.capacity_per_s, 2 * (for_the_sla_w + least_w)
+    fleet = under_power_limit(PROFILE, SERVICE, between_w, rate_per_s, 4)
+    assert fleet.sla.response_time_ms > SLA.response_time_ms
+    assert f"{fleet.sla.response_time_ms:g} ms" in fleet.in_words
+    assert under_power_limit(PROFILE, SERVICE, 4.1 * for_the_sla_w, rate_per_s, 4).sla == SLA
+
+
+def test_a_ceiling_that_cannot_be_held_is_refused():
+    with pytest.raises(InvalidInputError, match="must be above the 10 W of one idle replica"):
+        check_power_limit(PROFILE, 10.0)
+    with pytest.raises(InvalidInputError, match="the profile has no energy"):
+        check_power_limit(Profile("m", "d", LATENCY_MS), 10.0)
