@@ -82,12 +82,10 @@ def _construct(recipe: Recipe, weights: WeightsLoader) -> Any:
     code = recipe.code
     if isinstance(code, str):
         code = import_object(code)
-    if not isinstance(code, type):
-        return code
-    if not issubclass(code, Model):
+    if not isinstance(code, type) or not issubclass(code, Model):
         if recipe.weights is not None:
             raise InvalidInputError("weights: only a sojourn.Model asks for them; see `share`")
-        return code(**recipe.options)
+        return code(**recipe.options) if isinstance(code, type) else code
     check_weights(code, code.__qualname__, recipe.weights)
     if isinstance(recipe.code, str):
         return load_model(recipe.code, recipe.options, recipe.device, weights)

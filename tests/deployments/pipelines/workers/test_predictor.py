@@ -68,8 +68,9 @@ def test_stages_take_weights_of_the_store_and_share_what_they_read(tmp_path, mon
         assert any(row["name"].startswith("file/") for row in list_models(store))
         with pytest.raises(InvalidInputError, match="leave the setting out"):
             make_predictor(recipe_of(Stage(Scale, share=True)))
-    with pytest.raises(InvalidInputError, match=r"only a sojourn\.Model"):
-        make_predictor(recipe_of(Stage(Scale, weights="file")))
+    for useless in (Scale, Scale(), shift):
+        with pytest.raises(InvalidInputError, match=r"only a sojourn\.Model"):
+            make_predictor(recipe_of(Stage(useless, name="stage", weights="file")))
 
 
 class NoDevice:
