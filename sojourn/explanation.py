@@ -124,8 +124,13 @@ def _lacks_of_capacity(snapshot: Document) -> Iterator[Finding]:
         )
     rates_per_s = [one["sla_rate_per_s"] or 0.0 for one in replicas]
     answered_per_s = snapshot["completed_per_s"] or 0.0
-    evidence = f"{len(replicas)} answered {answered_per_s:.4g}/s, and within the SLA they can " + (
-        f"answer {sum(rates_per_s):.4g}/s" if all(rates_per_s) else "answer what is not known yet"
+    evidence = (
+        f"replicas: {len(replicas)}; answered: {answered_per_s:.4g}/s; within the SLA they can "
+        + (
+            f"answer {sum(rates_per_s):.4g}/s"
+            if all(rates_per_s)
+            else "answer what is not known yet"
+        )
     )
     if all(rates_per_s) and answered_per_s >= _FULL * sum(rates_per_s):
         # The autoscaler may know of it later: its log is up to a minute old.

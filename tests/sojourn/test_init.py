@@ -1,14 +1,12 @@
-"""A project to start from, and Sojourn installed away from its source."""
+"""A project to start from."""
 
 import base64
 import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -105,60 +103,6 @@ async def test_texts_and_images_come_as_strings_as_base64_and_as_bytes(
 def test_without_a_config_the_way_on_is_said(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     assert "write a project with `sojourn init`" in refused("serve")
-
-
-@pytest.mark.slow
-def test_the_wheel_has_all_that_a_stranger_needs(tmp_path):
-    """Build it, install it elsewhere, and use it there, without the checkout."""
-    source, site, project = (tmp_path / name for name in ("source", "site", "project"))
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__", ".*")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    files = {str(path.relative_to(source)) for path in source.rglob("*/*") if path.is_file()}
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, source]
-    subprocess.run([*pip, *build], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
-    names = set(zipfile.ZipFile(wheel).namelist())
-    # Weights, templates and what else lies beside the code, and nothing more.
-    assert {name for name in names if ".dist-info/" not in name} == files
-
-    environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def run(*command: str | Path, status: int = 0) -> str:
-        ran = subprocess.run(
-            [sys.executable, *command],
-            cwd=project if project.exists() else tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert ran.returncode == status, ran.stderr
-        return ran.stdout + ran.stderr
-
-    assert "Commands:" in run("-m", "sojourn.cli", "--help")
-    run("-m", "sojourn.cli", "init", project)
-    where = run("-m", "sojourn.cli", "serve", "--check", "serve.yaml")
-    assert "serve.yaml is fine: 99% of requests within 100 ms" in where
-    assert "1 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")
-    profile = {"max_batch_size": 8, "latency_ms": {"fixed": 1.0, "per_request": 0.5}}
-    (project / "profile.json").write_text(json.dumps(profile))
-    load = ("--profile", "profile.json", "--arrival-rate", "800", "--response-time-ms", "20")
-    assert "1 replica" in run("-m", "sojourn.cli", "plan", *load)
-
-    # A folder with a name of Sojourn's own: whether it hides Sojourn from the command or not.
-    (project / "policy").mkdir()
-    (project / "policy" / "__init__.py").touch()
-    script = "import sys; from sojourn.cli import main; sys.exit(main())"
-    (tmp_path / "sojourn_script.py").write_text(script)
-    for program in (("-m", "sojourn.cli"), (tmp_path / "sojourn_script.py",)):
-        said = run(*program, "serve", "serve.yaml", status=2)
-        assert said.startswith(f"sojourn: {project / 'policy'} has the name of one of Sojourn's")
-        assert said.count("\n") == 1
 
 
 def test_every_package_is_in_the_wheel():
