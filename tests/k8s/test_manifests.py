@@ -6,22 +6,20 @@ import re
 import runpy
 import shutil
 import subprocess
-import sys
 import tomllib
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from deployments.access.tokens import hash_token
-from deployments.config.document import load_service_configs
-from deployments.haproxy.request_environment import request_environment
-from deployments.haproxy.routing import serve_environment, supervisor_environment
-from deployments.modelstore.wire import SOCKET_VARIABLE
-from sojourn.cli import main
-from sojourn.commands.store import serve
+from tests.support.manifests import (
+    build,
+    cluster_of,
+    containers_of,
+    environment_of,
+    pods_of,
+    serve_config_of,
+)
 from tests.support.readme import ROOT
 
 pytestmark = [
@@ -32,7 +30,6 @@ pytestmark = [
 
 HIGHLY_AVAILABLE = "k8s/overlays/gpu-ha"
 DEMO = "k8s/overlays/cpu-demo"
-IMAGE = "registry.example:5000/team/sojourn@sha256:" + "0123456789abcdef" * 4
 
 
 @pytest.fixture(params=["k8s/base", "k8s/overlays/gpu", HIGHLY_AVAILABLE, DEMO])
@@ -40,180 +37,9 @@ def kustomization(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@cache
-def build(kustomization: str) -> dict[str, dict[str, Any]]:
-    """Return the resources of a kustomization, by kind; those of one kind, by kind and name."""
-    built = subprocess.run(
-        ["kubectl", "kustomize", str(ROOT / kustomization)], capture_output=True, text=True
-    )
-    assert built.returncode == 0, built.stderr
-    resources = [resource for resource in yaml.safe_load_all(built.stdout) if resource]
-    kinds = [resource["kind"] for resource in resources]
-    found = {
-        kind if kinds.count(kind) == 1 else f"{kind}/{resource['metadata']['name']}": resource
-        for kind, resource in zip(kinds, resources, strict=True)
-    }
-    assert len(found) == len(resources)
-    return found
-
-
-def cluster_of(kustomization: str) -> dict[str, Any]:
-    cluster: dict[str, Any] = build(kustomization)["RayService"]["spec"]["rayClusterConfig"]
-    return cluster
-
-
-def pods_of(kustomization: str) -> list[dict[str, Any]]:
-    """Return the templates of the head and of the workers."""
-    cluster = cluster_of(kustomization)
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [group["template"] for group in groups]
-
-
-def containers_of(kustomization: str) -> list[dict[str, Any]]:
-    return [one for pod in pods_of(kustomization) for one in pod["spec"]["containers"]]
-
-
-def serve_config_of(kustomization: str) -> Any:
-    return yaml.safe_load(build(kustomization)["RayService"]["spec"]["serveConfigV2"])
-
-
 def source_of(kustomization: str) -> Path:
     """Return the config that a kustomization serves."""
     return ROOT / "configs" / ("emulated-p4.yaml" if kustomization == DEMO else "digits.yaml")
-
-
-def environment_of(config: Path) -> dict[str, str]:
-    """Return Ray's environment for a config in a cluster."""
-    return {
-        **serve_environment(),
-        **request_environment(load_service_configs(config), own={}),
-        **supervisor_environment(Path("/usr/local/bin/sojourn-haproxy")),
-    }
-
-
-def rendered(folder: Path, *arguments: str, cwd: Path = ROOT) -> str:
-    """Run a copy of `k8s/render.py` for an image; return what it complains of."""
-    if not (folder / "k8s").exists():
-        shutil.copytree(ROOT / "k8s", folder / "k8s")
-        (folder / "configs").symlink_to(ROOT / "configs")
-    done = subprocess.run(
-        [sys.executable, folder / "k8s/render.py", "--image", IMAGE, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=cwd,
-    )
-    assert (done.returncode == 0) == (not done.stderr), done.stderr
-    return done.stderr
-
-
-def test_generated_files_are_up_to_date():
-    checked = subprocess.run(
-        [sys.executable, ROOT / "k8s/render.py", "--check"], capture_output=True, text=True
-    )
-    assert checked.returncode == 0, checked.stderr
-
-
-@pytest.mark.parametrize(
-    ("based_on", "gpus"), [("base", None), ("gpu", None), ("gpu", 0.5), ("gpu-ha", None)]
-)
-def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
-    """As k8s/README.md says: packed for the image, then rendered in the model's folder."""
-    project = tmp_path / "project"
-    assert main(["init", str(project)]) == 0
-    monkeypatch.chdir(project)
-    config = project / "serve.yaml"
-    written = config.read_text().replace("max_replicas: 2", "max_replicas: 5")
-    if gpus is not None:
-        written = written.replace("num_cpus: 1 ", f"num_gpus: {gpus}\n          num_cpus: 1 ")
-    config.write_text(written)
-    assert main(["package", "serve.yaml", "--no-load", "--url", "file:///opt/model"]) == 0
-    render = ["--of", based_on, "--config", "dist/serve.yaml", "--token", "web"]
-    assert rendered(tmp_path, *render, cwd=project) == ""
-    secret = tmp_path / "k8s/overlays/release/token.yaml"
-    token = yaml.safe_load(secret.read_text())["stringData"]["token"]
-    assert secret.stat().st_mode & 0o077 == 0
-    assert rendered(tmp_path, *render, cwd=project) == ""
-    assert yaml.safe_load(secret.read_text())["stringData"]["token"] == token
-    release = str(tmp_path / "k8s/overlays/release")
-    resources = build(release)
-    assert resources["Secret"]["metadata"]["name"] == "sojourn-token-web"
-    ours = yaml.safe_load((project / "dist/serve.yaml").read_text())
-    (package,) = (project / "dist").glob("*.zip")
-    (application,) = ours["applications"]
-    assert application["runtime_env"]["working_dir"] == f"file:///opt/model/{package.name}"
-    ours["http_options"]["host"] = "0.0.0.0"
-    (deployment,) = application["deployments"]
-    tokens = [{"name": "web", "hash": hash_token(token)}]
-    deployment["user_config"]["access"] = {"tokens": tokens}
-    if based_on != "base":
-        assert deployment["ray_actor_options"].setdefault("num_gpus", 1) == (gpus or 1)
-    assert serve_config_of(release) == ours
-    (group,) = cluster_of(release)["workerGroupSpecs"]
-    assert group["maxReplicas"] == 5
-    (settings,) = (
-        one for one in resources.values() if one["metadata"]["name"].startswith("serve-")
-    )
-    assert settings["data"] == environment_of(config)
-    for container in containers_of(release):
-        assert container["image"] == IMAGE
-        assert container["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
-
-
-def test_a_release_of_what_does_not_fit_or_is_not_there_is_refused(tmp_path):
-    project = tmp_path / "project"
-    assert main(["init", str(project)]) == 0
-    config = project / "serve.yaml"
-    written = config.read_text()
-    for based_on, old, new, said in (
-        ("base", "num_cpus: 1", "num_cpus: 2", "has 2 CPUs, and a pod 1: change both in k8s/base/"),
-        ("base", "num_cpus: 1", "num_gpus: 1", "has 1 GPUs, and a pod 0: take --of gpu"),
-        ("gpu", "num_cpus: 1", "num_gpus: 4", "has 4 GPUs, and a pod 1: change both in k8s"),
-        ("base", "num_cpus: 1", f"memory: {1 << 34}", "16 GiB of memory, and a pod 4:"),
-        ("base", "port: 8000", "port: 9000", "http_options.port must be 8000"),
-        ("base", "", "", "has no tokens, so anyone who reaches the cluster"),
-    ):
-        assert old in written
-        config.write_text(written.replace(old, new, 1))
-        refused = rendered(tmp_path, "--of", based_on, "--config", "serve.yaml", cwd=project)
-        assert said in refused
-        assert "Traceback" not in refused
-    assert "none.yaml: No" in rendered(tmp_path, "--config", "none.yaml")
-    for tag in ("sojourn:0.1.0", "registry.example/sojourn@sha256:abc"):
-        refused = rendered(tmp_path, "--image", tag)
-        assert "must be REGISTRY/NAME@sha256:DIGEST" in refused
-
-
-@pytest.mark.parametrize("based_on", ["base", "gpu"])
-def test_a_release_with_a_store_on_each_node(based_on, tmp_path):
-    kubernetes = pytest.importorskip("kubernetes_validate")
-    assert rendered(tmp_path, "--of", based_on, "--token", "web", "--store") == ""
-    release = str(tmp_path / "k8s/overlays/release")
-    resources = build(release)
-    for resource in (resources["DaemonSet"], resources["NetworkPolicy/sojourn-store"]):
-        kubernetes.validate(resource, kubernetes.latest_version(), strict=True)
-    manager = resources["DaemonSet"]["spec"]["template"]["spec"]
-    _, replicas = (pod["spec"] for pod in pods_of(release))
-    assert manager["securityContext"]["runAsUser"] == replicas["securityContext"]["runAsUser"]
-    (container,) = manager["containers"]
-    assert container["image"] == manager["initContainers"][0]["image"] == IMAGE
-    words = [*container["command"], *container["args"]]
-    assert words[:3] == ["sojourn", "store", "serve"]
-    store = serve.make_context("serve", words[3:]).params
-    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "store")
-    (folder,) = (
-        volume["hostPath"]["path"] for volume in manager["volumes"] if "hostPath" in volume
-    )
-    on_node = folder / store["socket_path"].relative_to(mount["mountPath"])
-    (worker,) = replicas["containers"]
-    (seen,) = (mount for mount in worker["volumeMounts"] if mount["name"] == "store")
-    (shown,) = (v["hostPath"]["path"] for v in replicas["volumes"] if v["name"] == "store")
-    assert seen["readOnly"] is True
-    (variable,) = worker["env"]
-    assert Path(variable["value"]) == seen["mountPath"] / on_node.relative_to(shown)
-    assert variable["name"] == SOCKET_VARIABLE
-    limit_gib = float(container["resources"]["limits"]["memory"].removesuffix("Gi"))
-    assert store["host_bytes"] <= (limit_gib - 1) * 2**30
 
 
 def test_everything_else_is_valid_under_kubernetes_schemas(kustomization):
