@@ -63,6 +63,8 @@ def main():
     model = None
     for line in sys.stdin:
         do, *name = line.split()
+        if do == "load":
+            model = None
         result = memory_bytes()
         with redirect_stdout(sys.stderr):
             if do == "load":
