@@ -13,7 +13,7 @@ from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
-from policy.power_table import PowerTable
+from policy.tables.power import PowerTable
 from policy.try_delays import TryDelays
 
 #: What limits a replica, in the order of its codes in a report, from 1: the device, the event loop
@@ -43,7 +43,7 @@ class ReplicaReport:
     could serve, 0 if unknown. `bottleneck_code` is a place in `BOTTLENECKS` from 1, 0 if unknown.
     `request_delay_ms`, `reply_delay_ms` and `retry_delay_ms` are of `policy.try_delays.TryDelays`.
     `power_limit_w` is the ceiling on the power of all replicas, 0 for none, and `powers` are the
-    numbers of its `policy.power_table.PowerTable`.
+    numbers of its `policy.tables.power.PowerTable`.
     `standby` is 1 if it stands by (`autoscaler.standbys`). Settings of None leave the autoscaler's
     unchanged.
     """

@@ -1,7 +1,7 @@
 """The load-lateness curve of a replica: how many arrivals it takes under an SLA, and what is late.
 
 A request is late unless it is accepted and answered within the SLA's response time: a replica with
-a finite waiting room refuses what finds no room. `policy.load_lateness_solving` computes the curve.
+a finite waiting room refuses what finds no room. `policy.solvers.load_lateness` computes the curve.
 
 Beyond the rate that meets the SLA it matters what the replica does with the excess. If it only
 refuses what finds no room, nearly all become late: the late shares say so. If it refuses what it

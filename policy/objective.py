@@ -113,6 +113,7 @@ class ServiceLevelObjective:
         return replace(self, response_time_ms=left_ms)
 
     def times(self, factor: float) -> "ServiceLevelObjective":
+        """Return the SLA with a multiple of the response time."""
         return replace(self, response_time_ms=factor * self.response_time_ms)
 
     def in_words(self) -> str:

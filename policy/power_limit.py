@@ -1,11 +1,11 @@
-"""A fleet under a ceiling on its power: `policy.power_table`, for `plan` and the simulator."""
+"""A fleet under a ceiling on its power: `policy.tables.power`, for `plan` and the simulator."""
 
 from dataclasses import dataclass, replace
 
 from policy.objective import ServiceLevelObjective
-from policy.power_table import MULTIPLES, check_power_limit, in_words_under, solve_power_table
 from policy.profile import Profile
 from policy.service_model import ServiceModel, service_model
+from policy.tables.power import MULTIPLES, check_power_limit, in_words_under, solve_power_table
 
 
 @dataclass(frozen=True)

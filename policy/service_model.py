@@ -13,12 +13,12 @@ from policy.batcher.limits import Limits, limits_for
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import PolicyTable
-from policy.table_file import TableFile
-from policy.table_solving import TableSolver
+from policy.solvers.load_lateness import solve_load_lateness_curve
+from policy.tables.file import TableFile
+from policy.tables.solving import TableSolver
+from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 
 #: Share of the SLA's response time that batching may use; the rest is for the network.

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from policy.profile import Profile
     from policy.response_time.evaluation import Evaluation, evaluate
     from policy.solvers.solution import Solution
-    from policy.table import PolicyTable
-    from policy.table_solving import solve_table
+    from policy.tables.solving import solve_table
+    from policy.tables.table import PolicyTable
 
 __all__ = [
     "BadRequestError",
@@ -96,8 +96,8 @@ _NAMES = {
     "policy.profile": "Profile",
     "policy.response_time.evaluation": "Evaluation evaluate",
     "policy.solvers.solution": "Solution",
-    "policy.table": "PolicyTable",
-    "policy.table_solving": "solve_table",
+    "policy.tables.table": "PolicyTable",
+    "policy.tables.solving": "solve_table",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -21,7 +21,7 @@ from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, ServiceModel, service_model
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 from policy.try_delays import RETRIES, TryDelays
 
 FloatArray = NDArray[np.float64]

@@ -15,7 +15,7 @@ from autoscaler.reports import ReplicaReport
 from autoscaler.sizing.rand_fleet import RandFleet
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
-from policy.power_table import PowerTable, in_words_under
+from policy.tables.power import PowerTable, in_words_under
 from policy.try_delays import TryDelays
 
 #: Without a load-lateness curve, the share of the capacity in full batches that replicas are given.

@@ -25,9 +25,9 @@ from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 from policy.errors import InfeasibleError
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.solvers.load_lateness import solve_load_lateness_curve
 from policy.try_delays import TryDelays
 from sojourn.output import say
 

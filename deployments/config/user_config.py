@@ -16,7 +16,7 @@ from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights, fault_of_percentile
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, ServiceModel, service_model
-from policy.table_file import TableFile
+from policy.tables.file import TableFile
 from policy.try_delays import TryDelays
 
 #: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).

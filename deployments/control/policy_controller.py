@@ -28,10 +28,10 @@ from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
-from policy.power_table import MULTIPLES, check_power_limit
 from policy.profile import Profile
 from policy.service_model import ServiceModel
-from policy.table import PolicyTable
+from policy.tables.power import MULTIPLES, check_power_limit
+from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 
 logger = logging.getLogger("sojourn.policy")

@@ -23,10 +23,10 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import Objective, ServiceLevelObjective
-from policy.power_table import PowerTable
 from policy.profile import Profile
 from policy.solvers.batch_sizes import least_control_limit
-from policy.table import PolicyTable, source_hash
+from policy.tables.power import PowerTable
+from policy.tables.table import PolicyTable, source_hash
 
 logger = logging.getLogger("sojourn.policy")
 
@@ -158,7 +158,7 @@ async def solve_in_worker(
     except (KeyError, TypeError):
         try:
             curve = await worker.ask(
-                "policy.load_lateness_solving:solve_load_lateness_curve",
+                "policy.solvers.load_lateness:solve_load_lateness_curve",
                 *(request.profile, request.sla, request.max_queue_rows),
                 admit_within_ms=request.admit_within_ms,
                 search_sizes=request.search_sizes,
@@ -181,7 +181,7 @@ async def solve_power_in_worker(worker: WorkerProcess, request: SolveRequest) ->
         return PowerTable.from_dict(await asyncio.to_thread(cache.load, request.power_name))
     except (KeyError, TypeError, ValueError):
         table: PowerTable = await worker.ask(
-            "policy.power_table:solve_power_table", *request.power, time_limit_s=LIMIT_S
+            "policy.tables.power:solve_power_table", *request.power, time_limit_s=LIMIT_S
         )
         await _store(cache, request.power_name, table.to_dict())
         return table
@@ -194,7 +194,7 @@ async def _solved_table(
         return PolicyTable.from_dict(await asyncio.to_thread(cache.load, request.table_name))
     except (KeyError, InvalidInputError):
         table: PolicyTable = await worker.ask(
-            "policy.table_solving:solve_table",
+            "policy.tables.solving:solve_table",
             *(request.profile, request.objective),
             time_limit_s=LIMIT_S,
         )

@@ -169,7 +169,7 @@ class StageWorkers:
 
     async def _solve(self, number: int, stage: Stage) -> None:
         solver = WorkerProcess(f"the solver of stage {stage.name!r}")
-        function, objective = "policy.table_solving:solve_table", self._objectives.get(number)
+        function, objective = "policy.tables.solving:solve_table", self._objectives.get(number)
         try:
             table = await solver.ask(
                 function, stage.batch_profile, objective or Weights(), time_limit_s=_SOLVE_S

@@ -10,7 +10,7 @@ from policy.batching_policy import BatchingPolicy
 
 
 class PolicySource(Protocol):
-    """A batching policy for every arrival rate; `policy.table.PolicyTable` is one."""
+    """A batching policy for every arrival rate; `policy.tables.table.PolicyTable` is one."""
 
     def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
         """Return the policy for an arrival rate without computing anything."""

@@ -28,7 +28,7 @@ from policy.objective import ServiceLevelObjective
 from policy.power_limit import under_power_limit
 from policy.profile import Profile
 from policy.service_model import service_model
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import command_line, existing_file, json_option, print_json, say

@@ -17,8 +17,8 @@ from policy.profile import Profile
 from policy.service_model import BatchingSettings, service_model
 from policy.solvers.reference.stopping import solve_within
 from policy.solvers.solution import Solution
-from policy.table_file import TableFile
-from policy.table_solving import solve_table
+from policy.tables.file import TableFile
+from policy.tables.solving import solve_table
 from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table, say

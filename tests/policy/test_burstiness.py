@@ -13,7 +13,7 @@ from policy.batcher.requests import FixedPolicy, Request
 from policy.burstiness import COUNT_WINDOW_S, DispersionMeter, burst_rate_per_s
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
-from policy.table_solving import solve_table
+from policy.tables.solving import solve_table
 from tests.support.batching.batcher_core import Run
 from tests.support.batching.switching_arrivals import SwitchingArrivals
 from tests.support.profiles import GOOGLENET_P4

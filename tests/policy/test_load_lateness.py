@@ -13,11 +13,11 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.load_lateness import LoadLatenessCurve
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
+from policy.solvers.load_lateness import solve_load_lateness_curve
 from tests.support.profiles import GOOGLENET_P4 as P4
 from tests.support.profiles import PADDED
 

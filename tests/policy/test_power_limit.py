@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.power_limit import under_power_limit
-from policy.power_table import LOADS, MULTIPLES, PowerTable, check_power_limit, solve_power_table
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.service_model import service_model
+from policy.tables.power import LOADS, MULTIPLES, PowerTable, check_power_limit, solve_power_table
 from policy.try_delays import TryDelays
 
 SIZES = np.arange(1, 9)

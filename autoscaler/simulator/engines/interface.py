@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from autoscaler.simulator.engines.kernel import BINS, BINS_PER_OCTAVE, MAX_EXPONENT, MIN_EXPONENT
 from policy.latency_quantiles import LatencyQuantiles
 from policy.service_model import ServiceModel
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 
 FloatArray = NDArray[np.float64]
 

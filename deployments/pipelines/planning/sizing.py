@@ -23,7 +23,7 @@ from deployments.pipelines.planning.tandem import (
 )
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
-from policy.table_solving import TableSolver
+from policy.tables.solving import TableSolver
 
 Division = tuple[int, ...]
 """The workers of each stage, in the order of the stages."""

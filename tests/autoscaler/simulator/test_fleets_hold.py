@@ -19,10 +19,10 @@ from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.service_model import BatchingSettings
+from policy.solvers.load_lateness import solve_load_lateness_curve
 from policy.try_delays import RETRIES, TryDelays
 from tests.support.profiles import GOOGLENET_P4 as P4
 

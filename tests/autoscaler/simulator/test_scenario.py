@@ -12,7 +12,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.service_model import BatchingSettings
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 from tests.support.profiles import GOOGLENET_P4
 

@@ -12,10 +12,10 @@ from deployments.control.model_corrections import PROXY_DELAY_TICKS, REVISE_EVER
 from deployments.serving.service import InferenceService
 from policy.batcher.limits import ADMISSION_SHARE
 from policy.errors import InvalidInputError
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.table_file import TableFile
+from policy.solvers.load_lateness import solve_load_lateness_curve
+from policy.tables.file import TableFile
 from sojourn.cli import main
 from tests.support.batching.event_loop_counts import event_loop_counts
 from tests.support.models.emulated_service import REFUSES, emulated_service, until_solved

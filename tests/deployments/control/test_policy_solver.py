@@ -24,12 +24,12 @@ from deployments.control.worker_process import WorkerProcess
 from policy.errors import InfeasibleError
 from policy.event_loop import EventLoopCosts
 from policy.load_lateness import LoadLatenessCurve
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.table import PolicyTable
-from policy.table_solving import solve_table
+from policy.solvers.load_lateness import solve_load_lateness_curve
+from policy.tables.solving import solve_table
+from policy.tables.table import PolicyTable
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 SLA = SLAConfig(response_time_ms=10)

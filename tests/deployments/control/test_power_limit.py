@@ -12,10 +12,10 @@ from deployments.control import policy_solver as solver
 from deployments.control.policy_solver import SolveRequest, work_conserving_table
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
-from policy.load_lateness_solving import solve_load_lateness_curve
-from policy.power_table import PowerTable, solve_power_table
 from policy.profile import Profile
-from policy.table import PolicyTable
+from policy.solvers.load_lateness import solve_load_lateness_curve
+from policy.tables.power import PowerTable, solve_power_table
+from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 from tests.support.models.emulated_service import REFUSES, emulated_service, infer, until_solved
 

@@ -50,7 +50,7 @@ def test_the_digest_covers_the_mathematics_and_its_libraries() -> None:
         code_digest.__wrapped__()
     root, paths, versions = digested.call_args.args
     sources = {str(path.relative_to(root)) for path in paths}
-    assert sources >= {"table.py", "table_solving.py", "solvers/exact.py", "load_lateness.py"}
+    assert sources >= {"tables/table.py", "tables/solving.py", "solvers/exact.py"}
     assert f"scipy {importlib.metadata.version('scipy')}" in versions
 
 

@@ -11,7 +11,7 @@ from deployments.pipelines.workers import pool
 from deployments.pipelines.workers.in_process import ThreadWorker
 from policy.errors import InvalidInputError
 from policy.profile import Profile
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 from sojourn import Ensemble, Pipeline, Stage, StageError, Switch
 from tests.support.pipelines.stages import Batched, Gate, Scale, shift
 from tests.support.waiting import LIMIT_S, until

@@ -13,7 +13,7 @@ from policy.batcher.core import BatcherCore
 from policy.batcher.limits import Limits
 from policy.batcher.requests import FixedPolicy, Refusal, Request, StartReason
 from policy.batching_policy import BatchingPolicy
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 from tests.support.batching.batcher_core import Run, contents, make_core, started
 
 

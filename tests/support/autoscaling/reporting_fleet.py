@@ -16,9 +16,9 @@ from autoscaler.decision import Decision, FleetState
 from autoscaler.reports import ReplicaReport
 from autoscaler.settings import AutoscalerSettings
 from policy.load_lateness import LoadLatenessCurve
-from policy.load_lateness_solving import solve_load_lateness_curve
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.solvers.load_lateness import solve_load_lateness_curve
 
 START_S = 1_700_000_000.0
 #: The emulated P4, 20 times slower: a batch of 32 takes 216 ms, so a replica serves 148 requests/s.

@@ -35,7 +35,7 @@ from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import BatchingSettings
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 from tests.support.autoscaling.fleet_views import Scripted
 

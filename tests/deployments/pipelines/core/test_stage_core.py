@@ -10,7 +10,7 @@ from deployments.pipelines.core.stage_core import StageCore
 from policy.batching_policy import BatchingPolicy
 from policy.objective import Weights
 from policy.profile import Profile
-from policy.table_solving import solve_table
+from policy.tables.solving import solve_table
 
 
 def item(number=0, deadline_s=math.inf):

@@ -15,7 +15,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.table_solving import TableSolver
+from policy.tables.solving import TableSolver
 
 REQUESTS = 20_000
 

@@ -21,7 +21,7 @@ from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
-from policy.table import PolicyTable
+from policy.tables.table import PolicyTable
 
 #: Response times, as multiples of the SLA's, and arrival rates, as shares of the capacity.
 MULTIPLES = (0.25, 0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0)

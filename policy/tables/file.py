@@ -8,7 +8,7 @@ from pathlib import Path
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import PolicyTable, source_hash
+from policy.tables.table import PolicyTable, source_hash
 
 _KINDS = {kind.__name__: kind for kind in (Weights, ServiceLevelObjective)}
 

@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 PROFILE = CONFIGS / "profiles" / "googlenet-p4.json"
 
 

@@ -15,7 +15,7 @@ from policy.optimization import average_cost, solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers import exact
-from policy.table_solving import solve_table
+from policy.tables.solving import solve_table
 from tests.support.profiles import GOOGLENET_P4
 
 CAPACITY = GOOGLENET_P4.capacity_per_s

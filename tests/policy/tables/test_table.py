@@ -13,8 +13,8 @@ from policy.errors import InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.table import PolicyTable, source_hash
-from policy.table_solving import solve_table
+from policy.tables.solving import solve_table
+from policy.tables.table import PolicyTable, source_hash
 from tests.support.profiles import GOOGLENET_P4
 
 CAPACITY = GOOGLENET_P4.capacity_per_s

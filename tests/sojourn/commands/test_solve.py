@@ -5,7 +5,7 @@ import pytest
 from policy.profile import Profile
 from sojourn.cli import main
 
-PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
+PROFILE = Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json"
 RATE = 0.9 * Profile.load(PROFILE).capacity_per_s
 
 

@@ -1,7 +1,7 @@
 """A policy table: the batching policy of every arrival rate, solved ahead of the traffic.
 
 A replica looks its policy up at every decision, by the current arrival rate. For another objective
-or profile, a new table replaces the old one. `policy.table_solving` solves it.
+or profile, a new table replaces the old one. `policy.tables.solving` solves it.
 """
 
 import hashlib

@@ -15,7 +15,7 @@ from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers.batch_sizes import least_control_limit
 from policy.solvers.solution import Solution, meets_sla
-from policy.table import PolicyTable, check_rates
+from policy.tables.table import PolicyTable, check_rates
 
 # Close to the capacity the queue, not the policy, determines the response time.
 _MAX_TRAFFIC_INTENSITY = 0.99

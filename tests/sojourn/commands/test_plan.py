@@ -9,7 +9,7 @@ from autoscaler.sizing.rand import response_time_cdf
 from policy.profile import Profile
 from sojourn.cli import main
 
-PROFILE = Path(__file__).parents[2] / "configs" / "profiles" / "googlenet-p4.json"
+PROFILE = Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json"
 DELAYS = ["--request-delay-ms", "1", "--reply-delay-ms", "1", "--retry-delay-ms", "2"]
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights
 from policy.service_model import BatchingSettings, service_model
-from policy.table_file import TableFile
-from policy.table_solving import solve_table
+from policy.tables.file import TableFile
+from policy.tables.solving import solve_table
 from policy.try_delays import TryDelays
 from tests.support.profiles import GOOGLENET_P4
 

@@ -1,0 +1,1 @@
+"""Policy tables: the batching policy for each arrival rate, solved ahead, and kept in files."""
