@@ -131,10 +131,10 @@ class HostedApp:
     def _prepared(self, headers: Headers) -> _Prepared:
         """Return the parts that answers have in common, made anew once a second."""
         if headers is not self._default_headers:
-            told = [*headers, (MAX_BODY_HEADER, b"%d" % self.app.max_body_bytes)]
+            of_all = [*headers, (MAX_BODY_HEADER, b"%d" % self.app.max_body_bytes)]
             if (earliest_s := self.app.service.earliest_return_s) is not None:
-                told.append((RETURN_HEADER, b"%d" % earliest_s))
-            self._default_headers, self._parts = headers, _Prepared(told)
+                of_all.append((RETURN_HEADER, b"%d" % earliest_s))
+            self._default_headers, self._parts = headers, _Prepared(of_all)
         return self._parts
 
 

@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 
 from deployments.access.control import AccessControl
 from deployments.batcher.event_loop_meter import EventLoopMeter
+from deployments.haproxy.refusals import RETURN_HEADER
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import LINGER_S, READ_TIMEOUT_S, HostedApp, InferenceProtocol
 from deployments.http.request_body import BodyBudget
@@ -39,6 +40,7 @@ class SlowService:
     receive_timeout_s = LIMIT_S
     ready = True
     concurrency = None
+    earliest_return_s = 7
 
     def __init__(self, loop, *, full):
         self._loop, self._full = loop, full
@@ -204,6 +206,14 @@ def test_requests_in_time_are_answered_however_long_the_connection_lasts():
         assert transport.closed_s is None
 
     run_connected(test, full=False)
+
+
+@connected
+async def test_a_refusal_says_when_clients_may_return(protocol, transport):
+    protocol.data_received(GOOD)
+    await asyncio.sleep(0)
+    ((_, data),) = transport.written
+    assert b"\r\n%b: 7\r\n" % RETURN_HEADER in data
 
 
 @connected
