@@ -11,7 +11,9 @@ PACKAGES = ("policy", "autoscaler", "deployments", "sojourn")
 #: Where the time of day is read, and what for.
 ALLOWED = {
     "deployments/observability/tracing.py": "the times of a span, which other machines compare",
-    "deployments/observability/inference_statistics.py": "when the last inference was, to be told",
+    "deployments/observability/inference_statistics.py": "when the last inference was",
+    "deployments/modelstore/manager/shared_files.py": "whether a file was changed just now",
+    "deployments/pipelines/serving/autoscaler.py": "the hour, for jumps that recur",
     "deployments/serving/replica.py": "when the days of a history end",
     "deployments/console/feed.py": "the time shown beside what the console shows",
     "sojourn/commands/loadtest.py": "the time at which a test began, for its page",
