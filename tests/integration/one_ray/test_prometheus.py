@@ -35,6 +35,7 @@ EVENTS = {
 #: They need minutes of load, or what this run does not have.
 UNKNOWN_YET = {
     "sojourn_predicted_response_time_seconds",
+    "sojourn_power_watts",
     *(given.name for given in DECISION_INSTRUMENTS.values()),
 }
 
