@@ -107,7 +107,7 @@ def _lacks_of_capacity(snapshot: Document) -> Iterator[Finding]:
             yield Finding(
                 "the load rose faster than replicas start",
                 f"in the last minute {after} replicas were ordered instead of {before}",
-                "autoscaler.burst_factor: higher, to keep room for such a rise",
+                "autoscaler.expert.burst_factor: higher, to keep room for such a rise",
             )
     if any(one["bottleneck"] == "neither" for one in replicas):
         yield Finding(
@@ -142,5 +142,5 @@ def _lacks_of_capacity(snapshot: Document) -> Iterator[Finding]:
     yield Finding(
         "more requests came at once than can be answered in time",
         evidence,
-        "autoscaler.burst_factor: higher, to keep room for such bursts",
+        "autoscaler.expert.burst_factor: higher, to keep room for such bursts",
     )

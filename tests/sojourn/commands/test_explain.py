@@ -47,19 +47,24 @@ ENOUGH = entry(1000.0, 2, 2, predicted_service_level=0.999)
             "there may be no more replicas",
             "autoscaling_config.max_replicas",
         ),
-        (FULL, [entry(950.0, 1, 2), ENOUGH], "rose faster", "autoscaler.burst_factor"),
-        (FULL, [entry(930.0, 1, 2), ENOUGH], "came at once", "autoscaler.burst_factor"),
+        (FULL, [entry(950.0, 1, 2), ENOUGH], "rose faster", "autoscaler.expert.burst_factor"),
+        (FULL, [entry(930.0, 1, 2), ENOUGH], "came at once", "autoscaler.expert.burst_factor"),
         ({**FULL, "bottleneck": "neither"}, [ENOUGH], "other processes", "ray_actor_options.num"),
         (minute(refused_deadline=6), [ENOUGH], "clients want answers sooner", "the requests'"),
-        (minute(refused_deadline=6, late=1), [ENOUGH], "came at once", "autoscaler.burst_factor"),
+        (
+            minute(refused_deadline=6, late=1),
+            [ENOUGH],
+            "came at once",
+            "autoscaler.expert.burst_factor",
+        ),
         (
             minute(refused_queue_full=60, completed=3000),
             [ENOUGH],
             "too few replicas",
             "autoscaling_config.max_replicas",
         ),
-        (minute(refused_concurrency_limit=6), [], "came at once", "autoscaler.burst_factor"),
-        (minute(late=7), [ENOUGH], "came at once", "autoscaler.burst_factor"),
+        (minute(refused_concurrency_limit=6), [], "came at once", "autoscaler.expert.burst_factor"),
+        (minute(late=7), [ENOUGH], "came at once", "autoscaler.expert.burst_factor"),
         (minute(failed=6), [ENOUGH], "the model fails", "the model"),
         (minute(refused_memory=6), [ENOUGH], "memory", "limits.expert.max_bytes_in_flight"),
         (minute(refused_loading=6), [ENOUGH], "being loaded", "on_demand"),
@@ -124,4 +129,4 @@ async def test_a_real_replica_with_a_short_queue_reports_what_is_explained() -> 
     assert "queue_full" in snapshot["refused_per_s_by_reason"]
     # Which one depends on what else this machine does.
     (found,) = findings(snapshot)
-    assert found.change.startswith(("autoscaler.burst_factor", "ray_actor_options.num_cpus"))
+    assert found.change.startswith(("autoscaler.expert.burst_factor", "ray_actor_options.num_cpus"))
