@@ -39,7 +39,9 @@ def under_power_limit(
     replicas, multiple = table.replicas_within(limit_w, arrival_rate_per_s, needed)
     sla = service.client_sla.times(min(multiple, MULTIPLES[-1]))
     limited = service_model(profile, sla, service.delays)
-    policies = table.policies_within(limit_w / replicas)
+    policies = table.policies_for(
+        table.multiple_within(arrival_rate_per_s / replicas, limit_w / replicas)
+    )
     within = tuple(one.up_to(limited.limits.max_batch_size) for one in policies.policies)
     return LimitedFleet(
         replicas,

@@ -248,6 +248,7 @@ class FleetMonitor:
             max_replicas,
             replace(self._median_replica.delays, retries=self.settings.retries),
             self.fleet,
+            None if self._rates is None else self._rates.current_per_s,
         )
 
     @property

@@ -23,11 +23,11 @@ _UTILIZATION = 0.8
 
 
 class Fleet(Protocol):
-    """What replicas take together; rates are requests per second."""
+    """A model of replicas that serve together; rates are requests per second."""
 
     @property
     def capacity_per_s(self) -> float:
-        """What a full replica answers."""
+        """The rate of a replica that runs full batches without a pause."""
 
     def lost_share(self, arrival_rate_per_s: float, replicas: int) -> float:
         """Return the fraction of the requests that are not answered in time."""
@@ -108,7 +108,8 @@ class FleetSizing:
     RAND decides (`autoscaler.sizing.rand_fleet`), with the replicas' own load-lateness curve, its
     rate corrected by a factor (`autoscaler.sizing.sla_rate_correction`). Until the curve is known,
     or if no rate keeps the SLA, replicas are given a share of their capacity in full batches, so
-    that they carry the load. `fleet` decides in the place of RAND.
+    that they carry the load. `fleet` decides in the place of RAND. What power replicas take follows
+    from the load that is offered, not from what the demand allows for; None: from the demand.
     """
 
     replica: MedianReplica
@@ -117,6 +118,7 @@ class FleetSizing:
     max_replicas: int
     delays: TryDelays
     fleet: Fleet | None = None
+    offered_per_s: float | None = None
 
     def required(self, demand_per_s: float) -> Requirement:
         """Return what a demand requires."""
@@ -127,7 +129,8 @@ class FleetSizing:
         needed = self._needed(demand_per_s)
         table, limit_w = self.replica.power_table, self.replica.power_limit_w
         if table is not None:
-            within, multiple = table.replicas_within(limit_w, demand_per_s, needed)
+            rate_per_s = demand_per_s if self.offered_per_s is None else self.offered_per_s
+            within, multiple = table.replicas_within(limit_w, rate_per_s, needed)
             if multiple != 1:
                 words = in_words_under(limit_w, self.replica.objective, multiple)
                 required = min(max(self.min_replicas, within), self.max_replicas)

@@ -7,8 +7,10 @@ compares the model with what the replica observed, and adjusts the policy in for
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any, Literal
 
 from autoscaler.reports import power_to_floats
@@ -38,6 +40,8 @@ logger = logging.getLogger("sojourn.policy")
 
 #: Interval at which `PolicyController.tick` is to be called.
 TICK_S = 1.0
+#: Ticks whose mean arrival rate decides which policies keep the ceiling on the power.
+POWER_TICKS = 30
 
 
 class PolicyController:
@@ -70,6 +74,8 @@ class PolicyController:
         self.percentiles = ResponseTimePercentiles()
         #: Replicas that share the ceiling on the power, and the multiple of the SLA within it.
         self._replicas, self._multiple = 1, 1.0
+        #: By tick, the latest; the ceiling is on the mean power.
+        self._arrival_rates_per_s: deque[float] = deque(maxlen=POWER_TICKS)
         self.core = BatcherCore(_first_table(service), service.limits)
         self._solver = PolicySolver(user_config.sla, self._use_solved_table)
         self._warn_if_out_of_reach(service)
@@ -138,6 +144,8 @@ class PolicyController:
         _first_table(service)
         self.user_config = user_config
         self.sla_at_replica = service.sla
+        if user_config.power_limit_w is None:
+            self._multiple = 1.0
         self._use(self.core.table)
         self._warn_if_out_of_reach(service)
         self._solve()
@@ -146,8 +154,7 @@ class PolicyController:
         """Divide the ceiling on the power among so many replicas."""
         if replicas != self._replicas:
             self._replicas = replicas
-            if self._solver.power_table is not None:
-                self._use_solved_table()
+            self._follow_power()
 
     def power_limit_stats(self) -> dict[str, float]:
         """Return the ceiling on the power as `ReplicaReport.from_floats` reads it."""
@@ -165,25 +172,31 @@ class PolicyController:
 
     def _follow_power(self) -> None:
         """Allow batching the multiple of the SLA whose power is within the ceiling."""
-        share_w, table, multiple = self._power_share_w(), self._solver.power_table, 1.0
-        if share_w is not None and table is not None:
-            self.core.wait_factor = 1.0  # shorter waits would take more power
-            rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
-            multiple = min(table.multiple_within(rate_per_s, share_w), MULTIPLES[-1])
+        share_w, table = self._power_share_w(), self._solver.power_table
+        if share_w is None or table is None:
+            return
+        self.core.wait_factor = 1.0  # shorter waits would take more power
+        rate_per_s = fmean(self._arrival_rates_per_s or [0.0])
+        multiple = min(table.multiple_within(rate_per_s, share_w), MULTIPLES[-1])
         if multiple != self._multiple:
             self._multiple = multiple
-            self._use(self.core.table)
+            self._use(table.policies_for(multiple))
+
+    @property
+    def _sla_multiple(self) -> float:
+        """The multiple of the SLA that requests may take: batches may be done sooner."""
+        return max(1.0, self._multiple)
 
     def _explain_power(self) -> dict[str, Any] | None:
         limit_w, share_w = self.user_config.power_limit_w, self._power_share_w()
         if limit_w is None:
             return None
-        sla = self.user_config.sla.objective.times(self._multiple)
+        sla = self.user_config.sla.objective.times(self._sla_multiple)
         return {
             "limit_w": limit_w,
             "replicas": self._replicas,
             "share_w": share_w,
-            "sla_multiple": self._multiple,
+            "sla_multiple": self._sla_multiple,
             "batching_for": "solving" if share_w is None else sla.in_words(),
         }
 
@@ -219,20 +232,16 @@ class PolicyController:
         return longest.profile, self._service_model().batching_sla
 
     def _use(self, table: PolicySource) -> None:
-        limits = self.user_config.service_model(self.profile, self._multiple).limits
+        limits = self.user_config.service_model(self.profile, self._sla_multiple).limits
         self.core.use(table, limits)
         self._on_change()
 
     def _use_solved_table(self) -> None:
         """Apply the solved table; under an SLA, as bursts require, and under a ceiling its own."""
-        table, power_table, share_w = (
-            self._solver.table,
-            self._solver.power_table,
-            self._power_share_w(),
-        )
+        table, power_table = self._solver.table, self._solver.power_table
         assert table is not None
-        if power_table is not None and share_w is not None:
-            table = power_table.policies_within(share_w)
+        if power_table is not None:
+            table = power_table.policies_for(self._multiple)
         elif isinstance(self._service_model().objective, ServiceLevelObjective):
             table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)
@@ -247,6 +256,7 @@ class PolicyController:
         """
         self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self._corrections.wait_factor
+        self._arrival_rates_per_s.append(self.core.arrival_rate.per_s(time.monotonic()))
         self._follow_power()
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s

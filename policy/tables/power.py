@@ -84,25 +84,20 @@ class PowerTable:
         return np.asarray(np.append(MULTIPLES, np.inf)[first])
 
     def multiple_within(self, rate_per_s: float, power_w: float) -> float:
-        """Return the multiple, at least 1, of the SLA that batching may take; infinite: none fits.
+        """Return the least multiple of the SLA whose power is within one; infinite: none fits.
 
         Whether the replica keeps it at that rate is another question.
         """
-        return max(1.0, float(self._multiples(self._any_w, [rate_per_s], [power_w])[0]))
+        return float(self._multiples(self._any_w, [rate_per_s], [power_w])[0])
 
-    def policies_within(self, power_w: float) -> PolicyTable:
-        """Return the policies of least response time within a power; of least power where none is.
+    def policies_for(self, multiple: float) -> PolicyTable:
+        """Return the policies of least power within a multiple; of the longest if it is infinite.
 
         A cell of rates has the policy of its upper end, where it takes the most power.
         """
         rates = tuple(load * self.capacity_per_s for load in LOADS)
-        within = self._multiples(self._any_w, rates, [power_w] * len(rates))
-        columns = np.minimum(np.searchsorted(MULTIPLES, within), len(MULTIPLES) - 1)
-        chosen = [
-            self.policies[load * len(MULTIPLES) + int(column)]
-            for load, column in enumerate(columns)
-        ]
-        return PolicyTable(rates, (*chosen, self.policies[-1]))
+        column = MULTIPLES.index(min(multiple, MULTIPLES[-1]))
+        return PolicyTable(rates, (*self.policies[column : -1 : len(MULTIPLES)], self.policies[-1]))
 
     def replicas_within(self, limit_w: float, rate_per_s: float, needed: int) -> tuple[int, float]:
         """Return how many replicas answer soonest under a ceiling, and the multiple of the SLA.
@@ -111,7 +106,7 @@ class PowerTable:
         multiple is 1. If the ceiling does not carry the load, they are as many as run full batches
         under it, and refuse the rest; the multiple is then infinite.
         """
-        if self.multiple_within(rate_per_s / needed, limit_w / needed) == 1:
+        if self.multiple_within(rate_per_s / needed, limit_w / needed) <= 1:
             return needed, 1.0
         tried = np.unique(np.linspace(1, needed, min(needed, _MAX_TRIED)).astype(int))
         held = self._multiples(self._least_w, rate_per_s / tried, limit_w / tried)

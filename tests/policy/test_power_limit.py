@@ -37,7 +37,8 @@ def test_the_power_is_within_the_ceiling_and_a_higher_one_holds_no_less(table, l
     if np.isinf(multiple):
         assert replicas == 1 or replicas * table.full_power_w <= limit_w
         return
-    policy = table.policies_within(limit_w / replicas).lookup(rate_per_s / replicas)
+    within = table.multiple_within(rate_per_s / replicas, limit_w / replicas)
+    policy = table.policies_for(within).lookup(rate_per_s / replicas)
     found = evaluate(PROFILE, policy, rate_per_s / replicas)
     # The power is interpolated between loads, and a cell has the policy of its upper end.
     assert replicas * found.mean_power_w <= 1.03 * limit_w

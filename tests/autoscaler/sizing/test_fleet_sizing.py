@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from autoscaler.reports import bottleneck_to_floats
 from autoscaler.sizing.fleet_sizing import FleetSizing, Requirement, median_replica
 from policy.load_lateness import LoadLatenessCurve
+from policy.tables.power import LOADS, MULTIPLES, PowerTable
 from policy.try_delays import TryDelays
 from tests.support.autoscaling.reporting_fleet import CURVE, PER_REPLICA, Fleet
 
@@ -100,3 +101,15 @@ def test_rand_requires_no_more_than_replicas_that_stand_alone():
         assert single is not None
         assert sizing(REPORT).required(demand_per_s * PER_REPLICA).replicas <= single
     assert sizing(WITHOUT_CURVE).needed_without_retries(3.0) is None
+
+
+def test_a_ceiling_on_the_power_counts_the_load_that_is_offered():
+    """The margin of the demand takes no power."""
+    powers = tuple(1 + 9 * load for load in LOADS for _ in MULTIPLES)
+    table = PowerTable(REPORT.full_batch_size * 1e3 / REPORT.full_batch_ms, 1.0, 10.0, powers)
+    report = replace(REPORT, power_limit_w=15.0, powers=table.to_floats())
+    demand = 2 * PER_REPLICA
+    calm = replace(sizing(report), offered_per_s=demand / 2)
+    needed = sizing(REPORT).required(demand)
+    assert calm.required(demand) == needed
+    assert sizing(report).required(demand).replicas < needed.replicas

@@ -10,6 +10,7 @@ from deployments.config.user_config import parse_user_config
 from deployments.config.validation import ConfigError
 from deployments.control import policy_solver as solver
 from deployments.control.policy_solver import SolveRequest, work_conserving_table
+from policy.batcher.arrival_rate import ArrivalRate
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.profile import Profile
@@ -51,17 +52,20 @@ def solved_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("solved_here")
-async def test_a_replica_batches_within_its_share_and_the_autoscaler_limits_the_fleet() -> None:
+async def test_a_replica_batches_within_its_share_and_the_autoscaler_limits_the_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rate_per_s = 0.4 * PROFILE.capacity_per_s
+    monkeypatch.setattr(ArrivalRate, "per_s", lambda *_: rate_per_s)
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES, power_limit_w=100) as service:
         assert service.explain()["power_limit"]["batching_for"] == "solving"
         await until_solved(service)
+        await service.tick()
         alone = service.batcher.core.table
         service.controller.share_power(5)
         shared = service.batcher.core.table
-        rate_per_s = 0.4 * PROFILE.capacity_per_s
         assert shared.lookup(rate_per_s).control_limit > alone.lookup(rate_per_s).control_limit
         await asyncio.gather(*(infer(service) for _ in range(8)))
-        await service.tick()
         report = service.explain()["power_limit"]
         assert (report["replicas"], report["share_w"]) == (5, pytest.approx(20))
         assert "99% of requests within" in report["batching_for"]
