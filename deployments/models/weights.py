@@ -79,7 +79,7 @@ class WeightsLoader:
 
     @contextmanager
     def computing(self, device: str) -> Iterator[None]:
-        """Have the store keep free what torch allocates on a GPU in the meantime."""
+        """Report to the store the memory that the block allocates on a GPU; it is kept free."""
         if device == "cpu" or self.source is None or not self.source.startswith(STORE_PREFIX):
             yield
             return
@@ -93,7 +93,7 @@ class WeightsLoader:
 
     @contextmanager
     def sharing(self, share: bool) -> Iterator[None]:
-        """With `share`, take what any code loads in the meantime from the store.
+        """With `share`, load weights from the store, whatever code in the block asks for them.
 
         Raises
         ------

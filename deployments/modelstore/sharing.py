@@ -50,7 +50,7 @@ _undo: list[Callable[[], None]] = []
 
 @contextmanager
 def shared_weights(socket_path: Path | None = None) -> Iterator[Sharing]:
-    """Take the weights that any code loads in the meantime from this machine's store.
+    """Load weights from this machine's store, whatever code in the block asks for them.
 
     This holds for all threads of the process, and for files that are loaded with safetensors, with
     `torch.load` unless ``weights_only=False``, and through them, as by `from_pretrained` of
@@ -162,9 +162,9 @@ def _adopting_load(ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _adopt(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> None:
-    """Let a module's tensors lie in the store's memory that they were copied from.
+    """Move a module's tensors back to the store's memory that they were copied from.
 
-    Those of equal content, each of which has a storage to itself. The tensors stay the same
+    This holds for tensors of equal content, each of which has a storage to itself. The tensors stay the same
     objects, so tied ones stay tied.
     """
     own = {

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from tests.support.manifests import (
+    NEEDS_KUBECTL,
     build,
     cluster_of,
     containers_of,
@@ -22,10 +22,7 @@ from tests.support.manifests import (
 )
 from tests.support.readme import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_KUBECTL]
 
 
 HIGHLY_AVAILABLE = "k8s/overlays/gpu-ha"

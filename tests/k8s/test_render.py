@@ -14,6 +14,7 @@ from deployments.modelstore.wire import SOCKET_VARIABLE
 from sojourn.cli import main
 from sojourn.commands.store import serve
 from tests.support.manifests import (
+    NEEDS_KUBECTL,
     build,
     cluster_of,
     containers_of,
@@ -23,10 +24,7 @@ from tests.support.manifests import (
 )
 from tests.support.readme import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_KUBECTL]
 
 IMAGE = "registry.example:5000/team/sojourn@sha256:" + "0123456789abcdef" * 4
 

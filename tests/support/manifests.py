@@ -1,16 +1,22 @@
 """The Kubernetes manifests as `kubectl` builds them."""
 
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from deployments.config.document import load_service_configs
 from deployments.haproxy.request_environment import request_environment
 from deployments.haproxy.routing import serve_environment, supervisor_environment
 from tests.support.readme import ROOT
+
+NEEDS_KUBECTL = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl is not installed"
+)
 
 
 @cache

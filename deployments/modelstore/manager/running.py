@@ -1,4 +1,4 @@
-"""A manager beside other work: is there one, and one in a thread of this process."""
+"""Find a running manager, or run one in a thread of this process."""
 
 import os
 import threading
@@ -31,7 +31,7 @@ def run_in_thread(settings: ManagerSettings) -> None:
 
 
 def use_in_process(settings: ManagerSettings) -> None:
-    """Let this process, and those that it starts, use a store; run its manager if there is none."""
+    """Use a store in this process and its children; run its manager if there is none."""
     if not answers(settings.socket):
         run_in_thread(settings)
     os.environ[SOCKET_VARIABLE] = str(settings.socket)

@@ -25,7 +25,7 @@ _RATIO_REQUESTS = 200.0
 
 @dataclass(slots=True)
 class _Worker:
-    """What one worker reports; times are on the clock of the decisions."""
+    """The counters of one worker; times are on the clock of the decisions."""
 
     name: str
     since_s: float
@@ -71,7 +71,7 @@ class StageAutoscaler:
 
     @property
     def objective(self) -> Objective:
-        """What the plan for the demand solves its policy for."""
+        """The objective of the stage's policy, from the plan for the demand."""
         return self._table.objective(self._stage.name, self._decision.demand_per_s or 0.0)
 
     @property

@@ -58,7 +58,10 @@ async def test_a_reader_may_stop_and_a_source_may_fail():
 
 async def test_what_a_reader_that_stops_has_sent_is_cancelled():
     gate = Gate()
-    code = lambda x: gate.predict(x) if x else x  # noqa: E731 - it runs in a thread
+
+    def code(x):  # in a thread
+        return gate.predict(x) if x else x
+
     async with Pipeline([Stage(code, "code", place="thread")]) as pipeline:
         stream = pipeline.stream(range(4))
         assert await anext(stream) == 0
