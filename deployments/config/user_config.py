@@ -318,7 +318,11 @@ class UserConfig(StrictModel):
 
     def service_model(self, profile: Profile, sla_multiple: float = 1.0) -> ServiceModel:
         """Return how a replica on the device of `profile` batches, with a multiple of the SLA."""
-        settings = BatchingSettings(
+        sla, delays = self.sla.objective.times(sla_multiple), self.autoscaler.settings().delays
+        return service_model(profile, sla, delays, self.batching())
+
+    def batching(self) -> BatchingSettings:
+        return BatchingSettings(
             objective=self.policy.objective,
             weights=Weights(energy_weight=self.policy.energy_weight),
             max_queue_rows=self.limits.expert.max_queue_rows,
@@ -326,8 +330,6 @@ class UserConfig(StrictModel):
             serve_late=self.limits.late == "serve",
             table=None if self.policy.table is None else TableFile.load(self.policy.table),
         )
-        delays = self.autoscaler.settings().delays
-        return service_model(profile, self.sla.objective.times(sla_multiple), delays, settings)
 
 
 def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> UserConfig:

@@ -164,8 +164,8 @@ def _adopting_load(ordinary: Callable[..., Any]) -> Callable[..., Any]:
 def _adopt(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> None:
     """Move a module's tensors back to the store's memory that they were copied from.
 
-    This holds for tensors of equal content, each of which has a storage to itself. The tensors stay the same
-    objects, so tied ones stay tied.
+    This holds for tensors of equal content, each of which has a storage to itself. The tensors stay
+    the same objects, so tied ones stay tied.
     """
     own = {
         name: tensor

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from policy.service_model import ServiceModel, service_model
 from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import existing_file, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from deployments.config.user_config import UserConfig
 
 _WAITS_LONGER = (
     "With more replicas, answers take longer here: each replica has less load, and waits longer to "
@@ -57,7 +61,9 @@ def _delay_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command("plan")
 @click.option("--profile", "profile_file", type=existing_file, help="Profile file.")
 @click.option(
-    "--config", type=existing_file, help="Config of a model, whose profile and SLA are taken."
+    "--config",
+    type=existing_file,
+    help="Config of a model: its profile, SLA, policy, limits and power limit.",
 )
 @click.option(
     "--arrival-rate",
@@ -120,9 +126,14 @@ def command(
 ) -> None:
     """Compute how many replicas an arrival rate needs under an SLA, and how they batch."""
     given = option_types.chosen_sla(sla, response_time_ms, percentile)
-    measured, objective = _profile_and_sla(profile_file, config, given)
+    measured, user_config = _profile_and_config(profile_file, config)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
-    service = service_model(measured, objective, delays)
+    if user_config is None:
+        objective, settings = option_types.required_sla(given, None, None), None
+    else:
+        objective, settings = given or user_config.sla.objective, user_config.batching()
+        power_limit_w = power_limit_w or user_config.power_limit_w
+    service = service_model(measured, objective, delays, settings)
     profile = service.profile
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
@@ -194,15 +205,15 @@ def command(
         )
 
 
-def _profile_and_sla(
-    profile: Path | None, config: Path | None, given: ServiceLevelObjective | None
-) -> tuple[Profile, ServiceLevelObjective]:
-    """Return the profile and the SLA of a config, or those given."""
+def _profile_and_config(
+    profile: Path | None, config: Path | None
+) -> tuple[Profile, "UserConfig | None"]:
+    """Return the profile, with the `user_config` of the model if a config is given."""
     if (profile is None) == (config is None):
         raise InvalidInputError("give the profile, by --profile or by --config, and not by both")
     if config is None:
         assert profile is not None
-        return Profile.load(profile), option_types.required_sla(given, None, None)
+        return Profile.load(profile), None
     # They load pydantic.
     from deployments.config.document import load_service_configs
     from deployments.models.loading import make_model
@@ -216,7 +227,7 @@ def _profile_and_sla(
             f"{config}: model {model.name!r} has no profile; measure it by `sojourn profile`, and "
             "name the file under `profile` of the model"
         )
-    return found, given or service.user_config.sla.objective
+    return found, service.user_config
 
 
 def _estimator(service: ServiceModel, name: str) -> FullBatchEstimator | ServiceEstimator:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from autoscaler.sizing.rand import response_time_cdf
 from policy.profile import Profile
@@ -131,7 +132,7 @@ def test_an_event_loop_on_the_same_cpu_needs_more_replicas(plan, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_config_has_the_profile_and_the_sla(as_json, refused):
+def test_a_config_has_the_profile_the_sla_and_the_limits(as_json, refused, tmp_path):
     config = str(PROFILE.parents[1] / "emulated-p4.yaml")
     load = ("--arrival-rate", "60")
     own = as_json("plan", "--config", config, *load)
@@ -140,6 +141,13 @@ def test_a_config_has_the_profile_and_the_sla(as_json, refused):
         own["replicas"]
         < as_json("plan", "--config", config, *load, "--sla", "100ms@99")["replicas"]
     )
+    limited = tmp_path / "limited.yaml"
+    document = yaml.safe_load(Path(config).read_text())
+    user_config = document["applications"][0]["deployments"][0]["user_config"]
+    user_config["limits"] = {"expert": {"batch_size_limit": 4}}
+    limited.write_text(yaml.safe_dump(document))
+    assert max(own["actions"]) > 4
+    assert max(as_json("plan", "--config", str(limited), *load)["actions"]) == 4
     assert "and not by both" in refused("plan", *load, "--sla", "50ms@95")
     assert "and not by both" in refused("plan", *load, "--config", config, "--profile", PROFILE)
     digits = str(PROFILE.parents[1] / "digits.yaml")
