@@ -100,7 +100,7 @@ class ServiceModel:
 
     @property
     def batching_sla(self) -> ServiceLevelObjective:
-        """What batching may take of the client's SLA."""
+        """The part of the client's SLA that batching may take."""
         return self.client_sla.times(_BATCHING_SHARE)
 
     @property

@@ -15,7 +15,7 @@ from sojourn.name_clashes import hidden_package
 
 COMMANDS = {
     "deploy": "Deploy a config, or another SLA, to a running service, and wait for it.",
-    "explain": "Say why a running service refused requests or was late, and what to change.",
+    "explain": "Explain why a running service refused requests or was late, and what to change.",
     "grpc": "Serve the Open Inference Protocol over gRPC in front of a running service.",
     "init": "Write a project to start from: a model, its config, and a test.",
     "loadtest": "Send Locust load to a running service and check every answer.",

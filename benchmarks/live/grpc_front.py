@@ -1,4 +1,4 @@
-"""What a request costs over gRPC beside HTTP: CPU time of every process of the service.
+"""Compare the CPU time of a request over gRPC and over HTTP, of all processes of the service.
 
     python -m benchmarks.live.grpc_front [--quick] [--json]
 

@@ -14,7 +14,7 @@ from sojourn.service_view import RATES, Document, open_view
 @token_file_option
 @json_option
 def command(url: str, token_file: Path | None, as_json: bool) -> None:
-    """Say why a running service refused requests, or was late, in the last minute.
+    """Explain why a running service refused requests, or was late, in the last minute.
 
     Each explanation has a cause, what shows it, and the one setting to change.
     """

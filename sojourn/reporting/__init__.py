@@ -1,1 +1,1 @@
-"""What commands print and draw: tables of a simulation, and the plot of a policy."""
+"""The output of commands: tables of a simulation, and the plot of a policy."""

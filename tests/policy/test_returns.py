@@ -52,7 +52,7 @@ def test_returns_stay_in_proportion_to_answers_however_great_the_overload(refuse
 
 @dataclass
 class Run:
-    """What a service saw in each second."""
+    """The counts of a service in each second."""
 
     answered: np.ndarray
     refused: np.ndarray

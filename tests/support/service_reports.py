@@ -1,4 +1,4 @@
-"""What replicas and the autoscaler report to `sojourn top` and `sojourn explain`."""
+"""The reports of replicas and the autoscaler, for `sojourn top` and `sojourn explain`."""
 
 from sojourn.service_view import ServiceView
 

@@ -41,7 +41,7 @@ class ClientFile:
 
     @property
     def settled(self) -> bool:
-        """Whether a later write gives the file another identity."""
+        """Return whether a later write gives the file another identity."""
         return time.time_ns() - self.identity[4] > _SETTLED_NS
 
     def parts(self, offset: int = 0) -> Iterator[bytes]:

@@ -102,7 +102,7 @@ class LiveReplica:
         return self._loop_free_s
 
     def _reach(self, now_s: float, request: Request) -> None:
-        """Have the event loop read a request, unless it would be too late, or is one too many."""
+        """Add a request to the event loop's queue, unless it would be too late or one too many."""
         work_s = 1e-3 * self._loop.request_ms
         read_s = max(now_s, self._loop_free_s) + work_s
         load = self._unread + len(self._waiting)
