@@ -12,8 +12,8 @@ minutes; with ``--quick``, two.
   0.6 and 0.9 of the rate that the replica says it can take within its SLA: predicted and measured
   percentiles, and mean power. `greedy` starts a batch whenever the device is free; `policy` keeps
   the SLA with the least energy, or if energy is not known, with the least time of the device.
-- ``store``: loading from the model store to the GPU beside a copy of the same bytes from pinned
-  memory (``host_to_gpu_fraction``).
+- ``store``: loading from the model store to the GPU, compared with a copy of the same bytes from
+  pinned memory (``host_to_gpu_fraction``).
 """
 
 import json

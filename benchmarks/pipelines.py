@@ -6,8 +6,8 @@
   input: on the event loop (``co_located``), and in a process (``process``).
 - *Throughput*: 64 clients, two stages in processes that batch up to 32 arrays of 256 floats.
 - *Percentiles* (``predicted``): stages in threads that sleep for the time of a batch. Their
-  profiles are measured, Poisson requests are sent, and the measured percentiles stand beside those
-  predicted for the very requests that were sent.
+  profiles are measured, Poisson requests are sent, and the measured percentiles are compared with
+  those predicted for the very requests that were sent.
 """
 
 import asyncio

@@ -78,7 +78,7 @@ class RequestError(SojournError):
 
 
 class BadRequestError(RequestError):
-    """The request is malformed. The message says what is wrong and what is allowed."""
+    """The request is malformed. The message names the error and the allowed values."""
 
     status = 400
 

@@ -33,7 +33,7 @@ class Case:
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
     def fault(self, answer: bytes) -> str | None:
-        """Return what is wrong with the body of an HTTP 200 response, or None if it is right."""
+        """Return the error in the body of an HTTP 200 response, or None if it is right."""
         given = _outputs(answer)
         if given is None:
             return "not an inference response: JSON with a list of named outputs"

@@ -15,7 +15,7 @@ def sample(at_s: float, policy: Mapping[str, Any], autoscaler: Mapping[str, Any]
     """Return what a model's policy and ``GET /sojourn/autoscaler`` say at a moment, for the report.
 
     `predicted_ms` are percentiles of the response time that the replica which answered predicts for
-    its clients. `replicas` are those that the autoscaler has ordered, for `demand_per_s` and a
+    its clients. `replicas` is the number that the autoscaler has ordered, for `demand_per_s` and a
     `reason`; None if it has decided nothing.
     """
     newest = autoscaler.get("newest") or {}

@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links between docs/ and the pages that lie elsewhere lead to where they are here.
+    """Rewrite links between docs/ and pages outside it to their place on the site.
 
     A block of `console` has commands without a prompt, which its highlighter takes for output.
     """

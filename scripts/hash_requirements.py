@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write requirements.hashes: what the image installs beside torch, each with its wheel's SHA-256.
+"""Write requirements.hashes: the image's packages but for torch, each with its wheel's SHA-256.
 
 Run it in the environment of `scripts/setup` after a change of requirements.lock, on the platform
 of the image (Linux, x86-64, Python 3.11). pip asks its index for the wheels that it would install;

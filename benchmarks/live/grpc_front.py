@@ -89,7 +89,7 @@ async def measure(
 @quick_option("Three rounds of 3,200 requests instead of seven of 12,800.")
 @json_option
 def main(quick: bool, as_json: bool) -> None:
-    """Measure the CPU time of a request over gRPC beside HTTP."""
+    """Measure the CPU time of a request over gRPC and over HTTP."""
     requests, rounds = (3_200, 3) if quick else (12_800, 7)
     document = yaml.safe_load((ROOT / "configs" / "digits.yaml").read_text())
     # Nothing is to be refused: what counts is the cost of an answer.

@@ -1,4 +1,4 @@
-"""What the text of the SMDP paper (arXiv 2301.12865, section V) says, and what we find."""
+"""The claims in the text of the SMDP paper (arXiv 2301.12865, section V), and our results."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

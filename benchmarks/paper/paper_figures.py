@@ -4,7 +4,7 @@
 
 The setting is the paper's (Xu, Sun, Zhou, Niu, arXiv 2301.12865): GoogLeNet on a Tesla P4, with the
 coefficients as the paper rounds them and batches of at most 32. Every number of Table I is printed
-beside ours, computed with the paper's own method. A full run takes about four minutes, most of them
+and ours, computed with the paper's own method. A full run takes about four minutes, most of them
 for queues whose relative value iteration runs into its limit of 10,000 sweeps.
 """
 

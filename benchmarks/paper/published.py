@@ -1,4 +1,4 @@
-"""What the SMDP paper prints: its settings and Table I.
+"""The printed values of the SMDP paper: its settings and Table I.
 
 Source: Xu, Sun, Zhou, Niu, "SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based
 Platforms", IEEE ICC 2023, arXiv 2301.12865, section V.

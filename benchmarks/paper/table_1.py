@@ -117,7 +117,7 @@ def cost_range() -> tuple[float, float]:
 
 
 def print_table_1(found: Sequence[TableRow], unrounded: Sequence[UnroundedRow]) -> None:
-    """Print each number of Table I beside ours, for as many rows as were computed.
+    """Print each number of Table I and ours, for as many rows as were computed.
 
     Lines marked "unrounded" are computed with `UNROUNDED`.
     """

@@ -77,7 +77,7 @@ class ServiceConfig(StrictModel):
     http_port: int
     args: ReplicaArgs
     user_config: UserConfig
-    #: What a replica takes of its node.
+    #: Resources that a replica takes of its node.
     actor: ActorOptions
     #: The least and the greatest number of replicas.
     replicas: tuple[int, int]

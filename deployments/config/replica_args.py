@@ -46,7 +46,7 @@ class ModelConfig(StrictModel):
     share: bool = False
     #: A profile file or its content. None: the model's own profile, or one measured at the start.
     profile: str | dict[str, Any] | None = None
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertModelConfig = ExpertModelConfig()
 
     @field_validator("weights")
@@ -91,7 +91,7 @@ class StoreConfig(StrictModel):
     host_bytes: int = Field(default=8_000_000_000, ge=1)
     #: Size of the disk tier.
     disk_bytes: int = Field(default=50_000_000_000, ge=0)
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertStoreConfig = ExpertStoreConfig()
 
     def settings(self) -> ManagerSettings:

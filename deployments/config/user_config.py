@@ -19,7 +19,7 @@ from policy.service_model import BatchingSettings, ServiceModel, service_model
 from policy.tables.file import TableFile
 from policy.try_delays import TryDelays
 
-#: What a token may allow: the model itself, or what tells about the service (``/sojourn/…``).
+#: Scopes of a token: the model itself, or the pages on the service (``/sojourn/…``).
 Scope = Literal["inference", "operations"]
 
 
@@ -65,7 +65,7 @@ class PolicyConfig(StrictModel):
     profile has energy; otherwise it minimizes the mean response time.
     """
 
-    #: What the policy minimizes, as above.
+    #: The cost that the policy minimizes, as above.
     objective: Literal["auto", "sla", "weights"] = "auto"
     #: With ``weights``: cost per W of mean power, where a ms of mean response time costs 1.
     energy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -108,7 +108,7 @@ class AutoscalerConfig(StrictModel):
     #: How long fewer replicas must have been enough before some go, in s. None: as long as a
     #: replica takes to start, but at most 20 s.
     scale_down_delay_s: float | None = Field(default=None, ge=0, le=1e6)
-    #: Standbys to keep beside the replicas that serve, or ``auto``: as many as pay.
+    #: Standbys to keep besides the replicas that serve, or ``auto``: as many as pay.
     standbys: int | str = 0
     #: For experiments.
     expert: ExpertAutoscalerConfig = ExpertAutoscalerConfig()
@@ -176,9 +176,9 @@ class ExpertLimitsConfig(StrictModel):
 
 
 class LimitsConfig(StrictModel):
-    """What a replica accepts."""
+    """Limits on the requests that a replica accepts."""
 
-    #: What becomes of a request that cannot be answered within the SLA: "refuse" it at once, or
+    #: The fate of a request that cannot be answered within the SLA: "refuse" it at once, or
     #: "serve" it all the same.
     late: Literal["refuse", "serve"] = "refuse"
     #: Rows of one request.
@@ -186,7 +186,7 @@ class LimitsConfig(StrictModel):
     #: Size of a body. None: what `max_rows_per_request` rows of the model's inputs take as JSON, at
     #: most 4 MiB.
     max_body_bytes: int | None = Field(default=None, ge=1)
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertLimitsConfig = ExpertLimitsConfig()
 
 
@@ -197,7 +197,7 @@ class TokenConfig(StrictModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     #: SHA-256 of the token.
     hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
-    #: What the token allows.
+    #: Scopes of the token.
     scopes: list[Scope] = Field(default=["inference"], min_length=1)
     #: Requests per second to the service as a whole. None: no limit.
     requests_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -223,7 +223,7 @@ class AccessConfig(StrictModel):
 
     #: None: everything is open to everyone.
     tokens: list[TokenConfig] | None = None
-    #: What needs no token all the same.
+    #: Scopes that need no token all the same.
     anonymous: list[Scope] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -257,7 +257,7 @@ class TracingConfig(StrictModel):
     sample_percent: float = Field(default=1.0, ge=0, le=100)
     #: Where spans go, by OTLP over HTTP.
     endpoint: str = Field(default="http://127.0.0.1:4318/v1/traces", pattern=r"^https?://")
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertTracingConfig = ExpertTracingConfig()
 
 
@@ -272,7 +272,7 @@ class HostedModelConfig(StrictModel):
     limits: LimitsConfig | None = None
     #: Label of the version to serve. Without `weights`, it is also the version in the model store.
     version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
-    #: The weights to serve: new ones are loaded beside the old, and take over without a restart.
+    #: The weights to serve: new ones are loaded while the old serve, and need no restart.
     weights: str | None = None
 
 
@@ -290,13 +290,13 @@ class UserConfig(StrictModel):
     policy: PolicyConfig = PolicyConfig()
     #: How the number of replicas is decided.
     autoscaler: AutoscalerConfig = AutoscalerConfig()
-    #: What a replica accepts.
+    #: Limits on the requests that a replica accepts.
     limits: LimitsConfig = LimitsConfig()
-    #: Who may use the service.
+    #: Access to the service.
     access: AccessConfig = AccessConfig()
     #: None: no request is traced.
     tracing: TracingConfig | None = None
-    #: What differs for a model, by its name.
+    #: Settings that differ for a model, by its name.
     models: dict[str, HostedModelConfig] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""One line for what is wrong with a configuration: the key, the problem, what is allowed."""
+"""One-line errors of a configuration: the key, the problem, the allowed values."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -53,7 +53,7 @@ def without_effect(remedy: str) -> PydanticCustomError:
 
 
 def unknown_key(name: str, known: Collection[str]) -> str:
-    """Return what is wrong with an unknown key: the nearest known one, or all of them."""
+    """Return the error for an unknown key, with the nearest known one, or all of them."""
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"unknown key; did you mean {near[0]}?"

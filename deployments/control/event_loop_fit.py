@@ -1,4 +1,4 @@
-"""Measure what requests and batches cost a replica's event loop, while it runs.
+"""Measure the cost of requests and batches to a replica's event loop, while it runs.
 
 Of the CPU time of the loop's iterations, each batch and each refusal gets what it is believed to
 cost, and the requests share the rest. So the cost per request is right for the batches of late. The

@@ -1,4 +1,4 @@
-"""A live `user_config` that is wrong: what a replica does with it.
+"""A replica's reaction to a wrong `user_config`.
 
 A replica that runs keeps the configuration it has. One that starts has none: it takes the last good
 one of its deployment from the cluster's store, so that a typo does not keep replicas from starting,
@@ -88,7 +88,7 @@ async def apply_user_config(
             if kept is None or kept == content:
                 raise
             await service.configure(parse(kept))
-            # It runs now, so that what could not be loaded is tried again beside what serves.
+            # The service runs now, so the new config is tried again while the old one serves.
             await apply_user_config(service, content, last_good, parse)
             if service.config_error is not None:
                 service.config_error += "; the last good user_config is in force"

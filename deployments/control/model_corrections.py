@@ -1,4 +1,4 @@
-"""Where a replica's traffic and device differ from the model that its policy was solved for."""
+"""Corrections for traffic and devices that differ from the model that the policy was solved for."""
 
 import math
 from collections import deque
@@ -170,7 +170,7 @@ class ModelCorrections:
         self._latency.profile = energy or self._latency.profile
         self.profile = replace(self._latency.profile, event_loop=self.event_loop.costs)
         self.profile_revisions += 1
-        # What is measured for the first time is no sign of a restless device.
+        # A first measurement is no sign of a restless device.
         if latency is not None or energy is not None or event_loop_known:
             self._refits += 1
             rest = min(self._refits * REST_AFTER_REFIT, LONGEST_REST)

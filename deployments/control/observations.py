@@ -1,4 +1,4 @@
-"""What a replica observes of its own batches and answers, and which answers are late."""
+"""A replica's observations of its own batches and answers, and which answers are late."""
 
 import logging
 import random
@@ -30,12 +30,12 @@ _FORGET_AFTER = 10
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """What a replica observed between two ticks.
+    """A replica's observations between two ticks.
 
     `response_times_s` are of the requests answered; `ReplicaObserver` says which are counted.
     `arrival_counts` are the rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S`
     that ended, refused ones included. `proxy_delay_ms` is what requests wait in HAProxy, beyond the
-    delay that the SLA allows for, for `outward_delay_ms` of it on the way to the replica. Requests
+    delay that the SLA allows for, `outward_delay_ms` of it before they reach the replica. Requests
     `refused_unread` were refused before they were parsed, `refusal_s` in all after they could first
     have been read. `energy_mj` is what the device's meter counted in the last
     `elapsed_s`; None without a meter.
@@ -70,7 +70,7 @@ class ProxyDelay:
 
     HAProxy counts from when it has read a request until its answer begins; the replica, from when
     it could have read the request until the answer is known. What lies between is mainly waits for
-    HAProxy's thread, on the way there and back, and tries at other replicas.
+    HAProxy's thread, before and after the replica, and tries at other replicas.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class ReplicaObserver:
         self.late_rows = 0
         self._refused_unread, self._refusal_s = 0, 0.0
         self.device_busy_s = 0.0
-        #: What the device has used since the first `take`; None without a meter.
+        #: Energy used by the device since the first `take`; None without a meter.
         self.energy_j: float | None = None
         self._energy_read: tuple[float, float] | None = None
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)

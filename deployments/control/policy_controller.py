@@ -47,8 +47,8 @@ POWER_TICKS = 30
 class PolicyController:
     """Create a batcher's core, and keep its policy right.
 
-    A `PolicySolver` solves the policy table, `ModelCorrections` adjusts the model to what is
-    observed, and `ResponseTimePercentiles` measures and predicts response times. `on_change` is
+    A `PolicySolver` solves the policy table, `ModelCorrections` adjusts the model to
+    observations, and `ResponseTimePercentiles` measures and predicts response times. `on_change` is
     called after the core got another policy or other limits, because a batch may now be due.
 
     Raises
@@ -95,7 +95,7 @@ class PolicyController:
 
     @property
     def bottleneck(self) -> Literal["device", "event_loop", "neither"]:
-        """What limits this replica, at its present load and with the batches of the last minutes.
+        """The limit of this replica, at its present load and with the batches of the last minutes.
 
         ``neither`` if the event loop is held up mainly by other processes on its cores; else the
         stage that spends more time per request. One of `autoscaler.reports.BOTTLENECKS`.
@@ -107,7 +107,7 @@ class PolicyController:
 
     @property
     def power_w(self) -> dict[str, float]:
-        """The power of the device, ``measured`` and ``predicted``; without what is not known."""
+        """The power of the device, ``measured`` and ``predicted``, as far as known."""
         powers_w = {
             "measured": self._corrections.energy.power_w,
             "predicted": self.percentiles.predicted_power_w,

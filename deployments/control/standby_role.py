@@ -1,9 +1,9 @@
-"""A replica's own part: whether it serves or stands by.
+"""A replica's role: whether it serves or stands by.
 
-The autoscaler publishes who stands by (`autoscaler.standbys`). A replica that is told nothing
-serves; so does one that can no longer find out. A standby fails the load balancer's checks and so
-gets no requests. The few that still reach it, before the balancer knows or by handle, it answers
-like any replica: nobody else could answer those by handle, and so none is lost.
+The autoscaler publishes the standbys (`autoscaler.standbys`). A replica that finds nothing
+published serves; so does one that can no longer read it. A standby fails the load balancer's checks
+and so gets no requests. The few that still reach it, before the balancer knows or by handle, it
+answers like any replica: no other one could answer those by handle, and so none is lost.
 
 A standby also serves if it sees that nobody else does: it asks the HAProxy of its node at the admin
 socket. So it takes over as soon as HAProxy misses the last replica, and before Serve's controller
@@ -20,10 +20,10 @@ from autoscaler.standbys import StandbyRoles
 
 logger = logging.getLogger("sojourn.service")
 
-#: How often a replica that serves looks for its part, and how often a standby does.
+#: Interval at which a replica that serves reads its role, and at which a standby does.
 SERVING_PERIOD_S = 1.0
 STANDBY_PERIOD_S = 0.25
-#: A standby that has not found its part for this long serves.
+#: A standby that has not found its role for this long serves.
 UNKNOWN_AFTER_S = 10.0
 
 
@@ -72,7 +72,7 @@ class StandbyRole:
             self._set(False, "its configuration has no standbys")
         elif roles is None:
             if self._clock() >= self._found_s + UNKNOWN_AFTER_S:
-                self._set(False, "nobody says who stands by")
+                self._set(False, "no list of standbys is published")
         else:
             self._found_s = self._clock()
             if roles.number > self._number:

@@ -73,7 +73,7 @@ def parse_request(
     Raises
     ------
     BadRequestError
-        The request is malformed. The message says what is wrong and what is allowed.
+        The request is malformed. The message names the error and the allowed values.
     TooLargeError
         The request has too many rows, far more values, or more JSON than `MAX_JSON_BYTES`.
     """

@@ -83,14 +83,14 @@ class InferenceProtocol(HttpToolsProtocol):
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
-        #: What was read of an incomplete body, and how many bytes are missing.
+        #: The part read of an incomplete body, and how many bytes are missing.
         self._chunks: list[bytes] = []
         self._missing = 0
         #: Whether the request was rejected before all of its body was read.
         self._skipping = False
-        #: What its body takes of the app's budget.
+        #: The bytes of the app's budget that its body takes.
         self._reservation: Reservation | None = None
-        #: What was read after an unanswered request.
+        #: Data read after an unanswered request.
         self._held = b""
         self._stopping = False
         # uvicorn's access log and its limit of connections belong to its own path.

@@ -19,7 +19,7 @@ _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 #: A body may unpack to so many times its size, or to so many bytes if that is more.
 MAX_UNPACKING_RATIO = 100
 _FREE_UNPACKED_BYTES = 1 << 20
-#: What is decompressed in one go.
+#: Bytes decompressed in one go.
 _PIECE_BYTES = 256 << 10
 #: A larger body is decompressed by a thread.
 _IN_THREAD_FROM_BYTES = 64 << 10

@@ -21,7 +21,7 @@ from policy.batcher.requests import Refusal
 
 
 class Service(ABC):
-    """What the HTTP interface needs of a service, whatever computes the answers.
+    """A service as the HTTP interface uses it, whatever computes the answers.
 
     Attributes
     ----------

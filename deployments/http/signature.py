@@ -1,4 +1,4 @@
-"""What requests to a model may say: tensors, rows, priorities and parameters.
+"""The form of requests to a model: tensors, rows, priorities and parameters.
 
 JSON is judged before it is parsed. The parser keeps the interpreter's lock: 4 MiB of ``[],`` take
 430 ms, because each list is an object of its own; the same size as numbers takes 12 ms. What a
@@ -113,7 +113,7 @@ class PriorityLevels:
 DEFAULT_PRIORITIES = PriorityLevels()
 
 
-#: Less text than this is not worth a look.
+#: Smaller bodies are not checked.
 CHECKED_FROM_BYTES = 32 << 10
 #: Lists, objects, strings and values besides the tensors: names, shapes, parameters, outputs.
 _OTHERS = 2000
@@ -125,7 +125,7 @@ _ENTRY_BYTES = 4 << 10
 #: The most JSON of a request: parsing it blocks the event loop for some 15 ms.
 MAX_JSON_BYTES = 4 << 20
 _SHAPE = b'"shape"'
-#: As most clients write a shape of one row: told without the pattern, which takes 1 µs.
+#: As most clients write a shape of one row: found without the pattern, which takes 1 µs.
 _ONE_ROW = (b": [1,", b":[1,")
 _FIRST_ROWS = re.compile(rb"\s*:\s*\[\s*(\d{1,9})")
 
@@ -143,7 +143,7 @@ def body_limit_bytes(inputs: Sequence[TensorSpec], max_rows: int) -> int:
             return MAX_JSON_BYTES
         value_bytes = _BOOLEAN_BYTES if spec.datatype == "BOOL" else _VALUE_BYTES
         size_bytes = value_bytes * math.prod(spec.max_shape)
-        # What a row of any length may need is no reason for a larger body.
+        # Rows of variable length do not raise the limit above that of all bodies.
         row_bytes += min(size_bytes, MAX_JSON_BYTES) if spec.is_variable else size_bytes
     return max(rest_bytes + row_bytes, min(rest_bytes + max_rows * row_bytes, MAX_JSON_BYTES))
 
@@ -179,7 +179,7 @@ class JsonGuard:
         if len(text) < CHECKED_FROM_BYTES:
             return
         texts = 0
-        if self._has_texts:  # what is in them is no list
+        if self._has_texts:  # brackets in texts are not lists
             text = text.replace(rb"\\", b"").replace(rb"\"", b"")
             texts = text.count(b'"') // 2
             if texts <= self._max_values:
@@ -221,7 +221,7 @@ class Signature:
 
     @cached_property
     def json_guard(self) -> JsonGuard:
-        """Tells JSON that is no valid request, before it is parsed."""
+        """Reject JSON that cannot be a valid request, before it is parsed."""
         return JsonGuard(self.inputs, self.max_rows)
 
     @property

@@ -1,4 +1,4 @@
-"""What a replica's start is spent on: process, imports, store, weights, and so on."""
+"""The phases of a replica's start: process, imports, store, weights, and so on."""
 
 import os
 import time

@@ -80,9 +80,9 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
 def per_second(records: Records, schedule: Schedule, sla: SLAConfig) -> list[dict[str, Any]]:
     """Summarize each second of a load test, by when requests were due.
 
-    `sent` counts what was sent within the second, `ok` what is not known to be wrong, and `failed`
-    the wrong and the lost, too. `lag_p99_ms` is how late the generator sent. None where no request
-    counts.
+    `sent` counts the requests sent within the second, `ok` answers not known to be wrong, and
+    `failed` the wrong and the lost, too. `lag_p99_ms` is how late the generator sent. None where no
+    request counts.
     """
     seconds = int(np.ceil(schedule.duration_s))
     due = np.floor(records.scheduled_s).astype(np.int64)
