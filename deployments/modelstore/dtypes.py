@@ -27,7 +27,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(f"{kind}{max(1, ITEM_BITS[name] // 8)}")
 
 
-#: Numpy's data types by the format's names: whole numbers for those that it lacks.
+#: Numpy's data types by the format's names; whole numbers stand for types that it lacks.
 NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {name: _numpy_dtype(name) for name in ITEM_BITS}
 
 

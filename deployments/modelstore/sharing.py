@@ -190,7 +190,7 @@ def _adopt(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> None:
         ):
             tensor.data = source.detach()
             freed = True
-    # What the copies took goes back to the system; a C library without this returns it by itself.
+    # Return the copies' memory to the system; a C library without this does so by itself.
     if freed and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
 

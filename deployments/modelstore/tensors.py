@@ -48,12 +48,6 @@ def load_state_dict(
 ) -> dict[str, torch.Tensor]:
     """Load a model's tensors from this machine's store, without reading or copying them.
 
-    Use them in a module made on the meta device::
-
-        with torch.device("meta"):
-            network = Network()
-        network.load_state_dict(modelstore.load_state_dict("resnet50@2"), assign=True)
-
     The store keeps a model that is shared in memory until the last of the tensors is gone, or this
     process is.
 

@@ -1,7 +1,7 @@
 """The manager of a node's model store as a Ray actor, which the first replica there starts.
 
 It outlives the replicas and the application, so that weights stay warm, and ends with the node. Ray
-starts it again when it dies; it then takes over the memory that replicas still have.
+starts it again when it dies.
 """
 
 import logging

@@ -19,7 +19,7 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Open:
-    """A holder that waits for its model. The model was in `source` when its room was reserved."""
+    """A holder's model. It was in `source` when its room was reserved."""
 
     name: ModelName
     tier: Tier
@@ -28,30 +28,20 @@ class Open:
     source: Tier = Tier.REMOTE
 
 
-@dataclass(frozen=True)
-class Lease:
-    """A holder's model in a tier."""
-
-    name: ModelName
-    tier: Tier
-    manifest: Manifest
-
-
 class StoreCore:
     """Models, their holders, and the tiers of their blobs.
 
     A holder is one connection. It opens one model, and releases everything when it disconnects. A
-    tier without a budget does not exist; `copies_at_once` may run from one tier to another.
+    tier without a budget does not exist.
     """
 
     def __init__(
         self,
         budgets_bytes: Mapping[Tier, int],
-        copies_at_once: int = 2,
         page_bytes: Mapping[Tier, int] | None = None,
     ) -> None:
         self._actions: list[Action] = []
-        self._transfers = Transfers(budgets_bytes, page_bytes or {}, copies_at_once, self._actions)
+        self._transfers = Transfers(budgets_bytes, page_bytes or {}, self._actions)
         self._spaces = self._transfers.spaces
         self._manifests: dict[ModelName, Manifest] = {}
         self._shared: dict[ModelName, Blob] = {}
@@ -59,15 +49,14 @@ class StoreCore:
         self._opens: dict[Hashable, Open] = {}
         # Opens without references on their model's blobs, in order of arrival.
         self._unplaced: dict[Hashable, None] = {}
-        self._leases: dict[Hashable, Lease] = {}
-        # The memory that a process computes in beside a model's weights, and the least time that
+        # Granted opens.
+        self._leases: dict[Hashable, Open] = {}
+        # The memory that a process computes in, without the weights, and the least time that
         # attaching took, for each blob.
         self._activation_bytes: Counter[ModelName] = Counter()
         self._attach_s: dict[Tier, float] = {}
         self._open_number = 0
         self._counts: Counter[str] = Counter()
-
-    # Holders.
 
     def open(
         self,
@@ -102,15 +91,10 @@ class StoreCore:
         """Release everything of a holder that closed its model or died."""
         placed = holder not in self._unplaced
         self._unplaced.pop(holder, None)
-        waiting = self._opens.pop(holder, None)
-        if waiting is not None and placed:
-            self._release(waiting.tier, waiting.name, self._manifests[waiting.name])
-        lease = self._leases.pop(holder, None)
-        if lease is not None:
-            self._release(lease.tier, lease.name, lease.manifest)
+        gone = self._opens.pop(holder, None) or self._leases.pop(holder, None)
+        if gone is not None and placed:
+            self._release(gone)
         return self._advance()
-
-    # Reports of the driver.
 
     def known(self, name: ModelName, manifest: Manifest) -> None:
         """Restore a model's list of files from an earlier run."""
@@ -163,7 +147,7 @@ class StoreCore:
         """Record for how long a holder waited for a model that was in the tier, and mapped it."""
         lease = self._leases.get(holder)
         if lease is not None:
-            each_s = seconds / len(lease.manifest.blobs)
+            each_s = seconds / len(self._manifests[lease.name].blobs)
             self._attach_s[lease.tier] = min(each_s, self._attach_s.get(lease.tier, each_s))
 
     def uses(self, name: ModelName, activation_bytes: int) -> list[Action]:
@@ -171,7 +155,7 @@ class StoreCore:
         more_bytes = activation_bytes - self._activation_bytes[name]
         if more_bytes > 0 and Tier.DEVICE in self._spaces:
             self._activation_bytes[name] = activation_bytes
-            users: list[Open | Lease] = list(self._leases.values())
+            users = list(self._leases.values())
             users += [o for holder, o in self._opens.items() if holder not in self._unplaced]
             on_device = [each.name == name and each.tier is Tier.DEVICE for each in users]
             self._transfers.keep_free(Tier.DEVICE, sum(on_device) * more_bytes)
@@ -188,8 +172,6 @@ class StoreCore:
         for failure in self._transfers.failed(blob, tier, fault, error):
             self._refuse_waiting(failure)
         return self._advance()
-
-    # Administration.
 
     def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
         """Drop a model from memory and, optionally, from the disk.
@@ -247,10 +229,7 @@ class StoreCore:
         now = {"waiting": len(self._opens), "leases": len(self._leases)}
         return counts | now | self._transfers.describe()
 
-    # Steps.
-
     def _taken(self) -> list[Action]:
-        self._transfers.start_queued()
         if self._shared:
             self._forget_shared()
         taken = self._actions.copy()
@@ -289,7 +268,7 @@ class StoreCore:
         manifest = self._manifests[waiting.name]
         if self._spaces[waiting.tier].holds(manifest):
             del self._opens[holder]
-            self._leases[holder] = Lease(waiting.name, waiting.tier, manifest)
+            self._leases[holder] = waiting
             self._counts["granted"] += 1
             self._actions.append(
                 Granted(holder, waiting.name, waiting.tier, manifest, waiting.source)
@@ -301,12 +280,12 @@ class StoreCore:
         if waiting.if_faster and (reason := self._not_worth_sharing(manifest)):
             self._refuse(holder, StoreError(reason))
             return True
-        beside_bytes = self._beside_bytes(waiting.tier, waiting.name)
-        if not self._transfers.reserve(waiting.tier, new, set(manifest.blobs), beside_bytes):
-            fits_ever = space.room_bytes(manifest.blobs) + beside_bytes <= space.budget_bytes
+        kept_free_bytes = self._kept_free_bytes(waiting.tier, waiting.name)
+        if not self._transfers.reserve(waiting.tier, new, set(manifest.blobs), kept_free_bytes):
+            fits_ever = space.room_bytes(manifest.blobs) + kept_free_bytes <= space.budget_bytes
             if fits_ever and space.unsettled():
                 return False
-            needed_bytes = space.room_bytes(new) + beside_bytes
+            needed_bytes = space.room_bytes(new) + kept_free_bytes
             self._refuse(
                 holder,
                 StoreFullError(
@@ -354,15 +333,13 @@ class StoreCore:
                 continue
             if failure.blob in manifest.blobs:
                 self._refuse(holder, failure.error)
-                self._release(waiting.tier, waiting.name, manifest, without=failure.blob)
+                self._release(waiting, without=failure.blob)
 
-    def _beside_bytes(self, tier: Tier, name: ModelName) -> int:
+    def _kept_free_bytes(self, tier: Tier, name: ModelName) -> int:
         return self._activation_bytes[name] if tier is Tier.DEVICE else 0
 
-    def _release(
-        self, tier: Tier, name: ModelName, manifest: Manifest, without: Blob | None = None
-    ) -> None:
-        self._transfers.keep_free(tier, -self._beside_bytes(tier, name))
-        for blob in manifest.blobs:
+    def _release(self, gone: Open, without: Blob | None = None) -> None:
+        for blob in self._manifests[gone.name].blobs:
             if blob != without:
-                self._transfers.release(tier, blob)
+                self._spaces[gone.tier].entries[blob].references -= 1
+        self._transfers.keep_free(gone.tier, -self._kept_free_bytes(gone.tier, gone.name))

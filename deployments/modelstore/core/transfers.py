@@ -4,7 +4,6 @@ A fill reads the nearest lower tier that has the blob. It also fills the tiers i
 room, and skips those that are full or fail.
 """
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +18,8 @@ from deployments.modelstore.names import Blob, Manifest
 class _Fill:
     """A blob's copy into a tier: from `source`, or after the fill of the tier below."""
 
-    blob: Blob
     source: Tier
     waiting: bool
-    running: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,6 @@ class Transfers:
         self,
         budgets_bytes: Mapping[Tier, int],
         page_bytes: Mapping[Tier, int],
-        copies_at_once: int,
         actions: list[Action],
     ) -> None:
         self.spaces = {
@@ -53,11 +49,8 @@ class Transfers:
         self.evictions = dict.fromkeys(self.spaces, 0)
         self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
         self.copied_s: dict[tuple[Tier, Tier], float] = {}
-        self._copies_at_once = copies_at_once
         self._actions = actions
         self._fills: dict[tuple[Blob, Tier], _Fill] = {}
-        self._queues: dict[tuple[Tier, Tier], deque[Blob]] = {}
-        self._running: dict[tuple[Tier, Tier], int] = {}
         self._bypassed: set[tuple[Blob, Tier]] = set()
         #: Blobs that are not kept on the disk.
         self.memory_only: set[Blob] = set()
@@ -78,14 +71,14 @@ class Transfers:
         tier: Tier,
         blobs: Iterable[Blob],
         keep: Collection[Blob] = (),
-        beside_bytes: int = 0,
+        kept_free_bytes: int = 0,
     ) -> bool:
-        """Reserve room for new blobs and beside them, evicting idle ones; return if it sufficed."""
+        """Reserve room for new blobs, and keep more free, evicting idle ones; return if it fits."""
         space, new = self.spaces[tier], list(blobs)
-        victims = space.victims(space.room_bytes(new) + beside_bytes, keep)
+        victims = space.victims(space.room_bytes(new) + kept_free_bytes, keep)
         if victims is None:
             return False
-        space.kept_free_bytes += beside_bytes
+        space.kept_free_bytes += kept_free_bytes
         for blob in victims:
             self.evictions[tier] += 1
             self.drop(blob, tier)
@@ -132,11 +125,11 @@ class Transfers:
                 continue
             if entry.resident:
                 entry.reads += 1
-                self._queue(blob, below, tier)
+                self._order(blob, below, tier)
             else:
-                self._fills[blob, tier] = _Fill(blob, below, waiting=True)
+                self._fills[blob, tier] = _Fill(below, waiting=True)
             return
-        self._queue(blob, Tier.REMOTE, tier)
+        self._order(blob, Tier.REMOTE, tier)
 
     def fill_all(self, blobs: Iterable[Blob], tier: Tier) -> None:
         """Copy blobs into a tier, first those in a lower tier, so that they stay there."""
@@ -144,23 +137,13 @@ class Transfers:
         for blob in sorted(blobs, key=lambda blob: all(not s.get(blob) for s in below_spaces)):
             self.fill(blob, tier)
 
-    def start_queued(self) -> None:
-        for link, queue in self._queues.items():
-            while queue and self._running.get(link, 0) < self._copies_at_once:
-                blob = queue.popleft()
-                self._running[link] = self._running.get(link, 0) + 1
-                self._fills[blob, link[1]].running = True
-                self._actions.append(Copy(blob, *link))
-
     def copied(self, blob: Blob, tier: Tier, seconds: float) -> None:
         """Record a finished copy and start the fills that waited for it."""
         fill = self._finish(blob, tier)
         link = (fill.source, tier)
         self.copied_bytes[link] = self.copied_bytes.get(link, 0) + blob.size_bytes
         self.copied_s[link] = self.copied_s.get(link, 0.0) + seconds
-        entry = self.spaces[tier].get(blob)
-        assert entry is not None
-        entry.resident = True
+        self.spaces[tier].entries[blob].resident = True
         for above in self._waiters(blob, tier):
             self.fill(blob, above)
         if not any((blob, other) in self._fills for other in self.spaces):
@@ -170,18 +153,11 @@ class Transfers:
         """Record a failed copy. Return the blobs that can no longer be copied."""
         fill = self._finish(blob, tier)
         if fault is Fault.SOURCE and fill.source is Tier.DISK:
-            return self._refill(blob, fill.source, tier)
+            self._refill(blob, tier)
+            return []
         if fault is Fault.TARGET:
             return self._leave_out(blob, tier, error)
         return self._give_up(blob, tier, error)
-
-    def release(self, tier: Tier, blob: Blob) -> None:
-        """Release one reference; cancel a fill that nobody needs."""
-        entry = self.spaces[tier].get(blob)
-        assert entry is not None
-        entry.references -= 1
-        if not entry.resident:
-            self._abandon(blob, tier)
 
     def describe(self) -> dict[str, Any]:
         """Return each tier's size and counters, and the copies between tiers since the start."""
@@ -209,35 +185,28 @@ class Transfers:
             ],
         }
 
-    def _queue(self, blob: Blob, source: Tier, target: Tier) -> None:
-        self._fills[blob, target] = _Fill(blob, source, waiting=False)
-        self._queues.setdefault((source, target), deque()).append(blob)
+    def _order(self, blob: Blob, source: Tier, target: Tier) -> None:
+        self._fills[blob, target] = _Fill(source, waiting=False)
+        self._actions.append(Copy(blob, source, target))
 
     def _finish(self, blob: Blob, tier: Tier) -> _Fill:
         fill = self._fills.pop((blob, tier))
-        self._running[fill.source, tier] -= 1
-        self._end_read(blob, fill.source)
+        if fill.source in self.spaces:
+            self.spaces[fill.source].entries[blob].reads -= 1
         return fill
-
-    def _end_read(self, blob: Blob, source: Tier) -> None:
-        if source in self.spaces:
-            entry = self.spaces[source].get(blob)
-            assert entry is not None
-            entry.reads -= 1
 
     def _waiters(self, blob: Blob, tier: Tier) -> list[Tier]:
         """Return the tiers whose fills wait for this tier's copy of the blob."""
         fills = ((above, self._fills.get((blob, above))) for above in self.spaces)
         return [above for above, fill in fills if fill and fill.waiting and fill.source == tier]
 
-    def _refill(self, blob: Blob, source: Tier, tier: Tier) -> list[Failure]:
-        """Bypass a tier whose copy of the blob was corrupt; the driver has deleted it."""
-        entry = self.spaces[source].get(blob)
+    def _refill(self, blob: Blob, tier: Tier) -> None:
+        """Bypass the disk, whose copy of the blob was corrupt; the driver has deleted it."""
+        entry = self.spaces[Tier.DISK].get(blob)
         if entry is not None and not entry.reads:
-            self.spaces[source].remove(blob)
-        self._bypassed.add((blob, source))
+            self.spaces[Tier.DISK].remove(blob)
+        self._bypassed.add((blob, Tier.DISK))
         self.fill(blob, tier)
-        return []
 
     def _leave_out(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
         """Skip a tier that cannot take the blob; refuse opens that need it there."""
@@ -261,19 +230,3 @@ class Transfers:
 
     def _forget_faults(self, blob: Blob) -> None:
         self._bypassed -= {(blob, tier) for tier in self.spaces}
-
-    def _abandon(self, blob: Blob, tier: Tier) -> None:
-        """Cancel a queued fill that nobody needs. A running copy continues."""
-        entry = self.spaces[tier].get(blob)
-        fill = self._fills.get((blob, tier))
-        assert entry is not None
-        assert fill is not None
-        if entry.references or fill.running or self._waiters(blob, tier):
-            return
-        del self._fills[blob, tier]
-        self.spaces[tier].remove(blob)
-        if fill.waiting:
-            self._abandon(blob, fill.source)
-        else:
-            self._queues[fill.source, tier].remove(blob)
-            self._end_read(blob, fill.source)

@@ -1,6 +1,6 @@
 """The functions of CUDA's driver (libcuda) that the device tier uses, by ctypes.
 
-The names are those that the library exports: cuda.h maps some to a versioned name, such as
+The names are the library's own: cuda.h maps some to a versioned name, such as
 ``cuMemcpyDtoH_v2``. NVIDIA's Python package would add 12 MB under its own license to every machine,
 with or without a GPU.
 """

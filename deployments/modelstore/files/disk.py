@@ -1,8 +1,8 @@
 """The disk tier: verified files, by digest.
 
 A file is downloaded to `partial/`, and renamed into `blobs/` once its length, digest and format are
-verified and it is on the disk (fsync). The tags of its blocks, which every later read checks, lie
-next to it.
+verified. The checksums of its blocks, which every later read checks, lie next to it; so nothing
+waits for the disk to write (fsync).
 """
 
 import errno
@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from deployments.modelstore.errors import UntrustedFileError
-from deployments.modelstore.files.digests import BLOCK_BYTES, BlockTags, StreamCheck
-from deployments.modelstore.files.safetensors_header import header_end, read_header
+from deployments.modelstore.files.digests import BLOCK_BYTES, StreamCheck
+from deployments.modelstore.files.safetensors_header import read_entries
 from deployments.modelstore.host_memory import write_at
 from deployments.modelstore.names import Blob, Manifest, ModelName
 from policy.errors import InvalidInputError
@@ -55,7 +56,7 @@ class Disk:
             if _DIGEST.fullmatch(path.name):
                 blob = Blob(path.name, path.stat().st_size)
                 try:
-                    self._block_tags(blob)
+                    self._checksums(blob)
                 except UntrustedFileError:
                     self.drop(blob)
                 else:
@@ -74,7 +75,7 @@ class Disk:
         """Save the files of a model, so that it opens without the remote."""
         path = self._manifests / f"{name.path}.json"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(path, json.dumps(_manifest_to(name, manifest)).encode())
+        _write(path, _manifest_to(name, manifest))
 
     def remove_manifest(self, name: ModelName) -> None:
         (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
@@ -88,12 +89,10 @@ class Disk:
         # Other blobs may claim the same digest.
         path = self._partial / f"{blob.sha256}.{blob.size_bytes}"
         try:
-            tags = self._receive(blob, path, parts)
+            checksums = self._receive(blob, path, parts)
             try:
-                saved = tags.to_dict() | {"bytes": blob.size_bytes}
-                _write(self._blobs / f"{blob.sha256}.blocks", json.dumps(saved).encode())
+                _write(self._blobs / f"{blob.sha256}.blocks", [blob.size_bytes, checksums])
                 os.rename(path, self._blobs / blob.sha256)
-                _sync_folder(self._blobs)
             except OSError:
                 self.drop(blob)
                 raise
@@ -107,11 +106,11 @@ class Disk:
         `UntrustedFileError` if the file is damaged or gone, and `OSError` if it cannot be read, or
         there is no memory.
         """
-        tags = self._block_tags(blob)
+        checksums = self._checksums(blob)
         descriptor = self._open(blob)
         blocks = [
-            self._pool.submit(self._read_block, descriptor, blob, tags, index, target)
-            for index in range(len(tags.tags))
+            self._pool.submit(self._read_block, descriptor, blob, index, checksum, target)
+            for index, checksum in enumerate(checksums)
         ]
         try:
             for block in blocks:
@@ -132,33 +131,27 @@ class Disk:
             except OSError as error:
                 logger.warning("cannot delete a cached file: %s", error)
 
-    def _receive(self, blob: Blob, path: Path, parts: Iterable[bytes]) -> BlockTags:
+    def _receive(self, blob: Blob, path: Path, parts: Iterable[bytes]) -> list[int]:
         check = StreamCheck(blob)
         with open(path, "w+b") as file:
             for part in parts:
                 check.update(part)
                 file.write(part)
-            tags = check.finish()
+            checksums = check.finish()
             file.flush()
-            file.seek(0)
-            head = file.read(8)
-            file.seek(0)
-            read_header(file.read(header_end(head, blob.size_bytes)), blob.size_bytes)
-            os.fsync(file.fileno())
-        return tags
+            read_entries(file.fileno(), blob.size_bytes)
+        return checksums
 
-    def _block_tags(self, blob: Blob) -> BlockTags:
+    def _checksums(self, blob: Blob) -> list[int]:
+        """Return the checksums of a blob's blocks."""
         try:
             saved = json.loads((self._blobs / f"{blob.sha256}.blocks").read_bytes())
-            tags = BlockTags.from_dict(saved)
-            size_bytes = saved["bytes"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            size_bytes, checksums = saved
+        except (OSError, ValueError, TypeError) as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: {error}") from error
-        if len(tags.tags) != -(-blob.size_bytes // BLOCK_BYTES):
-            raise UntrustedFileError(f"cached file {blob.sha256[:12]}: tags are missing")
-        if size_bytes != blob.size_bytes:
+        if size_bytes != blob.size_bytes or len(checksums) != -(-size_bytes // BLOCK_BYTES):
             raise UntrustedFileError(f"cached file {blob.sha256[:12]}: has another length")
-        return tags
+        return list(checksums)
 
     def _open(self, blob: Blob) -> int:
         """Open a blob past the page cache, which would keep a second copy in memory."""
@@ -174,7 +167,7 @@ class Disk:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]} is gone") from error
 
     def _read_block(
-        self, descriptor: int, blob: Blob, tags: BlockTags, index: int, target: int
+        self, descriptor: int, blob: Blob, index: int, checksum: int, target: int
     ) -> None:
         begin = index * BLOCK_BYTES
         length = min(BLOCK_BYTES, blob.size_bytes - begin)
@@ -189,7 +182,10 @@ class Disk:
                 if got == 0 or (done < length and got % _SECTOR_BYTES):
                     raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
             with buffer[:length] as block:
-                tags.check(blob, index, block)
+                if zlib.crc32(block) != checksum:
+                    raise UntrustedFileError(
+                        f"cached file {blob.sha256[:12]}: block {index} is corrupted"
+                    )
                 write_at(target, block, begin)
 
     def _buffer(self) -> mmap.mmap:
@@ -200,26 +196,14 @@ class Disk:
         return buffer
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: Any) -> None:
     temporary = path.with_name(f"{path.name}.new")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.write_text(json.dumps(content))
         os.rename(temporary, path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _manifest_to(name: ModelName, manifest: Manifest) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deployments.modelstore.errors import UntrustedFileError
-from deployments.modelstore.files.safetensors_header import header_end, read_header
+from deployments.modelstore.files.safetensors_header import read_entries
 from deployments.modelstore.names import MAX_FILES, SUMS, ModelName
 from policy.errors import InvalidInputError
 
@@ -55,10 +55,7 @@ def _check(name: ModelName, paths: Sequence[Path], root: Path) -> None:
 
 def _tensors(name: ModelName, path: Path) -> list[str]:
     try:
-        size_bytes = path.stat().st_size
         with open(path, "rb") as file:
-            end = header_end(file.read(8), size_bytes)
-            file.seek(0)
-            return [entry.name for entry in read_header(file.read(end), size_bytes)]
+            return [entry.name for entry in read_entries(file.fileno(), path.stat().st_size)]
     except (UntrustedFileError, OSError) as error:
         raise UntrustedFileError(f"{name}: {path}: {error}") from error

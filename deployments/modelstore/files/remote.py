@@ -1,17 +1,14 @@
-"""Sources of models: a folder (`file://`), or a server or object store that obstore reads.
+"""Sources of models: a folder (`file://`), a server or an object store, read with obstore.
 
 A model's files lie in the folder ``framework/name/version`` below the remote's root, together with
 a file `SHA256SUMS` in the format of ``sha256sum *.safetensors``.
 """
 
 import logging
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from deployments.modelstore.errors import FetchError, StoreError, UnknownModelError
@@ -30,22 +27,10 @@ _MAX_SUMS_BYTES = 1 << 20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Remote(Protocol):
-    """The lowest tier. Its methods block and raise only `StoreError`."""
-
-    def size_bytes(self, name: ModelName, file: str) -> int:
-        """Return the size of a file; `UnknownModelError` if there is none."""
-
-    def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        """Yield a file's bytes from an offset."""
-
-
-def open_remote(url: str) -> Remote:
+def open_remote(url: str) -> "Remote":
     """Return the remote at a URL; `InvalidInputError` if it cannot be one of a remote."""
     parts = urlsplit(url)
-    if parts.scheme == "file" and not parts.netloc:
-        return FolderRemote(Path(unquote(parts.path)))
-    if not parts.netloc:
+    if bool(parts.netloc) == (parts.scheme == "file"):
         raise InvalidInputError(
             f"remote {url!r}: must be file:///…, https://…, http://…, s3://…, gs://… or az://…"
         )
@@ -55,10 +40,10 @@ def open_remote(url: str) -> Remote:
             "that whoever is in between can replace both; use https://",
             url,
         )
-    return ObjectRemote(url)
+    return Remote(url)
 
 
-def resolve(remote: Remote, name: ModelName) -> Manifest:
+def resolve(remote: "Remote", name: ModelName) -> Manifest:
     """Return the files of a model: their digests from `SHA256SUMS`, their sizes from the remote."""
     if remote.size_bytes(name, SUMS) > _MAX_SUMS_BYTES:
         raise UnknownModelError(f"{name}: {SUMS} has more than {_MAX_SUMS_BYTES} bytes")
@@ -75,34 +60,11 @@ def resolve(remote: Remote, name: ModelName) -> Manifest:
     return Manifest(tuple(files))
 
 
-class FolderRemote:
-    """A folder of this machine or of a mounted file system."""
+class Remote:
+    """A folder, an HTTP server that supports range requests, or an object store.
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def size_bytes(self, name: ModelName, file: str) -> int:
-        with _errors_of(name, file):
-            return self._path(name, file).stat().st_size
-
-    def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        with _errors_of(name, file), open(self._path(name, file), "rb") as opened:
-            opened.seek(offset)
-            while part := opened.read(1 << 20):
-                yield part
-
-    def _path(self, name: ModelName, file: str) -> Path:
-        """Return the file's real path; symbolic links may not leave the root."""
-        path = Path(os.path.realpath(self._root / name.path / file, strict=True))
-        if not path.is_relative_to(os.path.realpath(self._root)):
-            raise UnknownModelError(f"{name}: {file} is a link that leaves the remote's folder")
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UnknownModelError(f"{name}: {file} is not a file")
-        return path
-
-
-class ObjectRemote:
-    """An HTTP server that supports range requests, or an object store, read with obstore.
+    Its methods block and raise only `StoreError`; one of a file that is not there is
+    `UnknownModelError`.
 
     Every piece is a separate request with the entity tag of the first, so a changed file is an
     error and a hanging server is noticed within a piece.
@@ -111,17 +73,24 @@ class ObjectRemote:
     def __init__(self, url: str) -> None:
         from obstore.store import from_url  # loads a large library
 
-        config: Any = {
-            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-            "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
-            "allow_http": True,
+        options: Any = {
+            "client_options": {
+                "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+                "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+                "allow_http": True,
+            },
+            "retry_config": {"max_retries": 5, "retry_timeout": timedelta(seconds=RETRY_S)},
         }
-        try:
-            self._store = from_url(
-                url,
-                client_options=config,
-                retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=RETRY_S)},
+        self._folder = ""
+        if url.startswith("file:"):
+            # Below the root, as the folder may be of a file system that is not mounted yet.
+            self._folder, url, options = (
+                unquote(urlsplit(url).path).strip("/") + "/",
+                "file:///",
+                {},
             )
+        try:
+            self._store = from_url(url, **options)
         except Exception as error:
             raise InvalidInputError(f"remote {url!r}: {_first_line(error)}") from error
 
@@ -129,12 +98,13 @@ class ObjectRemote:
         import obstore
 
         with _errors_of(name, file):
-            return int(obstore.head(self._store, f"{name.path}/{file}")["size"])
+            return int(obstore.head(self._store, f"{self._folder}{name.path}/{file}")["size"])
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
+        """Yield a file's bytes from an offset."""
         import obstore
 
-        path = f"{name.path}/{file}"
+        path = f"{self._folder}{name.path}/{file}"
         with _errors_of(name, file):
             meta = obstore.head(self._store, path)
             while offset < meta["size"]:

@@ -4,7 +4,7 @@ The format is 8 bytes with the length of the header (little-endian), the header 
 tensors' bytes, in order, without gaps. Any other file is refused.
 """
 
-import json
+import os
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ _NAMES = {
     64: "U64 I64 F64 C64",
 }
 ITEM_BITS = {name: bits for bits, names in _NAMES.items() for name in names.split()}
-"""Bits of one element, by the format's name of the data type: those that torch has."""
+"""Bits of one element, by the format's name of the data type, for the types of torch."""
 
 
 class TensorEntry(NamedTuple):
@@ -52,12 +52,14 @@ def read_header(file: memoryview | bytes, size_bytes: int) -> tuple[TensorEntry,
     if len(file) < end:
         raise UntrustedFileError(f"safetensors: the header has {end} bytes, {len(file)} are there")
     try:
-        header = _parse(bytes(file[_LENGTH_BYTES:end]))
-    except (ValueError, RecursionError) as error:
+        header = orjson.loads(file[_LENGTH_BYTES:end])
+    except ValueError as error:
         raise UntrustedFileError(f"safetensors: the header is not JSON: {error}") from error
     if not isinstance(header, dict):
         raise UntrustedFileError("safetensors: the header is not an object")
-    _check_metadata(header.pop("__metadata__", {}))
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(type(v) is str for v in metadata.values()):
+        raise UntrustedFileError("safetensors: __metadata__ must map strings to strings")
     entries = [_entry(name, value, end) for name, value in header.items()]
     entries.sort(key=itemgetter(3, 4))  # begin, end
     position = end
@@ -88,14 +90,10 @@ def header_end(length: memoryview | bytes, size_bytes: int) -> int:
     return _LENGTH_BYTES + header_bytes
 
 
-def _parse(text: bytes) -> Any:
-    """Parse JSON without duplicate keys."""
-    header = orjson.loads(text)
-    # Strings and whole numbers never get shorter when they are written again, and other values are
-    # refused below. So if nothing got shorter, as in a file without spaces, no key was dropped.
-    if len(orjson.dumps(header)) == len(text.rstrip(b" ")):
-        return header
-    return json.loads(text.decode(), object_pairs_hook=_without_duplicates)
+def read_entries(descriptor: int, size_bytes: int) -> tuple[TensorEntry, ...]:
+    """Return the tensors of an open file, as `read_header` does."""
+    end = header_end(os.pread(descriptor, _LENGTH_BYTES, 0), size_bytes)
+    return read_header(os.pread(descriptor, end, 0), size_bytes)
 
 
 def _entry(name: str, value: Any, data_begin: int) -> TensorEntry:
@@ -141,17 +139,3 @@ def _elements(shape: Any) -> int | None:
             return None
         elements *= length
     return elements if elements <= _MAX_ELEMENTS else None
-
-
-def _check_metadata(metadata: Any) -> None:
-    if not isinstance(metadata, dict) or not all(
-        isinstance(value, str) for value in metadata.values()
-    ):
-        raise UntrustedFileError("safetensors: __metadata__ must map strings to strings")
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return values

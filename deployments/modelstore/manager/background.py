@@ -2,10 +2,9 @@
 
 import errno
 import logging
-import os
 import threading
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from deployments.modelstore.core.actions import Action, Copy, Fault, Tier
@@ -21,8 +20,7 @@ from deployments.modelstore.errors import (
 )
 from deployments.modelstore.files.digests import StreamCheck
 from deployments.modelstore.files.disk import Disk
-from deployments.modelstore.files.remote import resolve
-from deployments.modelstore.files.safetensors_header import header_end, read_header
+from deployments.modelstore.files.safetensors_header import read_entries
 from deployments.modelstore.host_memory import HostMemory, write_at
 from deployments.modelstore.manager.shared_files import ClientFile, Identity, SharedFiles
 from deployments.modelstore.names import FILES, Blob, ModelName, Origin
@@ -34,8 +32,11 @@ Event = Callable[[], Sequence[Action]]
 
 Identified = Callable[[Blob | StoreError], Sequence[Action]]
 
-#: Clients may request any number of unknown names. The core bounds the copies.
-RESOLVES_AT_ONCE = 8
+_Kind = str | tuple[Tier, Tier]
+_Work = tuple[Callable[[], Event], Callable[[Exception], Event]]
+
+#: Clients may request any number of unknown names, and share any number of files.
+LOOKUPS_AT_ONCE = 8
 #: Work that reads the remote may hang, so `close` waits only this long for it.
 CLOSE_WAIT_S = 1.0
 _NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
@@ -58,14 +59,17 @@ class Background:
         device: DeviceTier | None,
         report: Callable[[Event], None],
         stopped: threading.Event,
+        copies_at_once: int,
     ) -> None:
         self._core, self._remote, self._disk = core, remote, disk
         self._memory, self._device = memory, device
         self._report, self._stopped = report, stopped
+        self._copies_at_once = copies_at_once
         self._threads: set[threading.Thread] = set()
-        self._unresolved: deque[ModelName] = deque()
         self._identifying: dict[Identity, list[Identified]] = {}
-        self._resolving = 0
+        # Work that waits for a thread, and how much has one, by kind.
+        self._waiting: defaultdict[_Kind, deque[_Work]] = defaultdict(deque)
+        self._running: Counter[_Kind] = Counter()
 
     def copy(self, order: Copy, origins: Sequence[Origin]) -> None:
         """Carry out a copy; one from the remote reads the first of `origins` that works."""
@@ -81,11 +85,18 @@ class Background:
             fault, cause = self._fault_of(order, error)
             return lambda: self._core.copy_failed(blob, target, fault, cause)
 
-        self._start("store-fetch" if order.source is Tier.REMOTE else "store-copy", work, failed)
+        self._start((order.source, target), work, failed)
 
     def resolve(self, name: ModelName) -> None:
-        self._unresolved.append(name)
-        self._resolve_next()
+        """Look up a model's files."""
+
+        def failed(error: Exception) -> Event:
+            if not isinstance(error, StoreError):
+                error = FetchError(f"{name}: {type(error).__name__}: {error}")
+            cause = error
+            return lambda: self._core.resolve_failed(name, cause)
+
+        self._start("resolve", lambda: self._resolve(name), failed)
 
     def identify(self, file: ClientFile, then: Identified) -> None:
         """Pass a client's file to `then` as its blob; one thread reads it for all who wait."""
@@ -105,7 +116,7 @@ class Background:
             return identified
 
         self._start(
-            "store-fetch",
+            "identify",
             lambda: event(file.blob()),
             lambda error: event(
                 error if isinstance(error, StoreError) else FetchError(f"the file: {error}")
@@ -122,23 +133,40 @@ class Background:
             thread.join(None if on_machine else max(0.0, end_s - time.monotonic()))
 
     def _start(
-        self, name: str, work: Callable[[], Event], failed: Callable[[Exception], Event]
+        self, kind: _Kind, work: Callable[[], Event], failed: Callable[[Exception], Event]
     ) -> None:
-        """Run `work`, and report its event or the one that `failed` makes of its error."""
+        """Run `work` in its turn; report its event or the one that `failed` makes of its error."""
+        self._waiting[kind].append((work, failed))
+        self._start_next(kind)
+
+    def _start_next(self, kind: _Kind) -> None:
+        limit = LOOKUPS_AT_ONCE if isinstance(kind, str) else self._copies_at_once
+        if not self._waiting[kind] or self._running[kind] >= limit:
+            return
+        self._running[kind] += 1
+        work, failed = self._waiting[kind].popleft()
+
+        def ended(event: Event) -> Sequence[Action]:
+            self._running[kind] -= 1
+            self._start_next(kind)
+            return event()
 
         def run() -> None:
             try:
                 event = work()
             except Exception as error:
                 event = failed(error)
-            self._report(event)
+            self._report(lambda: ended(event))
 
         self._threads = {thread for thread in self._threads if thread.is_alive()}
+        on_machine = isinstance(kind, tuple) and kind[0] is not Tier.REMOTE
+        name = "store-copy" if on_machine else "store-fetch"
         thread = threading.Thread(target=run, name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the machine cannot start another thread
-            self._report(failed(error))
+            event = failed(error)
+            self._report(lambda: ended(event))
         else:
             self._threads.add(thread)
 
@@ -148,17 +176,13 @@ class Background:
             self._fetch(origins, lambda parts: self._disk.fetch(blob, parts))
         elif order.target is Tier.DEVICE:
             self._copy_to_device(order)
-        elif self._memory.take_over(blob):
-            pass
         elif order.source is Tier.DISK:
             with self._memory.fill(blob) as descriptor:
                 self._disk.read(blob, descriptor, self._check_stopped)
         else:
             # A shared file may have any format, which the client reads from its own.
             shared = any(name.framework == FILES for name, _ in origins)
-            self._fetch(
-                origins, lambda parts: self._to_memory(blob, parts, check_format=not shared)
-            )
+            self._fetch(origins, lambda parts: self._to_memory(blob, parts, any_format=shared))
 
     def _fault_of(self, order: Copy, error: Exception) -> tuple[Fault, StoreError]:
         """Return what failed; delete a file of the disk that is damaged or cannot be read."""
@@ -201,7 +225,7 @@ class Background:
                 first_error = first_error or error
         raise first_error or FetchError("no model contains the file any more")
 
-    def _to_memory(self, blob: Blob, parts: Iterator[bytes], *, check_format: bool) -> None:
+    def _to_memory(self, blob: Blob, parts: Iterator[bytes], *, any_format: bool) -> None:
         """Copy a blob from the remote straight into memory, bypassing a full disk."""
         check = StreamCheck(blob)
         with self._memory.fill(blob) as descriptor:
@@ -210,9 +234,8 @@ class Background:
                 check.update(part)
                 write_at(descriptor, part, begin)
             check.finish()
-            if check_format:
-                end = header_end(os.pread(descriptor, 8, 0), blob.size_bytes)
-                read_header(os.pread(descriptor, end, 0), blob.size_bytes)
+            if not any_format:
+                read_entries(descriptor, blob.size_bytes)
 
     def _fetched(self, name: ModelName, file: str) -> Iterator[bytes]:
         """Yield a file's bytes; resume a broken download as long as that brings more of it."""
@@ -233,35 +256,11 @@ class Background:
         if self._stopped.is_set():
             raise FetchError("the model store was stopped")
 
-    def _resolve_next(self) -> None:
-        if self._unresolved and self._resolving < RESOLVES_AT_ONCE:
-            self._resolving += 1
-            name = self._unresolved.popleft()
-            self._start(
-                "store-resolve",
-                lambda: self._resolve(name),
-                lambda error: self._resolve_failed(name, error),
-            )
-
-    def _resolved(self, event: Event) -> Event:
-        def resolved() -> Sequence[Action]:
-            self._resolving -= 1
-            self._resolve_next()
-            return event()
-
-        return resolved
-
     def _resolve(self, name: ModelName) -> Event:
-        manifest = resolve(self._remote, name)
+        manifest = self._remote.resolve(name)
         if not self._stopped.is_set():
             try:
                 self._disk.save_manifest(name, manifest)
             except OSError as error:  # a full disk is skipped
                 logger.warning("%s: its list of files is not kept on the disk: %s", name, error)
-        return self._resolved(lambda: self._core.resolved(name, manifest))
-
-    def _resolve_failed(self, name: ModelName, error: Exception) -> Event:
-        if not isinstance(error, StoreError):
-            error = FetchError(f"{name}: {type(error).__name__}: {error}")
-        failure = error
-        return self._resolved(lambda: self._core.resolve_failed(name, failure))
+        return lambda: self._core.resolved(name, manifest)

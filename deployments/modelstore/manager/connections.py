@@ -16,8 +16,6 @@ from policy.errors import SojournError
 
 logger = logging.getLogger(__name__)
 
-#: A client with this many unread messages is disconnected.
-_MAX_UNREAD = 1000
 #: Clients may take this share of the process's descriptors; files and memory need the others.
 CLIENT_SHARE = 0.75
 #: Wait before accepting again when there is no room for a client.
@@ -28,7 +26,7 @@ class Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
-        #: What the owner of the connections keeps as long as the client waits.
+        #: Kept for the owner of the connections as long as the client waits.
         self.kept: object = None
 
 
@@ -140,9 +138,6 @@ class Connections:
         except BlockingIOError:
             pass
         except (OSError, StoreError):
-            self._disconnect(client)
-            return
-        if len(client.outbox) > _MAX_UNREAD:
             self._disconnect(client)
             return
         writes = selectors.EVENT_WRITE if client.outbox else 0

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from deployments.modelstore import wire
 from deployments.modelstore.errors import StoreError
-from deployments.modelstore.private_folder import make_private
 
 BACKLOG = 4096
 
@@ -18,20 +17,9 @@ def allow_many_clients() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def own_folder(folder: Path) -> None:
-    """Create the socket's folder; `StoreError` if another user could have put a socket there."""
-    try:
-        make_private(folder)
-    except OSError as error:
-        raise StoreError(str(error)) from error
-
-
 def lock(path: Path) -> int:
     """Acquire a lock that ends with this process; return its descriptor, or raise `StoreError`."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StoreError(str(error)) from error
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -25,10 +25,11 @@ from deployments.modelstore.files.remote import open_remote
 from deployments.modelstore.host_memory import HostMemory
 from deployments.modelstore.manager.background import Background, Event
 from deployments.modelstore.manager.connections import Client, Connections, fault_of
-from deployments.modelstore.manager.endpoint import listen, lock, own_folder
+from deployments.modelstore.manager.endpoint import listen, lock
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.manager.shared_files import ClientFile, SharedFiles
 from deployments.modelstore.names import Blob, ModelName
+from deployments.modelstore.private_folder import make_private
 from policy.errors import SojournError
 
 logger = logging.getLogger(__name__)
@@ -43,20 +44,21 @@ class Manager:
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
         self._files = SharedFiles(open_remote(settings.remote) if settings.remote else None)
-        own_folder(settings.socket.parent)
-        self._locks = [lock(settings.socket.with_name(f"{settings.socket.name}.lock"))]
+        self._locks: list[int] = []
         try:
+            make_private(settings.socket.parent)
+            self._locks.append(lock(settings.socket.with_name(f"{settings.socket.name}.lock")))
             settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(lock(settings.disk / "lock"))
             self._disk = Disk(settings.disk)
-            self._memory = HostMemory(settings.disk)
+            self._memory = HostMemory()
             budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
             self._device = None
             if settings.device_bytes:
                 budgets_bytes[Tier.DEVICE] = settings.device_bytes
                 self._device = DeviceTier(settings.device, settings.device_driver)
             pages = {Tier.DEVICE: PAGE_BYTES}
-            self._core = StoreCore(budgets_bytes, settings.copies_at_once, pages)
+            self._core = StoreCore(budgets_bytes, pages)
             self._stopped = threading.Event()
             self._actions: deque[Action] = deque()
             self._carrying_out = False
@@ -79,6 +81,7 @@ class Manager:
             self._device,
             self._report,
             self._stopped,
+            settings.copies_at_once,
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -115,17 +118,13 @@ class Manager:
         with suppress(OSError):  # the loop has already ended
             self._wake_write.send(b"\0")
 
-    # Messages.
-
     def _handle(
         self, client: Client, message: dict[str, Any], descriptors: Sequence[int] = ()
     ) -> None:
         do, name = message.get("do"), message.get("name")
         if do == "stats":
-            counted = self._core.stats() | {"taken_over": self._memory.taken_over}
-            if self._device is not None:
-                counted["device"] = self._device.describe()
-            self._connections.send(client, {"result": counted})
+            device = {} if self._device is None else {"device": self._device.describe()}
+            self._connections.send(client, {"result": self._core.stats() | device})
             return
         if do == "models":
             first = message.get("first")
@@ -193,8 +192,6 @@ class Manager:
         if self._device.fault is not None:
             raise StoreError(self._device.fault)
 
-    # Actions.
-
     def _carry_out(self, actions: Sequence[Action]) -> None:
         """Carry out actions in the order of the core's decisions.
 
@@ -250,8 +247,6 @@ class Manager:
             descriptors = [self._memory.descriptor(blob) for _, blob in contents]
         self._connections.send(client, message, descriptors)
 
-    # Work of other threads. Each piece reports an event that the loop's thread runs.
-
     def _report(self, event: Event) -> None:
         self._events.put(event)
         with suppress(OSError):  # the loop has ended
@@ -271,8 +266,6 @@ class Manager:
             logger.exception("an event failed")
         else:
             self._carry_out(actions)
-
-    # Start and end.
 
     def _recover(self) -> None:
         models, blobs = self._disk.recover()

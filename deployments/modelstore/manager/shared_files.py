@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
 from deployments.modelstore.errors import StoreError, UnknownModelError, UntrustedFileError
-from deployments.modelstore.files.remote import Remote
+from deployments.modelstore.files.remote import Remote, resolve
 from deployments.modelstore.names import FILES, Blob, Manifest, ModelName
 
 Identity = tuple[int, int, int, int, int]
@@ -83,8 +83,8 @@ class SharedFiles:
         self._files[name] = file
         return name, Manifest(((label, blob),))
 
-    def size_bytes(self, name: ModelName, file: str) -> int:
-        return self._remote_of(name).size_bytes(name, file)
+    def resolve(self, name: ModelName) -> Manifest:
+        return resolve(self._remote_of(name), name)
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
         shared = self._files.get(name)

@@ -17,7 +17,6 @@ from torch import nn
 import sojourn
 from deployments.modelstore.client import ask, list_models, open_model
 from deployments.modelstore.errors import UnavailableError
-from deployments.modelstore.manager import shared_files
 from tests.support.models.model_stores import (
     MB,
     manager_thread,
@@ -76,9 +75,7 @@ def test_a_second_process_of_unmodified_code_adds_no_memory_for_weights(tmp_path
     ):
         for name, right in expected.items():
             for program in (first, second):
-                program.ask(
-                    "load", name, "small"
-                )  # imports, caches and the allocator's first pages
+                program.ask("load", name, "small")  # imports, caches, the allocator's pages
             first.ask("load", name, "large")
             before = first.ask("memory")
             added = second.ask("load", name, "large") + first.ask("memory") - before
@@ -112,23 +109,6 @@ def test_a_changed_file_is_not_served_stale(tmp_path_factory, changes):
             with sojourn.shared_weights(store):
                 kept.append((value, load_file(file)["w"]))
             assert all(bool((tensor == then).all()) for then, tensor in kept)
-
-
-def test_a_file_that_has_settled_is_read_once(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_files, "_SETTLED_NS", -(10**18))
-    save_file({"w": torch.ones(10)}, tmp_path / "w.safetensors")
-    reads = []
-    blob = shared_files.ClientFile.blob
-
-    def counted(file):
-        reads.append(file)
-        return blob(file)
-
-    monkeypatch.setattr(shared_files.ClientFile, "blob", counted)
-    with sojourn.shared_weights(store):
-        for _ in range(3):
-            load_file(tmp_path / "w.safetensors")
-    assert len(reads) == 1
 
 
 def test_what_is_loaded_is_held_and_what_nobody_has_is_forgotten(store, tmp_path):

@@ -98,19 +98,7 @@ def test_memory_is_shared_read_only_if_the_driver_can(tmp_path, fake_cuda, words
                 assert weight_in(second) == expected[-80_000:]
         wait_until_idle(store)
         ask("evict", "m", store)
-
-
-def test_a_region_is_unmapped_when_it_goes(tmp_path, fake_cuda):
-    def mapped():
-        return Path("/proc/self/maps").read_text().count("fake-cuda")
-
-    with fake_store(tmp_path, fake_cuda) as store:
-        before = mapped()
-        with region_of(store) as region:
-            assert mapped() == before + 1
-            array = region.array(0, (1,), "|u1")
-        assert mapped() == before
-        del array
+        assert "fake-cuda" not in Path("/proc/self/maps").read_text()
 
 
 def test_a_driver_that_cannot_share_is_one_line(tmp_path, fake_cuda):

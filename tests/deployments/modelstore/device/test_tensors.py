@@ -1,12 +1,8 @@
 """Tensors on a device's memory that processes share, with host memory as the device's."""
 
-import os
-import signal
-
 import psutil
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from deployments.models.weights import WeightsLoader
 from deployments.modelstore import tensors
@@ -27,7 +23,6 @@ from tests.support.models.model_stores import (
     publish_models,
     right,
     settings_for,
-    sign,
     stats,
     wait_until,
     wait_until_idle,
@@ -124,22 +119,6 @@ def test_no_room_on_the_device_or_on_the_way_is_an_error_whatever_the_budget_say
         assert stats(store)["tiers"]["device"]["used_bytes"] == 0
 
 
-def test_all_types_and_empty_tensors_arrive(store):
-    types = "bfloat16", "float8_e4m3fn", "bool", "uint8", "int64", "float16", "float64"
-    expected = {name: torch.arange(7).to(getattr(torch, name)) for name in types}
-    expected["empty"] = torch.empty(0, 3, dtype=torch.bfloat16)
-    folder = store.parents[1] / "remote/pytorch/types/1"
-    folder.mkdir(parents=True)
-    save_file(expected, folder / "model.safetensors")
-    sign(folder)
-    state, _ = attach(store, "types")
-    assert state.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert (state[name].dtype, state[name].shape) == (tensor.dtype, tensor.shape)
-        assert torch.equal(state[name].to(torch.float64), tensor.to(torch.float64))
-        assert state[name].untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
-
-
 def test_a_client_with_another_device_is_refused_and_holds_nothing(store):
     with pytest.raises(DeviceError, match="the store's device is emulated"):
         attach(store, client=EmulatedClient("another"))
@@ -176,22 +155,6 @@ def test_a_gpus_client_shares_by_itself(store, gpu, caplog):
     assert right(state)
     assert tensors.attach("m", socket_path=store, device="cuda:0")[1] == "device"
     assert not caplog.records
-
-
-@pytest.mark.slow
-def test_memory_outlives_a_killed_holder(tmp_path):
-    with manager_thread(device_settings(tmp_path)) as store:
-        held, _ = attach(store)
-        copies = stats(store)["copies"][0]["bytes"]
-        os.kill(stats(store)["device"]["holder_pid"], signal.SIGKILL)
-        again, source = attach(store)
-        assert right(again)
-        assert right(held)
-        assert source == "device"
-        assert stats(store)["copies"][0]["bytes"] == copies
-        other, _ = attach(store, "n")
-        assert right(other, seed=1)
-        assert stats(store)["device"]["holder_starts"] == 2
 
 
 @pytest.mark.slow

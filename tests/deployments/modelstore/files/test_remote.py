@@ -1,6 +1,5 @@
 """Remotes that fail, lie, change or point elsewhere: nothing wrong is ever cached."""
 
-import os
 import threading
 
 import pytest
@@ -9,17 +8,14 @@ from deployments.modelstore.client import ask
 from deployments.modelstore.errors import (
     FetchError,
     StoreError,
-    UnknownModelError,
 )
 from deployments.modelstore.files import remote as remote_module
-from deployments.modelstore.files.remote import FolderRemote, open_remote, resolve
-from deployments.modelstore.names import ModelName
+from deployments.modelstore.files.remote import open_remote
 from deployments.modelstore.tensors import load_state_dict
 from policy.errors import InvalidInputError
 from tests.support.http.file_server import http_files
 from tests.support.models.model_stores import manager_thread, publish, settings_for, weights
 
-NAME = ModelName("pytorch", "m", "1")
 FILE = "model.safetensors"
 
 
@@ -84,14 +80,6 @@ def test_a_remote_with_something_else_is_refused(tmp_path, http, folder, fault):
     with pytest.raises(StoreError):
         load(tmp_path, url)
     assert not any((tmp_path / "disk/blobs").iterdir())
-
-
-def test_a_link_out_of_the_remote_is_refused(tmp_path, folder):
-    secret = tmp_path / "secret.safetensors"
-    (folder / FILE).rename(secret)
-    os.symlink(secret, folder / FILE)
-    with pytest.raises(UnknownModelError, match="link"):
-        resolve(FolderRemote(tmp_path / "remote"), NAME)
 
 
 @pytest.mark.parametrize("url", ["", "models", "/models", "file://host/models", "gopher://x/y"])

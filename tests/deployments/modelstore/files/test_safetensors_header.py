@@ -1,4 +1,4 @@
-"""The header check, beside the safetensors library as an independent oracle."""
+"""The header check, with the safetensors library as an independent oracle."""
 
 import json
 import re
@@ -21,8 +21,8 @@ from deployments.modelstore.files.safetensors_header import (
 )
 
 
-def file_of(header, data=b"", padding=0):
-    text = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b" " * padding
+def file_of(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
@@ -88,8 +88,6 @@ def test_a_truncated_file_is_refused():
         (file_of(b"[]"), "not an object"),
         (file_of(b"\xff\xff"), "not JSON"),
         (file_of(b"[" * 100_000), "not JSON"),
-        (file_of(b'{"a":1,"a":2}', padding=5), "twice"),
-        (file_of(b'{"a":{"dtype":"U8","shape":[0],"shape":[0],"data_offsets":[0,0]}}'), "twice"),
         (file_of({"__metadata__": {"a": 1}}), "metadata"),
         (struct.pack("<Q", MAX_HEADER_BYTES + 1) + bytes(20), "limit"),
         (b"", "no header"),

@@ -21,7 +21,7 @@ from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.host_memory import HostMemory
 from deployments.modelstore.manager import background as background_module
 from deployments.modelstore.manager import manager as manager_module
-from deployments.modelstore.manager.background import RESOLVES_AT_ONCE, Background, Event
+from deployments.modelstore.manager.background import LOOKUPS_AT_ONCE, Background, Event
 from deployments.modelstore.names import Blob, ModelName
 from deployments.modelstore.tensors import load_state_dict
 from tests.support.models.model_stores import (
@@ -83,7 +83,7 @@ class Machine:
     def copy(self, remote, target=Tier.DISK, origins=((NAME, FILE),), source=Tier.REMOTE):
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         tiers = remote, self.disk, self.memory, None
-        background = Background(Core(), *tiers, events.put, self.stopped)
+        background = Background(Core(), *tiers, events.put, self.stopped, 2)
         background.copy(Copy(BLOB, source, target), origins)
         events.get(timeout=LIMIT_S)()
 
@@ -133,6 +133,33 @@ def test_a_broken_download_is_resumed_as_long_as_more_of_it_comes(machine, targe
     assert machine.has(target)
 
 
+def test_so_many_copies_run_at_once_and_each_in_its_turn(machine):
+    release, running, most = threading.Semaphore(0), set(), []
+
+    class Waiting(Remote):
+        def read(self, name, file, offset):
+            running.add(name)
+            most.append(len(running))
+            assert release.acquire(timeout=LIMIT_S)
+            running.discard(name)
+            raise FetchError("gone")
+
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    tiers = Waiting(), machine.disk, machine.memory, None
+    background = Background(Core(), *tiers, events.put, machine.stopped, 2)
+    for number in range(6):
+        name = ModelName("pytorch", str(number), "1")
+        blob = Blob(f"{number:064}", 1)
+        background.copy(Copy(blob, Tier.REMOTE, Tier.DISK), [(name, FILE)])
+    wait_until(lambda: len(most) == 2)
+    for _ in range(6):
+        release.release()
+        with pytest.raises(FetchError, match="gone"):
+            events.get(timeout=LIMIT_S)()
+    assert len(most) == 6
+    assert max(most) == 2
+
+
 FAULTS = {
     "retired": UnknownModelError("the remote has no such file"),
     "replaced": safetensors.numpy.save({"a": np.zeros(20_000)}),
@@ -150,24 +177,7 @@ def test_models_that_no_longer_have_a_file_are_passed_by(machine, target, passed
     assert remote.read_names == [*(name.name for name, _ in passed_by), NAME.name]
 
 
-@pytest.mark.parametrize(
-    ("origins", "error", "read"),
-    [
-        (OTHERS[:2], "no such file", ["retired", "replaced"]),
-        (OTHERS[1::-1], "digest", ["replaced", "retired"]),
-        # A remote that fails would fail again.
-        ([OTHERS[2], (NAME, FILE)], "timed out", ["silent"]),
-        ([], "no model", []),
-    ],
-)
-def test_a_file_that_no_model_has_is_the_error_of_the_first(machine, origins, error, read):
-    remote = Remote(**FAULTS)
-    with pytest.raises(StoreError, match=error):
-        machine.copy(remote, Tier.DISK, origins)
-    assert remote.read_names == read
-
-
-OPENS = RESOLVES_AT_ONCE + 3
+OPENS = LOOKUPS_AT_ONCE + 3
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Descriptors of the manager: no client takes those of others, and a shortage is waited for."""
 
-import errno
 import resource
 import selectors
 from contextlib import ExitStack
@@ -31,19 +30,6 @@ class Server:
         return len(self.connections._clients)
 
 
-class Full:
-    """A listening socket of a machine that has no descriptors, for a while."""
-
-    def __init__(self, listener):
-        self.fileno, self.close = listener.fileno, listener.close
-        self._listener, self._errors = listener, [errno.EMFILE, errno.ENFILE]
-
-    def accept(self):
-        if self._errors:
-            raise OSError(self._errors.pop(), "too many open files")
-        return self._listener.accept()
-
-
 @pytest.fixture
 def waiting(tmp_path, monkeypatch):
     """A listening socket and more clients than there is room for."""
@@ -65,14 +51,5 @@ def test_clients_that_find_no_room_wait_without_a_busy_loop(waiting):
     for client in clients[:3]:
         client.close()
     assert server.serve(server.selector.select(0)) == ROOM - 3
-    assert server.serve(server.connections.wait()) == ROOM
-    server.connections.close()
-
-
-def test_a_machine_without_descriptors_is_asked_again_after_a_pause(waiting):
-    server = Server(Full(waiting[0]))
-    assert server.serve(server.connections.wait()) == 0
-    assert server.selector.select(0) == []
-    assert server.serve(server.connections.wait()) == 0
     assert server.serve(server.connections.wait()) == ROOM
     server.connections.close()

@@ -128,7 +128,7 @@ def test_a_model_in_use_is_neither_evicted_nor_replaced(store, remote, tmp_path)
     held = load(store)
     save_file(weights(9, floats=20_000), remote / "pytorch/m/1" / FILE)
     sign(remote / "pytorch/m/1")
-    # What is known of a model is what its holders have.
+    # Its holders and the list of its files agree.
     assert right(load(store))
     with pytest.raises(InUseError):
         ask("evict", "m", store)
@@ -187,19 +187,6 @@ def test_a_damaged_cached_file_is_never_served(tmp_path, remote, damage):
         assert right(load(store))
 
 
-def test_a_disk_without_room_for_a_list_of_files_is_passed_by(store, tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        assert right(load(store))
-    assert stats(store)["copies"][0]["target"] == "host"
-    assert not any((tmp_path / "disk/partial").iterdir())
-    assert right(load(store, "n"), seed=1)
-    assert stats(store)["tiers"]["disk"]["blobs"] == 1
-
-
 def test_memory_of_evicted_models_is_given_back(tmp_path, remote):
     # Only one of the two fits.
     with manager_thread(settings_for(tmp_path, host_bytes=100_000)) as store:
@@ -226,9 +213,7 @@ def test_a_killed_manager_leaves_its_clients_their_weights_and_a_new_one_works_o
         manager.start()
         assert right(load(store))
         assert right(state)
-        assert stats(store)["taken_over"] == 1
         assert right(load(store, "n"), seed=1)
-        assert stats(store)["taken_over"] == 1
 
 
 @pytest.mark.slow
