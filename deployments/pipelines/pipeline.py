@@ -1,19 +1,10 @@
-"""A pipeline on an event loop: `await pipeline.predict(x)`, and streams with bounded memory.
-
-::
-
-    async with Pipeline([Stage(Scale, cpus=[0, 1]), Stage(Shift, place="loop")]) as pipeline:
-        y = await pipeline.predict(3)
-        async for y in pipeline.stream(range(1000)):
-            ...
-"""
+"""A pipeline on an event loop: `await pipeline.predict(x)`, and streams with bounded memory."""
 
 import asyncio
 import math
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from deployments.errors import BusyError
@@ -82,20 +73,11 @@ class Pipeline:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def start(self) -> None:
-        """Start all workers; return when each can take a batch.
-
-        Raises `InvalidInputError` if it has been started before, and `StartError` if a worker did
-        not start; the message says which and why.
-        """
+        """Start all workers, or raise `StartError`; return when each can take a batch."""
         if self._started:
             raise InvalidInputError("pipeline: it has been started before")
         self._loop = asyncio.get_running_loop()
@@ -126,13 +108,12 @@ class Pipeline:
     def resize(self, name: str, workers: int) -> None:
         """Change the number of workers of a running stage; no request is lost.
 
-        Those with a batch end after it. Raises `InvalidInputError` if there is no such stage, the
-        number is below 1, or the stage has one worker on the event loop or fewer `cpus`.
+        Raises `InvalidInputError` if the stage cannot have this number.
         """
         self._workers.resize(name, workers)
 
     def use_objective(self, name: str, objective: Objective) -> None:
-        """Solve the policy of a running stage for another objective, if it has a solved one."""
+        """Solve the policy of a stage for another objective, if it has a solved one."""
         self._workers.use_objective(name, objective)
 
     @property
@@ -141,7 +122,6 @@ class Pipeline:
         return self._workers.stages
 
     async def drain(self) -> None:
-        """Wait until all admitted requests are answered."""
         while self.core.open:
             self._left.clear()
             await self._left.wait()
@@ -155,8 +135,7 @@ class Pipeline:
     ) -> Flow:
         """Admit a request; its ``content`` is the future of its result.
 
-        The answer is useless `timeout_ms` after `arrival_s`, which is by `time.monotonic`, and by
-        default now. Errors as of `PipelineCore.submit`.
+        `arrival_s` is by `time.monotonic`. Errors as of `PipelineCore.submit`.
         """
         self._check_running()
         now_s = time.monotonic()
@@ -175,16 +154,9 @@ class Pipeline:
     async def predict(self, value: Any, *, timeout_ms: float | None = None) -> Any:
         """Return the pipeline's result for one value.
 
-        Raises
-        ------
-        StageError
-            A stage failed on this value; it has the name of the stage and the cause.
-        BusyError
-            The pipeline has no room, or cannot answer in time.
-        DeviceError
-            A stage has no worker, and cannot start one.
-        DeadlineError
-            `timeout_ms` passed, or can no longer be met.
+        Raises `StageError` if a stage failed on it, `BusyError` if the pipeline has no room or
+        cannot answer in time, `DeviceError` if a stage has no worker and cannot start one, and
+        `DeadlineError` if `timeout_ms` passed or can no longer be met.
         """
         return await self.result(self.submit(value, timeout_ms=timeout_ms))
 
@@ -212,10 +184,9 @@ class Pipeline:
     ) -> AsyncGenerator[Any, None]:
         """Stream many values through; their results come in order, with bounded memory.
 
-        Values are read as room becomes free, so other requests are served meanwhile, and the SLA
-        does not apply. An exception among the values is not sent; it takes its place among the
-        results, as an error of a value does, mostly a `RequestError`. At most `in_flight` values
-        are in the pipeline or wait to be yielded, by default half of the pipeline's room.
+        The SLA does not apply. An exception among the values takes its place among the results, as
+        the error of a value does. At most `in_flight` values are in the pipeline or wait to be
+        yielded, by default half of the pipeline's room.
         """
         limit = max(1, self.core.max_pending // 2) if in_flight is None else in_flight
         if limit < 1:
@@ -239,7 +210,7 @@ class Pipeline:
         """Pump at the end of this turn of the event loop, so that requests can share a batch."""
         if not self._pump_due:
             self._pump_due = True
-            self._loop.call_soon(self._pump_once)
+            self._loop.call_soon(self._pump)
 
     def _expire(self, flow: Flow) -> None:
         self.core.expire(flow)
@@ -250,11 +221,8 @@ class Pipeline:
         self.core.batch_ended(time.monotonic(), number, batch, outcome)
         self._pump()
 
-    def _pump_once(self) -> None:
-        self._pump_due = False
-        self._pump()
-
     def _pump(self) -> None:
+        self._pump_due = False
         if self._pumping or not self._running:
             return  # a worker on the event loop has ended its batch: the loop below continues
         self._pumping = True

@@ -29,11 +29,7 @@ _SOLVE_S = 600.0
 
 
 class StageWorkers:
-    """The workers of all stages, and the upkeep of their latencies and policies.
-
-    `stages` has the current profiles. `on_change` is called when a stage may be able to start a
-    batch.
-    """
+    """The workers of all stages, and the upkeep of their profiles and policies."""
 
     def __init__(
         self,
@@ -52,17 +48,11 @@ class StageWorkers:
         self._refits: dict[int, LatencyRefit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __getitem__(self, number: int) -> Workers[Any]:
-        return self._workers[number]
-
     async def start(self) -> None:
-        """Start all workers; return when each can take a batch. Errors as of `Pipeline.start`."""
-        for number, stage in enumerate(self.stages):
-            profile = stage.batch_profile
-            if profile is not None:
-                self._refits[number] = LatencyRefit(profile)
         self._core.refresh(time.monotonic())
         for number, stage in enumerate(self.stages):
+            if (profile := stage.batch_profile) is not None:
+                self._refits[number] = LatencyRefit(profile)
             self._workers.append(
                 make_workers(
                     stage,
@@ -103,7 +93,6 @@ class StageWorkers:
         self._workers[numbers[name]].resize(workers)
 
     def use_objective(self, name: str, objective: Objective) -> None:
-        """Solve the policy of a stage for another objective, if it is solved at all."""
         (number,) = (at for at, stage in enumerate(self.stages) if stage.name == name)
         if self._objectives.get(number, Weights()) != objective:
             self._objectives[number] = objective
@@ -118,20 +107,15 @@ class StageWorkers:
     def workers_changed(self, number: int, workers: int, problem: str | None) -> None:
         stage = self._core.stages[number]
         stage.workers = workers
-        if problem is None:
-            if workers:
-                stage.lost = None
-        else:
+        if problem is not None:
             self._core.lose_stage(number, problem)
+        elif workers:
+            stage.lost = None
         self._core.touch(number)
         self._on_change()
 
     def refit(self) -> list[str]:
-        """Correct profiles that the latest batches prove wrong; return their stages.
-
-        Call it at intervals of some seconds: two calls in a row must find a profile wrong. Stages
-        with a solved policy solve it again.
-        """
+        """Correct profiles that two calls in a row find wrong; return their stages."""
         corrected = []
         for number, refit in self._refits.items():
             profile = refit.revise()

@@ -119,7 +119,7 @@ def plan(
         or config.user_config.sla.objective
     )
     from deployments.pipelines.planning.sizing import plan_pipeline  # importing numba is slow
-    from deployments.pipelines.serving.pipeline_plan import described
+    from deployments.pipelines.serving.planning import described
 
     found = plan_pipeline(
         steps,

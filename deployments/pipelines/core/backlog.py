@@ -1,7 +1,7 @@
 """The work ahead of a new request at each stage, and its expected wait.
 
-Items at a stage continue to later stages. The expected number follows from the choices of switches
-and the numbers of elements so far; recent ones have more weight.
+How many items continue to later stages follows from the latest choices of switches and numbers of
+elements.
 """
 
 from collections.abc import Sequence

@@ -4,11 +4,7 @@ from deployments.errors import ModelError, RequestError
 
 
 class StageError(ModelError):
-    """A stage failed on one request.
-
-    `status` is that of `cause` if it is a `RequestError`, such as 400 for a `BadRequestError`; else
-    500.
-    """
+    """A stage failed on one request; `status` is that of a `cause` that is a `RequestError`."""
 
     def __init__(self, stage: str, cause: BaseException) -> None:
         super().__init__(f"stage {stage!r}: {type(cause).__name__}: {cause}")

@@ -13,11 +13,7 @@ END, JOIN = -1, -2
 
 @dataclass(frozen=True)
 class Node:
-    """A step of the items on their way to the node `next`.
-
-    `entries` has the nodes where its branches begin, by their keys or in their order. `stage` is
-    the number of a stage.
-    """
+    """A step before the node `next`; `entries` are the first nodes of its branches, by key."""
 
     step: Step
     next: int
@@ -27,7 +23,7 @@ class Node:
 
 @dataclass
 class Graph:
-    """A compiled pipeline: its stages in the order of the steps, and the node where it begins."""
+    """A compiled pipeline; its stages are in the order of the steps."""
 
     nodes: list[Node] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
@@ -70,12 +66,12 @@ def compile_steps(steps: Sequence[Step]) -> Graph:
     _list_stages(graph, steps)
     if not graph.stages:
         raise InvalidInputError("pipeline: needs at least one stage")
-    numbers: dict[str, int] = {}
-    for number, stage in enumerate(graph.stages):
-        if numbers.setdefault(stage.name, number) != number:
-            raise InvalidInputError(
-                f"pipeline: two stages are called {stage.name!r}; give each a unique name"
-            )
+    names = [stage.name for stage in graph.stages]
+    numbers = {name: number for number, name in enumerate(names)}
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidInputError(
+            f"pipeline: two stages are called {twice[0]!r}; give each a unique name"
+        )
     graph.entry = _compile(graph, numbers, steps, END)
     return graph
 
@@ -83,14 +79,8 @@ def compile_steps(steps: Sequence[Step]) -> Graph:
 def _list_stages(graph: Graph, step: Any) -> None:
     if isinstance(step, Stage):
         graph.stages.append(step)
-    elif isinstance(step, Each):
-        _list_stages(graph, step.branch)
-    elif isinstance(step, Ensemble | Switch):
-        branches = step.branches
-        for branch in branches.values() if isinstance(branches, Mapping) else branches:
-            _list_stages(graph, branch)
-    elif isinstance(step, list | tuple):
-        for part in step:
+    elif isinstance(step, Ensemble | Switch | Each | list | tuple):
+        for part in step if isinstance(step, list | tuple) else step.parts.values():
             _list_stages(graph, part)
     else:
         raise InvalidInputError(
@@ -107,12 +97,7 @@ def _compile(graph: Graph, numbers: Mapping[str, int], step: Any, following: int
         node = Node(step, following, stage=numbers[step.name])
     else:
         end = following if isinstance(step, Switch) else JOIN
-        branches = (
-            step.branches
-            if isinstance(step, Switch)
-            else dict(enumerate(step.branches if isinstance(step, Ensemble) else [step.branch]))
-        )
-        entries = {key: _compile(graph, numbers, part, end) for key, part in branches.items()}
+        entries = {key: _compile(graph, numbers, part, end) for key, part in step.parts.items()}
         node = Node(step, following, entries)
     graph.nodes.append(node)
     return len(graph.nodes) - 1

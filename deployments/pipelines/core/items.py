@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from policy.batcher.requests import Batch, Request
@@ -9,11 +10,7 @@ from policy.batcher.requests import Batch, Request
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """One request in the pipeline.
-
-    `content` is the caller's own. An answer after `deadline_s`, on the caller's clock, is useless.
-    `result` is valid if `done` and `error` is None.
-    """
+    """One request in the pipeline; `content` is the caller's own."""
 
     id: int
     arrival_s: float
@@ -29,9 +26,8 @@ class Flow:
 class Item:
     """One value between stages: of a whole request, or of a branch of it.
 
-    `place` is its place among the results of its fan-out `frame`. `stage` is the number of the
-    latest stage that it reached, `arrival_s` when, and `queued` its entry in the queue there.
-    `deaths` counts the workers that died or hung on it.
+    `place` is its place among the results of its fan-out `frame`. `arrival_s` and `queued` are of
+    the latest stage; `deaths` counts the workers that died or hung on it there.
     """
 
     flow: Flow
@@ -67,15 +63,13 @@ class Frame:
     missing: int
 
 
-class Retry:
+class Retry(Enum):
     """The outcome of an item that its batch did not compute, through no fault of its own."""
 
-    def __reduce__(self) -> str:
-        """Pickle by name: there is one, in whichever process."""
-        return "RETRY"
+    RETRY = 0
 
 
-RETRY = Retry()
+RETRY = Retry.RETRY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """The core of a pipeline: requests in, batches for its stages out, results back, on any clock.
 
-Only single items move between stages; each stage batches for itself. The number of requests in the
-pipeline is bounded, and the queues between stages are not, so nothing can block. A slow stage makes
-the pipeline refuse new requests that it could not answer in time.
+The number of requests in the pipeline is bounded, and the queues between stages are not, so nothing
+can block.
 """
 
 import itertools
@@ -31,9 +30,8 @@ class PipelineCore:
     """The requests in a pipeline, and the queues of its stages.
 
     After every event the caller asks `next_batches`, runs them, answers the requests in `ended`,
-    and empties it. Requests are `late` if cancelled at their deadline, `cancelled` if their client
-    gave up. `response_times` has when the latest requests were completed, in s, and their response
-    times, in ms.
+    and empties it. `response_times` has when the latest requests were completed, in s, and their
+    response times, in ms.
     """
 
     def __init__(self, graph: Graph, stages: Sequence[StageCore], max_pending: int) -> None:
@@ -118,10 +116,7 @@ class PipelineCore:
         return self._least_ms + self.backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
-        """Return the stage with the longest work ahead of a new request.
-
-        In an empty pipeline, it is the stage with the lowest throughput.
-        """
+        """Return the stage with the most work ahead; if there is none, the slowest."""
         _, backlog_ms = self.backlog.measure()
         if not any(backlog_ms):
             backlog_ms = [
@@ -142,7 +137,6 @@ class PipelineCore:
         return started
 
     def wake_at_s(self) -> float | None:
-        """Return when to call `tick`, if nothing happens before."""
         times = [stage.wake_at_s for stage in self.stages if stage.wake_at_s is not None]
         return min(times, default=None)
 
@@ -152,7 +146,6 @@ class PipelineCore:
                 self._touched.add(number)
 
     def touch(self, number: int) -> None:
-        """Check a stage again, because its policy or its number of workers has changed."""
         self._touched.add(number)
 
     def batch_ended(self, now_s: float, number: int, batch: StageBatch, outcome: Outcome) -> None:
@@ -170,11 +163,7 @@ class PipelineCore:
                 self._advance(now_s, item, result, node.next)
 
     def lose_stage(self, number: int, reason: str) -> None:
-        """Fail the requests at a stage that has no worker and cannot start one.
-
-        Until its ``lost`` is None again, every item that reaches it fails, and no request is
-        admitted.
-        """
+        """Fail all requests at a stage, and later ones, until its ``lost`` is None again."""
         self.stages[number].lost = reason
         for item in self.stages[number].give_up():
             self._fail(item.flow, DeviceError(reason))
@@ -197,8 +186,6 @@ class PipelineCore:
             self._end(flow, error=error)
 
     def _end(self, flow: Flow, error: Exception | None, answer: bool = True) -> None:
-        if flow.done:
-            return
         flow.done = True
         flow.error = error
         del self.open[flow.id]

@@ -1,11 +1,8 @@
 """The core of one stage: the batcher of `policy.batcher.core` for the stage's workers.
 
-Each item is a request of one row whose deadline leaves time for the later stages. Admission happens
-at the pipeline's entry, so every item that reaches a stage waits. The batch latency comes from the
-stage's profile, or else is measured.
-
-After the loss of a worker each item of its batch is run once more, alone: an item that kills its
-worker then takes no other with it, and is not run a third time.
+Each item is a request of one row whose deadline leaves time for the later stages. After the loss of
+a worker each item of its batch is run once more, alone: an item that kills its worker then takes no
+other with it, and is not run a third time.
 """
 
 import math
@@ -39,12 +36,8 @@ _MEMORY_S = 1.0
 
 
 def longest_wait_ms(policy: BatchingPolicy, full_batch_ms: float) -> float:
-    """Return the maximum wait of an item for a free worker.
-
-    A policy without a maximum wait gets one: no further item may come, and without a deadline
-    nothing else would start the last ones.
-    """
     if policy.max_wait_ms is None:
+        # No further item may come, and without a deadline nothing else would start the last ones.
         return max(_LONGEST_WAIT_MS, full_batch_ms)
     return policy.max_wait_ms
 
@@ -55,12 +48,10 @@ class StageCore:
     After every event the caller asks `next_batch` until it returns None, and answers the items of
     `take_late`. It sets `workers`, and `rest_ms`, the least time that the later stages need.
 
-    A policy table is looked up at the arrival rate per worker. Entry ``b - 1`` of `latency_ms` is
-    for batch size ``b``; without it, the latency is measured. `item_ms` is the least time of one
-    worker for an item, in full batches, or 0. `batched` counts items in batches that started,
-    `missed` the requests refused at the entry because of this stage, or late at it; `expected_s` is
-    the time that the batches were believed to take. `lost` is why the stage has no worker and
-    cannot start one.
+    A policy table is looked up at the arrival rate per worker. Without `latency_ms`, by batch size
+    from 1, it is measured. `item_ms` is the least time of one worker for an item, or 0. `missed`
+    counts the requests refused at the entry because of this stage, or late at it; `expected_s` is
+    the time that the batches were believed to take. `lost` is why no worker can be started.
     """
 
     def __init__(
@@ -78,12 +69,11 @@ class StageCore:
         self.lost: str | None = None
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms, self._measured_s = 0.0, -math.inf
-        self.policies = FixedPolicy(policy) if isinstance(policy, BatchingPolicy) else policy
-        limits = self._limits()
-        self._batcher = BatcherCore(self.policies, limits, _RATE_WINDOW_S, workers)
+        self.policies = _source(policy)
+        self._batcher = BatcherCore(self.policies, self._limits(), _RATE_WINDOW_S, workers)
 
     def use(self, policy: "BatchingPolicy | PolicySource") -> None:
-        self.policies = FixedPolicy(policy) if isinstance(policy, BatchingPolicy) else policy
+        self.policies = _source(policy)
         self._batcher.use(self.policies, self._limits())
 
     def state_latency(self, latency_ms: Sequence[float]) -> None:
@@ -103,7 +93,6 @@ class StageCore:
         return self._batcher.policy(now_s)
 
     def latency_ms(self, size: int) -> float:
-        """Return the time of a batch: as set, or as measured, or 0 if unknown."""
         return self._batcher.limits.batch_latency_ms(size)
 
     @property
@@ -122,7 +111,6 @@ class StageCore:
 
     @property
     def wake_at_s(self) -> float | None:
-        """When to ask again, if nothing happens before."""
         return self._batcher.wake_at_s
 
     def arrive(self, now_s: float, item: Item) -> None:
@@ -135,8 +123,7 @@ class StageCore:
     def abandon(self, item: Item) -> bool:
         """Drop an item whose request is done; return whether it was waiting."""
         queued = item.queued
-        if queued is None:
-            return False
+        assert queued is not None
         if queued.rows_queued or queued.rows_suspected:
             self._batcher.cancel(queued)
             return True
@@ -150,7 +137,6 @@ class StageCore:
         return [request.content for request in waiting]
 
     def next_batch(self, now_s: float) -> StageBatch | None:
-        """Start a batch if a worker is free and the policy starts one now; else see `wake_at_s`."""
         self._batcher.devices = self.workers
         batch = self._batcher.next_batch(now_s)
         if batch is None:
@@ -162,19 +148,13 @@ class StageCore:
 
     def take_late(self) -> list[Item]:
         """Return the items dropped since the last call because they would be too late."""
-        missed = self._batcher.deadline_missed
-        if not missed:
-            return []
-        self._batcher.deadline_missed = []
+        missed, self._batcher.deadline_missed = self._batcher.deadline_missed, []
         return [request.content for request in missed]
 
     def batch_ended(
         self, now_s: float, batch: StageBatch, outcome: Outcome
     ) -> list[tuple[Item, object]]:
-        """Return the items with an outcome, a result or an `ItemFailure`, and the outcome.
-
-        The others wait for another run; items of finished requests are left out.
-        """
+        """Return the items with an outcome, and it; the others wait for another run."""
         self.in_service -= len(batch.items)
         self.busy_s += now_s - batch.started_s
         self.expected_s += 1e-3 * self.latency_ms(len(batch.items))
@@ -229,6 +209,10 @@ class StageCore:
             self.item_ms += weight * (duration_ms / size - self.item_ms)
             if weight == 1.0:
                 self._batcher.use(self.policies, self._limits())
+
+
+def _source(policy: "BatchingPolicy | PolicySource") -> PolicySource:
+    return FixedPolicy(policy) if isinstance(policy, BatchingPolicy) else policy
 
 
 def stage_core(stage: Stage, workers: int) -> StageCore:

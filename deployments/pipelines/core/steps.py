@@ -1,12 +1,4 @@
-"""The parts of a pipeline as its user writes them: stages and how they are connected.
-
-::
-
-    Pipeline([Stage(decode, place="thread"), Stage(Resize), Stage(Classify, batch_size=32)])
-    Pipeline([Ensemble([Stage(Small), Stage(Large)], join=mean)])
-    Pipeline([Switch(language, {"de": Stage(German), "en": Stage(English)})])
-    Pipeline([Stage(detect), Each(Stage(Classify, batch_size=32))])
-"""
+"""The parts of a pipeline as its user writes them: stages and how they are connected."""
 
 import math
 import os
@@ -24,7 +16,7 @@ from policy.profile import Profile
 Place = Literal["process", "thread", "loop", "deployment"]
 PLACES = get_args(Place)
 
-#: Those of this process, before it pinned itself.
+#: Of this process, before it pinned itself.
 AVAILABLE_CPUS = sorted(os.sched_getaffinity(0))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: Default maximum number of items from one value in an `Each`.
@@ -38,10 +30,9 @@ class Stage:
     Attributes
     ----------
     code : str, type, callable or object
-        An import path ``package.module:name``, a class, a function, or an object. A class is
-        constructed in each worker, with `options`. What results has a method ``predict``, or is
-        called; a `sojourn.Model` is loaded on `device`, and its items are mappings
-        from the names of its inputs to arrays of one row.
+        An import path ``package.module:name``, a class, which is constructed in each worker, a
+        function, or an object. Its ``predict`` is called, or itself; the items of a `sojourn.Model`
+        are mappings from the names of its inputs to arrays of one row.
     name : str
         Unique in the pipeline; by default the name of the class or function, in lower case.
     options : mapping
@@ -51,27 +42,23 @@ class Stage:
     cpus : sequence of int, optional
         One worker, a process or thread, for each entry, pinned to that CPU; instead of `workers`.
     place : {"process", "thread", "loop", "deployment"}
-        Where the workers run: each in a process of its own; in threads of this process; on the
-        event loop, for light code of some microseconds, which then blocks everything else; or each
-        as a Ray replica of its own. Without Ray, such a stage runs in processes.
+        Where the workers run: each in a process; in threads; on the event loop, for code of some
+        microseconds; or each as a Ray replica of its own, without Ray in processes.
     batch_size : int, optional
-        None: ``predict`` takes one item and returns its result. Otherwise it takes a list of at
-        most so many, and returns a list of as many results. An exception among the results fails
-        that item alone.
+        None: ``predict`` takes one item. Otherwise it takes a list of at most so many, and returns
+        as many results. An exception among the results fails that item alone.
     max_wait_ms : float
         A free worker waits for a full batch until its first item has waited this long.
     policy : BatchingPolicy or "smdp", optional
-        Instead of `batch_size` and `max_wait_ms` alone: a policy by queue length; or ``"smdp"`` to
-        solve one for each arrival rate from `profile`, for the least mean response time.
+        A policy by queue length; or ``"smdp"`` to solve one for each arrival rate from `profile`.
     profile : Profile, optional
         The time of its batches, by which requests that cannot be finished in time are refused.
     device : {"cpu", "cuda"}
         Of a `Model`.
     weights : str, optional
-        The file or ``store://[framework/]name[@version]`` that is loaded instead of the weights
-        that a `Model` asks for.
+        The file or ``store://[framework/]name[@version]`` in place of a `Model`'s own weights.
     share : bool
-        Share the files that the code loads as it is constructed, as `sojourn.shared_weights` does.
+        Share the files that the code loads, as `sojourn.shared_weights` does.
     hang_after_s : float
         A worker that takes longer than this for one batch is killed and replaced.
 
@@ -104,11 +91,20 @@ class Stage:
                 f"stage name: must be letters, digits, '.', '_' or '-', not {self.name!r}"
             )
         if self.cpus is not None:
-            self._check_cpus(self.cpus)
+            problem = cpus_problem(self.cpus)
+            self._require(
+                (
+                    self.place in ("process", "thread"),
+                    "cpus need place process or thread; the pipeline's own cpus pin what place "
+                    "loop runs",
+                ),
+                (self.workers in (1, len(self.cpus)), "give workers or cpus, not both"),
+                (not problem, problem),
+            )
             object.__setattr__(self, "workers", len(self.cpus))
         size, workers = self.batch_size, self.workers
         whole = "a whole number of at least 1"
-        for valid, said in (
+        self._require(
             (type(workers) is int and workers >= 1, f"workers must be {whole}, not {workers!r}"),
             (self.place in PLACES, f"place must be {' or '.join(PLACES)}, not {self.place!r}"),
             (self.place != "loop" or workers == 1, "place loop has one worker"),
@@ -125,42 +121,29 @@ class Stage:
                 self.device in DEVICES,
                 f"device must be {' or '.join(DEVICES)}, not {self.device!r}",
             ),
-        ):
-            self._require(valid, said)
+        )
         self._check_policy(self.policy, size or 1)
 
-    def _require(self, valid: bool, said: str) -> None:
-        if not valid:
-            raise InvalidInputError(f"stage {self.name}: {said}")
-
-    def _check_cpus(self, cpus: Sequence[int]) -> None:
-        self._require(
-            self.place in ("process", "thread"),
-            "cpus need place process or thread; the pipeline's own cpus pin what place loop runs",
-        )
-        self._require(self.workers in (1, len(cpus)), "give workers or cpus, not both")
-        self._require(not (problem := cpus_problem(cpus)), problem)
+    def _require(self, *rules: tuple[bool, str]) -> None:
+        for valid, said in rules:
+            if not valid:
+                raise InvalidInputError(f"stage {self.name}: {said}")
 
     def _check_policy(self, policy: Any, size: int) -> None:
-        table = isinstance(policy, BatchingPolicy)
+        has_profile, none = self.profile is not None, policy is None
+        starts = policy.max_batch_size if isinstance(policy, BatchingPolicy) else 0
+        known = self.profile.max_batch_size if self.profile is not None else size
         self._require(
-            table or policy in (None, "smdp"),
-            f"policy must be a BatchingPolicy or 'smdp', not {policy!r}",
+            (
+                none or starts > 0 or policy == "smdp",
+                f"policy must be a BatchingPolicy or 'smdp', not {policy!r}",
+            ),
+            (policy != "smdp" or has_profile, "policy smdp needs a profile"),
+            (none or self.batch_size is not None, "a policy needs batch_size, the largest"),
+            (none or not self.max_wait_ms, "give policy or max_wait_ms, not both"),
+            (starts <= size, f"the policy starts batches of {starts}, batch_size is {size}"),
+            (known >= size, f"the profile ends at batches of {known}, batch_size is {size}"),
         )
-        if policy is not None:
-            self._require(table or self.profile is not None, "policy smdp needs a profile")
-            self._require(self.batch_size is not None, "a policy needs batch_size, the largest")
-            self._require(not self.max_wait_ms, "give policy or max_wait_ms, not both")
-        if table:
-            largest = policy.max_batch_size
-            self._require(
-                largest <= size, f"the policy starts batches of {largest}, batch_size is {size}"
-            )
-        if self.profile is not None:
-            largest = self.profile.max_batch_size
-            self._require(
-                largest >= size, f"the profile ends at batches of {largest}, batch_size is {size}"
-            )
 
     @cached_property
     def batch_profile(self) -> Profile | None:
@@ -195,6 +178,10 @@ class Ensemble:
         if not self.branches:
             raise InvalidInputError("ensemble: needs at least one branch")
 
+    @property
+    def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
+        return dict(enumerate(self.branches))
+
 
 @dataclass(frozen=True, eq=False)
 class Switch:
@@ -207,8 +194,7 @@ class Switch:
     branches : mapping
         Each branch is a step, or a list of steps; an empty list passes the item on.
     shares : mapping, optional
-        For planning: the fraction of the items that takes each branch, above 0. By default all the
-        same.
+        For planning: the fraction of the items that takes each branch. By default all the same.
     """
 
     choose: Callable[[Any], Any]
@@ -228,8 +214,11 @@ class Switch:
             )
 
     @property
+    def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
+        return self.branches
+
+    @property
     def expected_shares(self) -> Mapping[Any, float]:
-        """The share of the items that takes each branch, by its key."""
         return self.shares or dict.fromkeys(self.branches, 1 / len(self.branches))
 
 
@@ -259,6 +248,10 @@ class Each:
             raise InvalidInputError(
                 f"each: expected_items must be 1 to {self.max_items}, not {self.expected_items}"
             )
+
+    @property
+    def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
+        return {0: self.branch}
 
 
 Step = Stage | Ensemble | Switch | Each

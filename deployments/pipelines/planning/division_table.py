@@ -15,10 +15,9 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class StagePool:
-    """The workers that one stage needs by its items per second; all take from one queue.
+    """A `Fleet` of the autoscaler: the workers of a stage, which take from one queue.
 
-    ``workers[i]`` take up to ``rates_per_s[i]``, which increase; beyond the last they are in
-    proportion. To the autoscaler it is a `autoscaler.sizing.fleet_sizing.Fleet`.
+    ``workers[i]`` take up to ``rates_per_s[i]`` items; beyond the last they are in proportion.
     """
 
     rates_per_s: tuple[float, ...]
@@ -30,11 +29,7 @@ class StagePool:
         return min(rate / count for rate, count in zip(self.rates_per_s, self.workers, strict=True))
 
     def share_of_workers(self, rate_per_s: float) -> float:
-        """Return the fractional number of workers that a rate needs.
-
-        Between the rates of n - 1 and n workers it rises from n - 1 to n, so that the sum over
-        several pipelines can be rounded up.
-        """
+        """Return the fractional number of workers that a rate needs, to be added up."""
         at = bisect_left(self.rates_per_s, rate_per_s)
         if at == len(self.workers):
             return self.workers[-1] * rate_per_s / self.rates_per_s[-1]
@@ -53,7 +48,6 @@ class StagePool:
         return within_per_s[-1] / replicas if within_per_s else self.capacity_per_s
 
     def lost_share(self, arrival_rate_per_s: float, replicas: int) -> float:
-        """Return the most that is late within the SLA, and refused beyond it."""
         in_time_per_s = replicas * self.rate_within_sla_per_s(self.late_share_allowed, replicas)
         taken = min(1.0, in_time_per_s / arrival_rate_per_s) if arrival_rate_per_s > 0 else 1.0
         return 1 - (1 - self.late_share_allowed) * taken
@@ -63,11 +57,10 @@ class StagePool:
 class DivisionTable:
     """The workers of each stage by the rate of the requests.
 
-    ``divisions[i]`` keeps the SLA up to ``rates_per_s[i]``, which increase, with ``budgets_ms[i]``
-    of its response time for each stage. `items_per_request` are those that each stage is expected
-    to have of one request, 1 if not given. `curve` is that of one pipeline with the last division,
-    which serves `capacity_per_s` in full batches; None where more replicas of the pipeline would
-    carry no more. `least_power` are those of the plans (`planning.sizing.PipelinePlan`).
+    ``divisions[i]`` keeps the SLA up to ``rates_per_s[i]``; `budgets_ms` and `least_power` are of
+    its plan (`planning.sizing.PipelinePlan`). `items_per_request` are expected in each stage.
+    `curve` is that of one pipeline with the last division, which serves `capacity_per_s` in full
+    batches; None where more replicas of the pipeline would carry no more.
     """
 
     rates_per_s: tuple[float, ...]
@@ -90,7 +83,6 @@ class DivisionTable:
         return self.budgets_ms[self._entry(stage, items_per_s)][stage]
 
     def objective(self, stage: str, items_per_s: float) -> Objective:
-        """Return what the stage's policy is solved for: its response time, if not power."""
         entry = self._entry(stage, items_per_s)
         saving = self.least_power[entry] if self.least_power else {}
         return saving.get(stage, Weights())

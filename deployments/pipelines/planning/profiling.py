@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from policy.profile import Profile
 #: Minimum time and number of batches per batch size.
 _SECONDS, _LEAST_RUNS = 0.2, 5
 
+Run = Callable[[Any, int], Awaitable[tuple[Any, float]]]
+
 
 async def measure_profiles(
     steps: Sequence[Step],
@@ -39,12 +42,9 @@ async def measure_profiles(
 ) -> dict[str, Profile]:
     """Measure the time of the batches of every stage that an example passes.
 
-    Each stage runs with one worker of its own kind, so its time contains that to a process and
-    back. It is measured for `seconds` at the powers of two and at its largest batch, and
-    interpolated between; the profile has the medians, and how the times vary about them. The
-    example's result is the input of the next stage; a branch that a switch does not choose is
-    measured with the input of the switch. `report` is called with the name of each stage before it
-    is measured.
+    Each stage runs with one worker of its own kind, for `seconds` at the powers of two and at its
+    largest batch. The example's result is the input of the next stage; a branch that a switch does
+    not choose is measured with the input of the switch. `report` gets the name of each stage.
 
     Raises `InvalidInputError` if the example has no element for an `Each`, and `StageError` if a
     stage failed on it.
@@ -76,20 +76,17 @@ async def measure_profiles(
 
 
 async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profile, Any]:
-    """Return the profile of a stage, and its result for an item.
-
-    Raises `StartError` or `StageError` if the worker did not start, or failed on the item.
-    """
+    """Return the profile of a stage, and its result for an item; `StartError` or `StageError`."""
     largest = stage.batch_size or 1
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]
     times_by_size: dict[int, list[float]] = {}
-    async with _SingleWorker(stage) as worker:
-        result, _ = await worker.run(item, 1)  # warms up
+    async with _single_worker(stage) as run:
+        result, _ = await run(item, 1)  # warms up
         for size in sizes:
             times_ms: list[float] = []
             end_s = time.monotonic() + seconds
             while len(times_ms) < _LEAST_RUNS or time.monotonic() < end_s:
-                times_ms.append((await worker.run(item, size))[1])
+                times_ms.append((await run(item, size))[1])
             times_by_size[size] = times_ms
     medians_ms = [float(np.median(times_ms)) for times_ms in times_by_size.values()]
     latency_ms = np.interp(
@@ -105,38 +102,37 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
     )
 
 
-class _SingleWorker:
-    def __init__(self, stage: Stage) -> None:
-        cpus = None if stage.cpus is None else stage.cpus[:1]
-        self._stage = replace(stage, workers=1, cpus=cpus)
-        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+@asynccontextmanager
+async def _single_worker(stage: Stage) -> AsyncGenerator[Run]:
+    """Start one worker; yield what runs a batch of a number of equal items.
 
-    async def __aenter__(self) -> Self:
-        self._workers = make_workers(
-            self._stage,
-            lambda _, outcome: self._outcomes.put_nowait(outcome),
-            lambda *_: None,  # if the worker dies, its batch is lost
-        )
-        await self._workers.start()
-        return self
+    That returns the result of one of them, and the time of the batch in ms.
+    """
+    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+    workers = make_workers(
+        replace(stage, workers=1, cpus=None if stage.cpus is None else stage.cpus[:1]),
+        lambda _, outcome: outcomes.put_nowait(outcome),
+        lambda *_: None,  # if the worker dies, its batch is lost
+    )
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._workers.close()
-
-    async def run(self, item: Any, size: int) -> tuple[Any, float]:
-        """Run a batch of equal items; return the result of one, and the time in ms."""
-        name, started_s = self._stage.name, time.monotonic()
+    async def run(item: Any, size: int) -> tuple[Any, float]:
+        started_s = time.monotonic()
         items = [Item(Flow(number, started_s), value=item) for number in range(size)]
-        self._workers.run(StageBatch(items, started_s, Batch((), size, StartReason.FULL)))
+        workers.run(StageBatch(items, started_s, Batch((), size, StartReason.FULL)))
         try:
-            outcome = await asyncio.wait_for(self._outcomes.get(), self._stage.hang_after_s)
+            outcome = await asyncio.wait_for(outcomes.get(), stage.hang_after_s)
         except TimeoutError as error:
-            raise StageError(name, error) from None
+            raise StageError(stage.name, error) from None
         if isinstance(outcome, WorkerLoss):
-            raise StageError(name, WorkerLostError(outcome.reason))
-        if isinstance(outcome, BatchFailure):
-            raise StageError(name, outcome.error)
-        for result in outcome:
-            if isinstance(result, ItemFailure):
-                raise StageError(name, result.error)
+            raise StageError(stage.name, WorkerLostError(outcome.reason))
+        for result in [outcome] if isinstance(outcome, BatchFailure) else outcome:
+            if isinstance(result, BatchFailure | ItemFailure):
+                raise StageError(stage.name, result.error)
+        assert isinstance(outcome, list)
         return outcome[0], 1e3 * (time.monotonic() - started_s)
+
+    await workers.start()
+    try:
+        yield run
+    finally:
+        await workers.close()

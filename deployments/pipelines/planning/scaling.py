@@ -1,8 +1,4 @@
-"""Workers of each stage by the load, from plans that are made in advance.
-
-The load is measured at the pipeline's entry. All plans are of the whole pipeline, so a shortage in
-one stage causes no surplus in the others.
-"""
+"""Workers of each stage by the load at the entry, from plans that are made in advance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,10 +33,10 @@ def solve_divisions(
 ) -> DivisionTable:
     """Plan the divisions for all rates that a number of workers can carry (`plan_pipeline`).
 
-    From a low rate on, each plan serves up to the highest rate at which it keeps the SLA; there the
-    next one begins. Arguments and errors are those of `plan_pipeline`. `max_workers` is of all
-    stages together, but those in `max_replicas`, whose workers are replicas of their own. `pinned`
-    are the most workers of stages with cpus.
+    Each plan serves up to the highest rate at which it keeps the SLA; there the next one begins.
+    Arguments and errors are those of `plan_pipeline`. `max_workers` is of all stages together, but
+    those in `max_replicas`, which have replicas of their own; `pinned` are those of stages with
+    cpus.
     """
     stages = compile_steps(steps).stages
     most = max_replicas or {}

@@ -1,7 +1,6 @@
 """The workers of each stage at the least cost, and each stage's share of the response time.
 
-Each division of workers is judged by a simulation of the whole pipeline. The search assumes that
-more workers in a stage never make the pipeline slower.
+The search assumes that more workers in a stage never make the pipeline slower.
 """
 
 import contextlib
@@ -25,8 +24,8 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.tables.solving import TableSolver
 
+#: The workers of each stage, in the order of the stages.
 Division = tuple[int, ...]
-"""The workers of each stage, in the order of the stages."""
 
 # A stage has plenty of workers with this many more than it needs to keep up.
 _PLENTY = 64
@@ -58,13 +57,13 @@ def stage_rates(steps: Sequence[Step], arrival_rate_per_s: float) -> dict[str, f
     def visit(step: "Step | Sequence[Step]", rate_per_s: float) -> None:
         if isinstance(step, Stage):
             rates[step.name] = rate_per_s
-        elif isinstance(step, Each):
-            visit(step.branch, rate_per_s * step.expected_items)
-        elif isinstance(step, Switch):
-            for key, share in step.expected_shares.items():
-                visit(step.branches[key], rate_per_s * share)
+        elif isinstance(step, Ensemble | Switch | Each):
+            items = step.expected_items if isinstance(step, Each) else 1
+            shares = step.expected_shares if isinstance(step, Switch) else {}
+            for key, part in step.parts.items():
+                visit(part, rate_per_s * items * shares.get(key, 1.0))
         else:
-            for part in step.branches if isinstance(step, Ensemble) else step:
+            for part in step:
                 visit(part, rate_per_s)
 
     visit(list(steps), arrival_rate_per_s)
@@ -142,7 +141,7 @@ def plan_pipeline(
 def _least_power(
     stages: Sequence[Stage], budgets_ms: Mapping[str, float], sla: ServiceLevelObjective
 ) -> dict[str, tuple[ServiceLevelObjective, TableSolver]]:
-    """Return the objective and the solver of each stage with a solved policy and energies."""
+    """Return the objective and the solver of each stage that can save power."""
     found = {}
     for stage in stages:
         if stage.policy == "smdp" and profile_of(stage).energy_mj is not None:
@@ -163,11 +162,8 @@ def cheap_division(
 
     From the least workers that keep up, the worker with the largest gain per cost is added until
     the SLA is kept; then what is not needed is removed, the dearest first, and workers move to
-    other stages as long as that costs no more and shortens the response time.
-
-    `percentile_ms` returns the SLA's percentile of a division; `least` and `most` are what each
-    stage needs to keep up, and what it may have. Raises `InfeasibleError` if no division keeps the
-    SLA.
+    other stages as long as that costs no more and shortens the response time. `most` are what each
+    stage may have. Raises `InfeasibleError` if no division keeps the SLA.
     """
     ms = functools.cache(percentile_ms)
     limit_ms, workers = sla.response_time_ms, tuple(least)

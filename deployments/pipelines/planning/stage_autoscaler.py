@@ -1,14 +1,13 @@
 """The autoscalers of a pipeline's stages: those of deployments, on any clock.
 
 Each stage has the forecasts, start times, standbys and decisions of `autoscaler.controller`. Its
-workers report to it as replicas do. They share one queue, so its size follows from the plans of the
-pipeline (`planning.scaling`), and not from RAND, which is for random routing.
+workers share one queue, so its size follows from the plans of the pipeline (`planning.scaling`),
+and not from RAND, which is for random routing.
 """
 
-import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, DecisionLog, FleetState
@@ -23,23 +22,11 @@ from policy.objective import Objective, ServiceLevelObjective
 _RATIO_REQUESTS = 200.0
 
 
-@dataclass(slots=True)
-class _Worker:
-    """The counters of one worker; times are on the clock of the decisions."""
-
-    name: str
-    since_s: float
-    start_time_s: float
-    offered: float = 0.0
-    missed: float = 0.0
-
-
 class StageAutoscaler:
     """Decides on the workers of one stage.
 
-    `offered` items that the stage has or would have, and `missed` of them, refused because of this
-    stage at the pipeline's entry or late at it, are added up between decisions. `most` workers are
-    allowed.
+    Between decisions the `offered` items are added up that the stage has or would have, and the
+    `missed`, refused because of it at the pipeline's entry or late at it.
     """
 
     def __init__(self, stage: StageCore, settings: AutoscalerSettings) -> None:
@@ -49,10 +36,11 @@ class StageAutoscaler:
         self._stage = stage
         self._autoscaler = Autoscaler(settings)
         self._decision = Decision(0, "nothing is known")
-        self._workers: list[_Worker] = []
-        self._names = map(str, itertools.count())
         #: When the workers that have not started yet were ordered.
         self._ordered_s: deque[float] = deque()
+        self._ready = 0
+        self._start_time_s = self._offered_total = self._missed_total = 0.0
+        self._since_s: float | None = None
 
     def use(self, table: DivisionTable, sla: ServiceLevelObjective, most: int) -> None:
         self._table, self._sla, self.most = table, sla, most
@@ -66,12 +54,10 @@ class StageAutoscaler:
 
     @property
     def budget_ms(self) -> float:
-        """The part of the SLA's response time that the plan for the demand leaves the stage."""
         return self._table.budget_ms(self._stage.name, self._decision.demand_per_s or 0.0)
 
     @property
     def objective(self) -> Objective:
-        """The objective of the stage's policy, from the plan for the demand."""
         return self._table.objective(self._stage.name, self._decision.demand_per_s or 0.0)
 
     @property
@@ -87,8 +73,11 @@ class StageAutoscaler:
         stage, last = self._stage, self._decision
         if not last.replicas:
             last = Decision(min(self.workers, self.most), "the workers at the start")
-        self._follow(now_s, stage.workers)
-        self._autoscaler.observe(self._reports(now_s))
+        for _ in range(min(stage.workers - self._ready, len(self._ordered_s))):
+            self._start_time_s = now_s - self._ordered_s.popleft()
+        self._ready = stage.workers
+        if stage.workers:
+            self._autoscaler.observe([self._report(now_s)], weight=stage.workers)
         standbys = min(last.standbys, max(0, stage.workers - last.replicas))
         fleet = FleetState(
             current_replicas=last.replicas,
@@ -105,43 +94,35 @@ class StageAutoscaler:
             self._ordered_s.pop()
         self._ordered_s.extend([now_s] * (missing - len(self._ordered_s)))
 
-    def _follow(self, now_s: float, ready: int) -> None:
-        """Note which workers have come, the first ordered first, and which have gone."""
-        del self._workers[ready:]
-        while len(self._workers) < ready:
-            start_time_s = now_s - self._ordered_s.popleft() if self._ordered_s else 0.0
-            self._workers.append(_Worker(next(self._names), now_s, start_time_s))
-
-    def _reports(self, now_s: float) -> Iterable[ReplicaReport]:
-        """Return a report of each worker: its part of what the stage's queue has."""
-        workers, stage = self._workers, self._stage
+    def _report(self, now_s: float) -> ReplicaReport:
+        """Return the report of one worker, which stands for all: they take from one queue."""
+        stage, workers = self._stage, self._stage.workers
         size, full_batch_ms = stage.full_batch
-        for worker in workers:
-            worker.offered += self.offered / len(workers)
-            worker.missed += self.missed / len(workers)
-            yield ReplicaReport(
-                worker.name,
-                now_s,
-                offered_total=worker.offered,
-                refused_total=min(worker.offered, worker.missed),
-                completed_total=0.0,
-                queue_length=stage.waiting / len(workers),
-                full_batch_size=size,
-                full_batch_ms=full_batch_ms,
-                sla_response_time_ms=self.budget_ms,
-                sla_percentile=self._sla.percentile,
-                start_time_s=worker.start_time_s,
-                counted_s=now_s - worker.since_s,
-            )
-        if workers:
-            self.offered = self.missed = 0.0
+        if self._since_s is None:
+            self._since_s = now_s
+        self._offered_total += self.offered / workers
+        self._missed_total = min(self._offered_total, self._missed_total + self.missed / workers)
+        self.offered = self.missed = 0.0
+        return ReplicaReport(
+            stage.name,
+            now_s,
+            offered_total=self._offered_total,
+            refused_total=self._missed_total,
+            completed_total=0.0,
+            queue_length=stage.waiting / workers,
+            full_batch_size=size,
+            full_batch_ms=full_batch_ms,
+            sla_response_time_ms=self.budget_ms,
+            sla_percentile=self._sla.percentile,
+            start_time_s=self._start_time_s,
+            counted_s=now_s - self._since_s,
+        )
 
 
 class PipelineScaler:
     """Decides on the workers of all stages; call `use` first, and then `decide` once a second.
 
-    `core` counts the requests offered, and the items of each stage. Stages in `max_replicas` may
-    have so many workers, whatever one pipeline needs.
+    Stages in `max_replicas` may have so many workers, whatever one pipeline needs.
     """
 
     def __init__(

@@ -1,12 +1,8 @@
 """Response times of a whole pipeline, from a compiled simulation of its stages.
 
 Stages do not influence earlier stages, so they are simulated one by one: each turns the arrival
-times of its items into their departure times. A stage behaves like
-`deployments.pipelines.core.stage_core`; a test compares the two item by item. Arrivals at the first
-stage are Poisson, and a batch that ends forwards all its items at once.
-
-Batch times come from the profile; if it has their variation, each is drawn independently. Nothing
-is refused or cancelled.
+times of its items into their departure times, as `StageCore` does. Batch times come from the
+profile; if it has their variation, each is drawn independently. Nothing is refused or cancelled.
 """
 
 import math
@@ -34,11 +30,7 @@ _SEED = 15
 
 @dataclass(frozen=True, eq=False)
 class StageLoad:
-    """The simulated load of one stage.
-
-    `utilization` and `mean_power_w` are over all workers; the power is None without energies.
-    `times_ms` is the time of each counted item in the stage, waiting and in its batch.
-    """
+    """The simulated load of all workers of one stage; `times_ms` of each counted item in it."""
 
     mean_batch_size: float
     utilization: float
@@ -48,8 +40,6 @@ class StageLoad:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedPipeline:
-    """Response times of the counted requests, in order of arrival, and the loads of the stages."""
-
     response_ms: FloatArray
     stages: Mapping[str, StageLoad]
 
@@ -72,10 +62,9 @@ def simulate(
 ) -> SimulatedPipeline:
     """Simulate a pipeline under Poisson arrivals.
 
-    `workers` and `policies` are those of the stages, by default their own. The same seed gives the
-    same arrivals, whatever the workers, so that plans can be compared. Raises `InvalidInputError`
-    if a stage has no profile or the rate is not above 0 and finite, and `InfeasibleError` if a
-    stage cannot keep up.
+    `workers` and `policies` are by default the stages' own. The same seed gives the same arrivals.
+    Raises `InvalidInputError` if a stage has no profile or the rate is not above 0 and finite, and
+    `InfeasibleError` if a stage cannot keep up.
     """
     if not 0 < arrival_rate_per_s < math.inf:
         raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
@@ -90,10 +79,7 @@ def simulate(
 def response_ms_of(
     steps: Sequence[Step], arrivals_ms: FloatArray, *, seed: int = _SEED
 ) -> FloatArray:
-    """Return the response times of requests that arrive at given ascending times.
-
-    `seed` is of the choices of switches; errors as of `simulate`.
-    """
+    """Return the response times of requests that arrive at given times; errors as of `simulate`."""
     rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
     passage = _Passage({}, {}, np.random.default_rng(seed))
     return passage.through(list(steps), arrivals_ms, rate_per_s) - arrivals_ms
@@ -113,7 +99,6 @@ class _Passage:
     def through(
         self, step: "Step | Sequence[Step]", arrivals_ms: FloatArray, rate_per_s: float
     ) -> FloatArray:
-        """Return the departure times of items that arrive at a step, in any order."""
         if isinstance(step, Stage):
             return self._stage(step, arrivals_ms, rate_per_s)
         if isinstance(step, Ensemble):
@@ -191,11 +176,9 @@ def _departures(
     ranks: FloatArray,
     workers: int,
 ) -> tuple[FloatArray, NDArray[np.int64], float]:
-    """Return the departure time of each item that arrives at a stage, in order.
+    """Return the departure time of each item, the batches of each size, and their time in ms.
 
-    The number of batches of each size and the time of all batches together, in ms, follow. The time
-    of batch ``k`` is its latency times the entry of its size in `ratios` at ``ranks[k]``,
-    interpolated linearly.
+    Batch ``k`` takes its latency times the entry of its size in `ratios` at ``ranks[k]``.
     """
     count, last = arrivals_ms.size, actions.size - 1
     ends_ms = np.empty(count)

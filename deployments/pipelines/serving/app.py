@@ -27,7 +27,6 @@ class PipelineApp(InferenceApp):
         return self._pipeline_service.planning
 
     async def _decisions(self) -> Mapping[str, Any]:
-        """Return the log of each stage's autoscaler, in the form of a service's."""
         autoscaler = self._pipeline_service.autoscaler
         stages = {} if autoscaler is None else autoscaler.scaler.stages
         return {
@@ -88,7 +87,6 @@ def describe(service: PipelineService) -> Mapping[str, Any]:
 
 
 def _budgets_ms(service: PipelineService) -> Mapping[str, float]:
-    """Return the SLA's response time divided among the stages: as planned, or by their batches."""
     if service.autoscaler is not None and service.autoscaler.table is not None:
         return {name: stage.budget_ms for name, stage in service.autoscaler.scaler.stages.items()}
     least_ms = {stage.name: stage.latency_ms(1) for stage in service.pipeline.core.stages}

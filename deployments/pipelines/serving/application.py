@@ -1,10 +1,7 @@
 """The Ray Serve application of a pipeline, and the deployment that holds it.
 
-Its ``import_path`` is ``deployments.pipelines.serving.application:build``. One replica of the
-deployment holds the queues of the whole pipeline. Its stages run in worker processes, threads and
-the event loop of the replica, or in deployments of their own
-(`deployments.pipelines.serving.stage_replica`). Ray accounts for the replica's CPUs, so give it as
-many as its workers use.
+One replica of the deployment holds the queues of the whole pipeline. Ray accounts for the replica's
+CPUs, so give it as many as its workers use.
 """
 
 import asyncio
@@ -88,15 +85,12 @@ class PipelineReplica:
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
-                self._flush()
+                for given in PIPELINE_INSTRUMENTS:
+                    for labels, value in given.read(self._service):
+                        self._metrics.export(given, (self._service.model_name, *labels), value)
             except Exception:
                 # A failed export must not prevent later ones.
                 logger.exception("the metrics of the pipeline could not be exported")
-
-    def _flush(self) -> None:
-        for given in PIPELINE_INSTRUMENTS:
-            for labels, value in given.read(self._service):
-                self._metrics.export(given, (self._service.model_name, *labels), value)
 
     def __serve_build_asgi_app__(self) -> PipelineApp:
         self._app = PipelineApp(self._service, importlib.metadata.version("sojourn"))
@@ -104,12 +98,7 @@ class PipelineReplica:
         return self._app
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Apply a `user_config`. Ray calls this at the start and after each change.
-
-        If it is invalid, a running replica keeps its present one, and a starting one takes the
-        last good one of the deployment. Both report the error in their log and at
-        ``/sojourn/policy``. Raises `SojournError` if the deployment never had a valid one.
-        """
+        """Apply a `user_config`, at the start and after each change (`apply_user_config`)."""
         await apply_user_config(self._service, user_config, self._last_good, parse_user_config)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
@@ -139,10 +128,7 @@ class PipelineReplica:
 
 
 def build(args: dict[str, Any]) -> serve.Application:
-    """Build the Serve application.
-
-    `args` are those of the application in the config file; errors as of `parse_args`.
-    """
+    """Build the Serve application from its ``args``; errors as of `parse_args`."""
     config = parse_args(args)
     config.build()
     # Replicas use the sockets of their own version only.

@@ -31,9 +31,8 @@ _OTHER, _FEW_ITEMS = 1.25, 0.05
 class PipelineAutoscaler:
     """Plans the workers of the stages, and resizes them as their autoscalers decide.
 
-    It plans again when batches have proved a profile wrong, or requests have another number of
-    items in a stage. Ray resizes the stages whose workers are Ray replicas, by `replica_needs`.
-    Before the first plan, `table` is None and nothing is decided.
+    Ray resizes the stages whose workers are Ray replicas, by `replica_needs`. Before the first plan
+    `table` is None and nothing is decided.
     """
 
     def __init__(self, pipeline: Pipeline, steps: Sequence[Step], config: PipelineConfig) -> None:
@@ -53,14 +52,7 @@ class PipelineAutoscaler:
         self._planning: asyncio.Task[None] | None = None
 
     async def plan(self, sla: ServiceLevelObjective) -> None:
-        """Plan for an SLA, which takes seconds, unless the plan in force is for it.
-
-        `InvalidInputError` or `InfeasibleError` if no workers keep it.
-        """
-        if sla != self.sla:
-            await self._plan(sla)
-
-    async def _plan(self, sla: ServiceLevelObjective) -> None:
+        """Plan for an SLA; `InvalidInputError` or `InfeasibleError` if no workers keep it."""
         stages = {stage.name: stage for stage in self._pipeline.stages}
         profiles = {name: stage.batch_profile for name, stage in stages.items()}
         self._planned = profiles, {**self.scaler.items_per_request}
@@ -71,11 +63,9 @@ class PipelineAutoscaler:
         self.scaler.use(self.table, sla)
 
     async def _solve(self, steps: Sequence[Step], sla: ServiceLevelObjective) -> DivisionTable:
-        arguments = steps, sla, self._most, self._config.worker_costs()
-        limits: dict[str, Any] = {
-            "max_replicas": self._config.max_replicas(),
-            "pinned": self._config.pinned(),
-        }
+        config = self._config
+        arguments = steps, sla, self._most, config.worker_costs()
+        limits: Any = {"max_replicas": config.max_replicas(), "pinned": config.pinned()}
         if self.table is None:  # the worker process has a low priority, and this is urgent
             from deployments.pipelines.planning.scaling import solve_divisions  # it loads numba
 
@@ -87,7 +77,6 @@ class PipelineAutoscaler:
         return found
 
     def start(self) -> None:
-        """Begin to decide; the pipeline must have been started."""
         self._ordered = {stage.name: stage.workers for stage in self._pipeline.stages}
         self._started_s = time.monotonic()
         self._task = asyncio.create_task(self._run())
@@ -111,7 +100,7 @@ class PipelineAutoscaler:
     async def _plan_again(self) -> None:
         assert self.sla is not None
         try:
-            await self._plan(self.sla)
+            await self.plan(self.sla)
         except Exception:
             logger.exception("the stages could not be planned again; the plan in force stays")
 
@@ -145,10 +134,9 @@ class PipelineAutoscaler:
         return {name: self.scaler.stages[name].share_of_workers for name in self._pipeline.replicas}
 
     def report(self) -> dict[str, float]:
-        """Return the report of a replica of the pipeline to the autoscaler of its deployment.
+        """Return this replica's report; none where more replicas of the pipeline carry no more.
 
-        Its batches are what it answers within the SLA's response time. It is empty where more
-        replicas would carry no more.
+        Its batches are what it answers within the SLA's response time.
         """
         core, table, sla = self._pipeline.core, self.table, self.sla
         if table is None or sla is None or table.curve is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from autoscaler.settings import AutoscalerSettings
 from deployments.config.document import PIPELINE_IMPORT_PATH as IMPORT_PATH
@@ -86,22 +86,7 @@ class PipelineConfig(StrictModel):
         return steps
 
     def stages(self) -> dict[str, StageConfig]:
-        found: dict[str, StageConfig] = {}
-
-        def visit(value: Any) -> None:
-            if isinstance(value, StageConfig):
-                found[value.stage_name] = value
-            elif isinstance(value, BaseModel):
-                for name in type(value).model_fields:
-                    visit(getattr(value, name))
-            elif isinstance(value, Mapping):
-                visit([*value.values()])
-            elif isinstance(value, list):
-                for part in value:
-                    visit(part)
-
-        visit(self.steps)
-        return found
+        return {stage.stage_name: stage for step in self.steps for stage in step.stages()}
 
     def worker_costs(self) -> dict[str, float]:
         return {name: stage.expert.cost for name, stage in self.stages().items()}
@@ -144,8 +129,6 @@ class PipelineUserConfig(StrictModel):
 
 
 class PipelineFile(StrictModel):
-    """The parts of a config file that concern the pipeline."""
-
     application: str
     route_prefix: str
     http_host: str
@@ -163,20 +146,16 @@ def parse_args(args: Any, *place: str | int) -> PipelineConfig:
 
 
 def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> PipelineUserConfig:
-    """Return the checked content of `user_config`, or raise `ConfigError`."""
     return validate(PipelineUserConfig, content or {}, *place, "user_config")
 
 
 def load_pipeline_file(path: str | Path) -> PipelineFile:
-    """Read and check a config file, or raise `InvalidInputError`, in one line."""
     file = YamlFile(path)
     with file.located():
         found = find_applications(file.content, IMPORT_PATH, DEPLOYMENT, policy_function=None)
         if len(found) > 1:
-            raise fault(
-                ("applications",),
-                f"{len(found)} have import_path {IMPORT_PATH}, must be one",
-            )
+            many = f"{len(found)} have import_path {IMPORT_PATH}, must be one"
+            raise fault(("applications",), many)
         (application,) = found
         pipeline = parse_args(application.entry.args, *application.place)
         _check_scaling(pipeline, application)

@@ -1,7 +1,4 @@
-"""The metrics of a pipeline: names and sources of values.
-
-Prometheus scrapes them as text (``GET /metrics``); under Ray, the replica passes them on as well.
-"""
+"""The metrics of a pipeline; Prometheus scrapes them, and Ray exports them as well."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +14,8 @@ from deployments.control.response_times import PERCENTILES
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.serving.service import PipelineService
 
+#: The values of a metric by its labels after the first, which is the pipeline.
 Reading = list[tuple[tuple[str, ...], float]]
-"""The values of a metric by its labels after the first, which is the pipeline."""
 
 #: Window of percentiles, in seconds.
 _RECENT_S = 10.0
@@ -27,13 +24,11 @@ OUTCOMES = ("completed", "failed", "late", "refused", "cancelled")
 
 @dataclass(frozen=True)
 class PipelineInstrument(Instrument):
-    """A metric of a pipeline; `read` returns its values, of counters totals since the start."""
-
     read: Callable[[PipelineService], Reading] = lambda service: []
 
 
 def measured_ms(core: PipelineCore) -> dict[str, float]:
-    """Return percentiles of the response time in the ten seconds up to the latest answer, in ms."""
+    """Return percentiles of the response time of the latest ten seconds, in ms."""
     kept = core.response_times
     recent = [ms for at_s, ms in kept if at_s > kept[-1][0] - _RECENT_S]
     if not recent:
@@ -56,6 +51,18 @@ def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
     )
 
 
+def _whole(
+    name: str, description: str, read: Callable[[PipelineService], float]
+) -> PipelineInstrument:
+    return PipelineInstrument(
+        f"sojourn_pipeline_{name}",
+        "gauge",
+        description,
+        ("pipeline",),
+        read=lambda service: [((), float(read(service)))],
+    )
+
+
 PIPELINE_INSTRUMENTS = (
     _stages("queue_length_items", "Items that wait.", "waiting"),
     _stages("in_service_items", "Items that are with a worker.", "in_service"),
@@ -72,19 +79,11 @@ PIPELINE_INSTRUMENTS = (
         "Time that these batches were believed to take, by the profile then in force.",
         "expected_s",
     ),
-    PipelineInstrument(
-        "sojourn_pipeline_open_requests",
-        "gauge",
-        "Requests in the pipeline.",
-        ("pipeline",),
-        read=lambda service: [((), float(len(service.pipeline.core.open)))],
-    ),
-    PipelineInstrument(
-        "sojourn_pipeline_expected_response_time_seconds",
-        "gauge",
+    _whole("open_requests", "Requests in the pipeline.", lambda s: len(s.pipeline.core.open)),
+    _whole(
+        "expected_response_time_seconds",
         "About how long a request admitted now would take.",
-        ("pipeline",),
-        read=lambda service: [((), 1e-3 * service.pipeline.core.expected_ms())],
+        lambda service: 1e-3 * service.pipeline.core.expected_ms(),
     ),
     PipelineInstrument(
         "sojourn_pipeline_measured_response_time_seconds",
@@ -104,19 +103,15 @@ PIPELINE_INSTRUMENTS = (
             ((outcome,), float(getattr(service.pipeline.core, outcome))) for outcome in OUTCOMES
         ],
     ),
-    PipelineInstrument(
-        "sojourn_pipeline_config_rejected",
-        "gauge",
+    _whole(
+        "config_rejected",
         "1 while the newest user_config is rejected and an older one is in force, with its tokens.",
-        ("pipeline",),
-        read=lambda service: [((), float(service.config_error is not None))],
+        lambda service: service.config_error is not None,
     ),
 )
 
 
 class _Pipeline(Collector):
-    """Reads the counts on demand, so that counting costs nothing."""
-
     def __init__(self, service: PipelineService) -> None:
         self._service = service
 

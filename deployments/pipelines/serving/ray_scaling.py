@@ -1,13 +1,8 @@
 """The autoscaling policy of a pipeline's application, in Ray Serve's terms.
 
-In the config file, next to the deployments::
-
-    autoscaling_policy: {policy_function: deployments.pipelines.serving.ray_scaling:scale}
-
 The replicas of the pipeline report as those of a service do, and their number is decided in the
-same way. Each also reports the replicas of each stage that its load needs, by the decisions of
-`deployments.pipelines.planning.stage_autoscaler`, and this policy adds them up. Ray calls it in
-Serve's controller ten times a second.
+same way. Each also reports the replicas of each stage that its load needs, and this policy adds
+them up.
 """
 
 import logging
@@ -27,11 +22,7 @@ _policies: dict[Any, SojournAutoscalingPolicy] = {}
 
 
 def scale(contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
-    """Return the number of replicas of each deployment, and no policy state.
-
-    `contexts` has those of one application by DeploymentID. The one whose replicas report is the
-    pipeline; the others have the names of their stages.
-    """
+    """Return the replicas of each deployment by DeploymentID, and no policy state."""
     try:
         needs = _needs(contexts)
     except Exception:

@@ -42,9 +42,9 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
                     log_level="error",
                     access_log=False,
                 ),
-                lambda: on_ready(url_of(config.http_host, config.http_port)),
-                service.begin_drain,
             )
+            server.on_ready = lambda: on_ready(url_of(config.http_host, config.http_port))
+            server.on_stop = service.begin_drain
             await server.serve([listener])
         finally:
             InferenceProtocol.hosted = None
@@ -63,18 +63,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        on_ready: Callable[[], None],
-        on_stop: Callable[[], None],
-    ) -> None:
-        super().__init__(config)
-        self._on_ready, self._on_stop = on_ready, on_stop
+    on_ready: Callable[[], None]
+    on_stop: Callable[[], None]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop, and close open consoles."""
-        self._on_stop()
+        self.on_stop()
         super().handle_exit(sig, frame)
 
     @contextlib.contextmanager
@@ -92,4 +85,4 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._on_ready()
+            self.on_ready()

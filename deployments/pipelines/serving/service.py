@@ -41,9 +41,7 @@ class PipelineService(Service):
 
     An item is a mapping from the names of the inputs to their values in one row. The result of the
     last step is a mapping from the names of the outputs, or, of a single output, its value.
-
     Without a `user_config` the defaults hold, and nothing is scaled, until `configure` brings one.
-    The batches of the stages are at `/sojourn/pipeline`, and not in `batch_totals`.
     """
 
     platform = "pipeline"
@@ -75,13 +73,10 @@ class PipelineService(Service):
         self._apply(user_config or PipelineUserConfig())
 
     async def configure(self, user_config: PipelineUserConfig) -> None:
-        """Apply a configuration to all later requests.
-
-        With autoscaling and another SLA, the workers are solved again first, which takes seconds;
-        `InfeasibleError` if they cannot keep it. Tracing needs its packages (InvalidInputError).
-        """
-        if self.autoscaler is not None and self._started:
-            await self.autoscaler.plan(user_config.sla.objective)
+        """Apply a configuration, after a plan for another SLA; errors as of the plan."""
+        sla = user_config.sla.objective
+        if self.autoscaler is not None and self._started and sla != self.autoscaler.sla:
+            await self.autoscaler.plan(sla)
         self._apply(user_config)
         self.configured = self._sla_known = True
 
@@ -99,10 +94,9 @@ class PipelineService(Service):
         self.receive_timeout_s = RECEIVE_TIMEOUT_S
 
     async def start(self) -> None:
-        """Start the workers of all stages, and check the result of the example, if there is one.
+        """Start all workers, and check the result of the example.
 
-        Raises `StartError` if a worker did not start or the pipeline failed on its example; with
-        autoscaling `InvalidInputError` or `InfeasibleError` if its workers cannot keep the SLA.
+        Raises `StartError` if a worker or the example failed; errors as of `PipelineAutoscaler`.
         """
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
         if self.autoscaler is not None and self._sla_known:
@@ -158,10 +152,6 @@ class PipelineService(Service):
         )
 
     def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:
-        """Return FULL if the queue is full; it is not counted.
-
-        The deadline is checked when a request is submitted.
-        """
         core = self.pipeline.core
         return Refusal.FULL if len(core.open) >= core.max_pending else None
 
@@ -202,7 +192,7 @@ class PipelineService(Service):
     async def infer(
         self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
-        """Answer a checked request; if a row fails or is refused, the other rows are cancelled."""
+        """Answer a request; if a row fails, the others are cancelled."""
         flows: list[Flow] = []
         try:
             for row in range(request.rows):

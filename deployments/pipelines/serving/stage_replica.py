@@ -1,8 +1,7 @@
 """The Ray Serve deployment of one stage, which runs the batches of pipelines.
 
-Ray places and restarts the replicas. A pipeline on the same machine sends its batches over a socket
-(`deployments.pipelines.workers.batch_server`), one on another machine through the deployment's
-handle.
+A pipeline on the same machine sends its batches over a socket (`batch_server`), one on another
+machine through the deployment's handle.
 """
 
 import asyncio
@@ -62,17 +61,15 @@ class StageReplica:
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         limit_threads(cpus)
         made = StageConfig.model_validate(stage).build()
-        predict = make_predictor(recipe_of(made))
-        one_at_a_time = threading.Lock()
-
-        def run(items: list[Any]) -> list[Any] | BatchFailure:
-            with one_at_a_time:
-                return predict(items)
-
-        self._run = run
+        self._predict = make_predictor(recipe_of(made))
+        self._one_at_a_time = threading.Lock()
         self._hang_after_s = made.hang_after_s
-        self._server = BatchServer(run, folder_of(version, made.name), cpus)
+        self._server = BatchServer(self._run, folder_of(version, made.name), cpus)
         call_when_draining(self._server.retire)
+
+    def _run(self, items: list[Any]) -> list[Any] | BatchFailure:
+        with self._one_at_a_time:
+            return self._predict(items)
 
     async def run_batch(self, items: list[Any]) -> list[Any] | BatchFailure:
         return await asyncio.to_thread(self._run, items)
@@ -94,7 +91,6 @@ class StageReplica:
 
 
 def folder_of(version: str, stage: str) -> Path:
-    """Return the folder of the sockets of a stage's replicas on this node, for one version."""
     application = serve.get_replica_context().app_name
     return socket_folder(ray.get_runtime_context().get_node_id(), application, version, stage)
 

@@ -168,6 +168,15 @@ class StepConfig(StrictModel):
             raise ValueError("a step is one of stage, ensemble, switch and each")
         return self
 
+    def stages(self) -> list[StageConfig]:
+        branches = [
+            *(self.ensemble.branches if self.ensemble else ()),
+            *(self.switch.branches.values() if self.switch else ()),
+            *([self.each.branch] if self.each else ()),
+        ]
+        inside = [stage for branch in branches for step in branch for stage in step.stages()]
+        return inside if self.stage is None else [self.stage]
+
     def build(self) -> Step:
         if self.stage is not None:
             return self.stage.build()

@@ -1,9 +1,7 @@
 """Memory that two processes share, for one message at a time.
 
-An object is pickled with protocol 5: large buffers, such as the data of numpy arrays, stay out of
-the pickle and are copied once, into the arena. The reader may use them in place, or copy them once.
-The memory has no name: it is a file descriptor that the child process inherits, so it is freed with
-the last process that has it, however that process ends.
+Large buffers, such as the data of numpy arrays, stay out of the pickle and are copied once. The
+memory has no name, only a file descriptor, so it is freed with the last process that has it.
 """
 
 import mmap
@@ -18,10 +16,9 @@ _FIRST_BYTES = 1 << 16
 
 
 class Arena:
-    """A growing piece of shared memory that holds one object.
+    """A growing piece of shared memory for one object; OSError without descriptors or memory.
 
-    `descriptor` is that of the other process's arena, inherited from it; by default a new arena is
-    made. Raises OSError without descriptors or memory.
+    `descriptor` is that of another process's arena; by default a new arena is made.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -1,8 +1,7 @@
 """Run the batches that the pipelines on this machine send to a stage's replica.
 
 A pipeline finds the socket of a replica in the stage's folder, connects, and sends the descriptors
-of two arenas; batches then travel as to a worker process. One thread runs the batches of all
-connections in turn, one at a time.
+of two arenas; batches then travel as to a worker process.
 """
 
 import contextlib
@@ -35,10 +34,7 @@ def socket_folder(*words: str) -> Path:
 
 
 def private(folder: Path) -> Path:
-    """Return a folder where only this user can put a socket, because batches from it are run.
-
-    Raises `StartError` if it is open to others, or cannot be made.
-    """
+    """Return a folder where only this user can put a socket, or raise `StartError`."""
     try:
         return make_private(folder)
     except OSError as error:
@@ -46,10 +42,9 @@ def private(folder: Path) -> Path:
 
 
 class BatchServer:
-    """Runs batches in a separate thread on `cpus`, for all pipelines that connect.
+    """Runs the batches of all pipelines that connect in one thread, on `cpus`.
 
-    `busy_since_s` is the start of the present batch, by `time.monotonic`. Raises `StartError` if
-    the folder of the stage's sockets is open to other users.
+    `busy_since_s` is the start of the present batch, by `time.monotonic`. Errors as of `private`.
     """
 
     def __init__(self, run: Predictor, folder: Path, cpus: float = 1.0) -> None:

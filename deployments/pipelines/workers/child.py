@@ -53,10 +53,7 @@ def _serve(connection: socket.socket, requests: Arena, replies: Arena) -> None:
 
 
 def _start(start: tuple[bytes, list[int]]) -> tuple[Predictor | None, str | None]:
-    """Construct the code, which computes in one thread unless it sets another number.
-
-    Return it, and the reason of a failure or None.
-    """
+    """Return the code, which computes in one thread unless it sets another number, or an error."""
     pickled, cpus = start
     try:
         limit_threads(1)

@@ -1,14 +1,19 @@
-"""The workers of a stage, by where it runs: Ray replicas, processes, threads, or the event loop."""
+"""The workers of a stage, by where it runs: in threads, on the event loop, and elsewhere."""
 
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
 from deployments.errors import StartError
+from deployments.pipelines.core.items import Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage
-from deployments.pipelines.workers.in_process import LoopWorker, ThreadWorker
 from deployments.pipelines.workers.pool import WorkerPool
-from deployments.pipelines.workers.predictor import recipe_of
+from deployments.pipelines.workers.predictor import Predictor, Recipe, construct, recipe_of
 from deployments.pipelines.workers.processes import ProcessWorker
 from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
 from deployments.pipelines.workers.worker import OnChange, OnEnded, PooledWorker, Workers
@@ -17,11 +22,7 @@ from deployments.pipelines.workers.worker import OnChange, OnEnded, PooledWorker
 def make_workers(
     stage: Stage, on_ended: OnEnded, on_change: OnChange, replicas: ReplicaAccess | None = None
 ) -> Workers[Any]:
-    """Return the workers of a stage, not yet started.
-
-    Without Ray replicas, stages that should have them run in processes. Raises `StartError` if a
-    stage's code cannot be sent to a process.
-    """
+    """Return the workers of a stage, or raise `StartError` if its code cannot be pickled."""
     if replicas is not None:
         return ReplicaWorkers(stage, on_ended, on_change, replicas)
     recipe, pickled = recipe_of(stage), b""
@@ -42,3 +43,68 @@ def make_workers(
 
     cpus = [AVAILABLE_CPUS] if stage.cpus is None else [[cpu] for cpu in stage.cpus]
     return WorkerPool(stage, on_ended, on_change, make, cpus)
+
+
+class LoopWorker:
+    """The only worker of a stage on the event loop; if it hangs, everything hangs."""
+
+    def __init__(self, pool: WorkerPool, recipe: Recipe, cpus: list[int]) -> None:
+        self._pool, self._recipe, self.cpus = pool, recipe, cpus
+        self._predict: Predictor | None = None
+
+    def start(self) -> None:
+        self._predict, problem = construct(self._recipe)
+        if problem is None:
+            self._pool.ready(self)
+        else:
+            self._pool.lost(self, problem)
+
+    def run(self, batch: StageBatch) -> Outcome | None:
+        assert self._predict is not None
+        return self._predict(batch.values)
+
+    def end(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class ThreadWorker:
+    """A worker thread with its own code; a hanging one is abandoned, and ends after its batch."""
+
+    def __init__(self, pool: WorkerPool, recipe: Recipe, cpus: list[int]) -> None:
+        self._pool, self._recipe, self.cpus = pool, recipe, cpus
+        self._batches: queue.SimpleQueue[StageBatch | None] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        name = f"sojourn-stage-{self._pool.name}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def run(self, batch: StageBatch) -> Outcome | None:
+        self._batches.put(batch)
+        return None
+
+    def end(self) -> None:
+        self._batches.put(None)
+
+    async def close(self) -> None:
+        self.end()
+
+    def _work(self) -> None:
+        pool = self._pool
+        os.sched_setaffinity(0, self.cpus)  # of this thread
+        predict, problem = construct(self._recipe)
+        if predict is None:
+            self._call_soon(pool.lost, self, str(problem))
+            return
+        self._call_soon(pool.ready, self)
+        while (batch := self._batches.get()) is not None:
+            outcome: Outcome
+            try:
+                outcome = predict(batch.values)
+            except BaseException as error:  # SystemExit, most likely; the thread continues
+                outcome = WorkerLoss(f"stage {pool.name!r} raised {type(error).__name__}")
+            self._call_soon(pool.ended, self, outcome)
+
+    def _call_soon(self, report: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._pool.loop.call_soon_threadsafe(report, *arguments)

@@ -1,8 +1,7 @@
 """The connection to a worker in another process: batches go out, outcomes come back.
 
-The event loop never waits for the other end. The content of a message lies in memory that both
-processes share; the socket carries only small records, which fit into its buffer. The connection
-ends when the process dies.
+The content of a message lies in memory that both processes share; the socket carries only small
+records, which fit into its buffer, so the event loop never waits. It ends when the process dies.
 """
 
 import asyncio
@@ -17,11 +16,9 @@ from deployments.pipelines.workers.child import BATCH, MESSAGE, START, not_sent
 
 
 class WorkerLink:
-    """Our end of the connection to one worker.
+    """Our end of the connection to one worker, which owns the `connection`, a SOCK_SEQPACKET.
 
-    It owns the `connection`, of type SOCK_SEQPACKET, and closes it if it cannot be made for lack of
-    descriptors or memory (OSError). `on_message` is called with the kind and the content of each
-    message, `on_end` when the other end has closed, or its process has died.
+    `on_message` gets the kind and the content of each message. OSError without memory.
     """
 
     def __init__(

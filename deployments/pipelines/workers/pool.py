@@ -7,13 +7,7 @@ from collections.abc import Callable, Sequence
 from deployments.errors import StartError
 from deployments.pipelines.core.items import StageBatch
 from deployments.pipelines.core.steps import Stage
-from deployments.pipelines.workers.worker import (
-    OnChange,
-    OnEnded,
-    PooledWorker,
-    Workers,
-    logger,
-)
+from deployments.pipelines.workers.worker import OnChange, OnEnded, PooledWorker, Workers, logger
 
 #: Time limit of a worker's start.
 _START_S = 300.0
@@ -106,15 +100,12 @@ class WorkerPool(Workers[PooledWorker]):
                 self.lost(worker, f"it took more than {_START_S:g} s")
 
     async def close(self) -> None:
-        """End all workers; worker processes get some time to end their batches."""
         self._closing = True
         for timer in self._timers:
             timer.cancel()
         workers = self._all
-        self._starting.clear()
-        self._free.clear()
-        self._dying.clear()
-        self._busy.clear()
+        for known in (self._starting, self._free, self._dying, self._busy):
+            known.clear()
         await asyncio.gather(*(worker.close() for worker in workers))
 
     def _worker_free(self, worker: PooledWorker) -> None:

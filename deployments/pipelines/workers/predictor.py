@@ -1,6 +1,6 @@
 """Run a stage's code on the items of a batch, and split the result."""
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,7 @@ from policy.errors import InvalidInputError, SojournError
 
 @dataclass(frozen=True)
 class Recipe:
-    """The code of a worker, from the values of a `Stage`; it is sent to worker processes.
-
-    With `lists` the code takes a list of items instead of one.
-    """
+    """The code of a worker, from a `Stage`; with `lists` it takes a list of items."""
 
     code: Any
     options: Mapping[str, Any]
@@ -35,7 +32,6 @@ class Recipe:
 
 
 Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
-"""From the items of a batch to an outcome for each, or to the failure of the batch."""
 
 
 def recipe_of(stage: Stage) -> Recipe:
@@ -45,7 +41,6 @@ def recipe_of(stage: Stage) -> Recipe:
 
 
 def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
-    """Construct a stage's code; return it, or the reason of a failure."""
     try:
         return make_predictor(recipe), None
     except SojournError as error:
@@ -55,11 +50,7 @@ def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
 
 
 def make_predictor(recipe: Recipe) -> Predictor:
-    """Construct a stage's code.
-
-    Raises `InvalidInputError` if it cannot be imported or has nothing to call, and `StartError` if
-    its constructor failed.
-    """
+    """Construct a stage's code, or raise `InvalidInputError` or `StartError`."""
     weights = WeightsLoader(recipe.weights)
     try:
         with weights.sharing(recipe.share):
@@ -96,12 +87,11 @@ def _construct(recipe: Recipe, weights: WeightsLoader) -> Any:
 
 def import_object(path: str) -> Any:
     """Return the object at a path ``package.module:name``, or raise `InvalidInputError`."""
-    module, colon, name = path.partition(":")
-    if not (colon and module and name):
+    if ":" not in path:
         raise InvalidInputError(f"{path!r}: must be package.module:name")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInputError(f"{path!r}: {error}") from error
 
 
@@ -165,12 +155,11 @@ def _forward(model: Model, items: list[Any]) -> list[Any]:
     try:
         fitted = {spec.name: fit_output(spec, outputs[spec.name]) for spec in model.outputs}
         return [{name: array[row] for name, array in fitted.items()} for row in rows]
-    except ModelError:
+    except ModelError:  # of some rows
         return [_fit_row(model, outputs, row) for row in rows]
 
 
 def _fit_row(model: Model, outputs: Mapping[str, Any], row: int) -> Any:
-    """Return the outputs of one row, or which of its values does not fit its datatype."""
     try:
         return {
             spec.name: fit_output(spec, np.asarray(outputs[spec.name])[row])[()]

@@ -1,8 +1,7 @@
 """A stage's workers in separate Ray replicas, from the view of a pipeline on their machine.
 
-Ray places and restarts them. Batches go to them directly, over the sockets of
-`deployments.pipelines.workers.batch_server`, in a hundredth of the time of a call through Ray's
-handle. A pipeline on a machine without a replica calls the handle.
+Batches go to them over the sockets of `batch_server`, in a hundredth of the time of a call through
+Ray's handle. A pipeline on a machine without a replica calls the handle.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from policy.errors import InvalidInputError
 _START_S, _FIND_S = 300.0, 0.1
 #: After this time without a replica, the stage's requests fail.
 _LOST_S = 30.0
-_NO_REPLICA = "stage {!r}: it has no replica"
+_NO_REPLICA, _LOST = "stage {!r}: it has no replica", "a replica of stage {!r} {}"
 
 #: A running replica on this machine has its socket after this time.
 _GRACE_S = 1.0
@@ -41,8 +40,8 @@ Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
 class ReplicaAccess:
     """A pipeline's access to the replicas of a stage.
 
-    Those on this machine have their sockets in `folder`. `call` reaches those on other machines,
-    while there is none on this one; `any_runs` returns when there is a replica somewhere.
+    Replicas on this machine have their sockets in `folder`. `call` reaches other machines, while
+    there is none on this one; `any_runs` returns when there is a replica somewhere.
     """
 
     folder: Path
@@ -71,7 +70,6 @@ class _Replica:
             return
         if kind == START:
             self.ready = True
-            self._pool.replica_found()
         else:
             assert kind == RETIRED
             self.retired = True
@@ -101,7 +99,8 @@ class ReplicaWorkers(Workers[_Replica]):
 
     async def start(self) -> None:
         private(self._access.folder)
-        self._search_elsewhere()
+        if self._access.call is not None:
+            self._search = asyncio.create_task(self._look_elsewhere())
         try:
             async with asyncio.timeout(_START_S):
                 while not self._count:
@@ -120,7 +119,6 @@ class ReplicaWorkers(Workers[_Replica]):
         task.add_done_callback(self._called.discard)
 
     def resize(self, count: int) -> None:
-        """Refuse: the autoscaler of the stage's deployment resizes it."""
         raise InvalidInputError(f"stage {self.name}: Ray decides how many replicas it has")
 
     def check(self, now_s: float) -> None:
@@ -128,9 +126,7 @@ class ReplicaWorkers(Workers[_Replica]):
         self._find()
         if self._usable() or self._remote:
             self._missing_since_s = now_s
-            return
-        self._search_elsewhere()
-        if now_s - self._missing_since_s > _LOST_S:
+        elif now_s - self._missing_since_s > _LOST_S:
             self._on_change(0, _NO_REPLICA.format(self.name))
 
     async def close(self) -> None:
@@ -142,23 +138,17 @@ class ReplicaWorkers(Workers[_Replica]):
             replica.link.close()
         self._replicas.clear()
 
-    def replica_found(self) -> None:
-        """Use the replicas on this machine from now on, for as long as there is one."""
-        self._remote = False
-        if self._search is not None:
-            self._search.cancel()
-
     def replica_changed(self, replica: _Replica) -> None:
+        self._remote = False
         if replica.retired and replica not in self._busy:
             self._leave(replica)
         self._changed()
 
     def replica_lost(self, replica: _Replica, how: str) -> None:
         self._leave(replica)
-        reason = f"a replica of stage {self.name!r} {how}"
         if not replica.retired:
-            logger.error("%s", reason)
-        self._lose(replica, reason)
+            logger.error(_LOST.format(self.name, how))
+        self._lose(replica, _LOST.format(self.name, how))
 
     def _abandon(self, worker: _Replica, how: str) -> None:
         # Nobody connects to it again: it fails its health check, too, and Ray replaces it.
@@ -173,23 +163,19 @@ class ReplicaWorkers(Workers[_Replica]):
         replica.link.close()
         del self._replicas[replica.path]
 
-    def _search_elsewhere(self) -> None:
-        if self._access.call is not None and (self._search is None or self._search.done()):
-            self._search = asyncio.create_task(self._look_elsewhere())
-
     async def _look_elsewhere(self) -> None:
-        """Use the replicas on other machines if there are some, but none on this one."""
+        """Use the replicas on other machines while there are some, but none on this one."""
         assert self._access.any_runs is not None
         while True:
-            try:
-                await self._access.any_runs()
-                break
-            except Exception:
-                logger.exception("stage %r: its replicas were not found; trying again", self.name)
-                await asyncio.sleep(_GRACE_S)
-        await asyncio.sleep(_GRACE_S)
-        self._remote = True
-        self._changed()
+            if not self._remote and not self._usable():
+                try:
+                    await self._access.any_runs()
+                    await asyncio.sleep(_GRACE_S)
+                    self._remote = not self._usable()
+                    self._changed()
+                except Exception:
+                    logger.exception("stage %r: its replicas were not found", self.name)
+            await asyncio.sleep(_GRACE_S)
 
     def _find(self) -> None:
         """Connect to new sockets, and remove those of dead replicas."""
@@ -208,12 +194,8 @@ class ReplicaWorkers(Workers[_Replica]):
                 self._replicas[path] = _Replica(self, path, connection)
 
     def _usable(self) -> list[_Replica]:
-        """Return the replicas that run a batch of this pipeline, or can take one."""
-        return [
-            one
-            for one in self._replicas.values()
-            if one.ready and (not one.retired or one in self._busy)
-        ]
+        known = self._replicas.values()
+        return [one for one in known if one.ready and (not one.retired or one in self._busy)]
 
     @property
     def _count(self) -> int:
@@ -229,10 +211,9 @@ class ReplicaWorkers(Workers[_Replica]):
             async with asyncio.timeout(self._hang_after_s):
                 outcome = await self._access.call(batch.values)
         except TimeoutError:
-            how = f"took more than {self._hang_after_s:g} s for a batch"
-            outcome = WorkerLoss(f"a replica of stage {self.name!r} {how}")
+            outcome = WorkerLoss(_LOST.format(self.name, self.hang))
         except WorkerLostError as error:
-            outcome = WorkerLoss(f"a replica of stage {self.name!r} died: {error}")
+            outcome = WorkerLoss(_LOST.format(self.name, f"died: {error}"))
         except Exception as error:
             outcome = BatchFailure(error)
         self._on_ended(batch, outcome)

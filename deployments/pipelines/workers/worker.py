@@ -18,27 +18,17 @@ class Worker(Protocol):
 
 
 OnEnded = Callable[[StageBatch, Outcome], None]
-"""Handles the outcome of a batch, on the event loop."""
-
 OnChange = Callable[[int, str | None], None]
-"""Handles a new number of usable workers, on the event loop.
-
-With no worker left, the second argument is why none can be started, or None while one starts.
-"""
+"""Handles a new number of usable workers, and why none can be started, if so."""
 
 SomeWorker = TypeVar("SomeWorker", bound=Worker)
 
 
 class PooledWorker(Worker, Protocol):
-    """A worker of a `WorkerPool`, which may use `cpus`."""
-
     cpus: list[int]
 
     def start(self) -> None:
-        """Start asynchronously; `WorkerPool.ready` or `WorkerPool.lost` follows.
-
-        Raises OSError without room.
-        """
+        """Start; `WorkerPool.ready` or `WorkerPool.lost` follows. OSError without room."""
 
     def end(self) -> None:
         """End at once if possible, otherwise after the batch."""
@@ -54,6 +44,7 @@ class Workers(ABC, Generic[SomeWorker]):
         self.name = stage.name
         self._on_ended, self._on_change = on_ended, on_change
         self._hang_after_s = stage.hang_after_s
+        self.hang = f"took more than {stage.hang_after_s:g} s for a batch"
         #: The batch of each busy worker, and its start time.
         self._busy: dict[SomeWorker, tuple[StageBatch, float]] = {}
 
@@ -82,7 +73,7 @@ class Workers(ABC, Generic[SomeWorker]):
         """Abandon workers that hang; called several times a second."""
         for worker, (_, since_s) in [*self._busy.items()]:
             if now_s - since_s > self._hang_after_s:
-                self._abandon(worker, f"took more than {self._hang_after_s:g} s for a batch")
+                self._abandon(worker, self.hang)
 
     def ended(self, worker: SomeWorker, outcome: Outcome) -> None:
         """Handle the outcome of a worker's batch, unless the worker was abandoned."""

@@ -8,7 +8,7 @@ import pytest
 
 from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
 from deployments.pipelines.workers import pool
-from deployments.pipelines.workers.in_process import ThreadWorker
+from deployments.pipelines.workers.factory import ThreadWorker
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.tables.table import PolicyTable
@@ -282,7 +282,7 @@ async def test_more_and_fewer_workers_while_it_runs():
         assert (core.workers, core.busy) == (1, 3)
         gate.open.set()
         assert await asyncio.gather(*tasks) == [*range(8)]
-        workers = pipeline._workers[0]
+        workers = pipeline._workers._workers[0]
         assert isinstance(workers, pool.WorkerPool)
         assert (len(workers._free), len(workers._busy)) == (1, 0)
 

@@ -85,7 +85,7 @@ async def test_what_fails_once_is_checked_again(monkeypatch):
             if name != "b":
                 raise OSError("no descriptor left")
 
-        monkeypatch.setattr(p._workers[0], "check", lambda now_s: count("a"))
-        monkeypatch.setattr(p._workers[1], "check", lambda now_s: count("b"))
+        monkeypatch.setattr(p._workers._workers[0], "check", lambda now_s: count("a"))
+        monkeypatch.setattr(p._workers._workers[1], "check", lambda now_s: count("b"))
         monkeypatch.setattr(p._workers, "refit", lambda: count("refit"))
         await until(lambda: min(checked["a"], checked["b"], checked["refit"]) > 2)

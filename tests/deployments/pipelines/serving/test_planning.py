@@ -4,8 +4,7 @@ import pickle
 from dataclasses import replace
 
 from deployments.pipelines.core.steps import Each, Stage, Switch
-from deployments.pipelines.serving.pipeline_plan import plan
-from deployments.pipelines.serving.planning import PipelinePlanning
+from deployments.pipelines.serving.planning import PipelinePlanning, plan
 from policy.profile import Profile
 
 
