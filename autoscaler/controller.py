@@ -244,6 +244,7 @@ class Autoscaler:
             replicas,
             reason,
             horizon_s=self.horizon_s,
+            start_times_s=self._monitor.start_times.by_tier_s(),
             stuck_replicas=pending,
             scale_down_delay_s=self._scale_down_delay_s(self.horizon_s),
             correction=self._monitor.sla_correction.correction,

@@ -65,6 +65,7 @@ class Decision:
     `sla_rate_per_s` is what one replica takes within the SLA, with the `correction` learned from
     measured lateness, and `model_error` the measured minus the predicted fraction of late requests.
 
+    `start_times_s` are the median starts by the place of the weights (`WEIGHTS_TIERS`).
     `predicted_service_level` is the fraction of requests in time at `demand_per_s` without
     `stuck_replicas`, which have not started for much longer than a start takes. `silent_replicas`
     serve but do not report. `try_delays` are the `policy.try_delays.TryDelays` that the median
@@ -80,6 +81,7 @@ class Decision:
     predicted_service_level: float | None = None
     backlog: float = 0.0
     horizon_s: float = 0.0
+    start_times_s: Mapping[str, float] | None = None
     demand_per_s: float | None = None
     method: str = ""
     margin: float = 1.0

@@ -20,6 +20,10 @@ from policy.try_delays import TryDelays
 #: (its event loop), or neither, because other processes use the cores that the event loop needs.
 BOTTLENECKS = ("device", "event_loop", "neither")
 
+#: Places where a start may find the weights, fastest first, in the order of their codes from 1:
+#: the tiers of the model store, and a file outside of it.
+WEIGHTS_TIERS = ("device", "host", "disk", "remote", "file")
+
 #: Prefix of the late shares of a curve among the floats of a report.
 _LATE_SHARE_PREFIX = "late_share_"
 #: Prefix of the numbers of a `PowerTable` among the floats of a report.
@@ -40,7 +44,8 @@ class ReplicaReport:
     `sla_rate_per_s`, `late_shares` and `overload_levels` are those of its
     `policy.load_lateness.LoadLatenessCurve`: 0 and empty while that is unknown; a rate of 0 with
     late shares of 1 says that no rate keeps the SLA. `start_time_s` is from its creation until it
-    could serve, 0 if unknown. `bottleneck_code` is a place in `BOTTLENECKS` from 1, 0 if unknown.
+    could serve, 0 if unknown. `bottleneck_code` is a place in `BOTTLENECKS` from 1, and
+    `weights_tier_code` one in `WEIGHTS_TIERS`; 0 if unknown.
     `request_delay_ms`, `reply_delay_ms` and `retry_delay_ms` are of `policy.try_delays.TryDelays`.
     `power_limit_w` is the ceiling on the power of all replicas, 0 for none, and `powers` are the
     numbers of its `policy.tables.power.PowerTable`.
@@ -67,6 +72,7 @@ class ReplicaReport:
     late_total: float = 0.0
     counted_s: float = 0.0
     bottleneck_code: float = 0.0
+    weights_tier_code: float = 0.0
     refused_by_balancer_total: float = 0.0
     standby: float = 0.0
     request_delay_ms: float = TryDelays.request_delay_ms
@@ -88,6 +94,7 @@ class ReplicaReport:
             self.late_total,
             self.counted_s,
             self.bottleneck_code,
+            self.weights_tier_code,
             self.refused_by_balancer_total,
             self.standby,
             self.request_delay_ms,
@@ -197,6 +204,10 @@ def _numbered(prefix: str, values: tuple[float, ...]) -> dict[str, float]:
 
 def bottleneck_to_floats(bottleneck: str) -> dict[str, float]:
     return {"bottleneck_code": 1.0 + BOTTLENECKS.index(bottleneck)}
+
+
+def weights_tier_to_floats(found_in: str | None) -> dict[str, float]:
+    return {"weights_tier_code": 0.0 if found_in is None else 1.0 + WEIGHTS_TIERS.index(found_in)}
 
 
 def delays_to_floats(delays: TryDelays) -> dict[str, float]:

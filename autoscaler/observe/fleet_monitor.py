@@ -152,7 +152,9 @@ class FleetMonitor:
                 self.settings = report.settings
             if report.start_time_s > 0:
                 serving_since_s = report.time_s - report.counted_s if before is None else None
-                self.start_times.observe(name, report.start_time_s, serving_since_s)
+                self.start_times.observe(
+                    name, report.start_time_s, serving_since_s, int(report.weights_tier_code)
+                )
 
     def update(self, now_s: float, serving_replicas: int, *, all_known: bool = True) -> None:
         """Learn from all reports; unless `all_known`, `serving_replicas` were only ordered."""

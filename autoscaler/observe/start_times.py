@@ -11,6 +11,9 @@ orders would leave out the fast ones.
 The median start counts. A margin for slow starts would be paid all the time and used only when the
 load jumps: with the 90th percentile and start times of which one in twenty takes 1.6 times the
 median, a day of tweets cost 10% more and the SLA was kept in the same minutes.
+
+A start depends on the place where it finds its weights: memory of the node, its disk, or a remote.
+So each place has its own median, and the latest starts show which of them comes next.
 """
 
 import math
@@ -19,11 +22,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from autoscaler.reports import WEIGHTS_TIERS
+
 #: The horizon until the first start is known.
 DEFAULT_S = 10.0
 #: The number of start times that are kept. Where starts differ by 30%, the median of a hundred is
 #: off by 4%, that of fifty by 5%; but after a change of the model, half of them must be new.
 _KEPT = 100
+#: The next start finds its weights where most of so many latest ones did.
+_LATEST = 3
 #: A start that takes longer than this many typical ones must have failed in between.
 _FAILED_FACTOR = 3.0
 #: Limit on what the first starts count for, unless replicas report longer ones.
@@ -39,6 +46,8 @@ class StartTimes:
 
     def __init__(self) -> None:
         self._reported_s: dict[str, float] = {}
+        #: The codes in `WEIGHTS_TIERS` of the same replicas, in the same order.
+        self._tiers: dict[str, int] = {}
         #: The waits of those of these replicas whose order is certain.
         self._waits_s: dict[str, float] = {}
         self._ready: int | None = None
@@ -68,9 +77,13 @@ class StartTimes:
         self._orders_s += [now_s] * (open_orders - len(self._orders_s))
 
     def observe(
-        self, replica_id: str, start_time_s: float, serving_since_s: float | None = None
+        self,
+        replica_id: str,
+        start_time_s: float,
+        serving_since_s: float | None = None,
+        tier: int = 0,
     ) -> None:
-        """Record the start time that a replica reports.
+        """Record the start time that a replica reports, and the tier that had its weights.
 
         With its first report comes when it began to serve, on the clock of `track`.
         """
@@ -79,10 +92,10 @@ class StartTimes:
             self._first_reports.append((replica_id, created_s, serving_since_s))
         if self._reported_s.get(replica_id) == start_time_s:
             return
-        self._reported_s[replica_id] = start_time_s
+        self._reported_s[replica_id], self._tiers[replica_id] = start_time_s, tier
         if len(self._reported_s) > _KEPT:
             oldest = next(iter(self._reported_s))
-            del self._reported_s[oldest]
+            del self._reported_s[oldest], self._tiers[oldest]
             self._waits_s.pop(oldest, None)
         self._horizon_s = None
 
@@ -127,22 +140,33 @@ class StartTimes:
 
     @property
     def horizon_s(self) -> float:
-        """The median of the start times measured, in s; a default until the first is known.
+        """The median of the start times from the expected tier; a default until one is known.
 
         Of an even number it is the upper one, so that of two starts the slower counts.
         """
         if self._horizon_s is None:
-            typical_s = statistics.median(self._waits_s.values()) if self._waits_s else 0.0
-            self._horizon_s = statistics.median_high(
-                reported_s + self._waits_s.get(replica_id, typical_s)
-                for replica_id, reported_s in self._reported_s.items()
-            )
+            expected = statistics.median_high([*self._tiers.values()][-_LATEST:])
+            self._horizon_s = self._median_s(expected)
         return self._horizon_s
 
+    def _median_s(self, tier: int) -> float:
+        typical_s = statistics.median(self._waits_s.values()) if self._waits_s else 0.0
+        return statistics.median_high(
+            reported_s + self._waits_s.get(replica_id, typical_s)
+            for replica_id, reported_s in self._reported_s.items()
+            if self._tiers[replica_id] == tier
+        )
+
+    def by_tier_s(self) -> dict[str, float]:
+        """Return the median start time from each tier that is known."""
+        codes = sorted({code for code in self._tiers.values() if 1 <= code <= len(WEIGHTS_TIERS)})
+        return {WEIGHTS_TIERS[code - 1]: self._median_s(code) for code in codes}
+
     def state_dict(self) -> dict[str, Any]:
-        """Return by replica the start times reported, and the waits before as far as certain."""
+        """Return by replica the start times reported, tiers, and waits as far as certain."""
         return {
             "reported_s": dict(self._reported_s),
+            "tiers": dict(self._tiers),
             "waits_s": dict(self._waits_s),
         }
 
@@ -151,7 +175,8 @@ class StartTimes:
         """Make one from what `state_dict` returned."""
         restored = cls()
         for replica_id, start_time_s in state["reported_s"].items():
-            restored.observe(str(replica_id), float(start_time_s))
+            tier = int(state.get("tiers", {}).get(replica_id, 0))
+            restored.observe(str(replica_id), float(start_time_s), tier=tier)
         for replica_id, wait_s in state.get("waits_s", {}).items():
             if replica_id in restored._reported_s:
                 restored._waits_s[replica_id] = float(wait_s)

@@ -12,6 +12,7 @@ from ray import serve
 
 from autoscaler.history.learning import store_history
 from autoscaler.ray import store as ray_store
+from autoscaler.reports import weights_tier_to_floats
 from autoscaler.scaled_deployments import history_key
 from autoscaler.standbys import roles_key
 from deployments.batcher.crash_journal import journal_directory
@@ -119,7 +120,8 @@ class Replica:
         self._reconciler = ModelReconciler(self._repository, configs)
         call_when_draining(self._repository.begin_drain)
         self._started_s = started_s
-        self._start_time_s: float | None = None
+        #: How long the start took, once it is over, and the tier that had its weights.
+        self._start_stats: dict[str, float] = {}
         self._metrics = ReplicaMetrics(first)
         self._tasks: list[asyncio.Task[None]] = []
         socket_path = socket_path_on(self._node_id)
@@ -209,8 +211,13 @@ class Replica:
                 asyncio.create_task(self._follow_role_forever()),
                 asyncio.create_task(self._follow_nodes_forever()),
             ]
-            self._start_time_s = time.monotonic() - self._started_s
-            self._repository.first.start.timings.ready()
+            started = self._repository.first.start
+            started.timings.ready()
+            found_in = None if started.weights is None else started.weights.found_in
+            self._start_stats = {
+                "start_time_s": time.monotonic() - self._started_s,
+                **weights_tier_to_floats(found_in),
+            }
 
     async def _store_history(self) -> None:
         """Store the load of past days, if the config names it, for the autoscaler."""
@@ -293,11 +300,11 @@ class Replica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return this replica's statistics, which Ray passes to the autoscaler."""
-        if self._start_time_s is None:
+        if not self._start_stats:
             return {}
         return {
             **self._report.of(self._repository.services),
-            "start_time_s": self._start_time_s,
+            **self._start_stats,
             "dry_run": float(self._user_config.autoscaler.dry_run),
             "history_code": float(self._history_code),
             "standby": float(self._role.standby),

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.observe.start_times import StartTimes
+from autoscaler.reports import WEIGHTS_TIERS
 
 
 def reported(times_s):
@@ -22,6 +23,27 @@ def test_at_least_half_of_the_starts_take_no_longer_than_the_horizon(times_s):
     assert horizon_s in times_s
     assert sum(time_s <= horizon_s for time_s in times_s) > len(times_s) / 2
     assert sum(time_s >= horizon_s for time_s in times_s) >= len(times_s) / 2
+
+
+TIERS = st.sampled_from([0, *range(1, 1 + len(WEIGHTS_TIERS))])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 1e4), TIERS), max_size=50),
+    st.lists(st.floats(0.1, 1e4), min_size=2, max_size=3),
+    TIERS,
+)
+def test_two_of_three_starts_show_the_tier_whose_starts_count(before, latest_s, tier):
+    if len(latest_s) == 2:
+        before = [*before, (1.0, tier)]
+    starts = StartTimes()
+    observed = [*before, *((time_s, tier) for time_s in latest_s)]
+    for number, (time_s, found) in enumerate(observed):
+        starts.observe(f"r{number}", time_s, tier=found)
+    assert starts.horizon_s == reported([s for s, found in observed if found == tier]).horizon_s
+    medians_s = {"": starts.horizon_s} | starts.by_tier_s()
+    assert medians_s[WEIGHTS_TIERS[tier - 1] if tier else ""] == starts.horizon_s
+    assert StartTimes.from_state(starts.state_dict()).by_tier_s() == starts.by_tier_s()
 
 
 def start(starts, number, ordered_s, ready_s, *, ordered, process_s=0.0):
