@@ -12,8 +12,8 @@ from deployments.config.document import (
 from deployments.config.user_config import AccessConfig
 from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
-from deployments.haproxy.command import ALWAYS_SERVED
-from deployments.haproxy.routing import always_served_environment
+from deployments.haproxy.command import HELD_MS
+from deployments.haproxy.routing import held_environment
 from deployments.local.check import Checked, check_service
 from deployments.local.machine import check_room
 from deployments.local.run import LocalRun, ServedApplication, least_room, run_of
@@ -65,11 +65,11 @@ def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> S
     if IMPORT_PATH not in built_by:
         return pipeline
     models = _models(path, check, load)
-    served = [one.run.environment[ALWAYS_SERVED] for one in (models, pipeline)]
+    held = [one.run.environment[HELD_MS] for one in (models, pipeline)]
     run = replace(
         models.run,
         applications=models.run.applications + pipeline.run.applications,
-        environment={**models.run.environment, ALWAYS_SERVED: ",".join(filter(None, served))},
+        environment={**models.run.environment, HELD_MS: ",".join(filter(None, held))},
     )
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
@@ -124,7 +124,7 @@ def _pipeline(path: Path, check: bool) -> ServedFile:
             file.http_port,
             (application,),
             file.document,
-            always_served_environment([file.application]),
+            held_environment({file.application: config.sla.response_time_ms}),
         ),
         (Served(config.sla.objective.in_words(), config.access, is_pipeline=True),),
     )

@@ -10,8 +10,8 @@ RAYS_HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 HAPROXY = "SOJOURN_HAPROXY"
 #: The address of the service, instead of Serve's own; Ray's pages then stay closed.
 HTTP_HOST = "SOJOURN_HTTP_HOST"
-#: The backends that should always have a replica: without one, requests are held for a moment.
-ALWAYS_SERVED = "SOJOURN_ALWAYS_SERVED"
+#: How long requests are held without a replica, by backend: ``name=ms,name=ms``.
+HELD_MS = "SOJOURN_HELD_MS"
 
 
 class UnknownConfigError(ValueError):
@@ -38,9 +38,10 @@ def parse_arguments(arguments: list[str]) -> tuple[Path, list[int]]:
     return found.config, found.replaced
 
 
-def always_served() -> frozenset[str]:
-    """Return the backends in `ALWAYS_SERVED`."""
-    return frozenset(filter(None, os.environ.get(ALWAYS_SERVED, "").split(",")))
+def held_ms() -> dict[str, int]:
+    """Return the limits in `HELD_MS` by backend."""
+    pairs = filter(None, os.environ.get(HELD_MS, "").split(","))
+    return {name: int(ms) for name, _, ms in (pair.rpartition("=") for pair in pairs)}
 
 
 def find_haproxy() -> str:

@@ -17,20 +17,22 @@ lines (`deployments.haproxy.routing`). The supervisor hands HAProxy a changed co
 - Without any replica to send a request to, or if one dies and the request cannot be sent to
   another, clients get 503 and not 500, also while HAProxy has no routes yet (503, not 404). All
   errors of HAProxy's own are JSON.
-- Serve's own proxy holds requests until there is a replica. Where there always should be one, it
-  holds them for a moment (`HELD_MS`); then clients get 503. If the proxy is down, too, a server of
-  HAProxy's own refuses (`REFUSALS`).
+- Serve's own proxy holds requests until there is a replica: it may know of one sooner. Where there
+  always should be one, HAProxy reaches the proxy through a section of its own (`_hold_within_sla`).
+  That ends while the SLA still leaves time for a refusal; then, or if the proxy is down, too,
+  clients get 503.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from deployments.access.web_pages import is_loopback
 from deployments.haproxy import replica_sockets
 from deployments.haproxy.command import UnknownConfigError
-from deployments.haproxy.refusals import CLOSE_HEADER, REASON_HEADER, rules
+from deployments.haproxy.refusals import CLOSE_HEADER, FINAL_STATUS, REASON_HEADER, rules
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
@@ -43,9 +45,6 @@ HOT_MEMORY_BYTES = 64 << 20
 CONNECT_TIMEOUT_MS = 250
 _CONNECT_AS_IT_COMES = "timeout connect 5s\n"
 _LOG_AS_IT_COMES = "    log 127.0.0.1:514 local0 info\n"
-
-#: How long Serve's proxy may hold a request: it may know of a replica that HAProxy does not know.
-HELD_MS = 1000
 
 #: HAProxy's own errors, besides `UNAVAILABLE`.
 _ERROR_MESSAGES = {
@@ -65,14 +64,12 @@ UNAVAILABLE = (
     b"Content-Length: %d\r\nRetry-After: 1\r\n%b: no_replica\r\n%b: 1\r\n\r\n%b"
     % (len(_MESSAGE), REASON_HEADER, CLOSE_HEADER, _MESSAGE)
 )
-#: A server of HAProxy's own that refuses. If a replica dies, HAProxy tries what it held elsewhere;
-#: without any server left to try, it would close the client's connection without a word, as it does
-#: whenever a kept connection to a server fails.
-REFUSALS = "sojourn-refusals"
 _SOCKET = re.compile(r"^(\s*stats socket )(\S+) mode \d+ (.*)$", re.MULTILINE)
 _BIND = re.compile(r"^(\s*bind )(\S*):(\d+)( .*)?$", re.MULTILINE)
 _SECTION = re.compile(r"^(?=\S)", re.MULTILINE)
 _BACKEND = re.compile(r"backend (\S+)")
+#: Serve's own proxy.
+_PROXY = re.compile(r"^\s*server (\S+ \S+) check backup\n", re.MULTILINE)
 #: A server that is no backup.
 _REPLICA = re.compile(r"^\s*server (\S+) (?!.* backup$)", re.MULTILINE)
 _SENT_AGAIN = re.compile(r"^\s*retry-on .*empty-response", re.MULTILINE)
@@ -148,14 +145,14 @@ def amend(
     worker_socket: Path,
     listeners: Mapping[int, int],
     unavailable: Path,
-    always_served: Collection[str] = (),
+    held_ms: Mapping[str, int] = MappingProxyType({}),
     over_unix: Collection[int] = (),
 ) -> str:
     """Return the configuration that HAProxy is to run.
 
     The `listeners` are open file descriptors by the ports of `config.addresses`, and `unavailable`
-    is a file with `UNAVAILABLE`. The backends `always_served` hold requests without a replica for
-    `HELD_MS`. The replicas on this node with the ports `over_unix` are reached over their Unix
+    is a file with `UNAVAILABLE`. `held_ms` limits by backend how long a request without a replica
+    is held. The replicas on this node with the ports `over_unix` are reached over their Unix
     sockets.
     """
     text = _BIND.sub(
@@ -190,20 +187,15 @@ def amend(
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
     text = _after(text, "tune.bufsize", f"tune.http.maxhdr {MAX_FIELDS}")
     text = _after(text, "tune.bufsize", "no strict-limits")
-    listener = f"abns@sojourn-{worker_socket.stem}"
     sections = []
     for section in _SECTION.split(text):
         if found := _BACKEND.match(section):
-            if found[1] in always_served:
-                section = _hold_briefly(section, listener, unavailable)
             for rule in reversed(rules(found[1], _REPLICA.findall(section))):
                 section = _after(section, "http-reuse always", rule)
+            if found[1] in held_ms:
+                listener = f"abns@sojourn-{worker_socket.stem}-{len(sections)}"
+                section = _hold_within_sla(section, held_ms[found[1]], listener, unavailable)
         sections.append(section)
-    if any(listener in section for section in sections):
-        sections.append(
-            f"\nfrontend {REFUSALS}\n    bind {listener}\n    no log\n"
-            f"    http-request return status 503 errorfile {unavailable}\n"
-        )
     return "".join(sections)
 
 
@@ -212,18 +204,19 @@ def _error(status: int) -> str:
     return f"    http-error status {status} content-type application/json string '{body}'"
 
 
-def _hold_briefly(backend: str, listener: str, unavailable: Path) -> str:
-    """Return the section of a backend that holds requests no longer while no replica is up."""
-    name = backend.split()[1]
-    head, _, rest = backend.partition("\n")
-    up = "".join(
-        f"    acl replica_up srv_is_up({name}/{one})\n" for one in _REPLICA.findall(backend)
-    )
-    condition = " if !replica_up" if up else ""
+def _hold_within_sla(backend: str, held_ms: int, listener: str, unavailable: Path) -> str:
+    """Return a backend's section, and one through which it reaches Serve's proxy.
+
+    The timeout of the second one also holds for what a dying replica has left. Its refusals are
+    final: another try would be held as long.
+    """
+    name = f"sojourn-held-{backend.split()[1]}"
+    proxies = "".join(f"    server {one}\n" for one in _PROXY.findall(backend))
     return (
-        f"{head}\n    errorfile 504 {unavailable}\n{up}"
-        f"    http-request set-timeout server {HELD_MS}ms{condition}\n"
-        f"{rest.rstrip()}\n    server {REFUSALS} {listener} no-check backup\n"
+        f"{_PROXY.sub('', backend).rstrip()}\n    server {name} {listener} no-check backup\n"
+        f"listen {name}\n    bind {listener}\n    no log\n    retries 0\n"
+        f"    timeout server {held_ms}ms\n    errorfile 504 {unavailable}\n"
+        f"    http-after-response set-status {FINAL_STATUS} if {{ status 503 }}\n{proxies}"
     )
 
 

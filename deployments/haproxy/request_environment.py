@@ -16,7 +16,7 @@ from typing import NamedTuple
 from autoscaler import worker
 from deployments.config.document import ServiceConfig
 from deployments.config.replica_args import ModelConfig
-from deployments.haproxy.routing import MAX_CLIENTS, always_served_environment
+from deployments.haproxy.routing import MAX_CLIENTS, held_environment
 from deployments.models.base import Model, TensorSpec
 from deployments.models.loading import find_model_class
 from policy.errors import SojournError
@@ -112,12 +112,14 @@ def request_environment(
     longest_s = max(service.user_config.limits.expert.max_timeout_ms for service in services) / 1e3
     if longest_s > _RAYS_HARD_STOP_S:
         environment["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] = str(math.ceil(longest_s))
-    # Serve's proxy holds requests until there is a replica: for services that have none at times,
-    # and for those that answer late rather than never.
-    environment |= always_served_environment(
-        service.application
-        for service in services
-        if service.replicas[0] > 0 and service.user_config.limits.late == "refuse"
+    # There is no limit for services that have no replicas at times, and for those that answer late
+    # rather than never.
+    environment |= held_environment(
+        {
+            service.application: service.user_config.sla.response_time_ms
+            for service in services
+            if service.replicas[0] > 0 and service.user_config.limits.late == "refuse"
+        }
     )
     return {name: own.get(name, value) for name, value in environment.items()}
 

@@ -7,10 +7,10 @@ environment of ``ray start``, or of ``ray.init`` in a local run, but not that of
 
 import os
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.haproxy.command import ALWAYS_SERVED, RAYS_HAPROXY
+from deployments.haproxy.command import HELD_MS, RAYS_HAPROXY
 from deployments.haproxy.ray_config import backend_name
 from policy.errors import InvalidInputError
 from policy.try_delays import RETRIES
@@ -28,6 +28,10 @@ SUPERVISOR = "sojourn-haproxy"
 
 #: Clients that HAProxy serves at a time, if it may open as many files.
 MAX_CLIENTS = 16_384
+
+#: The share of the SLA's response time for which requests are held while there is no replica. The
+#: rest is for the answer of a replica that comes just in time, or for the refusal.
+HELD_SHARE = 0.8
 
 _RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 
@@ -99,6 +103,7 @@ def supervisor_environment(path: Path | None = None) -> dict[str, str]:
     }
 
 
-def always_served_environment(applications: Iterable[str]) -> dict[str, str]:
-    """Return the environment variable that names the applications that always have a replica."""
-    return {ALWAYS_SERVED: ",".join(map(backend_name, dict.fromkeys(applications)))}
+def held_environment(response_times_ms: Mapping[str, float]) -> dict[str, str]:
+    """Return the variable `HELD_MS` for applications with these response times as their SLAs."""
+    held = {backend_name(name): int(HELD_SHARE * ms) for name, ms in response_times_ms.items()}
+    return {HELD_MS: ",".join(f"{name}={max(1, ms)}" for name, ms in held.items())}

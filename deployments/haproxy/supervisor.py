@@ -33,12 +33,11 @@ from deployments.haproxy.admin_socket import AdminError, AdminRelay, ask, proces
 from deployments.haproxy.command import (
     HTTP_HOST,
     UnknownConfigError,
-    always_served,
     find_haproxy,
+    held_ms,
     parse_arguments,
 )
 from deployments.haproxy.listeners import Predecessor, open_listener, take_over
-from deployments.haproxy.ray_config import REFUSALS
 from deployments.haproxy.server_checks import ServerChecks, parse_servers
 
 READY_TIMEOUT_S = 30.0
@@ -171,7 +170,7 @@ class Supervisor:
         over_unix = {port for port in self._config.local_ports if replica_sockets.is_served(port)}
         self._amended.write_text(
             ray_config.amend(
-                self._config, self._own_socket, listeners, unavailable, always_served(), over_unix
+                self._config, self._own_socket, listeners, unavailable, held_ms(), over_unix
             )
         )
         command = [self._binary, "-db", "-f", str(self._amended)]
@@ -221,7 +220,7 @@ class Supervisor:
             return
         try:
             table = ask(self._relay.haproxy_socket, _SERVERS).decode()
-            servers = [one for one in parse_servers(table) if one.name != REFUSALS]
+            servers = parse_servers(table)
             for command in self._server_checks.look(servers, time.monotonic()):
                 _log(command)
                 ask(self._relay.haproxy_socket, command.encode())

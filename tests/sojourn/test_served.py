@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments.haproxy.command import ALWAYS_SERVED
+from deployments.haproxy.command import HELD_MS
 from policy.errors import InvalidInputError
 from sojourn.served import load_served_file
 from tests.support.readme import ROOT
@@ -38,7 +38,7 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
     assert [served.model for served in file.run.applications] == ["digits", "digits-pipeline"]
     assert [served.is_pipeline for served in file.applications] == [False, True]
     assert len(file.run.document["applications"]) == 2
-    assert file.run.environment[ALWAYS_SERVED] == "http-digits,http-digits-pipeline"
+    assert file.run.environment[HELD_MS] == "http-digits=80,http-digits-pipeline=80"
 
 
 @pytest.mark.parametrize(

