@@ -89,10 +89,12 @@ def environment(config: Path, source: str) -> str:
     from deployments.config.document import load_service_configs
     from deployments.haproxy.request_environment import request_environment
     from deployments.haproxy.routing import serve_environment, supervisor_environment
+    from deployments.local.check import read_traits
 
+    services = load_service_configs(config)
     settings = {
         **serve_environment(),
-        **request_environment(load_service_configs(config), own={}),
+        **request_environment(services, list(map(read_traits, services)), own={}),
         **supervisor_environment(HAPROXY),
     }
     variables = "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -14,7 +14,7 @@ from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
 from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.routing import held_environment
-from deployments.local.check import Checked, check_service
+from deployments.local.check import Checked, check_service, read_traits
 from deployments.local.machine import check_room
 from deployments.local.run import LocalRun, ServedApplication, least_room, run_of
 from deployments.pipelines.serving.config import load_pipeline_file
@@ -76,18 +76,19 @@ def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> S
 
 def _models(path: Path, check: bool, load: bool) -> ServedFile:
     services = load_service_configs(path)
-    checked = None
     if check:
         check_room(*least_room(services))
         _check_schema(path)
         checked = [_checked(service, path, load) for service in services]
+    else:
+        checked = [Checked(read_traits(service)) for service in services]
     return ServedFile(
-        run_of(services, [one.traits for one in checked] if checked else None),
+        run_of(services, [one.traits for one in checked]),
         tuple(
             Served(service.user_config.sla.objective.in_words(), service.user_config.access)
             for service in services
         ),
-        tuple(note for one in checked or () for note in one.notes),
+        tuple(note for one in checked for note in one.notes),
     )
 
 

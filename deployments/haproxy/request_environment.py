@@ -3,23 +3,16 @@
 HAProxy sends a request again only if all of it fits into one of its buffers. It copies the whole
 buffer for every request, however small: 22 µs of CPU per request with buffers of 64 KiB, 109 µs
 with 608 KiB. So the buffer is as large as the model's requests need, and no larger.
-
-The model's class declares its inputs. Whoever has imported it passes its traits on; else a process
-of its own imports it, as that runs the user's code.
 """
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from autoscaler import worker
 from deployments.config.document import ServiceConfig
-from deployments.config.replica_args import ModelConfig
 from deployments.haproxy.routing import MAX_CLIENTS, held_environment
-from deployments.models.base import Model, TensorSpec
-from deployments.models.loading import find_model_class
-from policy.errors import SojournError
+from deployments.models.base import Model
 
 #: The smallest buffer: several rows of a small model.
 MIN_BUFFER_BYTES = 64 << 10
@@ -30,7 +23,6 @@ _REST_BYTES = 16 << 10
 #: Memory that HAProxy may use for the buffers of clients that send slowly; each holds one.
 _BUFFER_MEMORY_BYTES = 1 << 30
 _MIN_CONNECTIONS = 256
-_IMPORT_TIMEOUT_S = 60.0
 _RAYS_HARD_STOP_S = 120.0
 
 
@@ -43,60 +35,31 @@ class RequestTraits(NamedTuple):
 
 def traits_of(model: type[Model]) -> RequestTraits:
     """Return the traits of a model's class; its inputs may be unknown until it is loaded."""
-    return RequestTraits(_row_bytes(getattr(model, "inputs", ())), model.idempotent)
-
-
-def _row_bytes(inputs: Sequence[TensorSpec]) -> int:
-    return sum(
+    row_bytes = sum(
         math.prod(spec.max_shape) * spec.numpy_dtype.itemsize
-        for spec in inputs
+        for spec in getattr(model, "inputs", ())
         if spec.datatype != "BYTES"
     )
+    return RequestTraits(row_bytes, model.idempotent)
 
 
-def traits_of_all(each: Iterable[RequestTraits]) -> RequestTraits:
+def traits_of_all(each: Sequence[RequestTraits]) -> RequestTraits:
     """Return the traits of requests to any of several models."""
-    each = list(each)
     return RequestTraits(
         max((one.row_bytes for one in each), default=0), all(one.idempotent for one in each)
     )
 
 
-def read_traits(service: ServiceConfig) -> RequestTraits:
-    """Import the models of a service in a process of its own each, and return their traits.
-
-    They are the defaults if a model cannot be imported: who loads it says what is wrong with it.
-    """
-    return traits_of_all(map(_imported_traits, service.args.all_models))
-
-
-def _imported_traits(config: ModelConfig) -> RequestTraits:
-    try:
-        traits: RequestTraits = worker.run(
-            f"{__name__}:traits_at", config.import_path, time_limit_s=_IMPORT_TIMEOUT_S
-        )
-        return traits
-    except SojournError:
-        return RequestTraits()
-
-
-def traits_at(import_path: str) -> RequestTraits:
-    return traits_of(find_model_class(import_path))
-
-
 def request_environment(
     services: Sequence[ServiceConfig],
-    traits: Sequence[RequestTraits] | None = None,
+    traits: Sequence[RequestTraits],
     own: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the environment variables for Ray beyond those of `serve_environment`.
 
-    The `services` are behind one HAProxy: the buffer is that of the largest request. The `traits`
-    of each service's requests are read by default. What the user has set (`own`; by default, in
-    this process's environment) is left as it is.
+    The `services` are behind one HAProxy: the buffer is that of the largest request. What the user
+    has set (`own`; by default, in this process's environment) is left as it is.
     """
-    if traits is None:
-        traits = [read_traits(service) for service in services]
     own = os.environ if own is None else own
     needed_bytes = max(map(_needed_bytes, services, traits))
     buffer_bytes = -(-needed_bytes // 1024) * 1024

@@ -30,8 +30,8 @@ SUPERVISOR = "sojourn-haproxy"
 MAX_CLIENTS = 16_384
 
 #: The share of the SLA's response time for which requests are held while there is no replica. The
-#: rest is for the answer of a replica that comes just in time, or for the refusal.
-HELD_SHARE = 0.8
+#: rest is for what a request has spent at a replica that died, and for its refusal.
+HELD_SHARE = 0.5
 
 _RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 

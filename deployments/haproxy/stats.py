@@ -57,14 +57,12 @@ class BackendStats(NamedTuple):
 
     requests: int
     mean_ms: float
-    outward_ms: float = 0.0
-    denied: int = 0
-    #: Of the backend: those on this node, and those that are up anywhere.
-    replicas: int = 1
-    serving: int = 1
-    #: By the status that clients got: 2xx and 5xx.
-    answered: int = 0
-    failed: int = 0
+    outward_ms: float
+    #: Replicas of the backend: those on this node, and those that are up anywhere.
+    replicas: int
+    serving: int
+    #: Requests of the backend: refused by HAProxy, and by the status that clients got, 2xx and 5xx.
+    counts: tuple[int, ...]
 
 
 def socket_path_on(node_id: str) -> Path:
@@ -79,29 +77,30 @@ class HaproxyStats:
     def __init__(self, server_ends_with: str, socket_path: Path) -> None:
         self._server = server_ends_with
         self._path = socket_path
-        self._requests_before: int | None = None
         self._before: BackendStats | None = None
+        self._mean_since = 0  # requests when the last mean was read
         self._denied = 0.0
         self._warned = False
         self._seen_s = time.monotonic()
 
     async def read(self) -> ProxyReport:
-        now = await self._ask()
-        before, self._before = self._before, now or self._before
-        if now is None or before is None:
-            return ProxyReport(*self._means_ms(now))
+        now, before = await self._ask(), self._before
+        if now is None:
+            return ProxyReport()
+        self._before = now
+        if before is None or now.requests < before.requests:  # HAProxy has just started
+            self._mean_since = now.requests
+            return ProxyReport()
         denied, answered, failed = (
-            max(0, new - old)
-            for new, old in (
-                (now.denied, before.denied),
-                (now.answered, before.answered),
-                (now.failed, before.failed),
-            )
+            max(0, new - old) for new, old in zip(now.counts, before.counts, strict=True)
         )
         self._denied += denied / max(1, now.replicas)
         whole = int(self._denied)  # fractions are kept
         self._denied -= whole
-        return ProxyReport(*self._means_ms(now), whole, answered, failed)
+        if now.requests < self._mean_since + MIN_REQUESTS:
+            return ProxyReport(None, 0.0, whole, answered, failed)
+        self._mean_since = now.requests
+        return ProxyReport(now.mean_ms, now.outward_ms, whole, answered, failed)
 
     async def nobody_serves(self) -> bool:
         """Return whether HAProxy has no replica of this backend to send requests to."""
@@ -120,16 +119,6 @@ class HaproxyStats:
             return None
         self._seen_s = time.monotonic()
         return found
-
-    def _means_ms(self, now: BackendStats | None) -> tuple[float | None, float]:
-        before = self._requests_before
-        if now is None or before is None or now.requests < before:  # HAProxy has just started
-            self._requests_before = None if now is None else now.requests
-            return None, 0.0
-        if now.requests < before + MIN_REQUESTS:
-            return None, 0.0
-        self._requests_before = now.requests
-        return now.mean_ms, now.outward_ms
 
 
 def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
@@ -150,8 +139,9 @@ def parse_stats(table: str, server_ends_with: str) -> BackendStats | None:
         int(own["stot"] or 0),
         outward_ms + float(own["rtime"] or 0),
         outward_ms,
-        sum(int(row["dreq"] or 0) for row in of_all),
         sum((row["addr"] or "").startswith(_OF_THIS_NODE) for row in replicas),
         sum(row["status"].startswith("UP") for row in replicas),
-        *(sum(int(row[name] or 0) for row in of_all) for name in ("hrsp_2xx", "hrsp_5xx")),
+        tuple(
+            sum(int(row[name] or 0) for row in of_all) for name in ("dreq", "hrsp_2xx", "hrsp_5xx")
+        ),
     )

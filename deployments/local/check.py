@@ -76,6 +76,17 @@ def check_service(
     return Checked(traits_of_all(traits), room)
 
 
+def read_traits(config: ServiceConfig) -> RequestTraits:
+    """Return the traits of a service's requests; the defaults if it cannot be checked here.
+
+    A service for a cluster need not be in reach of this machine.
+    """
+    try:
+        return check_service(config).traits
+    except SojournError:
+        return RequestTraits()
+
+
 def _check_in_worker(
     model: ModelConfig, user_config: UserConfig, load_on_cpus: float | None, folder: str | None
 ) -> RequestTraits:

@@ -30,10 +30,8 @@ class LocalRun:
     num_gpus: float = 0.0
 
 
-def run_of(
-    services: Sequence[ServiceConfig], traits: Sequence[RequestTraits] | None = None
-) -> LocalRun:
-    """Return the local run of the models in a config file; their traits are read by default."""
+def run_of(services: Sequence[ServiceConfig], traits: Sequence[RequestTraits]) -> LocalRun:
+    """Return the local run of the models in a config file, given the traits of their requests."""
     first = services[0]
     return LocalRun(
         first.http_host,

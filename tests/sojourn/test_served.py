@@ -38,7 +38,7 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
     assert [served.model for served in file.run.applications] == ["digits", "digits-pipeline"]
     assert [served.is_pipeline for served in file.applications] == [False, True]
     assert len(file.run.document["applications"]) == 2
-    assert file.run.environment[HELD_MS] == "http-digits=80,http-digits-pipeline=80"
+    assert file.run.environment[HELD_MS] == "http-digits=50,http-digits-pipeline=50"
 
 
 @pytest.mark.parametrize(

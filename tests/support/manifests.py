@@ -12,6 +12,7 @@ import yaml
 from deployments.config.document import load_service_configs
 from deployments.haproxy.request_environment import request_environment
 from deployments.haproxy.routing import serve_environment, supervisor_environment
+from deployments.local.check import read_traits
 from tests.support.readme import ROOT
 
 NEEDS_KUBECTL = pytest.mark.skipif(
@@ -58,8 +59,9 @@ def serve_config_of(kustomization: str) -> Any:
 
 def environment_of(config: Path) -> dict[str, str]:
     """Return Ray's environment for a config in a cluster."""
+    services = load_service_configs(config)
     return {
         **serve_environment(),
-        **request_environment(load_service_configs(config), own={}),
+        **request_environment(services, list(map(read_traits, services)), own={}),
         **supervisor_environment(Path("/usr/local/bin/sojourn-haproxy")),
     }

@@ -2,46 +2,24 @@
 
 from pathlib import Path
 
-import pytest
-
 from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.config.user_config import parse_user_config
 from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.request_environment import (
     MIN_BUFFER_BYTES,
     RequestTraits,
-    read_traits,
     request_environment,
+    traits_of,
 )
+from deployments.models.base import Model, TensorSpec
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 IMAGE_BYTES = 4 * 3 * 224 * 224
 
-MODELS = """
-from deployments.models.base import Model, TensorSpec
 
-class Base(Model):
-    idempotent = False
-
-class Net(Base):
-    inputs = (
-        TensorSpec("image", "FP32", (3, -1, -1), max_dim=224), TensorSpec("k", "BYTES")
-    )
-    outputs = (TensorSpec("y", "FP32"),)
-    def load(self, device): ...
-    def forward(self, batch): ...
-"""
-
-
-def config_of(import_path: str, **limits: object) -> ServiceConfig:
+def config_of(**limits: object) -> ServiceConfig:
     service = load_service_configs(CONFIGS / "digits.yaml")[0]
-    model = service.args.model.model_copy(update={"import_path": import_path})
-    return service.model_copy(
-        update={
-            "args": service.args.model_copy(update={"model": model}),
-            "user_config": parse_user_config({"limits": limits}),
-        }
-    )
+    return service.model_copy(update={"user_config": parse_user_config({"limits": limits})})
 
 
 def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
@@ -49,25 +27,24 @@ def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
     return int(environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
 
 
-@pytest.mark.slow
-def test_the_traits_of_models_are_those_of_their_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_net.py").write_text(MODELS)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{CONFIGS.parent}")
-    assert read_traits(config_of("my_net:Net")) == RequestTraits(IMAGE_BYTES, idempotent=False)
-    assert read_traits(config_of("my_net:Broken")) == RequestTraits()
+def test_a_row_has_the_bytes_of_its_tensors_without_texts() -> None:
+    class Net(Model):
+        idempotent = False
+        inputs = (TensorSpec("image", "FP32", (3, -1, -1), max_dim=224), TensorSpec("k", "BYTES"))
+
+    assert traits_of(Net) == RequestTraits(IMAGE_BYTES, idempotent=False)
+    assert traits_of(Model) == RequestTraits()
 
 
 def test_the_buffer_fits_one_row_and_is_never_small() -> None:
-    config = config_of("digits")
+    config = config_of()
     assert buffer_bytes(config, RequestTraits(256)) == MIN_BUFFER_BYTES
     assert IMAGE_BYTES + 8192 < buffer_bytes(config, RequestTraits(IMAGE_BYTES)) < 640 << 10
     assert buffer_bytes(config, RequestTraits(1 << 30)) == 16 << 20
 
 
 def test_the_config_and_the_users_own_setting_win() -> None:
-    config = config_of("digits", expert={"retry_body_bytes": 20_000_000})
+    config = config_of(expert={"retry_body_bytes": 20_000_000})
     assert 20_008_192 < buffer_bytes(config, RequestTraits(256)) < 21_000_000
     own = {"RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "16384"}
     environment = request_environment([config], [RequestTraits(256)], own)
@@ -76,7 +53,7 @@ def test_the_config_and_the_users_own_setting_win() -> None:
 
 def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent() -> None:
     name = "RAY_SERVE_HAPROXY_RETRY_ON"
-    config = config_of("digits")
+    config = config_of()
     assert name not in request_environment([config], [RequestTraits()], {})
     # Models behind one HAProxy share the largest buffer and the strictest rule.
     traits = [RequestTraits(256), RequestTraits(IMAGE_BYTES, idempotent=False)]
@@ -86,11 +63,11 @@ def test_what_may_have_run_is_not_sent_again_for_a_model_that_is_not_idempotent(
 
 
 def test_requests_are_held_within_the_sla_unless_replicas_scale_to_zero_or_answer_late() -> None:
-    service, late = config_of("digits"), config_of("digits", late="serve")
+    service, late = config_of(), config_of(late="serve")
     for least, other, named in (
-        (1, service, "http-digits=80,http-other=80"),
-        (0, service, "http-digits=80"),
-        (1, late, "http-digits=80"),
+        (1, service, "http-digits=50,http-other=50"),
+        (0, service, "http-digits=50"),
+        (1, late, "http-digits=50"),
     ):
         other = other.model_copy(update={"application": "other", "replicas": (least, 4)})
         environment = request_environment([service, service, other], [RequestTraits()] * 3, {})
@@ -100,5 +77,5 @@ def test_requests_are_held_within_the_sla_unless_replicas_scale_to_zero_or_answe
 def test_a_reload_closes_no_request_before_its_own_limit() -> None:
     name = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
     for timeout_ms, seconds in ((60_000, None), (300_500, "301")):
-        config = config_of("digits", expert={"max_timeout_ms": timeout_ms})
+        config = config_of(expert={"max_timeout_ms": timeout_ms})
         assert request_environment([config], [RequestTraits()], {}).get(name) == seconds

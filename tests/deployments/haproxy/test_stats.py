@@ -90,7 +90,7 @@ async def test_without_an_answer_it_says_so_once_and_not_at_once(
 
 
 def test_the_server_is_found_by_the_end_of_its_name() -> None:
-    expected = BackendStats(1000, 43.0, 41.0, 7, 1, 2, 1000, 5)
+    expected = BackendStats(1000, 43.0, 41.0, 1, 2, (7, 1000, 5))
     assert parse_stats(table(1000, 43, 40), "-x7") == expected
     assert parse_stats(table(1000, 43, 40), "-gone") is None
 

@@ -9,8 +9,9 @@ from deployments.config.document import load_service_configs
 from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
-from deployments.haproxy.request_environment import RequestTraits, traits_at
-from deployments.local.check import check_model, check_service
+from deployments.haproxy.request_environment import RequestTraits, traits_of
+from deployments.local.check import check_model, check_service, read_traits
+from deployments.models.emulated import Emulated
 from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[3]
@@ -48,11 +49,13 @@ def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch
     args = P4.args.model_copy(update={"models": (second,)})
     slas: dict[str, Any] = {**FAST, "sla": {"response_time_ms": 500, "percentile": 99}}
     both = P4.model_copy(update={"args": args, "user_config": parse_user_config(slas)})
-    assert check_service(both).traits == traits_at(P4.args.model.import_path)
+    assert check_service(both).traits == read_traits(both) == traits_of(Emulated)
     short = {"sla": {"response_time_ms": 3, "percentile": 99}}
     own = parse_user_config({**slas, "models": {"second": short}})
     with pytest.raises(InfeasibleError, match=r"user_config\.sla: .* out of reach"):
         check_service(both.model_copy(update={"user_config": own}))
+    # Its environment can be printed all the same.
+    assert read_traits(both.model_copy(update={"user_config": own})) == RequestTraits()
 
 
 def test_what_is_configured_for_a_model_that_there_is_not() -> None:

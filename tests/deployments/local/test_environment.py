@@ -32,7 +32,7 @@ def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
     with closing(ReservedPorts()) as ports:
         environment = environment_of(run, tmp_path, "random", ports)
         assert environment[HTTP_HOST] == "192.0.2.7"
-        assert environment[HELD_MS] == "http-digits=80"
+        assert environment[HELD_MS] == "http-digits=50"
         assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
         assert environment.get(HAPROXY) == supervised
         monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")

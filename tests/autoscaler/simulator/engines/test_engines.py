@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 
 from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.interface import (
@@ -277,6 +278,43 @@ def test_each_request_to_a_fleet_is_answered_once_or_refused(scenario, numbers):
     assert all(1 <= entry.attempts <= scenario.delays.retries + 1 for entry in log)
     in_time = sum(entry.response_ms <= scenario.objective.response_time_ms for entry in log)
     assert run.in_time.sum() == in_time
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_requests_avoid_the_busier_replicas_as_the_routing_promises(routing):
+    """How often a request misses the least busy replicas follows from how many are busier."""
+    draws = {Routing.RANDOM: 1, Routing.POWER_OF_TWO: 2, Routing.LEAST_CONNECTIONS: math.inf}
+    scenario = Scenario(
+        Profile("model", "device", np.array([30.0])),
+        ServiceLevelObjective(1e6, 99.0),
+        np.ones(1),
+        batching=BatchingPolicy.from_control_limit(1, 1),
+        delays=TryDelays(0.0, 0.0, 0.0, 0),
+        routing=routing,
+    )
+    engine = CompiledEngine(scenario.replica_model(), FleetCounters.zeros(60), seed=1)
+    slots = range(4)
+    for slot in slots:
+        engine.add(slot, 0.0)
+    engine.route_to(slots, 0.0)
+    missed, expected, variance, offered = 0, 0.0, 0.0, [0, 0, 0, 0]
+    of_equals = [0, 0, 0, 0]
+    for sent_s in np.cumsum(np.random.default_rng(2).exponential(0.01, 3000)):
+        engine.offer(np.array([sent_s]))
+        engine.advance(np.nextafter(sent_s, np.inf))
+        counts = [engine.counters(slot) for slot in slots]
+        (chosen,) = (slot for slot in slots if counts[slot].offered > offered[slot])
+        offered = [one.offered for one in counts]
+        inside = [one.offered - one.refused - one.completed for one in counts]
+        inside[chosen] -= 1
+        busier = np.mean(np.array(inside) > min(inside)) ** draws[routing]
+        missed += inside[chosen] > min(inside)
+        expected += busier
+        variance += busier * (1 - busier)
+        of_equals[chosen] += len(set(inside)) == 1
+    assert abs(missed - expected) <= 3 * math.sqrt(variance)
+    # None has an advantage among equals.
+    assert stats.chisquare(of_equals).pvalue > 0.01
 
 
 def test_after_a_drop_of_the_load_a_replica_stops_to_wait_for_company():
