@@ -187,7 +187,7 @@ def amend(
     text = _after(text, "tune.bufsize", f"tune.memory.hot-size {HOT_MEMORY_BYTES}")
     text = _after(text, "tune.bufsize", f"tune.http.maxhdr {MAX_FIELDS}")
     text = _after(text, "tune.bufsize", "no strict-limits")
-    sections = []
+    sections: list[str] = []
     for section in _SECTION.split(text):
         if found := _BACKEND.match(section):
             for rule in reversed(rules(found[1], _REPLICA.findall(section))):

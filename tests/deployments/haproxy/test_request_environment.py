@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.config.user_config import parse_user_config
 from deployments.haproxy.command import HELD_MS
@@ -11,7 +13,8 @@ from deployments.haproxy.request_environment import (
     request_environment,
     traits_of,
 )
-from deployments.models.base import Model, TensorSpec
+from deployments.models.base import TensorSpec
+from deployments.models.emulated import Emulated
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 IMAGE_BYTES = 4 * 3 * 224 * 224
@@ -27,13 +30,11 @@ def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
     return int(environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
 
 
-def test_a_row_has_the_bytes_of_its_tensors_without_texts() -> None:
-    class Net(Model):
-        idempotent = False
-        inputs = (TensorSpec("image", "FP32", (3, -1, -1), max_dim=224), TensorSpec("k", "BYTES"))
-
-    assert traits_of(Net) == RequestTraits(IMAGE_BYTES, idempotent=False)
-    assert traits_of(Model) == RequestTraits()
+def test_a_row_has_the_bytes_of_its_tensors_without_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = TensorSpec("image", "FP32", (3, -1, -1), max_dim=224)
+    monkeypatch.setattr(Emulated, "inputs", (image, TensorSpec("k", "BYTES")))
+    monkeypatch.setattr(Emulated, "idempotent", False)
+    assert traits_of(Emulated) == RequestTraits(IMAGE_BYTES, idempotent=False)
 
 
 def test_the_buffer_fits_one_row_and_is_never_small() -> None:

@@ -307,7 +307,7 @@ def test_requests_avoid_the_busier_replicas_as_the_routing_promises(routing):
         offered = [one.offered for one in counts]
         inside = [one.offered - one.refused - one.completed for one in counts]
         inside[chosen] -= 1
-        busier = np.mean(np.array(inside) > min(inside)) ** draws[routing]
+        busier = float(np.mean(np.array(inside) > min(inside))) ** draws[routing]
         missed += inside[chosen] > min(inside)
         expected += busier
         variance += busier * (1 - busier)
