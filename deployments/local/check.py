@@ -19,7 +19,7 @@ from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
 from deployments.haproxy.request_environment import RequestTraits, traits_of, traits_of_all
-from deployments.models.loading import check_weights, make_model
+from deployments.models.loading import check_weights, find_model_class, make_model
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 
 #: Importing a model takes a few seconds with a large library; a module may hang.
@@ -77,14 +77,20 @@ def check_service(
 
 
 def read_traits(config: ServiceConfig) -> RequestTraits:
-    """Return the traits of a service's requests; the defaults if it cannot be checked here.
+    """Import a service's models in a process each; return the traits of its requests.
 
-    A service for a cluster need not be in reach of this machine.
+    They are the defaults if a model cannot be imported here: a service for a cluster need not be.
     """
+    paths = [model.import_path for model in config.args.all_models]
+    function = f"{__name__}:traits_at"
     try:
-        return check_service(config).traits
+        return traits_of_all([worker.run(function, path, time_limit_s=TIMEOUT_S) for path in paths])
     except SojournError:
         return RequestTraits()
+
+
+def traits_at(import_path: str) -> RequestTraits:
+    return traits_of(find_model_class(import_path))
 
 
 def _check_in_worker(

@@ -2,31 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deployments.haproxy.stats import HaproxyStats
-from tests.support.haproxy.lone import haproxy
-from tests.support.ports import free_port
+from tests.support.haproxy.node import new_node
+from tests.support.haproxy.servers import Answer, Server
 
 pytestmark = pytest.mark.integration
 
 CONNECTIONS, ROUNDS = 16, 40
 THINKS_S, ANSWERS_AFTER_S = 0.1, 0.02
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while await reader.readuntil(b"\r\n\r\n"):
-            await asyncio.sleep(ANSWERS_AFTER_S)
-            writer.write(ANSWER)
-    except asyncio.IncompleteReadError:
-        writer.close()
+class Replica(Server):
+    def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+        time.sleep(ANSWERS_AFTER_S)
+        return 200, b"ok", {}
 
 
 async def _ask_and_think(port: int, rounds: int) -> list[float]:
@@ -43,33 +38,16 @@ async def _ask_and_think(port: int, rounds: int) -> list[float]:
     return times_s
 
 
-@asynccontextmanager
-async def _server(port: int) -> AsyncIterator[None]:
-    answering: list[asyncio.Task[None]] = []
-
-    async def noted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        answering.append(task)
-        await _answer(reader, writer)
-
-    server = await asyncio.start_server(noted, "127.0.0.1", port)
-    try:
-        yield
-    finally:
-        server.close()
-        await asyncio.gather(*answering)  # HAProxy has ended, and closed its connections
-
-
 async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) -> None:
-    server_port, port, socket = free_port(), free_port(), tmp_path / "admin.sock"
-    stats = HaproxyStats("-front", socket)
-    async with _server(server_port):
-        with haproxy(port, {"a-front": server_port}, socket):
-            await _ask_and_think(port, 1)
-            assert (await stats.read()).mean_ms is None
-            seen = await asyncio.gather(*(_ask_and_think(port, ROUNDS) for _ in range(CONNECTIONS)))
-            report = await stats.read()
+    with new_node(tmp_path) as node:
+        replica = Replica()
+        node.replicas = [replica]
+        node.start()
+        port, stats = node.ports[1], HaproxyStats(f"-{replica.port}", tmp_path / "admin.sock")
+        await _ask_and_think(port, 1)
+        assert (await stats.read()).mean_ms is None
+        seen = await asyncio.gather(*(_ask_and_think(port, ROUNDS) for _ in range(CONNECTIONS)))
+        report = await stats.read()
     # The rest of what clients saw is their own, and with their thinking it would be more.
     assert report.mean_ms is not None
     assert 1e3 * ANSWERS_AFTER_S <= report.mean_ms < 1e3 * (np.mean(seen) + THINKS_S / 2)

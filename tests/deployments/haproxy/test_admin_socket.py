@@ -46,24 +46,6 @@ def test_without_haproxy_or_sockets_it_has_no_answer_and_its_socket_is_for_its_u
     assert take_over(tmp_path / "nobody.sock") is None
 
 
-def test_clients_that_wait_are_still_there_after_the_hand_over(
-    tmp_path: Path, relay: AdminRelay
-) -> None:
-    listener = open_listener(Address("127.0.0.1", 0))
-    with socket.create_connection(listener.getsockname()) as client:
-        client.sendall(b"waiting")
-        relay.sockets = {0: listener}
-        with answering(relay):
-            found = take_over(tmp_path / "admin.sock")
-        listener.close()
-        assert found is not None
-        assert (found.pid, found.haproxy_socket) == (os.getpid(), tmp_path / "7.sock")
-        (taken,) = found.sockets
-        taken.setblocking(True)
-        with taken, taken.accept()[0] as connection:
-            assert connection.recv(100) == b"waiting"
-
-
 def test_an_address_in_use_is_an_error() -> None:
     with open_listener(Address("[::]", 0)) as first:
         port = first.getsockname()[1]

@@ -130,13 +130,6 @@ def test_replicas_of_this_node_that_listen_so_are_reached_over_unix_sockets(tmp_
     )
 
 
-def test_a_path_is_unknown_only_once_there_are_routes(tmp_path: Path) -> None:
-    unknown, retry = "return status 404", "http-request return status 503 errorfile /run/503.http"
-    for routes in (False, True):
-        text = amended(ray_config(tmp_path, "*", PORTS, [] if routes else None))
-        assert (unknown in text, retry in text) == (routes, not routes)
-
-
 def test_a_users_own_settings_are_kept_and_clients_may_send_again_what_haproxy_may(
     tmp_path: Path,
 ) -> None:
@@ -185,6 +178,7 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
             "timeout server 80ms",
         ):
             assert (line in text) is routes
+        assert ("http-request return status 503 errorfile" in text) is not routes
 
 
 class Replica(Server):

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -20,9 +20,8 @@ from deployments.haproxy.refusals import (
     rules,
 )
 from deployments.haproxy.stats import HaproxyStats
-from tests.support.haproxy.lone import haproxy
+from tests.support.haproxy.node import new_node
 from tests.support.haproxy.servers import Answer, Server
-from tests.support.ports import free_port
 from tests.support.waiting import LIMIT_S
 
 
@@ -44,6 +43,8 @@ class Replica(Server):
         super().__init__()
 
     def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+        if path == "/-/healthz":
+            return 200, b"", {}
         with self._lock:
             self.holds += 1
             self.most = max(self.most, self.holds)
@@ -58,18 +59,19 @@ async def fleet(
     tmp_path: Path, *limits: int
 ) -> AsyncIterator[tuple[list[Replica], httpx.AsyncClient]]:
     """Run HAProxy in front of replicas."""
-    replicas, port = [Replica(limit) for limit in limits], free_port()
-    servers = {f"r{number}": one.port for number, one in enumerate(replicas)}
-    client = httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(), timeout=LIMIT_S
-    )
-    with ExitStack() as stack:
-        for one in replicas:
-            stack.callback(one.close)
-        stack.enter_context(haproxy(port, servers, tmp_path / "0.sock"))
+    with new_node(tmp_path) as node:
+        replicas = [Replica(limit) for limit in limits]
+        node.replicas, node.inter = [*replicas], "1h"  # none is judged by its silence
+        node.start()
+        url = f"http://127.0.0.1:{node.ports[1]}"
+        client = httpx.AsyncClient(base_url=url, limits=httpx.Limits(), timeout=LIMIT_S)
         async with asyncio.timeout(LIMIT_S), client:
             await client.get("/up")  # its answer tells HAProxy the limit
             yield replicas, client
+
+
+def stats_of(folder: Path, replica: Replica) -> HaproxyStats:
+    return HaproxyStats(f"replica-{replica.port}", folder / "admin.sock")
 
 
 async def held(replicas: list[Replica], count: int) -> None:
@@ -80,10 +82,9 @@ async def held(replicas: list[Replica], count: int) -> None:
 class Denied:
     """What the replicas count of the requests that HAProxy refused."""
 
-    def __init__(self, folder: Path, servers: int) -> None:
-        path = folder / "0.sock"
-        self._replicas = [HaproxyStats(f"r{number}", path) for number in range(servers)]
-        self._counts = [0] * servers
+    def __init__(self, folder: Path, replicas: list[Replica]) -> None:
+        self._replicas = [stats_of(folder, one) for one in replicas]
+        self._counts = [0] * len(replicas)
 
     async def look(self) -> list[int]:
         """Return what each has counted, since the first look."""
@@ -100,7 +101,7 @@ async def let_in_until_full(
     while True:
         sent = asyncio.create_task(client.post("/infer", content=b"{}"))
         while not sent.done() and sum(one.holds for one in replicas) <= len(let_in):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         if sent.done():
             return let_in, sent.result()
         let_in.append(sent)
@@ -111,7 +112,7 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
 ) -> None:
     async with fleet(tmp_path, 3, 3) as (replicas, client):
         await asyncio.gather(*(client.get("/up") for _ in range(5)))
-        denied = Denied(tmp_path, 2)
+        denied = Denied(tmp_path, replicas)
         await denied.look()
         for one in replicas:
             one.gate.clear()
@@ -152,7 +153,7 @@ async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
         while answered < 60:
             sent = asyncio.create_task(client.post("/infer", content=b"{}"))
             while not sent.done() and hanging.holds <= len(stuck):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
             if sent.done():
                 assert sent.result().status_code == 200
                 answered += 1
@@ -168,7 +169,7 @@ async def test_a_limit_that_changes_is_followed_and_before_it_is_said_nothing_is
 ) -> None:
     async with fleet(tmp_path, UNLIMITED) as (replicas, client):
         (replica,) = replicas
-        denied = Denied(tmp_path, 1)
+        denied = Denied(tmp_path, replicas)
         await denied.look()
         for limit in (UNLIMITED, 1, 4, 2):
             replica.limit, replica.most = limit, 0
@@ -190,7 +191,7 @@ async def test_refused_clients_return_at_random_when_the_replicas_say(tmp_path: 
     async with fleet(tmp_path, 1) as (replicas, client):
         (replica,) = replicas
         replica.told = {RETURN_HEADER.decode(): "40"}
-        stats = HaproxyStats("r0", tmp_path / "0.sock")
+        stats = stats_of(tmp_path, replica)
         await stats.read()
         assert RETURN_HEADER.decode() not in (await client.get("/up")).headers
         replica.gate.clear()
@@ -215,7 +216,7 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
 
     async with fleet(tmp_path, 1) as (replicas, client):
         (replica,) = replicas
-        denied = Denied(tmp_path, 1)
+        denied = Denied(tmp_path, replicas)
         await denied.look()
         replica.gate.clear()
         first = asyncio.create_task(client.post("/infer", content=b"{}"))

@@ -1,11 +1,10 @@
 """A real HAProxy under its supervisor, with the arguments and configuration that Ray gives it."""
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,9 +14,9 @@ import pytest
 
 from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.ray_config import UNAVAILABLE
+from deployments.haproxy.replica_sockets import open_socket
 from tests.support.haproxy.node import Node, haproxy_of, new_node
-from tests.support.haproxy.servers import Server
-from tests.support.haproxy.unix_replica import ANSWER, unix_replica
+from tests.support.haproxy.servers import Answer, Server
 from tests.support.readme import ROOT
 from tests.support.waiting import has_ended, wait_for
 
@@ -39,9 +38,14 @@ def answer_of(server: Server) -> tuple[int, bytes]:
 
 def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node) -> None:
     """One that listens on none is reached over TCP."""
-    with unix_replica(node.replicas[0].port):
+
+    class OverUnix(Server):
+        def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+            return 200, b"over Unix", {}
+
+    with closing(OverUnix(open_socket(node.replicas[0].port))):
         node.start()
-        expected = {(200, ANSWER), answer_of(node.replicas[1])}
+        expected = {(200, b"over Unix"), answer_of(node.replicas[1])}
         assert wait_for(lambda: {node.get() for _ in range(20)} == expected)
 
 
@@ -226,13 +230,6 @@ def test_haproxy_starts_with_the_files_that_it_may_open(node: Node) -> None:
     node.open_files = 2000
     node.start()
     assert node.get()[0] == 200
-
-
-def test_a_port_in_use_is_said(node: Node) -> None:
-    with socket.create_server(("127.0.0.1", node.ports[1])):
-        supervisor = node.launch()
-        assert wait_for(partial(has_ended, supervisor))
-    assert "Address already in use" in node.log()
 
 
 @pytest.mark.parametrize(

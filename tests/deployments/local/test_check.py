@@ -1,5 +1,6 @@
 """What is found before anything starts."""
 
+import pydoc
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def test_a_history_that_cannot_be_used_is_told(tmp_path: Path) -> None:
             check_service(P4.model_copy(update={"user_config": user_config}))
 
 
-def in_this_process(function: str, *arguments: Any, **_: Any) -> RequestTraits:
-    assert function.endswith(":check_model")
-    return check_model(*arguments)
+def in_this_process(function: str, *arguments: Any, **_: Any) -> Any:
+    found: Any = pydoc.locate(function.replace(":", "."))
+    return found(*arguments)
 
 
 def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +55,9 @@ def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch
     own = parse_user_config({**slas, "models": {"second": short}})
     with pytest.raises(InfeasibleError, match=r"user_config\.sla: .* out of reach"):
         check_service(both.model_copy(update={"user_config": own}))
-    # Its environment can be printed all the same.
-    assert read_traits(both.model_copy(update={"user_config": own})) == RequestTraits()
+    elsewhere = second.model_copy(update={"import_path": "nowhere:Net"})
+    gone = args.model_copy(update={"models": (elsewhere,)})
+    assert read_traits(both.model_copy(update={"args": gone})) == RequestTraits()
 
 
 def test_what_is_configured_for_a_model_that_there_is_not() -> None:

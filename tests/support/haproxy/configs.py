@@ -41,7 +41,7 @@ backend http-app
     http-reuse always
     option httpchk GET /-/healthz
     http-check expect status 200
-    default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter 500ms check
+    default-server fastinter 250ms downinter 250ms fall 20 rise 2 inter {inter} check
 """
 _END = """\
 backend default_backend
@@ -61,16 +61,17 @@ def ray_config(
     ports: tuple[int, int, int],
     servers: Sequence[int] | None,
     proxy: int | None = None,
+    inter: str = "500ms",
 ) -> str:
     """Return a configuration of a service on `host`.
 
     Its admin socket and its error file are in `folder`. The `ports` are those of the metrics, the
     service and the statistics. The `servers` are the ports of the replicas on this machine, None
-    for no application; `proxy` is that of Serve's own proxy.
+    for no application; `proxy` is that of Serve's own proxy. `inter` is the time between checks.
     """
     (folder / "500.http").write_text(_ERROR)
     lines = [f"    server replica-{port} 127.0.0.1:{port} {OPTIONS}\n" for port in servers or ()]
     if proxy is not None:
         lines.append(f"    server SERVE_PROXY_ACTOR-head 127.0.0.1:{proxy} check backup\n")
     parts = [_GLOBAL, *([] if servers is None else [_BACKEND, *lines]), _END]
-    return "".join(parts).format(folder=folder, host=host, ports=ports)
+    return "".join(parts).format(folder=folder, host=host, ports=ports, inter=inter)

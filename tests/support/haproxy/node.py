@@ -43,6 +43,7 @@ class Node:
         self.replicas: list[Server] = []
         self.proxy: Server | None = None
         self.environment: dict[str, str] = {}
+        self.inter = "500ms"
         self.open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self._stack = stack
 
@@ -60,7 +61,8 @@ class Node:
         servers = [replica.port for replica in self.replicas] if routes else None
         proxy = self.proxy and self.proxy.port
         config = self.folder / "haproxy.cfg"
-        config.write_text(ray_config(self.folder, "127.0.0.1", self.ports, servers, proxy) + extra)
+        text = ray_config(self.folder, "127.0.0.1", self.ports, servers, proxy, self.inter)
+        config.write_text(text + extra)
         command = ["prlimit", f"--nofile={self.open_files}", sys.executable]
         command += ["-m", "deployments.haproxy.supervisor"]
         with (self.folder / "log").open("a") as log:
