@@ -110,7 +110,8 @@ def plan(
     """Find the workers of each stage that keep the SLA of FILE at little cost.
 
     Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA applies to the
-    whole pipeline; its division among the stages is computed.
+    whole pipeline; its division among the stages is computed. The arrival rate is multiplied by
+    the config's autoscaling.burst_factor.
     """
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
@@ -121,9 +122,10 @@ def plan(
     from deployments.pipelines.planning.sizing import plan_pipeline  # importing numba is slow
     from deployments.pipelines.serving.planning import described
 
+    scaling = config.pipeline.autoscaling
     found = plan_pipeline(
         steps,
-        arrival_rate,
+        arrival_rate * (1.0 if scaling is None else scaling.burst_factor),
         sla,
         config.pipeline.worker_costs(),
         max_workers=config.pipeline.pinned(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from deployments.pipelines.core.graph import END, JOIN, Graph
 from deployments.pipelines.core.stage_core import StageCore
-from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.core.steps import Each, Stage, Step, Switch
 
 # Weight of the expected values, in observed items.
 _STATED = 10.0
@@ -20,39 +20,42 @@ _MEMORY = 1000.0
 class Backlog:
     def __init__(self, graph: Graph, stages: Sequence[StageCore]) -> None:
         self._graph, self._stages = graph, stages
-        self._chosen: dict[int, dict[Any, float]] = {}
-        # Of an `Each`: items, those of them that had elements, elements.
-        self._divided: dict[int, list[float]] = {}
+        #: The time of a request that does not wait.
+        self.usual_ms = 0.0
+        #: Of each switch and `Each`: the items so far, and how many entered each branch.
+        self._items: dict[int, float] = {}
+        self._entered: dict[int, dict[Any, float]] = {}
         for number, node in enumerate(graph.nodes):
             step = node.step
-            if isinstance(step, Switch):
-                shares = step.expected_shares
-                self._chosen[number] = {key: _STATED * share for key, share in shares.items()}
-            elif isinstance(step, Each):
-                self._divided[number] = [_STATED, _STATED, _STATED * step.expected_items]
+            if isinstance(step, Switch | Each):
+                shares = (
+                    step.expected_shares if isinstance(step, Switch) else {0: step.expected_items}
+                )
+                self._items[number] = _STATED
+                self._entered[number] = {key: _STATED * share for key, share in shares.items()}
 
-    def count_chosen(self, at: int, key: Any) -> None:
-        counts = self._chosen[at]
-        counts[key] += 1
-        if counts[key] > _MEMORY:
-            self._chosen[at] = {key: count / 2 for key, count in counts.items()}
+    def count(self, at: int, key: Any, items: int = 1) -> None:
+        """Count an item at node `at`, of which so many items entered a branch."""
+        self._items[at] += 1
+        self._entered[at][key] += items
+        if self._items[at] > _MEMORY:
+            self._items[at] /= 2
+            self._entered[at] = {key: count / 2 for key, count in self._entered[at].items()}
 
-    def count_divided(self, at: int, elements: int) -> None:
-        counts = self._divided[at]
-        counts[0] += 1
-        counts[1] += elements > 0
-        counts[2] += elements
-        if counts[0] > _MEMORY:
-            self._divided[at] = [count / 2 for count in counts]
+    def _share(self, at: int, key: Any) -> float:
+        """Return how many items enter a branch for each item at node `at`."""
+        return self._entered[at][key] / self._items[at] if at in self._items else 1.0
 
     def measured_steps(self) -> dict[Step, Any]:
         """Return the shares of each switch by key, and the mean elements of each `Each`."""
-        nodes = self._graph.nodes
-        shares = {
-            nodes[at].step: {key: count / sum(counts.values()) for key, count in counts.items()}
-            for at, counts in self._chosen.items()
-        }
-        return shares | {nodes[at].step: sums[2] / sums[0] for at, sums in self._divided.items()}
+        found = {}
+        for at, entered in self._entered.items():
+            step, shares = (
+                self._graph.nodes[at].step,
+                {key: self._share(at, key) for key in entered},
+            )
+            found[step] = shares if isinstance(step, Switch) else shares[0]
+        return found
 
     def measure(self) -> tuple[float, list[float]]:
         """Return the expected wait of a new request, and each stage's work ahead, in ms.
@@ -76,31 +79,21 @@ class Backlog:
                 stage = self._stages[node.stage]
                 ahead += stage.waiting + stage.in_service
                 own_ms = stages_ms[node.stage] = ahead * stage.item_ms / (stage.workers or 1)
-            elif isinstance(node.step, Switch):
-                counts = self._chosen[at]
-                total = sum(counts.values())
+                # A new item takes some time to come here, too.
+                own_ms -= max(0.0, self.usual_ms - stage.usual_ms - stage.rest_ms)
+            else:
+                chooses = isinstance(node.step, Switch)
                 own_ms = left = 0.0
                 for key, entry in node.entries.items():
-                    share = counts[key] / total
-                    branch_ms, out = self._pass(entry, node.next, share * ahead, stages_ms)
-                    own_ms += share * branch_ms
-                    left += out
+                    share = self._share(at, key)
+                    end_of_branch = node.next if chooses else JOIN
+                    branch_ms, out = self._pass(entry, end_of_branch, share * ahead, stages_ms)
+                    branch_ms *= min(1.0, share)
+                    if chooses:
+                        own_ms, left = own_ms + branch_ms, left + out
+                    else:  # each request is in all branches, so they are not added up
+                        own_ms, left = max(own_ms, branch_ms), max(left, out / share)
                 ahead = left
-            elif isinstance(node.step, Ensemble):
-                # Each request is in all branches, so they are not added up.
-                own_ms = most = 0.0
-                for entry in node.entries.values():
-                    branch_ms, out = self._pass(entry, JOIN, ahead, stages_ms)
-                    own_ms, most = max(own_ms, branch_ms), max(most, out)
-                ahead = most
-            else:
-                items, with_elements, elements = self._divided[at]
-                inside = ahead * elements / items
-                branch_ms, out = self._pass(node.entries[0], JOIN, inside, stages_ms)
-                own_ms = branch_ms * with_elements / items
-                ahead *= 1 - with_elements / items
-                if out:
-                    ahead += out * with_elements / elements
             wait_ms = max(wait_ms, own_ms)
             at = node.next
         return wait_ms, ahead

@@ -54,8 +54,10 @@ class PipelineCore:
     def refresh(self, now_s: float) -> None:
         for stage in self.stages:
             stage.refresh(now_s)
-        stage_ms = [stage.latency_ms(1) for stage in self.stages]
-        self._least_ms, rest_ms = self.graph.rest_ms(stage_ms)
+        self._least_ms, _ = self.graph.rest_ms([stage.latency_ms(1) for stage in self.stages])
+        self.backlog.usual_ms, rest_ms = self.graph.rest_ms(
+            [stage.usual_ms for stage in self.stages]
+        )
         for stage, rest in zip(self.stages, rest_ms, strict=True):
             stage.rest_ms = rest
 
@@ -113,7 +115,9 @@ class PipelineCore:
         stage.missed += requests
 
     def expected_ms(self) -> float:
-        return self._least_ms + self.backlog.measure()[0]
+        if not self.open:
+            return self._least_ms
+        return self.backlog.usual_ms + self.backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
         """Return the stage with the most work ahead; if there is none, the slowest."""
@@ -239,12 +243,12 @@ class PipelineCore:
             try:
                 if isinstance(step, Switch):
                     key = _branch(step, value)
-                    self.backlog.count_chosen(at, key)
+                    self.backlog.count(at, key)
                     at = node.entries[key]
                     continue
                 parts = _fan_out(node, value)
                 if isinstance(step, Each):
-                    self.backlog.count_divided(at, len(parts))
+                    self.backlog.count(at, 0, len(parts))
                     if not parts:
                         value, at = step.join([]), node.next
                         continue

@@ -46,7 +46,7 @@ class StageCore:
     """The queue of one stage, and the decisions about its batches.
 
     After every event the caller asks `next_batch` until it returns None, and answers the items of
-    `take_late`. It sets `workers`, and `rest_ms`, the least time that the later stages need.
+    `take_late`. It sets `workers`, and `rest_ms`, the time that the later stages usually need.
 
     A policy table is looked up at the arrival rate per worker. Without `latency_ms`, by batch size
     from 1, it is measured. `item_ms` is the least time of one worker for an item, or 0. `missed`
@@ -67,6 +67,7 @@ class StageCore:
         self.batches = self.items = self.batched = self.completed = self.deaths = self.missed = 0
         self.busy_s = self.expected_s = self.item_ms = 0.0
         self.lost: str | None = None
+        self._noted, self._usual_size = (0, 0), 1
         self._stated_ms = None if latency_ms is None else tuple(latency_ms)
         self._batch_ms, self._measured_s = 0.0, -math.inf
         self.policies = _source(policy)
@@ -91,6 +92,11 @@ class StageCore:
 
     def policy(self, now_s: float) -> BatchingPolicy:
         return self._batcher.policy(now_s)
+
+    @property
+    def usual_ms(self) -> float:
+        """The time of a batch of the size that batches have had of late."""
+        return self.latency_ms(self._usual_size)
 
     def latency_ms(self, size: int) -> float:
         return self._batcher.limits.batch_latency_ms(size)
@@ -196,6 +202,13 @@ class StageCore:
         return ended
 
     def refresh(self, now_s: float) -> None:
+        """Forget an old measured latency, and note the time of the batches since the last call."""
+        batches, items = self.batches - self._noted[0], self.batched - self._noted[1]
+        self._noted = self.batches, self.batched
+        if batches:
+            self._usual_size = math.ceil(items / batches)
+        elif not self.in_service and not self.waiting:
+            self._usual_size = 1
         if self._stated_ms is None and self._batch_ms:
             if now_s - self._measured_s > _MEMORY_S:
                 self._batch_ms = self.item_ms = 0.0

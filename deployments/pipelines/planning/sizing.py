@@ -89,7 +89,7 @@ def plan_pipeline(
     stages = compile_steps(steps).stages
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]
     rates = stage_rates(steps, arrival_rate_per_s)
-    least = [_least_workers(stage, rates[stage.name]) for stage in stages]
+    least = [int(rates[stage.name] / profile_of(stage).capacity_per_s) + 1 for stage in stages]
     limits = max_workers or {}
     most = [1 if stage.place == "loop" else limits.get(stage.name, math.inf) for stage in stages]
     for stage, count, limit in zip(stages, least, most, strict=True):
@@ -200,10 +200,6 @@ def _with_another(
         for stage, count in enumerate(workers)
         if count != limits[stage]
     ]
-
-
-def _least_workers(stage: Stage, rate_per_s: float) -> int:
-    return math.floor(rate_per_s / profile_of(stage).capacity_per_s) + 1
 
 
 def _budgets_ms(

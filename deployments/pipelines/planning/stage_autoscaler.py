@@ -6,8 +6,9 @@ and not from RAND, which is for random routing.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from autoscaler.controller import Autoscaler
 from autoscaler.decision import Decision, DecisionLog, FleetState
@@ -33,8 +34,8 @@ class StageAutoscaler:
         self.log = DecisionLog()
         self.most = 1
         self.offered = self.missed = 0.0
-        self._stage = stage
-        self._autoscaler = Autoscaler(settings)
+        self._stage, self._settings = stage, settings
+        self.autoscaler = Autoscaler(settings)
         self._decision = Decision(0, "nothing is known")
         #: When the workers that have not started yet were ordered.
         self._ordered_s: deque[float] = deque()
@@ -45,7 +46,7 @@ class StageAutoscaler:
     def use(self, table: DivisionTable, sla: ServiceLevelObjective, most: int) -> None:
         self._table, self._sla, self.most = table, sla, most
         self._pool = table.pool(self._stage.name, sla.late_share_allowed)
-        self._autoscaler.size_by(self._pool)
+        self.autoscaler.size_by(self._pool)
 
     @property
     def workers(self) -> int:
@@ -77,7 +78,7 @@ class StageAutoscaler:
             self._start_time_s = now_s - self._ordered_s.popleft()
         self._ready = stage.workers
         if stage.workers:
-            self._autoscaler.observe([self._report(now_s)], weight=stage.workers)
+            self.autoscaler.observe([self._report(now_s)], weight=stage.workers)
         standbys = min(last.standbys, max(0, stage.workers - last.replicas))
         fleet = FleetState(
             current_replicas=last.replicas,
@@ -87,7 +88,7 @@ class StageAutoscaler:
             current_standbys=last.standbys,
             ready_standbys=standbys,
         )
-        self._decision = self._autoscaler.decide(now_s, fleet)
+        self._decision = self.autoscaler.decide(now_s, fleet)
         self.log.add(now_s, last.replicas, self._decision)
         missing = max(0, self.workers - stage.workers)
         while len(self._ordered_s) > missing:
@@ -115,6 +116,7 @@ class StageAutoscaler:
             sla_response_time_ms=self.budget_ms,
             sla_percentile=self._sla.percentile,
             start_time_s=self._start_time_s,
+            settings=self._settings,
             counted_s=now_s - self._since_s,
         )
 
@@ -146,6 +148,16 @@ class PipelineScaler:
         for name, stage in self.stages.items():
             most = self._max_replicas.get(name, table.divisions[-1][name])
             stage.use(table, sla, most)
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """Copy what was learned of the load, and return a function that packs it."""
+        packs = {name: stage.autoscaler.snapshot() for name, stage in self.stages.items()}
+        return lambda: {name: pack() for name, pack in packs.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what a snapshot packed, or raise `InvalidInputError`."""
+        for name in self.stages.keys() & state.keys():
+            self.stages[name].autoscaler.load_state(state[name])
 
     def decide(self, now_s: float) -> dict[str, int]:
         core = self._core

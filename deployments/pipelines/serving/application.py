@@ -7,8 +7,10 @@ CPUs, so give it as many as its workers use.
 import asyncio
 import hashlib
 import importlib.metadata
+import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,6 +18,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from autoscaler.ray import store as ray_store
+from autoscaler.scaled_deployments import SAVE_PERIOD_S
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.http.middleware import open_fast_path
 from deployments.models.threads import limit_threads
@@ -34,6 +37,7 @@ from deployments.pipelines.serving.stage_replica import (
 from deployments.pipelines.serving.step_config import StageConfig
 from deployments.serving.ray_replica import call_when_draining, confine_to_node
 from deployments.serving.store_actor import use_store
+from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 
@@ -77,14 +81,28 @@ class PipelineReplica:
             *(ray_store.read, ray_store.store().save),
         )
         call_when_draining(self._service.begin_drain)
+        self._stages_key = f"stages#{context.app_name}#{context.deployment}"
+        await self._recall_load()
         await self._service.start()
         self._metrics = RayExporter(PIPELINE_INSTRUMENTS)
         self._flushing = asyncio.create_task(self._flush_forever())
 
+    async def _recall_load(self) -> None:
+        """Go on with what an earlier replica, or another one, knows of the load of the stages."""
+        if self._service.autoscaler is not None:
+            packed = await asyncio.to_thread(ray_store.read, self._stages_key)
+            try:
+                self._service.autoscaler.scaler.load_state(orjson.loads(packed or b"{}"))
+            except (InvalidInputError, orjson.JSONDecodeError) as error:
+                logger.warning("the saved load of the stages is dropped: %s", error)
+
     async def _flush_forever(self) -> None:
-        while True:
+        for second in itertools.count(1):
             await asyncio.sleep(FLUSH_S)
             try:
+                if self._service.autoscaler is not None and second % SAVE_PERIOD_S == 0:
+                    pack = self._service.autoscaler.scaler.snapshot()
+                    ray_store.store().save(self._stages_key, partial(_packed, pack))
                 for given in PIPELINE_INSTRUMENTS:
                     for labels, value in given.read(self._service):
                         self._metrics.export(given, (self._service.model_name, *labels), value)
@@ -125,6 +143,10 @@ class PipelineReplica:
             if hasattr(self, "_app"):
                 self._app.console.close()
             await self._service.close()
+
+
+def _packed(pack: Callable[[], dict[str, Any]]) -> bytes:
+    return orjson.dumps(pack())
 
 
 def build(args: dict[str, Any]) -> serve.Application:

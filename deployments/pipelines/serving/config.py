@@ -42,6 +42,9 @@ class AutoscalingConfig(StrictModel):
     #: Workers to keep in each stage beyond those that the load needs, or ``auto``: as many as pay.
     standbys: Literal["auto"] | Annotated[int, Field(ge=0)] = 0
 
+    #: A sudden rise of the load by this factor is absorbed without new workers.
+    burst_factor: float = Field(default=1.0, ge=1, le=1e3)
+
     def settings(self) -> AutoscalerSettings:
         return AutoscalerSettings(**self.model_dump(exclude={"max_workers"}))
 

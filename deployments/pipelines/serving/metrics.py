@@ -1,6 +1,6 @@
 """The metrics of a pipeline; Prometheus scrapes them, and Ray exports them as well."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,20 @@ def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
 
 
 def _whole(
-    name: str, description: str, read: Callable[[PipelineService], float]
+    name: str,
+    description: str,
+    read: Callable[[PipelineService], Mapping[Any, float]],
+    *labels: str,
 ) -> PipelineInstrument:
+    def values(service: PipelineService) -> Reading:
+        return [((key,) if labels else (), float(v)) for key, v in read(service).items()]
+
     return PipelineInstrument(
         f"sojourn_pipeline_{name}",
-        "gauge",
+        "counter" if name.endswith("_total") else "gauge",
         description,
-        ("pipeline",),
-        read=lambda service: [((), float(read(service)))],
+        ("pipeline", *labels),
+        read=values,
     )
 
 
@@ -79,34 +85,28 @@ PIPELINE_INSTRUMENTS = (
         "Time that these batches were believed to take, by the profile then in force.",
         "expected_s",
     ),
-    _whole("open_requests", "Requests in the pipeline.", lambda s: len(s.pipeline.core.open)),
+    _whole("open_requests", "Requests in the pipeline.", lambda s: {"": len(s.pipeline.core.open)}),
     _whole(
         "expected_response_time_seconds",
         "About how long a request admitted now would take.",
-        lambda service: 1e-3 * service.pipeline.core.expected_ms(),
+        lambda service: {"": 1e-3 * service.pipeline.core.expected_ms()},
     ),
-    PipelineInstrument(
-        "sojourn_pipeline_measured_response_time_seconds",
-        "gauge",
+    _whole(
+        "measured_response_time_seconds",
         "Response time of the requests completed in the last ten seconds, by percentile.",
-        ("pipeline", "percentile"),
-        read=lambda service: [
-            ((key,), 1e-3 * ms) for key, ms in measured_ms(service.pipeline.core).items()
-        ],
+        lambda s: {key: 1e-3 * ms for key, ms in measured_ms(s.pipeline.core).items()},
+        "percentile",
     ),
-    PipelineInstrument(
-        "sojourn_pipeline_requests_total",
-        "counter",
+    _whole(
+        "requests_total",
         "Requests by outcome.",
-        ("pipeline", "outcome"),
-        read=lambda service: [
-            ((outcome,), float(getattr(service.pipeline.core, outcome))) for outcome in OUTCOMES
-        ],
+        lambda s: {outcome: getattr(s.pipeline.core, outcome) for outcome in OUTCOMES},
+        "outcome",
     ),
     _whole(
         "config_rejected",
         "1 while the newest user_config is rejected and an older one is in force, with its tokens.",
-        lambda service: service.config_error is not None,
+        lambda service: {"": service.config_error is not None},
     ),
 )
 

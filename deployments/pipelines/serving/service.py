@@ -68,8 +68,7 @@ class PipelineService(Service):
         self.last_minute = LastMinute(time.monotonic())
         #: The event loop keeps only weak references to tasks.
         self._calls: set[asyncio.Task[None]] = set()
-        self.configured = False
-        self._sla_known = user_config is not None
+        self.configured = user_config is not None
         self._apply(user_config or PipelineUserConfig())
 
     async def configure(self, user_config: PipelineUserConfig) -> None:
@@ -78,7 +77,7 @@ class PipelineService(Service):
         if self.autoscaler is not None and self._started and sla != self.autoscaler.sla:
             await self.autoscaler.plan(sla)
         self._apply(user_config)
-        self.configured = self._sla_known = True
+        self.configured = True
 
     def _apply(self, user_config: PipelineUserConfig) -> None:
         self.tracing.configure(user_config.tracing)
@@ -99,7 +98,7 @@ class PipelineService(Service):
         Raises `StartError` if a worker or the example failed; errors as of `PipelineAutoscaler`.
         """
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
-        if self.autoscaler is not None and self._sla_known:
+        if self.autoscaler is not None and self.configured:
             await self.autoscaler.plan(self.user_config.sla.objective)
         await self.pipeline.start()
         await self._check_example()

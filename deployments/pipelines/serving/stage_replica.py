@@ -5,7 +5,6 @@ machine through the deployment's handle.
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,18 +60,13 @@ class StageReplica:
         cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         limit_threads(cpus)
         made = StageConfig.model_validate(stage).build()
-        self._predict = make_predictor(recipe_of(made))
-        self._one_at_a_time = threading.Lock()
         self._hang_after_s = made.hang_after_s
-        self._server = BatchServer(self._run, folder_of(version, made.name), cpus)
+        predict = make_predictor(recipe_of(made))
+        self._server = BatchServer(predict, folder_of(version, made.name), cpus)
         call_when_draining(self._server.retire)
 
-    def _run(self, items: list[Any]) -> list[Any] | BatchFailure:
-        with self._one_at_a_time:
-            return self._predict(items)
-
     async def run_batch(self, items: list[Any]) -> list[Any] | BatchFailure:
-        return await asyncio.to_thread(self._run, items)
+        return await asyncio.to_thread(self._server.run, items)
 
     async def runs(self) -> bool:
         return True
@@ -80,7 +74,7 @@ class StageReplica:
     def check_health(self) -> None:
         """Raise if Ray must replace this replica: the stage's code hangs, or no batch is taken."""
         if self._server.failed:
-            raise RuntimeError("the thread that runs batches has ended")
+            raise RuntimeError("a thread that runs batches has ended")
         since_s = self._server.busy_since_s
         if since_s is not None and time.monotonic() - since_s > self._hang_after_s:
             raise RuntimeError(f"a batch took more than {self._hang_after_s:g} s")

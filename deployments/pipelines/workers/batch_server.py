@@ -7,16 +7,18 @@ of two arenas; batches then travel as to a worker process.
 import contextlib
 import hashlib
 import os
-import selectors
 import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from deployments.errors import StartError
 from deployments.models.threads import limit_threads
 from deployments.modelstore.private_folder import make_private
+from deployments.pipelines.core.items import BatchFailure
 from deployments.pipelines.workers.arena import Arena
 from deployments.pipelines.workers.child import BATCH, MESSAGE, START, run_batch
 from deployments.pipelines.workers.predictor import Predictor
@@ -25,6 +27,7 @@ from deployments.pipelines.workers.predictor import Predictor
 RETIRED = 2
 #: Suffix of the replicas' sockets.
 SUFFIX = ".sock"
+_KIND = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 
 def socket_folder(*words: str) -> Path:
@@ -42,110 +45,97 @@ def private(folder: Path) -> Path:
 
 
 class BatchServer:
-    """Runs the batches of all pipelines that connect in one thread, on `cpus`.
+    """Runs batches on `cpus`, one at a time, with a thread for each pipeline that connects.
 
-    `busy_since_s` is the start of the present batch, by `time.monotonic`. Errors as of `private`.
+    `busy_since_s` is the start of the present batch, by `time.monotonic`; `failed` is whether a
+    thread has ended early, as without a descriptor for a connection. Errors as of `private`.
     """
 
-    def __init__(self, run: Predictor, folder: Path, cpus: float = 1.0) -> None:
+    def __init__(self, predict: Predictor, folder: Path, cpus: float = 1.0) -> None:
         self.busy_since_s: float | None = None
-        self._run, self._cpus = run, cpus
+        self.failed = self._retired = False
+        self._predict, self._cpus = predict, cpus
+        self._one_at_a_time = threading.Lock()
         self._path = private(folder) / f"{os.getpid()}-{id(self):x}{SUFFIX}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener = socket.socket(*_KIND)
         # The socket must accept connections before its name is visible.
         unfinished = self._path.with_suffix(".new")
         self._listener.bind(str(unfinished))
         self._listener.listen()
         unfinished.rename(self._path)
-        #: The arenas of each connected pipeline, once it has sent their descriptors.
-        self._clients: dict[socket.socket, tuple[Arena, Arena] | None] = {}
-        self._wake, self._woken = socket.socketpair()
-        self._retired = self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="sojourn-batches", daemon=True)
-        self._thread.start()
+        self._pipelines: dict[socket.socket, threading.Thread] = {}
+        self._acceptor = self._start(self._accept)
+
+    def run(self, items: list[Any]) -> list[Any] | BatchFailure:
+        with self._one_at_a_time:
+            self.busy_since_s = time.monotonic()
+            outcome = self._predict(items)
+            self.busy_since_s = None
+            return outcome
 
     def retire(self) -> None:
         """Accept no further pipelines, and request that connected ones leave.
 
         Each leaves when it has the outcome of its batch. May be called from any thread.
         """
-        self._path.unlink(missing_ok=True)
+        if self._retired:
+            return
         self._retired = True
-        # The thread may have ended already.
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
+        with contextlib.suppress(OSError), socket.socket(*_KIND) as wakes:
+            wakes.connect(str(self._path))  # the acceptor ends
+        self._path.unlink(missing_ok=True)
+        for connection in [*self._pipelines]:
+            _send(connection, RETIRED)
 
     def close(self, timeout_s: float) -> None:
         """Wait until all pipelines have left, at most about `timeout_s`."""
-        if not self._retired:
-            self.retire()
-        self._thread.join(timeout_s)
-        self._closed = True
-        with contextlib.suppress(OSError), self._wake:
-            self._wake.send(b"\0")
+        self.retire()
+        end_s = time.monotonic() + timeout_s
+        self._acceptor.join(timeout_s)
+        for connection, thread in [*self._pipelines.items()]:
+            thread.join(max(0.0, end_s - time.monotonic()))
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
-    @property
-    def failed(self) -> bool:
-        """Whether the thread has ended early, as without a descriptor for a connection."""
-        return not (self._retired or self._thread.is_alive())
-
-    def _serve(self) -> None:
-        limit_threads(self._cpus)  # OpenMP has a number for each thread
-        with selectors.DefaultSelector() as selector, self._listener, self._woken:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._woken, selectors.EVENT_READ)
-            announced = False
+    def _start(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        def run() -> None:
             try:
-                while not self._closed and (self._clients or not announced):
-                    for key, _ in selector.select():
-                        ready = key.fileobj
-                        assert isinstance(ready, socket.socket)
-                        if ready is self._listener:
-                            self._accept(selector)
-                        elif ready is self._woken:
-                            ready.recv(16)
-                        elif not self._serve_client(ready):
-                            selector.unregister(ready)
-                            self._disconnect(ready)
-                    if self._retired and not announced:
-                        announced = True
-                        for connection in self._clients:
-                            _send(connection, RETIRED)
+                work(*arguments)
+            except BaseException:
+                self.failed = True
+                raise
+
+        thread = threading.Thread(target=run, name="sojourn-batches", daemon=True)
+        thread.start()
+        return thread
+
+    def _accept(self) -> None:
+        with self._listener:
+            while not self._retired:
+                connection, _ = self._listener.accept()
+                self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        self._pipelines[connection] = threading.current_thread()
+        limit_threads(self._cpus)  # OpenMP has a number for each thread
+        arenas: list[Arena] = []
+        with connection, contextlib.suppress(ConnectionError):
+            try:
+                while True:
+                    message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE.size, 2)
+                    if not message:
+                        return
+                    kind, size = MESSAGE.unpack(message)
+                    if kind == START:
+                        arenas += map(Arena, descriptors)
+                        _send(connection, RETIRED if self._retired else START)
+                    else:
+                        requests, replies = arenas
+                        _send(connection, BATCH, run_batch(self.run, requests, size, replies))
             finally:
-                for connection in [*self._clients]:
-                    self._disconnect(connection)
-
-    def _disconnect(self, connection: socket.socket) -> None:
-        connection.close()
-        for arena in self._clients.pop(connection) or ():
-            arena.close()
-
-    def _accept(self, selector: selectors.BaseSelector) -> None:
-        connection, _ = self._listener.accept()
-        self._clients[connection] = None
-        selector.register(connection, selectors.EVENT_READ)
-
-    def _serve_client(self, connection: socket.socket) -> bool:
-        """Serve one message; return False if the pipeline has gone."""
-        try:
-            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE.size, 2)
-        except ConnectionError:
-            return False
-        if not message:
-            return False
-        kind, size = MESSAGE.unpack(message)
-        if kind == START:
-            requests, replies = map(Arena, descriptors)
-            self._clients[connection] = requests, replies
-            _send(connection, RETIRED if self._retired else START)
-            return True
-        arenas = self._clients[connection]
-        assert arenas is not None
-        self.busy_since_s = time.monotonic()
-        written = run_batch(self._run, arenas[0], size, arenas[1])
-        self.busy_since_s = None
-        _send(connection, BATCH, written)
-        return True
+                self._pipelines.pop(connection, None)
+                for arena in arenas:
+                    arena.close()
 
 
 def _send(connection: socket.socket, kind: int, size: int = 0) -> None:

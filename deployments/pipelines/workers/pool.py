@@ -36,7 +36,6 @@ class WorkerPool(Workers[PooledWorker]):
         self._dying: set[PooledWorker] = set()
         self._started: asyncio.Future[None] | None = None
         self._failed_starts = 0
-        self._timers: set[asyncio.TimerHandle] = set()
         self._closing = False
 
     async def start(self) -> None:
@@ -101,8 +100,6 @@ class WorkerPool(Workers[PooledWorker]):
 
     async def close(self) -> None:
         self._closing = True
-        for timer in self._timers:
-            timer.cancel()
         workers = self._all
         for known in (self._starting, self._free, self._dying, self._busy):
             known.clear()
@@ -153,11 +150,5 @@ class WorkerPool(Workers[PooledWorker]):
         logger.error("%s", reason)
         if self._failed_starts >= _FAILED_STARTS and not self._running:
             self._on_change(0, reason)
-
-        def start() -> None:
-            self._timers.discard(timer)
-            self._start_another()
-
         delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**self._failed_starts)
-        timer = self.loop.call_later(delay_s, start)
-        self._timers.add(timer)
+        self.loop.call_later(delay_s, self._start_another)

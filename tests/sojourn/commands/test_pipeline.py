@@ -24,7 +24,8 @@ def file(tmp_path):
     return str(path)
 
 
-def test_plan(file, capsys, as_json, refused):
+def test_plan(file, tmp_path, capsys, as_json, refused):
+    bursty = tmp_path / "bursty.yaml"
     arguments = ["pipeline", "plan", file, "--arrival-rate", "4000", "--response-time-ms", "20"]
     plan = as_json(*arguments)
     # One worker of the first stage serves 4 items in 1.3 ms: 3,077 per second.
@@ -34,6 +35,10 @@ def test_plan(file, capsys, as_json, refused):
     assert plan["predicted_percentile_ms"] < 20
     assert main(arguments) == 0
     assert "cost 4.5" in capsys.readouterr().out
+    document = config(autoscaling={"max_workers": 4, "burst_factor": 2})
+    bursty.write_text(yaml.safe_dump(document))
+    arguments[2:5] = [str(bursty), "--arrival-rate", "2000"]
+    assert as_json(*arguments) == plan
     impossible = refused(*arguments[:-1], "1")
     assert "no number of workers keeps 99% of requests within 1 ms" in impossible
 

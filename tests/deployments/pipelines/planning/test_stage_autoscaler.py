@@ -1,5 +1,6 @@
 """Stages are scaled as deployments are; in virtual time."""
 
+import json
 from collections import deque
 
 import pytest
@@ -113,6 +114,19 @@ def test_forecasts_look_as_far_ahead_as_workers_take_to_start():
         driver.second(20 + second // 2)
     assert driver.decision("a")["horizon_s"] == pytest.approx(21, abs=2)
     assert driver.decision("a")["demand_per_s"] > 140 + 20 / 2
+
+
+def test_one_that_restarts_goes_on_with_what_was_learned():
+    before, after = Driver(start_s=20), Driver(start_s=20)
+    for second in range(240):
+        before.second(20 + second // 2)
+    after.scaler.load_state(json.loads(json.dumps(before.scaler.snapshot()())))
+    after.now_s = before.now_s
+    for driver in (before, after):
+        for second in range(15):
+            driver.second(140 + second // 2)
+    for key in ("demand_per_s", "horizon_s"):
+        assert after.decision("a")[key] == pytest.approx(before.decision("a")[key], rel=0.02)
 
 
 def test_standbys_are_workers_beyond_what_the_load_needs():

@@ -10,7 +10,7 @@ from deployments.errors import DeviceError, StartError
 from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.batch_server import SUFFIX, BatchServer
-from deployments.pipelines.workers.child import MESSAGE, START
+from deployments.pipelines.workers.child import BATCH, MESSAGE
 from deployments.pipelines.workers.predictor import Recipe, make_predictor
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from sojourn import Pipeline, Stage, StageError
@@ -76,7 +76,7 @@ async def test_a_replica_that_can_serve_no_more_is_known_and_another_one_takes_o
     async with served(Batched, tmp_path, count=2) as servers:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
             client.connect(str(servers[0]._path))
-            client.send(MESSAGE.pack(START, 0))
+            client.send(MESSAGE.pack(BATCH, 0))  # without arenas
             await until(lambda: servers[0].failed)
         async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
             assert await pipeline.predict(1) == (1, 1)
