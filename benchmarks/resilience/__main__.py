@@ -38,7 +38,7 @@ NAMES = [experiment.name for experiment in EXPERIMENTS]
 @json_option
 def main(quick: bool, only: tuple[str, ...], as_json: bool) -> None:
     """Run the experiments and print the table."""
-    # Whoever ends this wants what it has started to end, too.
+    # The end of this process ends all that it has started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # The table is wider than what is taken for the width of a file.
     os.environ.setdefault("COLUMNS", "130")

@@ -20,7 +20,7 @@ class Experiment:
     Attributes
     ----------
     fault : callable
-        Does the harm; its docstring says what it is.
+        Does the harm that its docstring describes.
     document : callable
         Makes the config of the service.
     fatal : bool

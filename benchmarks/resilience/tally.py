@@ -1,4 +1,4 @@
-"""What became of the requests of an experiment, as their clients count."""
+"""The outcomes of the requests of an experiment, as their clients count them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Outcome(Enum):
     WRONG = "wrong"
     """Answered with something else."""
     REFUSED = "refused"
-    """Told within the SLA that it would not be answered (429, 503 or 504)."""
+    """Refused within the SLA (429, 503 or 504)."""
     FAILED = "failed"
     """Another status, or refused later than the SLA allows."""
     LOST = "lost"

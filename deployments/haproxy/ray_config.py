@@ -36,7 +36,7 @@ from deployments.haproxy.refusals import CLOSE_HEADER, FINAL_STATUS, REASON_HEAD
 
 #: How long a client may take to send a request, or as much of it as fits into a buffer.
 REQUEST_TIMEOUT_S = 30
-#: The most header fields of a request: those that a replica takes, and HAProxy's own.
+#: The most header fields of a request: as many as a replica takes, and HAProxy's own.
 MAX_FIELDS = 256 + 8
 #: HAProxy keeps this much memory of each kind at hand; a large buffer is costly to ask for.
 HOT_MEMORY_BYTES = 64 << 20

@@ -36,7 +36,7 @@ def open_socket(port: int) -> socket.socket | None:
 def is_served(port: int) -> bool:
     """Return whether a process of this user, on this node, listens on the socket of this port.
 
-    Whoever has taken a replica's name before it must get none of its requests.
+    A process that has taken a replica's name before it must get none of its requests.
     """
     with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
         client.settimeout(_TIMEOUT_S)

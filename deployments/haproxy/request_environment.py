@@ -18,7 +18,7 @@ from deployments.models.base import Model
 MIN_BUFFER_BYTES = 64 << 10
 #: The largest one that a signature alone leads to.
 _MAX_BUFFER_BYTES = 16 << 20
-#: For the head of a request, the JSON beside the tensors, and what HAProxy keeps free.
+#: For the head of a request, the JSON around the tensors, and the room that HAProxy keeps free.
 _REST_BYTES = 16 << 10
 #: Memory that HAProxy may use for the buffers of clients that send slowly; each holds one.
 _BUFFER_MEMORY_BYTES = 1 << 30
@@ -57,8 +57,8 @@ def request_environment(
 ) -> dict[str, str]:
     """Return the environment variables for Ray beyond those of `serve_environment`.
 
-    The `services` are behind one HAProxy: the buffer is that of the largest request. What the user
-    has set (`own`; by default, in this process's environment) is left as it is.
+    The `services` are behind one HAProxy: the buffer is that of the largest request. The user's own
+    settings (`own`; by default, those in this process's environment) are left as they are.
     """
     own = os.environ if own is None else own
     needed_bytes = max(map(_needed_bytes, services, traits))
@@ -75,8 +75,7 @@ def request_environment(
     longest_s = max(service.user_config.limits.expert.max_timeout_ms for service in services) / 1e3
     if longest_s > _RAYS_HARD_STOP_S:
         environment["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] = str(math.ceil(longest_s))
-    # There is no limit for services that have no replicas at times, and for those that answer late
-    # rather than never.
+    # Services that have no replicas at times, or that answer late rather than never, have no limit.
     environment |= held_environment(
         {
             service.application: service.user_config.sla.response_time_ms

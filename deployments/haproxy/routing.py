@@ -39,7 +39,7 @@ _RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 def serve_environment(balance: str = "random") -> dict[str, str]:
     """Return the environment variables with which Ray must be started; `balance` is in `BALANCES`.
 
-    `deployments.haproxy.request_environment` has those that depend on the model.
+    `deployments.haproxy.request_environment` has the variables that depend on the model.
     """
     if balance not in BALANCES:
         raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
@@ -54,7 +54,7 @@ def serve_environment(balance: str = "random") -> dict[str, str]:
         # connection, and waits for the replica to accept it.
         "RAY_SERVE_HAPROXY_MAXCONN": str(MAX_CLIENTS),
         # Ray has its workers, and so replicas and HAProxy, give way to all other processes: by 15.
-        # Then the solver beside a replica, which gives way by 10 more, gets two fifths as much CPU.
+        # Then the solver of a replica, which gives way by 10 more, gets two fifths as much CPU.
         "RAY_worker_niceness": "0",
         # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
         # HAProxy may also resend requests that a dying replica left unanswered.

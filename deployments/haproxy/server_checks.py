@@ -6,8 +6,8 @@ each replica alone; on a busy machine it would leave out all of them. So its own
 unanswered is left out if another replica of the application answers. It returns after two good
 checks.
 
-What it holds would wait until it goes on. ``shutdown sessions server`` has HAProxy try those
-requests elsewhere. A replica that refuses connections or answers its checks with an error may be
+Its requests would wait until it goes on. ``shutdown sessions server`` has HAProxy try them
+elsewhere. A replica that refuses connections or answers its checks with an error may be
 finishing its last requests: it is left out, but they stay with it. ``on-marked-down
 shutdown-sessions`` of HAProxy makes no such difference, and also closes connections of clients
 whose request is just about to be tried again.

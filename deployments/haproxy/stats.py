@@ -1,4 +1,4 @@
-"""HAProxy's statistics of a replica: the mean time of its requests, and those that it refused.
+"""HAProxy's statistics of a replica: the mean time of its requests, and its refusals.
 
 A replica cannot see what waits in HAProxy. HAProxy keeps running means of its times per server, in
 whole milliseconds, and its admin socket reports them. Requests that HAProxy refused at its
@@ -32,7 +32,7 @@ WARN_AFTER_S = 15.0
 
 
 class ProxyReport(NamedTuple):
-    """What HAProxy reports of one replica since the report before.
+    """HAProxy's report of one replica since the report before.
 
     `mean_ms` is the mean time from when a request is complete in HAProxy until its answer begins
     there, earlier tries at other replicas included, over the last thousand requests or so; None:
@@ -58,7 +58,7 @@ class BackendStats(NamedTuple):
     requests: int
     mean_ms: float
     outward_ms: float
-    #: Replicas of the backend: those on this node, and those that are up anywhere.
+    #: Replicas of the backend: on this node, and up anywhere.
     replicas: int
     serving: int
     #: Requests of the backend: refused by HAProxy, and by the status that clients got, 2xx and 5xx.

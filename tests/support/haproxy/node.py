@@ -1,4 +1,4 @@
-"""What Ray does on a node: it writes a configuration, and starts HAProxy with it."""
+"""A node as Ray runs it: it writes a configuration, and starts HAProxy with it."""
 
 import http.client
 import os

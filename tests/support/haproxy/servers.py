@@ -89,4 +89,4 @@ class Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of connections that HAProxy breaks off."""
+        """Ignore connections that HAProxy breaks off."""

@@ -73,7 +73,7 @@ class StandbyFleet:
         self._node = node
 
     def publish(self, replicas: int, standbys: int) -> None:
-        """Tell the replicas who serves: the first ones."""
+        """Publish that the first replicas serve."""
         self._publisher.publish(time.time(), ["a", "b"], replicas, standbys)
 
     def answering(self, requests: int = 20) -> set[tuple[int, bytes]]:
