@@ -14,10 +14,9 @@ async def stream_results(
     give_up: Callable[[Flow], None],
     in_flight: int,
 ) -> AsyncGenerator[Any, None]:
-    """Yield the results of values in order.
+    """Yield the results of values, or their errors, in order.
 
-    `submit` sends a value once there is room, and `give_up` cancels a request that has not ended.
-    At most `in_flight` values are read and not yet yielded. An error is yielded in its place.
+    `submit` sends a value once there is room. At most `in_flight` are read and not yet yielded.
     """
     room = asyncio.Semaphore(in_flight)
     sent: asyncio.Queue[Flow | Exception | None] = asyncio.Queue()

@@ -79,8 +79,8 @@ class Backlog:
                 stage = self._stages[node.stage]
                 ahead += stage.waiting + stage.in_service
                 own_ms = stages_ms[node.stage] = ahead * stage.item_ms / (stage.workers or 1)
-                # A new item takes some time to come here, too.
-                own_ms -= max(0.0, self.usual_ms - stage.usual_ms - stage.rest_ms)
+                if stage.waiting or stage.in_service:  # some of it ends before a new item comes
+                    own_ms -= max(0.0, self.usual_ms - stage.usual_ms - stage.rest_ms)
             else:
                 chooses = isinstance(node.step, Switch)
                 own_ms = left = 0.0

@@ -30,8 +30,7 @@ class PipelineCore:
     """The requests in a pipeline, and the queues of its stages.
 
     After every event the caller asks `next_batches`, runs them, answers the requests in `ended`,
-    and empties it. `response_times` has when the latest requests were completed, in s, and their
-    response times, in ms.
+    and empties it.
     """
 
     def __init__(self, graph: Graph, stages: Sequence[StageCore], max_pending: int) -> None:
@@ -42,6 +41,7 @@ class PipelineCore:
         self.open: dict[int, Flow] = {}
         self.offered = self.admitted = self.refused = self.completed = self.failed = 0
         self.late = self.cancelled = 0
+        #: When the latest requests were completed, in s, and their response times, in ms.
         self.response_times: deque[tuple[float, float]] = deque(maxlen=_RESPONSE_TIMES)
         self._ids = itertools.count()
         self._nodes = graph.nodes

@@ -47,7 +47,6 @@ class StageCore:
 
     After every event the caller asks `next_batch` until it returns None, and answers the items of
     `take_late`. It sets `workers`, and `rest_ms`, the time that the later stages usually need.
-
     A policy table is looked up at the arrival rate per worker. Without `latency_ms`, by batch size
     from 1, it is measured. `item_ms` is the least time of one worker for an item, or 0. `missed`
     counts the requests refused at the entry because of this stage, or late at it; `expected_s` is

@@ -161,14 +161,9 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Send each item through all branches, and join their results.
+    """Send each item through all branches, steps or lists of steps, and join their results.
 
-    Attributes
-    ----------
-    branches : sequence of steps
-        Each a step, or a list of steps.
-    join : callable, optional
-        From the list of the branches' results, in order, to the result. By default the list itself.
+    `join` makes the result of the list of the branches' results, in order; by default the list.
     """
 
     branches: Sequence["Step | Sequence[Step]"]
@@ -185,16 +180,10 @@ class Ensemble:
 
 @dataclass(frozen=True, eq=False)
 class Switch:
-    """Send each item through one of several branches.
+    """Send each item through one of several branches, steps or lists of steps.
 
-    Attributes
-    ----------
-    choose : callable
-        From an item to the key of its branch.
-    branches : mapping
-        Each branch is a step, or a list of steps; an empty list passes the item on.
-    shares : mapping, optional
-        For planning: the fraction of the items that takes each branch. By default all the same.
+    `choose` returns the key of an item's branch; an empty branch passes the item on. `shares`, for
+    planning, are the fractions of the items in each branch, by default all the same.
     """
 
     choose: Callable[[Any], Any]
@@ -226,14 +215,8 @@ class Switch:
 class Each:
     """Send each element of an item through a branch by itself, and join the results.
 
-    Attributes
-    ----------
-    join : callable, optional
-        From the list of the results, in the order of the elements, to the result of the item.
-    max_items : int
-        An item with more elements fails.
-    expected_items : int
-        For planning: how many elements an item has.
+    `join` is as of `Ensemble`. An item with more than `max_items` elements fails; for planning, it
+    has `expected_items`.
     """
 
     branch: "Step | Sequence[Step]"

@@ -1,7 +1,4 @@
-"""Handwritten digits in image files: decode and resize, classify, label.
-
-``configs/digits-pipeline.yaml`` serves them. They need the extra ``images``.
-"""
+"""Handwritten digits in image files, for ``configs/digits-pipeline.yaml`` (extra ``images``)."""
 
 import base64
 import binascii

@@ -43,11 +43,8 @@ async def measure_profiles(
     """Measure the time of the batches of every stage that an example passes.
 
     Each stage runs with one worker of its own kind, for `seconds` at the powers of two and at its
-    largest batch. The example's result is the input of the next stage; a branch that a switch does
-    not choose is measured with the input of the switch. `report` gets the name of each stage.
-
-    Raises `InvalidInputError` if the example has no element for an `Each`, and `StageError` if a
-    stage failed on it.
+    largest batch. `report` gets the name of each stage. Raises `InvalidInputError` if the example
+    has no element for an `Each`, and `StageError` if a stage failed on it.
     """
     compile_steps(steps)
     profiles: dict[str, Profile] = {}

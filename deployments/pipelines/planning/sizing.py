@@ -36,9 +36,8 @@ class PipelinePlan:
     """A plan and its predicted results.
 
     `budgets_ms` divides the SLA's response time among the stages, in proportion to the percentile
-    that each has by itself. `least_power` has the objective of each stage whose policy is solved
-    for the least power within its budget; none if they would miss the SLA together. `service_level`
-    is the fraction of the requests answered in time.
+    that each has by itself. `least_power` has the objective of each stage that saves power within
+    its budget; none if they would miss the SLA together.
     """
 
     workers: Mapping[str, int]
@@ -81,10 +80,9 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """Find a division of workers that keeps an SLA at little cost (`cheap_division`).
 
-    Every stage needs a profile; its own workers are not used, its policy is. `worker_costs` are
-    above 0, and 1 if not given; `max_workers` is any number if not given. Each division is
-    simulated with this number of Poisson `requests`. Raises `InvalidInputError` as `simulate`, and
-    `InfeasibleError` if no number of workers keeps the SLA.
+    Every stage needs a profile. `worker_costs` are 1 if not given, `max_workers` any number. Each
+    division is simulated with this number of Poisson `requests`. Raises `InvalidInputError` as
+    `simulate`, and `InfeasibleError` if no number of workers keeps the SLA.
     """
     stages = compile_steps(steps).stages
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]

@@ -1,8 +1,7 @@
 """The autoscalers of a pipeline's stages: those of deployments, on any clock.
 
-Each stage has the forecasts, start times, standbys and decisions of `autoscaler.controller`. Its
-workers share one queue, so its size follows from the plans of the pipeline (`planning.scaling`),
-and not from RAND, which is for random routing.
+The workers of a stage share one queue, so their number follows from the plans of the pipeline
+(`planning.scaling`), and not from RAND, which is for random routing.
 """
 
 from collections import deque
@@ -122,10 +121,7 @@ class StageAutoscaler:
 
 
 class PipelineScaler:
-    """Decides on the workers of all stages; call `use` first, and then `decide` once a second.
-
-    Stages in `max_replicas` may have so many workers, whatever one pipeline needs.
-    """
+    """Decides on the workers of all stages; call `use` first, and then `decide` once a second."""
 
     def __init__(
         self,

@@ -61,10 +61,7 @@ class PipelinePlanning:
 def without_code(
     step: Any, current: Mapping[str, Stage], measured: Mapping[Step, Any] | None = None
 ) -> Any:
-    """Return steps with their current stages and without code, which a plan does not need.
-
-    `measured` has the shares of switches and the mean elements of an `Each`, instead of the stated.
-    """
+    """Return steps with their current stages and `measured_steps`, but without code."""
     measured = measured or {}
     if isinstance(step, Stage):
         return replace(current[step.name], code="", options={}, cpus=None)

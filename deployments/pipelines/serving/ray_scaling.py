@@ -1,8 +1,7 @@
 """The autoscaling policy of a pipeline's application, in Ray Serve's terms.
 
-The replicas of the pipeline report as those of a service do, and their number is decided in the
-same way. Each also reports the replicas of each stage that its load needs, and this policy adds
-them up.
+The replicas of the pipeline report as those of a service do. Each also reports the replicas of each
+stage that its load needs, and this policy adds them up.
 """
 
 import logging

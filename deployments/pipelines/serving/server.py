@@ -22,10 +22,7 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
-    """Serve a pipeline until SIGINT or SIGTERM; `on_ready` is called with the URL.
-
-    Errors are those of `PipelineService` and its start, and `StartError` if the port is in use.
-    """
+    """Serve a pipeline until SIGINT or SIGTERM; `on_ready` is called with the URL."""
     with _listen(config.http_host, config.http_port) as listener:
         service = PipelineService(config.pipeline, config.user_config)
         service.access.local_only = is_loopback(config.http_host)

@@ -93,10 +93,7 @@ class PipelineService(Service):
         self.receive_timeout_s = RECEIVE_TIMEOUT_S
 
     async def start(self) -> None:
-        """Start all workers, and check the result of the example.
-
-        Raises `StartError` if a worker or the example failed; errors as of `PipelineAutoscaler`.
-        """
+        """Start all workers and check the example, or raise `StartError`, or as a plan does."""
         self.event_loop_meter = EventLoopMeter.on_loop(asyncio.get_running_loop())
         if self.autoscaler is not None and self.configured:
             await self.autoscaler.plan(self.user_config.sla.objective)
@@ -231,14 +228,11 @@ class PipelineService(Service):
 
     def explain(self) -> Mapping[str, Any]:
         now_s = time.monotonic()
-        policies = {}
-        for stage in self.pipeline.core.stages:
-            policy = stage.policy(now_s)
-            policies[stage.name] = {
-                "control_limit": policy.control_limit,
-                "max_batch_size": policy.max_batch_size,
-                "max_wait_ms": policy.max_wait_ms,
-            }
+        keys = ("control_limit", "max_batch_size", "max_wait_ms")
+        policies = {
+            stage.name: {key: getattr(stage.policy(now_s), key) for key in keys}
+            for stage in self.pipeline.core.stages
+        }
         return {
             "model": self.model_name,
             "sla": self.user_config.sla.model_dump(),

@@ -55,10 +55,7 @@ class ExpertStageConfig(StrictModel):
 
 
 class StageConfig(StrictModel):
-    """Code with its own workers and batches.
-
-    `deployments.pipelines.core.steps.Stage` explains the keys.
-    """
+    """Code with its own workers and batches; `core.steps.Stage` explains the keys."""
 
     code: str
     name: str = ""
@@ -104,11 +101,7 @@ class StageConfig(StrictModel):
 
 
 class EnsembleConfig(StrictModel):
-    """Branches that each item passes, and how their results are joined.
-
-    `deployments.pipelines.core.steps.Ensemble` explains the keys, as `Switch` and `Each` do those
-    of the next two.
-    """
+    """Branches that each item passes, and how their results are joined."""
 
     branches: list[list["StepConfig"]]
     join: str | None = None

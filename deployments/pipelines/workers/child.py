@@ -1,7 +1,6 @@
 """The program of a worker process: construct a stage's code, then run batches.
 
-A message is a small record on a socket; its content is in an arena. The process ends when the
-socket closes, so it outlives its parent process by one batch at most.
+The process ends when its socket closes, so it outlives its parent process by one batch at most.
 """
 
 import contextlib

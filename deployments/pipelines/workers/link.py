@@ -16,10 +16,7 @@ from deployments.pipelines.workers.child import BATCH, MESSAGE, START, not_sent
 
 
 class WorkerLink:
-    """Our end of the connection to one worker, which owns the `connection`, a SOCK_SEQPACKET.
-
-    `on_message` gets the kind and the content of each message. OSError without memory.
-    """
+    """Our end of the connection to one worker, which owns it, a SOCK_SEQPACKET."""
 
     def __init__(
         self,

@@ -38,10 +38,9 @@ Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
 
 @dataclass(frozen=True)
 class ReplicaAccess:
-    """A pipeline's access to the replicas of a stage.
+    """A pipeline's access to a stage's replicas: by `folder` on this machine, or by `call`.
 
-    Replicas on this machine have their sockets in `folder`. `call` reaches other machines, while
-    there is none on this one; `any_runs` returns when there is a replica somewhere.
+    `any_runs` returns when there is a replica somewhere.
     """
 
     folder: Path

@@ -53,12 +53,10 @@ class Workers(ABC, Generic[SomeWorker]):
         """Wait until workers can take a batch, or raise `StartError`."""
 
     @abstractmethod
-    def run(self, batch: StageBatch) -> None:
-        """Run a batch on a free worker; there must be one."""
+    def run(self, batch: StageBatch) -> None: ...
 
     @abstractmethod
-    def resize(self, count: int) -> None:
-        """Start more workers, or end some after their batches, or raise `InvalidInputError`."""
+    def resize(self, count: int) -> None: ...
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -1,7 +1,6 @@
 """The live pipeline, with workers in threads and on the event loop."""
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
@@ -10,9 +9,7 @@ from deployments.errors import BusyError, DeadlineError, DeviceError, StartError
 from deployments.pipelines.workers import pool
 from deployments.pipelines.workers.factory import ThreadWorker
 from policy.errors import InvalidInputError
-from policy.profile import Profile
-from policy.tables.table import PolicyTable
-from sojourn import Ensemble, Pipeline, Stage, StageError, Switch
+from sojourn import Ensemble, Pipeline, Stage, StageError
 from tests.support.pipelines.stages import Batched, Gate, Scale, shift
 from tests.support.waiting import LIMIT_S, until
 
@@ -50,10 +47,6 @@ async def test_a_reader_may_stop_and_a_source_may_fail():
         assert [await anext(stream), await anext(stream)] == [4, 5]
         with pytest.raises(ValueError, match="the source ended"):
             await anext(stream)
-        stream = pipeline.stream(values())
-        assert await anext(stream) == 4
-        await stream.aclose()
-        await pipeline.drain()
 
 
 async def test_what_a_reader_that_stops_has_sent_is_cancelled():
@@ -85,22 +78,6 @@ async def test_results_of_a_live_source_do_not_wait_for_its_next_value():
             results.put_nowait(result)
             seen.append(result)
     assert seen == [4, 5]
-
-
-async def test_a_stage_that_is_lost_for_a_while_takes_the_place_of_results():
-    async with Pipeline([Stage(shift, place="loop")]) as pipeline:
-
-        def values():
-            for value in range(6):
-                if value == 2:
-                    pipeline.core.lose_stage(0, "no weights")
-                if value == 4:
-                    pipeline.core.stages[0].lost = None
-                yield value
-
-        seen = [y async for y in pipeline.stream(values(), in_flight=1)]
-        assert [y for y in seen if not isinstance(y, DeviceError)] == [3, 4, 7, 8]
-        assert all(isinstance(y, DeviceError) for y in seen[2:4])
 
 
 @pytest.mark.parametrize("place", ["thread", "loop", "process"])
@@ -148,23 +125,6 @@ async def test_cancelled_requests_leave_their_places_and_a_drain_ends_with_the_l
         assert await asyncio.gather(*tasks[1::2]) == [1, 3]
         await asyncio.wait_for(drained, LIMIT_S)
         assert gate.begun == [0, 1, 3]
-        gate.open.clear()
-        last = asyncio.create_task(pipeline.predict(4))
-        await until(lambda: pipeline.core.open)
-        drained = asyncio.create_task(pipeline.drain())
-        await asyncio.sleep(0)
-        last.cancel()
-        await asyncio.wait_for(drained, LIMIT_S)
-        gate.open.set()
-
-
-async def test_a_result_for_a_cancelled_request_does_not_stop_the_gathering():
-    """In the article's code, `set_result` raised, and ended the task that gathers results."""
-    async with Pipeline([Stage(Batched, place="loop", batch_size=4)]) as pipeline:
-        gone, kept = (asyncio.create_task(pipeline.predict(v)) for v in range(2))
-        await asyncio.sleep(0)
-        gone.cancel()  # their batch runs before it is told
-        assert await asyncio.wait_for(kept, LIMIT_S) == (1, 2)
 
 
 @pytest.mark.parametrize(("failures", "lost"), [(2, 0), (4, 1)])
@@ -200,19 +160,6 @@ async def test_a_thread_survives_system_exit():
                 await pipeline.predict(value)
 
 
-@pytest.mark.slow
-async def test_an_smdp_stage_solves_its_table():
-    profile = Profile("m", "d", latency_ms=[5.0, 5.5, 6.0, 6.5])
-    stage = Stage(Batched, place="loop", batch_size=4, policy="smdp", profile=profile)
-    async with Pipeline([stage]) as pipeline:
-        core = pipeline.core.stages[0]
-        first = core.policy(0.0)
-        await until(lambda: isinstance(core.policies, PolicyTable))
-        assert first.control_limit == core.policy(time.monotonic()).control_limit == 1
-        assert core.policies.lookup(0.9 * profile.capacity_per_s).max_batch_size == 4
-        assert (await pipeline.predict(7))[0] == 7
-
-
 async def test_a_batch_that_cannot_be_run_fails_and_gives_its_worker_back(monkeypatch):
     async with Pipeline([Stage(shift, place="thread")]) as pipeline:
         with monkeypatch.context() as broken:
@@ -232,16 +179,6 @@ async def test_a_stage_that_does_not_start(place):
         broken = Stage(Broken, options={"error": error}, place=place)
         with pytest.raises(StartError, match=rf"stage 'broken': .* {error}"):
             await Pipeline([Stage(shift, place="loop"), broken]).start()
-
-
-async def test_a_request_that_failed_at_once_is_answered_though_its_pipeline_closes():
-    pipeline = Pipeline([Switch(lambda v: v, {1: Stage(shift, place="loop")})])
-    await pipeline.start()
-    task = asyncio.create_task(pipeline.predict(2))
-    await asyncio.sleep(0)
-    await pipeline.close()
-    with pytest.raises(StageError, match="there is no branch 2"):
-        await asyncio.wait_for(task, LIMIT_S)
 
 
 async def test_a_closed_pipeline_answers_what_it_has_and_takes_no_more():

@@ -8,6 +8,7 @@ import pytest
 
 from deployments.pipelines import stage_workers
 from deployments.pipelines.core.items import Flow, Item, StageBatch
+from deployments.pipelines.stage_workers import StageWorkers
 from policy.batcher.requests import Batch, StartReason
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
@@ -17,7 +18,6 @@ from tests.support.waiting import until
 
 
 def feed(pipeline, durations_ms):
-    """Report batches as the workers of the first stage do, by size and duration."""
     workers = pipeline._workers
     core = pipeline.core.stages[0]
     given_up = Flow(0, 0.0)
@@ -29,9 +29,11 @@ def feed(pipeline, durations_ms):
         workers.batch_ended(0, batch, [None] * size)
 
 
-async def test_a_wrong_profile_is_corrected():
+async def test_a_wrong_profile_is_corrected_and_its_policy_solved_again(monkeypatch):
     profile = Profile("m", "d", np.array([10.0, 11.0, 12.0, 13.0]))
-    stage = Stage(Batched, place="thread", batch_size=4, profile=profile)
+    stage = Stage(Batched, place="thread", batch_size=4, policy="smdp", profile=profile)
+    solved: list[int] = []
+    monkeypatch.setattr(StageWorkers, "_solve_soon", lambda _, number: solved.append(number))
     async with Pipeline([stage, Stage(shift, place="loop")]) as pipeline:
         core = pipeline.core.stages[0]
         feed(pipeline, [(size, 9.0 + size) for size in (1, 2, 3, 4)] * 8)
@@ -43,25 +45,12 @@ async def test_a_wrong_profile_is_corrected():
             feed(pipeline, twice * 4)
             corrected += pipeline._workers.refit()
         assert "batched" in corrected
+        assert solved == [0, 1, *[0] * len(corrected)]
         for size in (1, 4):
             assert core.latency_ms(size) == pytest.approx(18 + 2 * size, rel=0.1)
         assert pipeline.core.expected_ms() == pytest.approx(20, rel=0.1)
         believed_ms = pipeline.stages[0].batch_profile.latency_ms
         np.testing.assert_allclose(believed_ms, [20, 22, 24, 26], rtol=0.1)
-
-
-async def test_a_corrected_profile_has_its_policy_solved_again(monkeypatch):
-    profile = Profile("m", "d", np.array([1.0, 1.1]))
-    stage = Stage(Batched, place="thread", batch_size=2, policy="smdp", profile=profile)
-    pipeline = Pipeline([stage])
-    solved: list[int] = []
-    monkeypatch.setattr(pipeline._workers, "_solve_soon", solved.append)
-    async with pipeline:
-        assert solved == [0]
-        for _ in range(6):
-            feed(pipeline, [(1, 5.0), (2, 5.5)] * 8)
-            pipeline._workers.refit()
-        assert solved == [0, 0]
 
 
 async def test_a_policy_is_solved_for_the_objective_that_a_plan_gives_its_stage():

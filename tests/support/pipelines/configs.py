@@ -49,29 +49,24 @@ CONFIG: dict[str, Any] = {
 
 
 def again(item):
-    """Double y; fail on negative numbers."""
     if item["y"][0] < 0:
         raise ValueError("the secret reason")
     return 2 * item["y"]
 
 
 def example():
-    """Return an item with y, as the second stage takes it."""
     return {"x": np.ones(3), "y": np.ones(3)}
 
 
 def too_large(item):
-    """Return what no INT8 holds."""
     return 300
 
 
 def text(item):
-    """Return a text, which is no BYTES."""
     return "text"
 
 
 def config(**changes):
-    """Return a copy of the config; `changes` replace keys of the pipeline."""
     document = copy.deepcopy(CONFIG)
     document["applications"][0]["args"]["pipeline"].update(changes)
     return document

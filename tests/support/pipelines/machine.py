@@ -10,12 +10,6 @@ from deployments.pipelines.core.stage_core import StageCore
 
 
 class Machine:
-    """Runs the batches of a pipeline core in virtual time; stages have functions of one item.
-
-    `latency_ms` is, by the name of a stage, of each batch, or a list by batch size; unless it is
-    `known`, stages measure it. `ended` has, by the number of a request, when it ended, and itself.
-    """
-
     def __init__(self, steps, latency_ms, max_pending=10**9, known=True):
         graph = compile_steps(steps)
         self.stages = graph.stages
@@ -54,18 +48,15 @@ class Machine:
         self.ended[flow.id] = (self.now_s, flow)
 
     def at(self, time_s, action, *arguments):
-        """Schedule a call at a time."""
         self._order += 1
         heapq.heappush(self._events, (time_s, self._order, action, arguments))
 
     def submit(self, value, deadline_s=math.inf):
-        """Submit a request now; errors as of `PipelineCore.submit`."""
         flow = self.core.submit(self.now_s, value, deadline_s)
         self.advance()
         return flow
 
     def advance(self):
-        """Start batches that are due, and process requests that have ended."""
         for number, batch in self.core.next_batches(self.now_s):
             end_s = self.now_s + 1e-3 * self.batch_ms(number, batch)
             self.at(end_s, self._end_batch, number, batch)
@@ -74,7 +65,6 @@ class Machine:
             self.flow_ended(flow)
 
     def run(self, until_s=math.inf):
-        """Run until `until_s`, or until nothing more happens."""
         while True:
             wake_s = self.core.wake_at_s()
             event_s = self._events[0][0] if self._events else math.inf

@@ -26,15 +26,11 @@ def shift(x):
 
 
 class Batched:
-    """Returns each item with the size of its batch."""
-
     def predict(self, items):
         return [(item, len(items)) for item in items]
 
 
 class Gate:
-    """Waits until the test opens it."""
-
     def __init__(self):
         self.open = threading.Event()
         self.begun = []
@@ -46,31 +42,13 @@ class Gate:
 
 
 class FailsOnNegative:
-    """Raises if its batch has a negative item; it does not say which."""
-
     def predict(self, items):
         if any(item < 0 for item in items):
             raise ValueError("negative")
         return [2 * item for item in items]
 
 
-class ReturnsErrors:
-    """Returns an exception for each odd item."""
-
-    def predict(self, items):
-        return [BadRequestError("odd") if item % 2 else item for item in items]
-
-
-class DropsNegative:
-    """Returns too few results if its batch has a negative item."""
-
-    def predict(self, items):
-        return [item for item in items if item >= 0]
-
-
 class NamesRows:
-    """Names the negative items of its batch."""
-
     def predict(self, items):
         bad = {row: BadRequestError("negative") for row, x in enumerate(items) if x < 0}
         if bad:
@@ -79,8 +57,6 @@ class NamesRows:
 
 
 class DiesOnNegative:
-    """Kills its own process on a negative item."""
-
     def predict(self, items):
         if any(item < 0 for item in items):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -88,8 +64,6 @@ class DiesOnNegative:
 
 
 class StartsOnce:
-    """Constructs only while the file is there; dies on its first item, and removes the file."""
-
     def __init__(self, path):
         if not os.path.exists(path):
             raise RuntimeError("no weights")
@@ -101,22 +75,16 @@ class StartsOnce:
 
 
 class WhereAmI:
-    """Returns the process and the CPUs that it may run on."""
-
     def predict(self, x):
         return os.getpid(), sorted(os.sched_getaffinity(0))
 
 
 class Unsendable:
-    """Returns something that cannot be pickled for negative items."""
-
     def predict(self, x):
         return (lambda: x) if isinstance(x, int) and x < 0 else x
 
 
 class OddError(Exception):
-    """An exception that can be pickled, but not read again."""
-
     def __init__(self, a, b):
         super().__init__(f"{a} {b}")
 
@@ -140,8 +108,6 @@ class Doubler(Model):
 
 
 class SlowDigits:
-    """Reads digits in 40 ms for a batch, and 20 ms for each of it."""
-
     def __init__(self):
         from deployments.models.digits import Digits  # torch is heavy, and few tests need it
 
@@ -156,8 +122,6 @@ class SlowDigits:
 
 
 class Exits:
-    """Ends its process: while it is constructed, or in a batch."""
-
     def __init__(self, at_start=False):
         if at_start:
             sys.exit("no licence")

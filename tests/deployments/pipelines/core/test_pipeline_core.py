@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployments.errors import BadRequestError, BusyError, DeadlineError, DeviceError
-from deployments.pipelines.core.errors import StageError
+from deployments.errors import BusyError, DeadlineError, DeviceError
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from policy.errors import InvalidInputError
@@ -83,7 +82,6 @@ def value_of(step, x):
     ),
 )
 def test_each_request_has_its_own_result_or_one_error_and_no_stage_keeps_anything(step, requests):
-    """Whatever the steps, gaps, deadlines and cancellations."""
     machine = Machine([step], defaultdict(lambda: 1.5))
     flows, now_s = [], 0.0
     for value, gap_ms, within_ms, leaves in requests:
@@ -113,19 +111,6 @@ def test_each_request_has_its_own_result_or_one_error_and_no_stage_keeps_anythin
                 value_of(step, value)
 
 
-def test_an_error_in_one_branch_ends_its_request_and_no_other():
-    steps = [Ensemble([Stage(double), Stage(lambda x: 1 / x, "invert")]), Stage(sum)]
-    machine = Machine(steps, {"double": 50, "invert": 1, "sum": 1})
-    good, bad, also_good = machine.submit(1), machine.submit(0), machine.submit(2)
-    machine.run()
-    assert (good.result, also_good.result) == (3, 4.5)
-    assert isinstance(bad.error, StageError)
-    assert (bad.error.stage, type(bad.error.cause)) == ("invert", ZeroDivisionError)
-    assert machine.ended[bad.id][0] < machine.ended[good.id][0]
-    # Its other branch waited behind the first, and never ran.
-    assert machine.core.stages[0].batches == 2
-
-
 @pytest.mark.parametrize(
     ("step", "value", "stage", "said"),
     [
@@ -142,33 +127,7 @@ def test_errors_of_steps_are_named(step, value, stage, said):
     assert said in str(flow.error)
 
 
-def test_a_cause_with_a_status_keeps_it():
-    error = StageError("s", BadRequestError("no image"))
-    assert (error.status, str(error.for_client())) == (400, "no image")
-
-
-def test_a_slow_stage_is_felt_at_the_front_and_nothing_grows():
-    machine = Machine([Stage(double), Stage(shift)], {"double": 1.0, "shift": 10.0})
-    refused = longest = 0
-    for step in range(5000):
-        machine.run(until_s=step / 1000)
-        try:
-            machine.submit(step, deadline_s=step / 1000 + 0.1)
-        except BusyError as error:
-            refused += "stage 'shift' is too busy" in str(error)
-        longest = max(longest, len(machine.core.open))
-    machine.run()
-    completed = [(end_s, flow) for end_s, flow in machine.ended.values() if flow.error is None]
-    assert all(end_s <= flow.deadline_s for end_s, flow in completed)
-    # Of what stage 2 can do in 5 s, 500, nearly all is answered: refusals do not waste capacity.
-    assert len(completed) >= 490
-    assert machine.core.late <= 10
-    assert longest <= 11
-    assert refused == machine.core.refused
-
-
 def test_a_stage_does_not_begin_what_the_later_ones_cannot_finish():
-    """A first batch that takes longer than was believed leaves the second too little time."""
     machine = Machine([Stage(double), Stage(shift)], {"double": 5, "shift": 5})
     with pytest.raises(DeadlineError):
         machine.submit(0, deadline_s=0.009)
@@ -212,7 +171,6 @@ def test_while_a_worker_starts_only_requests_without_a_deadline_wait_for_it():
 
 
 def test_one_slow_batch_does_not_refuse_all_requests_for_ever():
-    """Under a deadline of 0.1 s no other would be admitted, which could correct the measurement."""
     machine = Machine([Stage(double)], {"double": 5000.0}, known=False)
     machine.submit(1)
     machine.run()
@@ -260,7 +218,6 @@ def test_a_full_pipeline_refuses_at_once():
 
 
 def test_many_switches_one_after_another_are_each_looked_at_once():
-    """Otherwise 60 of them would take 2 to the 60th steps."""
     steps = [Switch(abs, {0: Stage(abs, f"a{n}"), 1: Stage(abs, f"b{n}")}) for n in range(60)]
     least_ms, after_ms = compile_steps(steps).rest_ms([1.0, 2.0] * 60)
     assert least_ms == 60.0

@@ -37,7 +37,6 @@ def test_without_a_longest_wait_and_a_deadline_nothing_waits_for_ever(latency_ms
 
 @pytest.fixture
 def batch_of_three():
-    """Return a core and its first batch, of the items 0 to 2."""
     core = StageCore("s", greedy(3), workers=1)
     for number in range(3):
         core.arrive(0.0, item(number))

@@ -66,11 +66,3 @@ def test_a_step_that_is_wrong(make, complaint):
 )
 def test_the_name_of_a_stage_is_that_of_its_code(code, name):
     assert Stage(code).name == name
-
-
-def test_the_first_policy():
-    assert Stage(abs).first_policy() == BatchingPolicy.from_control_limit(1, 1)
-    assert Stage(abs, batch_size=4).first_policy() == BatchingPolicy.from_control_limit(1, 4)
-    waits = Stage(abs, batch_size=4, max_wait_ms=5.0).first_policy()
-    assert waits == BatchingPolicy.from_control_limit(4, 4, 5.0)
-    assert Stage(abs, batch_size=4, policy=POLICY).first_policy() is POLICY

@@ -56,7 +56,6 @@ def test_the_plan_costs_what_an_oracle_that_tries_all_finds(limit_ms, costs):
 
 
 def test_the_power_is_that_of_the_batches():
-    """Two stages of 300 items/s in batches of one: 110 mJ each."""
     stages = [stage("a", 0.1, 0.1, 1, energy=True), stage("b", 0.1, 0.1, 1, energy=True)]
     plan = plan_pipeline(stages, 300.0, ServiceLevelObjective(25.0, 99.0), requests=REQUESTS)
     assert plan.mean_power_w == pytest.approx(2 * 300.0 * 0.110, rel=0.03)

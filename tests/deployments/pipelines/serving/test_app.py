@@ -117,18 +117,6 @@ async def test_the_pipeline_describes_itself(client, service):
     assert (await client.head("/sojourn/pipeline")).content == b""
 
 
-async def test_what_a_model_has_a_pipeline_has(client, service):
-    for path in ("/v2", "/v2/health/ready", "/v2/models/twice"):
-        assert (await client.get(path)).status_code == 200, path
-    example = (await client.get("/sojourn/example")).json()
-    assert (await client.post(INFER, json=example)).status_code == 200
-    policy = (await client.get("/sojourn/policy")).json()
-    assert policy["stages"]["doubler"]["max_batch_size"] == 4
-    service.begin_drain()
-    assert (await client.get("/v2/health/ready")).status_code == 503
-    assert (await client.post(INFER, json=example)).status_code == 200
-
-
 async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
     answer = await client.post(INFER, json=body([1, 2, 3]), headers={"X-Request-Timeout-Ms": "0.5"})
     assert answer.status_code == 504
@@ -147,7 +135,6 @@ async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
     ],
 )
 async def test_a_pipeline_whose_example_has_other_outputs_does_not_start(datatype, result, said):
-    """They were cast without a check, or failed every request."""
     configs = "tests.support.pipelines.configs"
     service = make_service(
         steps=[{"stage": {"code": f"{configs}:{result}", "place": "loop"}}],
@@ -170,7 +157,6 @@ TABLE = DivisionTable(
 async def test_the_workers_are_planned_for_the_sla_that_is_configured(
     monkeypatch, at_start, solved_first
 ):
-    """On Ray the first configuration comes after the start; a later one may change the SLA."""
     solved: list[float] = []
 
     async def plan(autoscaler, steps, sla):

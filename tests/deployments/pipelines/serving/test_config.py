@@ -80,15 +80,6 @@ def test_what_is_wrong_is_said_in_one_line(load, changes, complaint):
 DEPLOYED = {"code": "tests.support.pipelines.stages:Scale", "place": "deployment", "workers": 2}
 
 
-def test_the_keys_of_a_stage_in_a_deployment(load):
-    options = {"num_cpus": 2, "num_gpus": 0.5}
-    pipeline = load(steps=[{"stage": {**DEPLOYED, "ray_actor_options": options}}]).pipeline
-    (stage,) = pipeline.build()
-    assert (stage.place, stage.workers) == ("deployment", 2)
-    assert pipeline.max_replicas() == {"scale": 2}
-    assert pipeline.deployed()["scale"].ray_actor_options.num_gpus == 0.5
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -105,7 +96,6 @@ def test_what_is_wrong_with_a_stage_or_its_scaling(load, changes, complaint):
 
 
 def test_what_follows_the_load_needs_ray_to_ask_for_it(tmp_path):
-    """Ray's own autoscaling would count requests that it does not see."""
     stage = {"stage": {**DEPLOYED, "max_workers": 4}}
     document = config(steps=[stage], autoscaling={"max_workers": 1})
     (application,) = document["applications"]

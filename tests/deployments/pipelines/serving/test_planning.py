@@ -24,7 +24,6 @@ SCENARIO = {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 250
 
 
 def planned(encode=ENCODE, **change):
-    """Return the workers that the process plans, which has none of the code."""
     planning = PipelinePlanning(STEPS, {"encode": 3.0}, lambda: [DECODE, encode, LEFT])
     question = {"now": SCENARIO, "then": SCENARIO | change}
     _, arguments, scenario = pickle.loads(pickle.dumps(planning.calls(question)["then"]))

@@ -15,10 +15,8 @@ from tests.support.models.model_stores import manager_thread, publish, settings_
 from tests.support.models.stored_models import Scale as StoredScale
 from tests.support.pipelines.stages import (
     Doubler,
-    DropsNegative,
     FailsOnNegative,
     NamesRows,
-    ReturnsErrors,
     Scale,
     shift,
 )
@@ -39,7 +37,7 @@ def test_a_class_an_object_a_path_or_a_function(code):
 def test_items_that_fail_alone():
     good, bad = predictor(shift)([1, None])
     assert (good, type(bad.error)) == (4, TypeError)
-    good, bad = predictor(ReturnsErrors, lists=True)([2, 3])
+    good, bad = predictor(lambda items: [2, BadRequestError()], lists=True)([2, 3])
     assert (good, type(bad), type(bad.error)) == (2, ItemFailure, BadRequestError)
     first, named, third = predictor(NamesRows, lists=True)([1, -2, 3])
     assert (first, named.error.status, third) == (RETRY, 400, RETRY)
@@ -87,7 +85,7 @@ class WrongShape(Doubler):
     ("code", "whole", "complaint"),
     [
         (FailsOnNegative, False, "negative"),
-        (DropsNegative, False, "predict returned 1 results for 2 items"),
+        (lambda items: items[:1], False, "predict returned 1 results for 2 items"),
         (lambda items: "ab", False, "must return a list of 2 results"),
         (lambda items: None, False, "must return a list of 2 results"),
         (NoDevice, True, "no GPU"),

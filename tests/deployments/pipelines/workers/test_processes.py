@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import pickle
 import subprocess
 import threading
 from functools import partial
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from deployments.errors import StartError
-from deployments.pipelines.core.items import RETRY
 from policy.errors import InvalidInputError
 from sojourn import Ensemble, Pipeline, Stage, StageError
 from tests.support.pipelines.stages import (
@@ -114,7 +112,6 @@ async def test_an_item_that_kills_its_worker_is_not_run_a_third_time_and_takes_n
 
 @pytest.mark.slow
 async def test_the_event_loop_does_not_wait_for_the_end_of_a_worker(monkeypatch):
-    """It waited for up to 0.1 s for the exit status."""
     wait, threads = subprocess.Popen.wait, []
 
     def recorded(self, timeout=None):
@@ -150,7 +147,3 @@ async def test_a_stage_that_the_machine_has_no_room_for_leaves_nothing(monkeypat
 
     monkeypatch.setattr(call, no_room)
     assert await start() == await start()
-
-
-def test_what_is_to_run_again_is_known_in_every_process():
-    assert pickle.loads(pickle.dumps([RETRY]))[0] is RETRY
