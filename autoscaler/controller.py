@@ -177,6 +177,7 @@ class Autoscaler:
             current,
             demand,
             sizing,
+            requirement.replicas,
             status,
             horizon,
             self._start_time_s,

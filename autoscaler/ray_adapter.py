@@ -21,7 +21,7 @@ from ray.serve.config import AutoscalingContext
 from autoscaler.decision import Decision, FleetState
 from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
-from autoscaler.reports import ReplicaReport
+from autoscaler.reports import SCALARS, SERIES, ReplicaReport
 from autoscaler.scaled_deployments import ScaledDeployment, scaled_deployment
 from autoscaler.shared_budget import (
     Claim,
@@ -186,26 +186,35 @@ def replica_reports(
     """
     known_by_replica = {report.replica_id: report for report in known}
     offered = metrics.get("offered_total", {})
+    scalars, curves = (
+        [(name, metrics[name]) for name in names if name in metrics] for names in (SCALARS, SERIES)
+    )
     reports = []
     for replica in sample:
         # A replica that is not configured yet reports Ray's own metrics only.
         if not (series := offered.get(replica)):
             continue
         time_s = series[-1].timestamp
-        report = known_by_replica.get(replica.unique_id)
+        name = replica.unique_id
+        report = known_by_replica.get(name)
         if report is None or report.time_s != time_s:
-            values = {
-                metric: points[-1].value
-                for metric, by_replica in metrics.items()
-                if (points := by_replica.get(replica))
-            }
+            values = _latest(scalars, replica)
+            if report is not None and not report.has_series_of(values):
+                report = None
+            if report is None:
+                values |= _latest(curves, replica)
             try:
-                report = ReplicaReport.from_floats(replica.unique_id, time_s, values)
+                report = ReplicaReport.from_floats(name, time_s, values, report)
             except InvalidInputError as error:
                 logger.warning("report ignored: %s", error)
                 continue
         reports.append(report)
     return reports
+
+
+def _latest(columns: Iterable[tuple[str, Mapping[Any, Any]]], replica: Any) -> dict[str, float]:
+    """Return the newest value of a replica in each column, by the name of the column."""
+    return {name: points[-1].value for name, column in columns if (points := column.get(replica))}
 
 
 def _newest(metrics: RawMetrics, sample: Iterable[Any], name: str) -> float | None:

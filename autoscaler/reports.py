@@ -5,6 +5,8 @@ autoscaling policy. The settings in force travel with it.
 """
 
 import math
+import zlib
+from array import array
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
@@ -48,7 +50,8 @@ class ReplicaReport:
     `weights_tier_code` one in `WEIGHTS_TIERS`; 0 if unknown.
     `request_delay_ms`, `reply_delay_ms` and `retry_delay_ms` are of `policy.try_delays.TryDelays`.
     `power_limit_w` is the ceiling on the power of all replicas, 0 for none, and `powers` are the
-    numbers of its `policy.tables.power.PowerTable`.
+    numbers of its `policy.tables.power.PowerTable`. `curve_code` and `power_code` are checksums of
+    these series: under the same codes, a replica's series are those of its report before.
     `standby` is 1 if it stands by (`autoscaler.standbys`). Settings of None leave the autoscaler's
     unchanged.
     """
@@ -80,6 +83,8 @@ class ReplicaReport:
     retry_delay_ms: float = TryDelays.retry_delay_ms
     power_limit_w: float = 0.0
     powers: tuple[float, ...] = ()
+    curve_code: float = 0.0
+    power_code: float = 0.0
 
     def __post_init__(self) -> None:
         values = (
@@ -160,22 +165,41 @@ class ReplicaReport:
     def out_of_reach(self) -> bool:
         return not self.sla_rate_per_s and bool(self.late_shares)
 
+    def has_series_of(self, values: Mapping[str, float]) -> bool:
+        """Return whether a later report of the same replica has the same curve and powers."""
+        codes = values.get("curve_code", 0.0), values.get("power_code", 0.0)
+        return codes[0] != 0 and codes == (self.curve_code, self.power_code)
+
     @classmethod
     def from_floats(
-        cls, replica_id: str, time_s: float, values: Mapping[str, float]
+        cls,
+        replica_id: str,
+        time_s: float,
+        values: Mapping[str, float],
+        same_series: "ReplicaReport | None" = None,
     ) -> "ReplicaReport":
-        """Read a report, with its settings if there are any, or raise `InvalidInputError`."""
+        """Read a report, with its settings if there are any, or raise `InvalidInputError`.
+
+        The curve and the powers are those of `same_series`; None: they are among the values.
+        """
         given = {name: values[name] for name in _REPORT_FLOATS if name in values}
         missing = [name for name in _REQUIRED if name not in given]
         if missing:
             raise InvalidInputError(f"report of {replica_id}: {', '.join(missing)} missing")
+        if same_series is not None:
+            late_shares, overload_levels = same_series.late_shares, same_series.overload_levels
+            powers = same_series.powers
+        else:
+            late_shares, overload_levels, powers = (
+                _series(names, values) for names in (_LATE_SHARES, _OVERLOAD_LEVELS, _POWERS)
+            )
         return cls(
             replica_id,
             time_s,
             settings=_settings(tuple((name, values[name]) for name in _SETTINGS if name in values)),
-            late_shares=_series(_LATE_SHARES, values),
-            overload_levels=_series(_OVERLOAD_LEVELS, values),
-            powers=_series(_POWERS, values),
+            late_shares=late_shares,
+            overload_levels=overload_levels,
+            powers=powers,
             **given,
         )
 
@@ -186,16 +210,26 @@ def curve_to_floats(
     """Return a curve as floats; `out_of_reach`: there is none, as no rate keeps the SLA."""
     if curve is None:
         shares = len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
-        return {"sla_rate_per_s": 0.0, **_numbered(_LATE_SHARE_PREFIX, shares)}
+        return {
+            "sla_rate_per_s": 0.0,
+            "curve_code": _code(shares),
+            **_numbered(_LATE_SHARE_PREFIX, shares),
+        }
     return {
         "sla_rate_per_s": curve.sla_rate_per_s,
+        "curve_code": _code(curve.late_shares + curve.overload_levels),
         **_numbered(_LATE_SHARE_PREFIX, curve.late_shares),
         **_numbered(_OVERLOAD_LEVEL_PREFIX, curve.overload_levels),
     }
 
 
 def power_to_floats(table: PowerTable) -> dict[str, float]:
-    return _numbered(_POWER_PREFIX, table.to_floats())
+    powers = table.to_floats()
+    return {"power_code": _code(powers), **_numbered(_POWER_PREFIX, powers)}
+
+
+def _code(values: tuple[float, ...]) -> float:
+    return float(zlib.crc32(array("d", values).tobytes()))
 
 
 def _numbered(prefix: str, values: tuple[float, ...]) -> dict[str, float]:
@@ -245,6 +279,8 @@ _SETTINGS = tuple(AutoscalerSettings().to_floats())
 _LATE_SHARES = tuple(_numbered(_LATE_SHARE_PREFIX, LoadLatenessCurve.MULTIPLES))
 _POWERS = tuple(_numbered(_POWER_PREFIX, PowerTable.SIZE * (0.0,)))
 _OVERLOAD_LEVELS = tuple(_numbered(_OVERLOAD_LEVEL_PREFIX, LoadLatenessCurve.OVERLOADS))
+#: The names of the floats of a report, with those of its settings, and of the series among them.
+SCALARS, SERIES = (*_REPORT_FLOATS, *_SETTINGS), (*_LATE_SHARES, *_OVERLOAD_LEVELS, *_POWERS)
 
 
 def _series(names: tuple[str, ...], values: Mapping[str, float]) -> tuple[float, ...]:

@@ -80,6 +80,7 @@ class Tier:
         current: int,
         demand: Demand,
         sizing: FleetSizing,
+        required: int,
         status: FleetStatus,
         horizon: Horizon,
         start_time_s: float,
@@ -88,7 +89,6 @@ class Tier:
         delay_s = horizon.scale_down_delay_s
         self.stabilizer.observe(now_s, demand.per_s, delay_s)
         self.first_fleet = self.first_fleet or current
-        required = sizing.required(demand.per_s).replicas
         if required > current:
             return required, f"scale out {current} -> {required}"
         if required == current:

@@ -8,9 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoscaler import scaled_deployments
+from autoscaler.reports import ReplicaReport, curve_to_floats
 from autoscaler.standbys import StandbyRoles, roles_key
+from policy.load_lateness import LoadLatenessCurve
 from tests.support.autoscaling.stores import Store
 
 with warnings.catch_warnings():
@@ -21,6 +25,13 @@ with warnings.catch_warnings():
     from autoscaler.ray import metrics as ray_metrics
     from autoscaler.ray_adapter import SojournAutoscalingPolicy, replica_reports
     from tests.support.autoscaling.ray_contexts import Offered, context
+
+
+#: Two have the same SLA rate.
+CURVES = [
+    LoadLatenessCurve(rate_per_s, (share,) * len(LoadLatenessCurve.MULTIPLES))
+    for rate_per_s, share in ((50.0, 0.01), (50.0, 0.02), (60.0, 0.02))
+]
 
 
 @pytest.fixture
@@ -99,6 +110,21 @@ def test_only_reports_that_are_new_are_read(offered: Offered) -> None:
     assert second[0] is first[0]
     assert second[1].time_s == 1001
     assert second[1].offered_total > first[2].offered_total
+
+
+@given(st.lists(st.sampled_from([None, *CURVES]), min_size=2, max_size=4), st.booleans())
+def test_a_curve_that_did_not_change_is_not_read_again(
+    curves: list[LoadLatenessCurve | None], out_of_reach: bool
+) -> None:
+    offered = Offered()
+    reports: list[ReplicaReport] = []
+    for now_s, curve in enumerate(curves, 1000):
+        floats = curve_to_floats(curve, out_of_reach=out_of_reach)
+        ctx = context(offered, now_s=now_s, rate_per_s=50, **floats)
+        before, reports = reports, replica_reports(ctx.raw_metrics, ctx.running_replicas, reports)
+        assert reports == replica_reports(ctx.raw_metrics, ctx.running_replicas)
+        if before and before[0].curve == curve is not None:
+            assert reports[0].late_shares is before[0].late_shares
 
 
 def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(
