@@ -1,5 +1,3 @@
-"""Decisions are made by clocks that never step: the time of day is read in few places."""
-
 import ast
 from pathlib import Path
 
@@ -45,7 +43,7 @@ def reads_time_of_day(path: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_the_time_of_day_is_read_only_where_a_step_does_no_harm() -> None:
+def test_the_time_of_day_is_read_only_where_a_step_does_no_harm():
     found = {
         str(path.relative_to(ROOT))
         for package in PACKAGES

@@ -1,5 +1,3 @@
-"""The docs name only files, code and links that exist."""
-
 import ast
 import re
 from functools import cache
@@ -32,7 +30,7 @@ def defined_by(node: ast.stmt) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_source_file_named_on_a_page_exists(page: Path) -> None:
+def test_every_source_file_named_on_a_page_exists(page):
     named = set(re.findall(r"[\w./-]+/[\w-]+\.(?:py|yaml|md|toml)\b", page.read_text()))
     missing = [
         name
@@ -46,7 +44,7 @@ def test_every_source_file_named_on_a_page_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_dotted_name_on_a_page_exists(page: Path) -> None:
+def test_every_dotted_name_on_a_page_exists(page):
     packages = "|".join(PACKAGES)
     text = page.read_text()
     dotted = set(re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text))
@@ -81,7 +79,7 @@ def module_file(parts: list[str]) -> Path | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_link_on_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_on_a_page_leads_somewhere(page):
     missing = []
     for link in re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text()):
         file, _, anchor = link.partition("#")

@@ -1,10 +1,7 @@
-"""The commands and the figures of the guides that need no service."""
-
 import re
 import shlex
 import shutil
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,7 +20,7 @@ TUTORIAL = "docs/tutorial.md"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("percentile", "response_time_ms"), [("90", "10"), ("99", "15")])
-def test_what_an_sla_costs_is_as_the_table_says(percentile: str, response_time_ms: str) -> None:
+def test_what_an_sla_costs_is_as_the_table_says(percentile, response_time_ms):
     page = (ROOT / CONCEPTS).read_text()
     (times,) = re.findall(r"^\| percentile \| (.+) \|$", page, re.MULTILINE)
     (cells,) = re.findall(rf"^\| {percentile} \| (.+) \|$", page, re.MULTILINE)
@@ -35,7 +32,7 @@ def test_what_an_sla_costs_is_as_the_table_says(percentile: str, response_time_m
 
 
 @pytest.mark.slow
-def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
+def test_the_tutorial_until_something_runs(tmp_path):
     plan, solve, check, *_ = blocks("console", TUTORIAL)
     shown_plan, shown_policy, *_ = blocks("text", TUTORIAL)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
@@ -50,9 +47,7 @@ def test_the_tutorial_until_something_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_service_of_serve_batch_becomes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_a_service_of_serve_batch_becomes(tmp_path, monkeypatch, capsys):
     """Both blocks of code run: the model is checked, and FastAPI in front of it asks it."""
     source, front = blocks("python", "docs/migrating.md")
     (tmp_path / "iris.py").write_text(source)
@@ -83,7 +78,7 @@ def _numbers(table: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_guides_has_the_options_shown() -> None:
+def test_every_command_of_the_guides_has_the_options_shown():
     for block in blocks("console", CONCEPTS):
         program, name, *options = shlex.split(block)
         assert program == "sojourn"

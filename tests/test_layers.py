@@ -1,5 +1,3 @@
-"""What the layers between packages forbid beyond import-linter's contracts, and the pins."""
-
 import ast
 import tomllib
 from pathlib import Path
@@ -41,7 +39,7 @@ def imported_modules(path: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_only_the_adapters_import_ray() -> None:
+def test_only_the_adapters_import_ray():
     found = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
@@ -52,7 +50,7 @@ def test_only_the_adapters_import_ray() -> None:
 
 
 @pytest.mark.slow
-def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
+def test_tests_import_neither_other_tests_nor_benchmarks():
     """Shared helpers live in `tests/support`; tests of the benchmarks import those, of course."""
     found = [
         f"{file}: {module}"
@@ -65,7 +63,7 @@ def test_tests_import_neither_other_tests_nor_benchmarks() -> None:
     assert not found
 
 
-def test_the_pins_of_the_project_agree_with_its_locks() -> None:
+def test_the_pins_of_the_project_agree_with_its_locks():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     served, others = _locked("requirements.lock"), _locked("requirements-dev.lock")

@@ -1,5 +1,3 @@
-"""The page about metrics is what the definitions say, and these follow Prometheus's conventions."""
-
 import re
 import subprocess
 import sys
@@ -15,7 +13,7 @@ INSTRUMENTS = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values(), *PIPELINE_I
 
 
 @pytest.mark.slow
-def test_the_page_is_up_to_date() -> None:
+def test_the_page_is_up_to_date():
     printed = subprocess.run(
         [sys.executable, "scripts/metrics_page.py"],
         cwd=ROOT,
@@ -28,7 +26,7 @@ def test_the_page_is_up_to_date() -> None:
     assert page == printed, "run: python scripts/metrics_page.py > docs/metrics.md"
 
 
-def test_a_metric_is_named_by_the_conventions() -> None:
+def test_a_metric_is_named_by_the_conventions():
     names = [given.name for given in INSTRUMENTS]
     assert len(names) == len(set(names))
     for given in INSTRUMENTS:
@@ -39,7 +37,7 @@ def test_a_metric_is_named_by_the_conventions() -> None:
         assert not re.search(r"_(ms|milliseconds|mj|percent)(_|$)", given.name)
 
 
-def test_the_metrics_named_on_the_page_about_operations_exist() -> None:
+def test_the_metrics_named_on_the_page_about_operations_exist():
     named = set(re.findall(r"\bray_sojourn_\w+", (ROOT / "docs/operations.md").read_text()))
     known = {f"ray_{given.name}" for given in INSTRUMENTS}
     assert len(named) > 7

@@ -1,7 +1,4 @@
-"""Every block of the README works as shown."""
-
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ from sojourn.cli import COMMANDS, cli
 from tests.support.readme import ROOT, blocks, commands
 
 
-def test_the_users_model_works_as_shown() -> None:
+def test_the_users_model_works_as_shown():
     (source,) = blocks("python")
     names: dict[str, Any] = {}
     exec(source, names)
@@ -28,7 +25,7 @@ def test_the_users_model_works_as_shown() -> None:
     np.testing.assert_array_equal(model.forward(batch)["y"], 2 * batch["x"])
 
 
-def test_the_config_shown_is_valid_and_has_the_defaults() -> None:
+def test_the_config_shown_is_valid_and_has_the_defaults():
     (shown,) = blocks("yaml")
     content = yaml.safe_load(shown)["user_config"]
     read, default = parse_user_config(content), parse_user_config(None)
@@ -37,7 +34,7 @@ def test_the_config_shown_is_valid_and_has_the_defaults() -> None:
     assert read.model_copy(update={"autoscaler": default.autoscaler}) == default
 
 
-def test_every_command_shown_exists() -> None:
+def test_every_command_shown_exists():
     makefile = (ROOT / "Makefile").read_text()
     for command in commands():
         if command[0] == "make":
@@ -48,15 +45,13 @@ def test_every_command_shown_exists() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_a_help_text(name: str) -> None:
+def test_every_command_has_a_help_text(name):
     result = CliRunner().invoke(cli, [name, "--help"])
     assert result.exit_code == 0
     assert "--json" in result.output
 
 
-def test_the_environment_for_a_cluster_can_be_sourced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_for_a_cluster_can_be_sourced(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     result = CliRunner().invoke(cli, ["serve", "--environment"])
@@ -67,7 +62,7 @@ def test_the_environment_for_a_cluster_can_be_sourced(
     assert (tmp_path / "token").exists()
 
 
-def test_the_request_shown_is_valid() -> None:
+def test_the_request_shown_is_valid():
     (shown,) = blocks("json")
     signature = Signature((TensorSpec("x", "FP32", (3,)),), (TensorSpec("y", "FP32", (3,)),), 1)
     request = parse_request(shown.encode(), None, signature)

@@ -1,11 +1,8 @@
-"""The pages that are generated from the code: up to date, and with every key of the configs."""
-
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +32,7 @@ def keys_of(content: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_key_of_the_bundled_configs_is_explained(path: Path) -> None:
+def test_every_key_of_the_bundled_configs_is_explained(path):
     used = set()
     for application in yaml.safe_load(path.read_text())["applications"]:
         used |= set(keys_of(application["args"]))
@@ -49,7 +46,7 @@ def test_every_key_of_the_bundled_configs_is_explained(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_pages_are_up_to_date() -> None:
+def test_the_pages_are_up_to_date():
     checked = subprocess.run(
         [sys.executable, ROOT / "scripts/reference_pages.py", "--check"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

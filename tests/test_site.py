@@ -1,5 +1,3 @@
-"""The documentation builds as a site, which needs nothing from the network."""
-
 import re
 import subprocess
 from pathlib import Path
@@ -22,7 +20,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_page_is_there_and_links_lead_to_the_pages_of_the_site(site: Path) -> None:
+def test_every_page_is_there_and_links_lead_to_the_pages_of_the_site(site):
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     elsewhere = {"benchmarks", "changelog", "contributing", "kubernetes"}
     assert {path.stem for path in site.glob("*.html")} == pages | elsewhere | {"404"}
@@ -34,7 +32,7 @@ def test_every_page_is_there_and_links_lead_to_the_pages_of_the_site(site: Path)
         assert f'href="{link}"' in (site / f"{page}.html").read_text()
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_nothing_is_fetched_from_elsewhere(site):
     for page in site.glob("*.html"):
         # Other links are for readers to follow.
         fetched = re.findall(
@@ -49,7 +47,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not re.findall(elsewhere, style.read_text())
 
 
-def test_formulas_are_mathml_with_their_numbers(site: Path) -> None:
+def test_formulas_are_mathml_with_their_numbers(site):
     page = (site / "policy.html").read_text()
     numbers = re.findall(r"\\tag\{(\w+)\}", (ROOT / "docs/policy.md").read_text())
     assert re.findall(r'<span class="number">\((\w+)\)</span>', page) == numbers

@@ -1,5 +1,3 @@
-"""The token bucket, against what its definition allows."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""The manifests build, are valid for Kubernetes, and agree with the project."""
-
 import json
 import os
 import re
@@ -35,7 +33,6 @@ def kustomization(request: pytest.FixtureRequest) -> str:
 
 
 def source_of(kustomization: str) -> Path:
-    """Return the config that a kustomization serves."""
     return ROOT / "configs" / ("emulated-p4.yaml" if kustomization == DEMO else "digits.yaml")
 
 

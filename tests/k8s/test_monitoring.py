@@ -1,5 +1,3 @@
-"""Rules and dashboards ask for metrics and labels that there are, and rules are explained."""
-
 import json
 import re
 import shutil
@@ -68,7 +66,7 @@ SELECTED = re.compile(r"\b((?:ray_sojourn|sojourn)[a-z0-9_:]+)(?:\{([^}]*)\})?")
 @pytest.mark.slow
 @needs_prometheus
 @pytest.mark.parametrize("arguments", ["check rules rules.yaml", "test rules rules_test.yaml"])
-def test_promtool_finds_nothing_wrong(arguments: str) -> None:
+def test_promtool_finds_nothing_wrong(arguments):
     checked = subprocess.run(
         ["promtool", *arguments.split()],
         cwd=ROOT / "k8s/monitoring",
@@ -79,7 +77,7 @@ def test_promtool_finds_nothing_wrong(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_is_tested_and_says_what_to_do(rule: dict[str, Any]) -> None:
+def test_an_alert_is_tested_and_says_what_to_do(rule):
     tests = (ROOT / "k8s/monitoring/rules_test.yaml").read_text()
     assert re.search(rf"alertname: {rule['alert']}\n", tests)
     page = (ROOT / "docs/operations.md").read_text()
@@ -89,7 +87,6 @@ def test_an_alert_is_tested_and_says_what_to_do(rule: dict[str, Any]) -> None:
 
 
 def labels_of(metric: str) -> set[str]:
-    """Return the labels of a metric, or of a series of a histogram; fail if there is none."""
     base = re.sub("_(bucket|count)$", "", metric)
     return CATALOG[base] | {"le"} if base in HISTOGRAMS else CATALOG[metric]
 
@@ -97,7 +94,7 @@ def labels_of(metric: str) -> set[str]:
 @pytest.mark.parametrize(
     "source", [[rule["expr"] for rule in RULES], [expr for *_, expr in QUERIES]]
 )
-def test_expressions_are_made_of_metrics_and_labels_that_exist(source: list[str]) -> None:
+def test_expressions_are_made_of_metrics_and_labels_that_exist(source):
     for expr in source:
         used = SELECTED.findall(expr)
         assert used, expr
@@ -106,7 +103,7 @@ def test_expressions_are_made_of_metrics_and_labels_that_exist(source: list[str]
             assert set(re.findall(r"(\w+)=", selector)) <= labels_of(metric), expr
 
 
-def test_a_query_groups_by_labels_and_has_variables_that_exist() -> None:
+def test_a_query_groups_by_labels_and_has_variables_that_exist():
     for query in QUERIES:
         board, legend, expr = query
         used = SELECTED.findall(expr)

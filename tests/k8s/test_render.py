@@ -1,5 +1,3 @@
-"""A release of a user's own model, rendered from the manifests."""
-
 import os
 import shutil
 import subprocess
@@ -56,7 +54,6 @@ def test_generated_files_are_up_to_date():
     ("based_on", "gpus"), [("base", None), ("gpu", None), ("gpu", 0.5), ("gpu-ha", None)]
 )
 def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
-    """As k8s/README.md says: packed for the image, then rendered in the model's folder."""
     project = tmp_path / "project"
     assert main(["init", str(project)]) == 0
     monkeypatch.chdir(project)

@@ -1,5 +1,3 @@
-"""The processes of a load test end together."""
-
 import subprocess
 import sys
 

@@ -6,7 +6,6 @@ from loadtests.records import Records
 
 
 def made(n: int) -> Records:
-    """Return records of n requests, all different."""
     random = np.random.default_rng(n)
     records = Records.begin(np.sort(random.uniform(0, 10, n)))
     records.sent_s[:] = records.scheduled_s + random.uniform(size=n)

@@ -1,5 +1,3 @@
-"""Locust against a real service: the report shows what the service did."""
-
 import json
 import time
 
@@ -63,7 +61,6 @@ def test_the_exit_status_tells_that_the_sla_was_not_met(start_service, loadtest,
 def test_random_requests_are_answered_and_recorded_ones_are_right(
     start_service, loadtest, capfd, tmp_path
 ):
-    """Of a request of one's own, the service can be asked what its answer is."""
     url = start_service(wrong=[30])
     makes = ["loadtest", "--url", url, "--model", "echo", "--make-cases", "20"]
     found = {}

@@ -1,5 +1,3 @@
-"""A worker, with users that need no service: whose fault it is that requests leave late."""
-
 import time
 
 import gevent

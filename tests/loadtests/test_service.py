@@ -1,5 +1,3 @@
-"""What is asked of the service under test before the load."""
-
 import pytest
 
 from deployments.config.user_config import SLAConfig

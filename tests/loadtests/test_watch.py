@@ -11,9 +11,7 @@ from tests.support.profiles import PADDED
 from tests.support.waiting import LIMIT_S
 
 
-def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
-    monkeypatch,
-) -> None:
+def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(monkeypatch):
     monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.001)
     other = {"model": "b", "predicted_ms": {"99": 7.0}}
     policy = {"model": "a", "predicted_ms": {"99": 80.0}, "models": {"b": other}}
@@ -37,7 +35,7 @@ def test_the_service_is_asked_until_the_test_ends_even_if_it_is_silent_at_times(
     assert not found._thread.is_alive()
 
 
-async def test_a_real_service_and_a_real_log_are_understood() -> None:
+async def test_a_real_service_and_a_real_log_are_understood():
     log = DecisionLog()
     log.add(7.0, 1, Decision(replicas=2, reason="more load", demand_per_s=50.0))
     async with emulated_service(PADDED) as service:

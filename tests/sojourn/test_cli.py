@@ -1,5 +1,3 @@
-"""What the command line says before a command runs."""
-
 import pytest
 
 
@@ -7,5 +5,5 @@ import pytest
     ("word", "said"),
     [("serv", "there is no command 'serv'; did you mean 'serve'?"), ("xyz", "No such command")],
 )
-def test_an_unknown_command(refused, word: str, said: str) -> None:
+def test_an_unknown_command(refused, word, said):
     assert said in refused(word)

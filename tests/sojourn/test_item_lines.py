@@ -1,5 +1,3 @@
-"""Items read from lines of JSON, and results written as such."""
-
 import json
 from base64 import b64encode
 
@@ -21,9 +19,7 @@ finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @given(st.lists(st.tuples(st.tuples(finite, finite), st.binary(), st.text()), max_size=3))
-def test_every_item_is_read_as_it_was_written(
-    items: list[tuple[tuple[float, float], bytes, str]],
-) -> None:
+def test_every_item_is_read_as_it_was_written(items):
     lines = [
         json.dumps({"x": x, "image": {"base64": b64encode(image).decode()}, "note": note}).encode()
         for x, image, note in items
@@ -48,7 +44,7 @@ def test_every_item_is_read_as_it_was_written(
         (b'{"x": [1, 2], "note": {"base64": "a"}}', "line 2: "),
     ],
 )
-def test_a_line_without_an_item_says_why_and_stops_nothing(line: bytes, why: str) -> None:
+def test_a_line_without_an_item_says_why_and_stops_nothing(line, why):
     good = b'{"x": [1, 2], "note": "a"}'
     before, error, after = read_items((VECTOR, NOTE), [good, line, good])
     assert isinstance(before, dict)
@@ -69,7 +65,7 @@ def test_a_line_without_an_item_says_why_and_stops_nothing(line: bytes, why: str
         ),
     ],
 )
-def test_a_result_is_one_line(result: object, expected: object) -> None:
+def test_a_result_is_one_line(result, expected):
     line = result_line(result)
     assert b"\n" not in line
     assert orjson.loads(line) == expected

@@ -1,5 +1,3 @@
-"""Models in files: what ONNX Runtime, scikit-learn and transformers compute, Sojourn serves."""
-
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +58,7 @@ def rows_of(model: Model, batch: dict[str, NDArray[Any]]) -> dict[str, list[NDAr
     return {name: list(values) for name, values in found.items()}
 
 
-def test_a_graph_of_onnx_is_computed_if_it_can_batch(tmp_path: Path) -> None:
+def test_a_graph_of_onnx_is_computed_if_it_can_batch(tmp_path):
     path = linear(tmp_path / "linear.onnx")
     model = loaded(OnnxModel(str(path)))
     assert [(s.name, s.datatype, s.shape) for s in model.inputs] == [("x", "FP32", (4,))]
@@ -71,7 +69,7 @@ def test_a_graph_of_onnx_is_computed_if_it_can_batch(tmp_path: Path) -> None:
         OnnxModel(str(fixed)).load("cpu")
 
 
-def test_texts_and_free_lengths_of_onnx(tmp_path: Path) -> None:
+def test_texts_and_free_lengths_of_onnx(tmp_path):
     path = save_graph(
         tmp_path / "same.onnx",
         helper.make_node("Identity", ["x"], ["y"]),
@@ -86,7 +84,7 @@ def test_texts_and_free_lengths_of_onnx(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows_of(model, {"x": texts})["y"], texts)
 
 
-def test_classifiers_and_regressors_of_scikit_learn(tmp_path: Path) -> None:
+def test_classifiers_and_regressors_of_scikit_learn(tmp_path):
     features, labels = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[labels]
     estimators = {
@@ -109,7 +107,7 @@ def test_classifiers_and_regressors_of_scikit_learn(tmp_path: Path) -> None:
         assert ("probabilities" in found) == hasattr(estimator, "predict_proba")
 
 
-def test_a_joblib_file_is_read_only_if_it_is_trusted(tmp_path: Path) -> None:
+def test_a_joblib_file_is_read_only_if_it_is_trusted(tmp_path):
     path = tmp_path / "m.joblib"
     joblib.dump(LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]), path)
     with pytest.raises(InvalidInputError, match="--trust"):
@@ -118,8 +116,7 @@ def test_a_joblib_file_is_read_only_if_it_is_trusted(tmp_path: Path) -> None:
         SklearnModel(str(tmp_path / "other.joblib"), trust=True)
 
 
-def test_a_classifier_of_transformers(tmp_path: Path) -> None:
-    """A batch of texts of different lengths gets the scores that each gets by itself."""
+def test_a_classifier_of_transformers(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
     tokenizer.save_pretrained(tmp_path / "saved")

@@ -1,20 +1,16 @@
-"""A user's folder or module with the name of one of Sojourn's packages."""
-
-from pathlib import Path
-
 import pytest
 
 from sojourn.name_clashes import PACKAGES, clash_in, hidden_package
 from tests.support.readme import ROOT
 
 
-def test_the_checkout_and_its_environment_are_as_they_should_be() -> None:
+def test_the_checkout_and_its_environment_are_as_they_should_be():
     assert hidden_package() is None
     assert clash_in(ROOT) is None
 
 
 @pytest.mark.parametrize("name", [*PACKAGES, "sojourn"])
-def test_a_package_or_a_module_of_the_users_with_a_name_of_ours(tmp_path: Path, name: str) -> None:
+def test_a_package_or_a_module_of_the_users_with_a_name_of_ours(tmp_path, name):
     (tmp_path / "model.py").touch()
     (tmp_path / name).mkdir()
     (tmp_path / name / "notes.md").touch()
@@ -27,9 +23,7 @@ def test_a_package_or_a_module_of_the_users_with_a_name_of_ours(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("command", ["serve digits", "pipeline serve --check digits-pipeline"])
-def test_serving_from_such_a_folder_is_refused(
-    refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_serving_from_such_a_folder_is_refused(refused, tmp_path, monkeypatch, command):
     (tmp_path / "policy.py").touch()
     monkeypatch.chdir(tmp_path)
     *words, config = command.split()

@@ -1,5 +1,3 @@
-"""Every number on the command line has a range, and is a number."""
-
 import click
 import pytest
 

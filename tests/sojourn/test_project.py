@@ -1,5 +1,3 @@
-"""A model served by one command, without a config file."""
-
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -29,9 +27,7 @@ SLAS = st.builds(ServiceLevelObjective, st.floats(0.5, 1e6), st.floats(2, 99.999
 
 
 @given(sla=SLAS, max_replicas=st.integers(1, 1000))
-def test_the_config_of_a_model_has_its_class_and_sla(
-    tmp_path_factory: pytest.TempPathFactory, sla: ServiceLevelObjective, max_replicas: int
-) -> None:
+def test_the_config_of_a_model_has_its_class_and_sla(tmp_path_factory, sla, max_replicas):
     path = tmp_path_factory.getbasetemp() / "one.yaml"
     path.write_text(one_model_config("my.models:Fast", sla, max_replicas))
     config = load_service_configs(path)[0]
@@ -44,15 +40,13 @@ def test_the_config_of_a_model_has_its_class_and_sla(
 
 
 @pytest.mark.parametrize("name", ["fast", "fast:", ":Fast", "a-b:C", "a:b:c", "a:B C"])
-def test_a_name_that_is_no_class_is_an_error(name: str) -> None:
+def test_a_name_that_is_no_class_is_an_error(name):
     with pytest.raises(InvalidInputError, match="module:Class"):
         one_model_config(name, ServiceLevelObjective(50, 95))
 
 
 @pytest.mark.slow
-def test_a_class_is_checked_as_its_printed_config_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refused
-) -> None:
+def test_a_class_is_checked_as_its_printed_config_is(tmp_path, monkeypatch, capsys, refused):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "one_command_model.py").write_text(MODEL)

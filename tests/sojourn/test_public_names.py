@@ -1,5 +1,3 @@
-"""What a user's code imports: `from sojourn import …`."""
-
 import inspect
 import re
 import subprocess
@@ -13,7 +11,7 @@ import sojourn
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_public_name_can_be_imported_and_is_documented() -> None:
+def test_every_public_name_can_be_imported_and_is_documented():
     assert sojourn.__all__ == sorted(sojourn._MODULES)
     for name in sojourn.__all__:
         assert getattr(sojourn, name).__name__ == name
@@ -26,7 +24,7 @@ def test_every_public_name_can_be_imported_and_is_documented() -> None:
 
 
 @pytest.mark.slow
-def test_names_are_imported_when_they_are_used() -> None:
+def test_names_are_imported_when_they_are_used():
     program = (
         "import sys, sojourn\n"
         "heavy = {'numpy', 'scipy', 'numba', 'ray', 'torch', 'matplotlib', 'click'}\n"
@@ -41,7 +39,7 @@ def test_names_are_imported_when_they_are_used() -> None:
 
 
 @pytest.mark.slow
-def test_no_command_imports_what_it_may_not_need() -> None:
+def test_no_command_imports_what_it_may_not_need():
     """A command says what is wrong within a second, and decides without torch, Ray or Locust."""
     program = (
         "import sys\n"
@@ -54,7 +52,7 @@ def test_no_command_imports_what_it_may_not_need() -> None:
 
 
 @pytest.mark.slow
-def test_the_simulators_example_of_the_documentation_runs(monkeypatch, capsys) -> None:
+def test_the_simulators_example_of_the_documentation_runs(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs/load_tests.md").read_text()
     (source,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

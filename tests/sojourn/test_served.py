@@ -1,7 +1,3 @@
-"""What a config file serves."""
-
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -14,7 +10,7 @@ CONFIGS = ROOT / "configs"
 
 
 @pytest.mark.slow
-def test_two_models() -> None:
+def test_two_models():
     file = load_served_file(CONFIGS / "two-models.yaml", check=False)
     first, second = file.run.applications
     assert (first.application, first.model, first.route_prefix) == ("digits", "digits", "/digits")
@@ -25,7 +21,7 @@ def test_two_models() -> None:
 
 
 @pytest.mark.slow
-def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
+def test_a_pipeline_beside_a_model(tmp_path):
     pipeline, model = (
         yaml.safe_load((CONFIGS / name).read_text())
         for name in ("digits-pipeline.yaml", "digits.yaml")
@@ -54,7 +50,7 @@ def test_a_pipeline_beside_a_model(tmp_path: Path) -> None:
         ("applications: [{import_path: [a]}]", "import_path: input should be a valid string"),
     ],
 )
-def test_files_that_are_wrong(tmp_path: Path, content: str, message: str) -> None:
+def test_files_that_are_wrong(tmp_path, content, message):
     path = tmp_path / "wrong.yaml"
     path.write_text(content)
     with pytest.raises(InvalidInputError, match=message) as caught:

@@ -1,5 +1,3 @@
-"""The configuration of access: what is open, and what is rejected."""
-
 import pytest
 
 from deployments.access.tokens import hash_token

@@ -1,5 +1,3 @@
-"""Who is admitted: by token, scope and rate."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +80,6 @@ def test_a_denied_request_uses_nothing_of_the_rate_and_retry_after_says_when():
 
 
 def test_replicas_share_a_rate():
-    """As many replicas as there are admit together what one would, whatever they began with."""
     replicas = 5
     controls = [AccessControl(config(token("a", requests_per_s=10))) for _ in range(replicas)]
     taken = 0

@@ -1,5 +1,3 @@
-"""A client's token comes from a file or the environment."""
-
 import pytest
 
 from deployments.access.credentials import TOKEN_VARIABLE, read_token

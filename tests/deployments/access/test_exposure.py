@@ -1,5 +1,3 @@
-"""A service that others can reach needs tokens, unless its owner insists."""
-
 import pytest
 
 from deployments.access.exposure import check_exposure

@@ -1,5 +1,3 @@
-"""Tokens are random, their hashes are SHA-256, and only a well-formed header holds one."""
-
 import hashlib
 
 import pytest

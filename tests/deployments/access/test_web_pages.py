@@ -1,5 +1,3 @@
-"""Which requests may come from a page of another site."""
-
 import pytest
 
 from deployments.access.web_pages import is_foreign

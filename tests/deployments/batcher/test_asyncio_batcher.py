@@ -1,5 +1,3 @@
-"""The live batcher on a real event loop and device thread, with a model that the test controls."""
-
 import asyncio
 import math
 import threading
@@ -38,7 +36,6 @@ from tests.support.waiting import until
 
 @pytest.fixture(params=[False, True], ids=["device thread", "event loop"])
 def on_loop(request: pytest.FixtureRequest) -> bool:
-    """Whether the event loop runs the batches itself."""
     return bool(request.param)
 
 
@@ -80,9 +77,7 @@ def squares(values: Any) -> Any:
     st.booleans(),
 )
 @example([[-1], [2, 3, 4]], 2, True)  # the first row is answered last
-def test_until_a_drain_each_request_without_fault_gets_its_own_answer(
-    requests: list[list[int]], cap: int, on_loop: bool
-) -> None:
+def test_until_a_drain_each_request_without_fault_gets_its_own_answer(requests, cap, on_loop):
     """5 costs its batch a row."""
 
     async def check() -> None:
@@ -104,9 +99,7 @@ def test_until_a_drain_each_request_without_fault_gets_its_own_answer(
     asyncio.run(check())
 
 
-async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(
-    on_loop: bool,
-) -> None:
+async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(on_loop):
     """OpenMP keeps a number of threads for each thread, so the device thread must set its own."""
     model, prepared = Squares(), list[int]()
 
@@ -120,7 +113,7 @@ async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(
     assert list(model.threads) == ([threading.get_ident()] if on_loop else prepared)
 
 
-async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(on_loop: bool) -> None:
+async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(on_loop):
     def fail(outcome: Outcome) -> None:
         raise ZeroDivisionError
 
@@ -129,7 +122,7 @@ async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(on_l
         assert await squares_of(batcher, [4]) == [[16]]
 
 
-async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
+async def test_a_callback_is_not_called_once_its_request_is_given_up():
     model = Squares()
     got: list[Outcome] = []
     model.gate.clear()
@@ -147,9 +140,7 @@ async def test_a_callback_is_not_called_once_its_request_is_given_up() -> None:
     assert model.batches == [[3]]
 
 
-async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search(
-    on_loop: bool,
-) -> None:
+async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search(on_loop):
     model = Squares()
     async with running(model, on_loop, control_limit=8, cap=8) as batcher:
         ends = await squares_of(batcher, [1, 2], [3, 14], [14], [4, 5, 6])
@@ -158,7 +149,7 @@ async def test_requests_that_the_model_blames_fail_and_the_others_need_no_search
     assert model.batches == [[1, 2, 3, 14, 14, 4, 5, 6], [1, 2, 4, 5, 6]]
 
 
-async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_once() -> None:
+async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_once():
     model, records = Squares(), list[BatchRecord]()
     model.gate.clear()
     async with running(model, on_batch=records.append) as batcher:
@@ -181,8 +172,8 @@ async def test_a_device_given_up_fails_its_batch_and_every_waiting_request_at_on
     ("value", "batches"), [(990, 1), (991, PROBE_AFTER + 1)], ids=["ends its thread", "fails"]
 )
 async def test_a_device_that_fails_on_everything_is_lost_and_no_request_is_blamed(
-    value: int, batches: int, on_loop: bool
-) -> None:
+    value, batches, on_loop
+):
     """The last batch is the model's own example."""
     model = Squares()
     async with running(model, on_loop, control_limit=4) as batcher:
@@ -193,9 +184,7 @@ async def test_a_device_that_fails_on_everything_is_lost_and_no_request_is_blame
     assert len(model.batches) == 1 + batches
 
 
-async def test_a_device_that_answers_the_example_is_not_lost_however_many_batches_fail(
-    on_loop: bool,
-) -> None:
+async def test_a_device_that_answers_the_example_is_not_lost_however_many_batches_fail(on_loop):
     model = Squares()
     async with running(model, on_loop) as batcher:
         for _ in range(2 * PROBE_AFTER):
@@ -206,9 +195,7 @@ async def test_a_device_that_answers_the_example_is_not_lost_however_many_batche
     assert model.batches.count([0.0]) == 2
 
 
-async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(
-    on_loop: bool,
-) -> None:
+async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(on_loop):
     model = Squares()
     model.answer = lambda x: np.where(x == 5, np.nan, x * x)
     async with running(model, on_loop, control_limit=4) as batcher:
@@ -220,7 +207,7 @@ async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(
         assert batcher.model_errors.count == 1
 
 
-async def test_what_waits_for_an_overdue_batch_is_refused_before_that_ends() -> None:
+async def test_what_waits_for_an_overdue_batch_is_refused_before_that_ends():
     """It learned of a batch of 5 s after 5 s, while another replica idled."""
     model = Squares()
     model.gate.clear()
@@ -236,9 +223,7 @@ async def test_what_waits_for_an_overdue_batch_is_refused_before_that_ends() -> 
     assert model.batches == [[1]]
 
 
-async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_wait(
-    on_loop: bool,
-) -> None:
+async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_wait(on_loop):
     """Of two clients with large bodies, one was refused: the other's batch was about to start."""
     async with running(Squares(), on_loop, cap=1, limits={"max_queue_rows": 1}) as batcher:
         # All in one iteration of the event loop, as they are submitted.
@@ -246,7 +231,7 @@ async def test_no_request_is_refused_while_an_idle_device_is_to_take_those_that_
         assert (batcher.rows.refused, batcher.rows.completed) == (0, 2)
 
 
-async def test_requests_that_waited_in_their_sockets_share_a_batch(on_loop: bool) -> None:
+async def test_requests_that_waited_in_their_sockets_share_a_batch(on_loop):
     """A backlog was served one by one, as a full batch would have been too late for its requests.
 
     So a batch's saving was lost just when it was needed, and the backlog grew.
@@ -260,7 +245,7 @@ async def test_requests_that_waited_in_their_sockets_share_a_batch(on_loop: bool
     assert model.batches == [[*range(100, 120)]]
 
 
-async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_computed() -> None:
+async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_computed():
     model = Squares()
     model.gate.clear()
     async with running(model) as batcher:
@@ -279,7 +264,6 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
 
 
 def compute(x: NDArray[Any]) -> NDArray[Any]:
-    """Hold the interpreter's lock for 30 ms."""
     end_s = time.thread_time() + 0.03
     while time.thread_time() < end_s:
         pass
@@ -292,9 +276,7 @@ def wait(x: NDArray[Any]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize(("answer", "batches"), [(compute, 1), (wait, IN_A_ROW)])
-async def test_a_model_that_keeps_the_event_loop_leaves_it(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, batches: int
-) -> None:
+async def test_a_model_that_keeps_the_event_loop_leaves_it(monkeypatch, answer, batches):
     # Where a thread is not woken for so long, the first of its batches is the last there.
     monkeypatch.setattr(BatchPlacement, "LONGEST_WAIT_S", math.inf)
     model, records = Squares(), list[BatchRecord]()
@@ -310,9 +292,8 @@ async def test_a_model_that_keeps_the_event_loop_leaves_it(
 
 @pytest.mark.parametrize(("batches_in_turn", "turns"), [(1, 10), (4, 3), (math.inf, 1)])
 async def test_full_batches_follow_each_other_on_the_event_loop_for_a_limited_time(
-    batches_in_turn: float, turns: int
-) -> None:
-    """A queue of many batches does not keep the loop from what else it has to do."""
+    batches_in_turn, turns
+):
     model = Squares()
     clock_s = 0.0
 
@@ -336,8 +317,6 @@ async def test_full_batches_follow_each_other_on_the_event_loop_for_a_limited_ti
 
 
 class Words(Squares):
-    """Square rows of any length."""
-
     inputs = (TensorSpec("x", "FP64", (-1,)),)
     outputs = (TensorSpec("y", "FP64", (-1,)),)
 
@@ -361,9 +340,7 @@ class PaddedWords(Words):
     ],
     ids=["by shape", "padded"],
 )
-async def test_rows_of_different_lengths_wait_together(
-    kind: type[Words], batches: list[list[list[float]]], on_loop: bool
-) -> None:
+async def test_rows_of_different_lengths_wait_together(kind, batches, on_loop):
     model = kind()
     rows = [[1, 2], [3, 4, 5], [6, 7], [8]]
     async with running(model, on_loop, control_limit=4, wait_ms=5_000.0) as batcher:

@@ -1,5 +1,3 @@
-"""What a replica leaves behind when it dies, and what the others make of it."""
-
 import errno
 import os
 import time
@@ -23,9 +21,7 @@ def opened(directory: Path) -> Iterator[CrashJournal]:
         journal.close()
 
 
-def test_what_was_on_a_device_has_seen_a_death_once_that_or_its_process_is_lost(
-    directory: Path,
-) -> None:
+def test_what_was_on_a_device_has_seen_a_death_once_that_or_its_process_is_lost(directory):
     with opened(directory) as journal:
         peer = Peer(directory)
         journal.refresh()
@@ -44,9 +40,7 @@ def test_what_was_on_a_device_has_seen_a_death_once_that_or_its_process_is_lost(
         assert journal.deaths == {3: 1, 5: 1}
 
 
-def test_silence_during_a_batch_counts_once_as_a_death_and_its_end_changes_nothing(
-    directory: Path,
-) -> None:
+def test_silence_during_a_batch_counts_once_as_a_death_and_its_end_changes_nothing(directory):
     with opened(directory) as journal:
         assert journal.is_last
         peer = Peer(directory)
@@ -69,7 +63,7 @@ def test_silence_during_a_batch_counts_once_as_a_death_and_its_end_changes_nothi
         assert (journal.deaths, journal.hung, journal.is_last) == ({1: 1}, {1}, True)
 
 
-def test_a_batch_has_no_part_in_a_stopped_process(directory: Path) -> None:
+def test_a_batch_has_no_part_in_a_stopped_process(directory):
     """What SIGSTOP kept from its answer was refused by the only other replica."""
     with opened(directory) as journal:
         peer = Peer(directory)
@@ -82,7 +76,7 @@ def test_a_batch_has_no_part_in_a_stopped_process(directory: Path) -> None:
         peer.die()
 
 
-def test_a_replica_that_stops_leaves_nothing(directory: Path) -> None:
+def test_a_replica_that_stops_leaves_nothing(directory):
     peer = Peer(directory)
     with opened(directory) as journal:
         peer.tell("begin 1")
@@ -96,8 +90,8 @@ def test_a_replica_that_stops_leaves_nothing(directory: Path) -> None:
 
 
 def test_a_journal_for_which_there_is_no_memory_is_an_error_and_leaves_no_file(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    directory, monkeypatch
+):
     """Into a hole of its file, a write would kill the process by SIGBUS."""
 
     def full(descriptor: int, offset: int, length: int) -> None:
@@ -109,7 +103,7 @@ def test_a_journal_for_which_there_is_no_memory_is_an_error_and_leaves_no_file(
     assert list(directory.iterdir()) == []
 
 
-def test_a_second_journal_of_the_process_is_no_death(directory: Path) -> None:
+def test_a_second_journal_of_the_process_is_no_death(directory):
     """A model that is loaded again: each of its journals took the other for that of a dead peer."""
     with opened(directory) as first:
         peer = Peer(directory)
@@ -140,9 +134,7 @@ def dead(directory: Path) -> Path:
     [(KEEP_S - 60, True), (KEEP_S + 1, False), (-30.0, False)],
     ids=["lately", "long ago", "before the machine was started"],
 )
-def test_old_deaths_are_forgotten(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, passed_s: float, known: bool
-) -> None:
+def test_old_deaths_are_forgotten(directory, monkeypatch, passed_s, known):
     file = dead(directory)
     later_ns = time.monotonic_ns() + int(1e9 * passed_s)
     monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
@@ -152,7 +144,7 @@ def test_old_deaths_are_forgotten(
         assert file.exists() == known
 
 
-def test_a_step_of_the_time_of_day_changes_nothing(directory: Path) -> None:
+def test_a_step_of_the_time_of_day_changes_nothing(directory):
     """The kernel writes the time of day to files; a step makes them look older or younger."""
     file = dead(directory)
     for step_s in (-7200, 7200):
@@ -162,7 +154,7 @@ def test_a_step_of_the_time_of_day_changes_nothing(directory: Path) -> None:
             assert journal.deaths == {1: 1}
 
 
-def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:
+def test_a_file_that_is_no_journal_is_left_alone(directory):
     directory.mkdir(mode=0o700)
     (directory / "1-1.journal").write_bytes(b"short")
     (directory / "notes.txt").write_bytes(b"x")
@@ -172,7 +164,7 @@ def test_a_file_that_is_no_journal_is_left_alone(directory: Path) -> None:
         assert journal.deaths == {}
 
 
-def test_digests_tell_inputs_apart() -> None:
+def test_digests_tell_inputs_apart():
     generator = np.random.default_rng(3)
     inputs = [generator.random(shape, np.float32) for shape in ((1, 3), (2, 3), (1, 3, 224, 224))]
     words = [np.array([[b"a", b"bc"]], object), np.array([[b"ab", b"c"]], object)]

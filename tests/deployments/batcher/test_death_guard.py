@@ -1,5 +1,3 @@
-"""What a replica does with requests that were on others when those died."""
-
 import asyncio
 import time
 from collections import Counter
@@ -70,9 +68,7 @@ def one_that_dies(directory: Path, *values: float) -> None:
 
 
 @pytest.mark.parametrize("word", ["begin", "hang"])
-async def test_what_a_replica_was_lost_on_runs_alone_and_all_else_as_before(
-    directory: Path, word: str
-) -> None:
+async def test_what_a_replica_was_lost_on_runs_alone_and_all_else_as_before(directory, word):
     """What hung one joined a batch of 31, and both replicas hung."""
     model = Squares()
     peer, third = Peer(directory), Peer(directory)
@@ -90,7 +86,7 @@ async def test_what_a_replica_was_lost_on_runs_alone_and_all_else_as_before(
         one.die()
 
 
-async def test_the_last_replica_that_works_refuses_what_hangs_another(directory: Path) -> None:
+async def test_the_last_replica_that_works_refuses_what_hangs_another(directory):
     model = Squares()
     hung = Peer(directory)
     async with replica(model, directory) as batcher:
@@ -103,7 +99,7 @@ async def test_the_last_replica_that_works_refuses_what_hangs_another(directory:
     hung.die()
 
 
-async def test_a_request_that_has_seen_two_deaths_is_not_computed(directory: Path) -> None:
+async def test_a_request_that_has_seen_two_deaths_is_not_computed(directory):
     model = Squares()
     one_that_dies(directory, 2, 3)
     one_that_dies(directory, 2)
@@ -112,7 +108,7 @@ async def test_a_request_that_has_seen_two_deaths_is_not_computed(directory: Pat
     assert all(2 not in batch for batch in model.batches)
 
 
-async def test_what_may_not_be_computed_twice_is_answered_after_one_death(directory: Path) -> None:
+async def test_what_may_not_be_computed_twice_is_answered_after_one_death(directory):
     """As many equal requests as were lost: later ones got errors for ten minutes, though new."""
     model = SquaresOnce()
     one_that_dies(directory, 2, 2, 3)
@@ -133,9 +129,7 @@ async def loses_its_device(model: Squares, directory: Path, *values: float) -> l
 
 
 @pytest.mark.parametrize("model_class", [Squares, SquaresOnce])
-async def test_a_lost_device_sends_on_what_waited_and_tells_of_what_ran(
-    directory: Path, model_class: type[Squares]
-) -> None:
+async def test_a_lost_device_sends_on_what_waited_and_tells_of_what_ran(directory, model_class):
     """Requests that were on the device may go elsewhere once, or not at all."""
     ends = await loses_its_device(model_class(), directory, *range(1, BATCH + 1), 9)
     ran = DeviceError if model_class.idempotent else ReplicaDiedError
@@ -146,7 +140,7 @@ async def test_a_lost_device_sends_on_what_waited_and_tells_of_what_ran(
         assert await ask(batcher, 1, 2, 9) == [ReplicaDiedError, second, 81]
 
 
-async def test_the_second_device_that_a_request_hangs_answers_it(directory: Path) -> None:
+async def test_the_second_device_that_a_request_hangs_answers_it(directory):
     one_that_dies(directory, 1)
     assert await loses_its_device(Squares(), directory, 1) == [ReplicaDiedError]
 
@@ -161,9 +155,7 @@ def with_content(contents: set[int]) -> Callable[[Request], bool]:
     st.sets(st.integers(0, 19)),
     st.integers(1, 20),
 )
-def test_recalled_requests_run_alone_and_nothing_is_lost(
-    rows: list[int], suspects: set[int], culprits: set[int], inputs: int
-) -> None:
+def test_recalled_requests_run_alone_and_nothing_is_lost(rows, suspects, culprits, inputs):
     """Requests `suspects` are recalled from each batch, unless alone; `culprits` fail theirs.
 
     Of so many different inputs, those that were served are cleared.

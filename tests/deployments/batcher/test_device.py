@@ -5,7 +5,7 @@ from deployments.batcher.device import WakeTimer
 from tests.support.waiting import until
 
 
-async def test_a_timer_wakes_once_at_the_earliest_time_asked_for_unless_it_is_cancelled() -> None:
+async def test_a_timer_wakes_once_at_the_earliest_time_asked_for_unless_it_is_cancelled():
     woken_s: list[float] = []
     timer = WakeTimer(asyncio.get_running_loop(), lambda: woken_s.append(time.monotonic()))
     now_s = time.monotonic()

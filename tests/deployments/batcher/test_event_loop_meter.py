@@ -1,8 +1,5 @@
-"""The meter of an event loop, in virtual time."""
-
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -48,8 +45,8 @@ def drive(
     works_s=st.lists(st.floats(1e-5, 0.003), min_size=40, max_size=40),
 )
 def test_a_request_was_never_readable_before_the_time_that_the_meter_says(
-    marks_after_poll: bool, gaps_s: list[float], works_s: list[float]
-) -> None:
+    marks_after_poll, gaps_s, works_s
+):
     loop = VirtualLoop(marks_after_poll=marks_after_poll)
     meter = meter_on(loop)
     readable_s, requests = 1.0, []
@@ -66,7 +63,7 @@ def test_a_request_was_never_readable_before_the_time_that_the_meter_says(
         assert since_s >= loop.polls_s[max(0, polls - 1)] - 3e-6 or since_s >= readable_s - 3e-6
 
 
-def test_a_loop_kept_from_running_is_seen_by_its_overdue_heartbeat() -> None:
+def test_a_loop_kept_from_running_is_seen_by_its_overdue_heartbeat():
     loop = VirtualLoop()
     meter = meter_on(loop)
     # Another thread holds the interpreter's lock from 1.001 to 1.101; a request comes at 1.05.
@@ -83,7 +80,7 @@ def test_a_loop_kept_from_running_is_seen_by_its_overdue_heartbeat() -> None:
     assert meter.take().longest_lag_s == pytest.approx(0.101 - HEARTBEAT_S)
 
 
-def test_heartbeat_and_marker_rest_without_work() -> None:
+def test_heartbeat_and_marker_rest_without_work():
     loop = VirtualLoop()
     meter = meter_on(loop)
     drive(loop, meter, [(1.0, 0.001)], 5.0)
@@ -93,7 +90,7 @@ def test_heartbeat_and_marker_rest_without_work() -> None:
     assert meter.readable_since_s(loop.now_s) == loop.now_s
 
 
-def test_counts_and_times_since_the_last_take() -> None:
+def test_counts_and_times_since_the_last_take():
     loop = VirtualLoop()
     meter = meter_on(loop)
 
@@ -125,9 +122,7 @@ def test_counts_and_times_since_the_last_take() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_on_real_loops_a_request_behind_work_was_readable_when_the_work_began(
-    new_loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+def test_on_real_loops_a_request_behind_work_was_readable_when_the_work_began(new_loop):
     now_s = 1.0
 
     async def run() -> list[float]:
@@ -151,9 +146,7 @@ def test_on_real_loops_a_request_behind_work_was_readable_when_the_work_began(
 
 @BOTH_LOOPS
 @pytest.mark.parametrize("batches_s", [0.0, 10e-3])
-def test_the_end_of_a_steady_iteration_is_foreseen(
-    marks_after_poll: bool, batches_s: float
-) -> None:
+def test_the_end_of_a_steady_iteration_is_foreseen(marks_after_poll, batches_s):
     """Ten connections, each of which sends its next request as soon as one was read.
 
     Batches that run before an iteration reads do not make its reading look slow.

@@ -1,12 +1,7 @@
-"""What a model's author sees of its exceptions."""
-
-import pytest
-
 from deployments.batcher.model_errors import ModelErrors
 
 
 def forward(value: object) -> object:
-    """Raise as a model does."""
     if value is None:
         raise KeyError("pixels")
     return 1 / int(str(value))
@@ -19,9 +14,7 @@ def record(errors: ModelErrors, value: object) -> None:
         errors.record(error, 2)
 
 
-def test_the_first_of_a_kind_is_shown_with_its_traceback_and_the_rest_are_counted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_first_of_a_kind_is_shown_with_its_traceback_and_the_rest_are_counted(caplog):
     errors = ModelErrors()
     for _ in range(300):
         record(errors, 0)
@@ -34,7 +27,7 @@ def test_the_first_of_a_kind_is_shown_with_its_traceback_and_the_rest_are_counte
     assert errors.report() == {"requests": 300, "last": last}
 
 
-def test_each_kind_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_kind_is_shown(caplog):
     errors = ModelErrors()
     errors.model = "digits"
     for value in (0, None, "x", 0, None, "x"):
@@ -48,7 +41,7 @@ def test_each_kind_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     assert errors.report() == {"requests": 7, "last": "RuntimeError"}
 
 
-def test_what_a_client_sent_is_in_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_client_sent_is_in_the_log_only(caplog):
     """`GET /sojourn/policy`, which anybody could read, showed the text of the last exception."""
     errors = ModelErrors()
     record(errors, "secret")

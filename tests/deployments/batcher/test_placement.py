@@ -1,5 +1,3 @@
-"""Which batches the event loop runs itself."""
-
 import math
 
 import pytest
@@ -17,7 +15,7 @@ def short() -> BatchPlacement:
     return placement
 
 
-def test_a_size_stays_until_it_takes_twice_the_limit() -> None:
+def test_a_size_stays_until_it_takes_twice_the_limit():
     placement = short()
     slower = [1.9 * latency_ms for latency_ms in LATENCY_MS]
     placement.use(slower, 0.2, now_s=1.0)
@@ -31,9 +29,7 @@ def test_a_size_stays_until_it_takes_twice_the_limit() -> None:
 @given(
     steps=st.lists(st.lists(st.floats(0.01, 2.0), min_size=5, max_size=5).map(sorted), min_size=1)
 )
-def test_all_sizes_within_the_limit_are_run_and_none_beyond_twice_the_limit(
-    steps: list[list[float]],
-) -> None:
+def test_all_sizes_within_the_limit_are_run_and_none_beyond_twice_the_limit(steps):
     placement = BatchPlacement()
     assert placement.largest == 0
     for now_s, latency_ms in enumerate(steps):
@@ -55,8 +51,8 @@ def test_all_sizes_within_the_limit_are_run_and_none_beyond_twice_the_limit(
     ],
 )
 def test_a_size_that_computes_or_waits_for_too_long_goes_back_with_all_larger_ones(
-    size: int, duration_s: float, cpu_s: float, waited: bool, batches: float
-) -> None:
+    size, duration_s, cpu_s, waited, batches
+):
     placement = short()
     for number in range(1, IN_A_ROW + 1):
         goes_back = placement.observe(size, duration_s, cpu_s, waited=waited, now_s=0.0)
@@ -66,7 +62,7 @@ def test_a_size_that_computes_or_waits_for_too_long_goes_back_with_all_larger_on
     assert placement.largest == (3 if batches == math.inf else size - 1)
 
 
-def test_a_size_that_went_back_stays_away_for_a_while() -> None:
+def test_a_size_that_went_back_stays_away_for_a_while():
     placement = short()
     placement.observe(1, 0.03, 0.03, waited=False, now_s=0.0)
     placement.use(LATENCY_MS, 0.2, now_s=0.99 * BatchPlacement.BAN_S)

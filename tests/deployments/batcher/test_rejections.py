@@ -1,7 +1,4 @@
-"""Requests without outputs: each is told why, and its rows are counted once."""
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +7,7 @@ from deployments.batcher.queued_request import Outcome, QueuedRequest
 from deployments.batcher.rejections import TOO_LATE
 from deployments.batcher.rejections import RejectionHandler as Handler
 from deployments.batcher.row_counts import RowCounts
-from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError, RequestError
+from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Refusal, Request
 from tests.support.batching.batcher_core import make_core
@@ -30,9 +27,7 @@ def handler(core: BatcherCore) -> tuple[Handler, RowCounts]:
         (Refusal.EXPIRED, DeadlineError, TOO_LATE, "expired"),
     ],
 )
-def test_a_refusal_says_whether_another_replica_may_help(
-    refusal: Refusal, error: type[RequestError], says: str, counter: str
-) -> None:
+def test_a_refusal_says_whether_another_replica_may_help(refusal, error, says, counter):
     requests, rows = handler(make_core())
     answer = requests.refused(refusal, 3)
     assert type(answer) is error
@@ -41,7 +36,7 @@ def test_a_refusal_says_whether_another_replica_may_help(
     assert (rows.refused_too_late, rows.pruned) == (3 - rows.refused, 0)
 
 
-def test_what_is_rejected_unparsed_counts_as_offered_load() -> None:
+def test_what_is_rejected_unparsed_counts_as_offered_load():
     core = make_core()
     requests, rows = handler(core)
     requests.rejected(Refusal.FULL, [(10.0, 1), (10.1, 6)], 10.2)
@@ -76,13 +71,8 @@ def lost(requests: Handler, request: Request, now_s: float) -> None:
     ],
 )
 def test_a_request_that_gets_no_outputs_is_told_why_and_counted_once(
-    happens: Callable[[Handler, Request, float], None],
-    now_s: float,
-    deadline_s: float,
-    error: type[RequestError],
-    says: str,
-    counts: set[str],
-) -> None:
+    happens, now_s, deadline_s, error, says, counts
+):
     core = make_core(control_limit=4)
     core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
     requests, rows = handler(core)
@@ -102,7 +92,7 @@ def test_a_request_that_gets_no_outputs_is_told_why_and_counted_once(
     }
 
 
-def test_later_requests_get_the_reason_for_which_the_device_is_lost() -> None:
+def test_later_requests_get_the_reason_for_which_the_device_is_lost():
     requests, rows = handler(make_core())
     requests.device_lost("it hangs", [], 0.0)
     # Whatever the core says: no row may count as too late for a device that is no more.

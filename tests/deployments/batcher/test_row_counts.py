@@ -1,11 +1,9 @@
-"""Rows by what became of them, and by when they arrived."""
-
 import numpy as np
 
 from deployments.batcher.row_counts import ArrivalCounts
 
 
-def test_counts_are_those_of_a_histogram_from_the_second_window_on() -> None:
+def test_counts_are_those_of_a_histogram_from_the_second_window_on():
     times_s = np.sort(np.random.default_rng(1).uniform(100.03, 104.0, 300))
     counts, taken = ArrivalCounts(0.25), []
     for number, time_s in enumerate(times_s.tolist()):
@@ -17,7 +15,7 @@ def test_counts_are_those_of_a_histogram_from_the_second_window_on() -> None:
     assert taken == expected.tolist()
 
 
-def test_windows_without_arrivals_count_0() -> None:
+def test_windows_without_arrivals_count_0():
     counts = ArrivalCounts(0.5)
     assert counts.take(3.0) == []
     for time_s in (3.4, 3.6):
@@ -27,7 +25,7 @@ def test_windows_without_arrivals_count_0() -> None:
     assert counts.take(6.6) == [0, 0, 0, 1]
 
 
-def test_a_late_timestamp_counts_in_the_current_window() -> None:
+def test_a_late_timestamp_counts_in_the_current_window():
     counts = ArrivalCounts(1.0)
     for time_s in (0.5, 1.2, 2.1, 1.9):
         counts.count(time_s)

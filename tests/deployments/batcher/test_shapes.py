@@ -1,5 +1,3 @@
-"""Which rows share a batch, and how rows of different lengths are put together and taken apart."""
-
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,10 @@ TAGS = TensorSpec("tags", "INT64", (2, -1), length_of="tokens")
 
 
 def slices_of(*arrays: NDArray[Any]) -> list[Slice]:
-    """Return one slice with all rows of each array of tokens."""
     return [Slice(Request(0.0, len(one), {"tokens": one}), 0, len(one)) for one in arrays]
 
 
-def test_requests_share_a_batch_if_their_rows_have_one_shape() -> None:
+def test_requests_share_a_batch_if_their_rows_have_one_shape():
     shapes = BatchShapes((TensorSpec("image", "FP32", (3, -1, -1)), TensorSpec("k", "INT8")), ())
 
     def kind(rows: int, *shape: int) -> object:
@@ -41,7 +38,7 @@ def test_requests_share_a_batch_if_their_rows_have_one_shape() -> None:
         max_size=5,
     )
 )
-def test_padding_keeps_every_row_and_cutting_undoes_it(requests: list[list[list[int]]]) -> None:
+def test_padding_keeps_every_row_and_cutting_undoes_it(requests):
     # All rows of a request have the length of its first.
     given = [np.array([(row * 6)[: len(rows[0])] for row in rows]) for rows in requests]
     shapes = BatchShapes((TOKENS,), (TAGS,))
@@ -60,7 +57,7 @@ def test_padding_keeps_every_row_and_cutting_undoes_it(requests: list[list[list[
         assert output["tags"].tolist() == np.stack([one, 2 * one], axis=1).tolist()
 
 
-def test_a_part_of_a_request_is_padded_with_its_other_inputs_unchanged() -> None:
+def test_a_part_of_a_request_is_padded_with_its_other_inputs_unchanged():
     text = TensorSpec("words", "BYTES", (-1, 2), pad=b"")
     shapes = BatchShapes((text, TensorSpec("k", "INT8")), ())
     long = {"words": np.full((3, 2, 2), b"a", object), "k": np.array([1, 2, 3], np.int8)}
@@ -74,7 +71,7 @@ def test_a_part_of_a_request_is_padded_with_its_other_inputs_unchanged() -> None
     assert not any(np.shares_memory(alone[name], long[name]) for name in long)
 
 
-def test_an_output_of_another_length_than_its_input_is_an_error_of_the_model() -> None:
+def test_an_output_of_another_length_than_its_input_is_an_error_of_the_model():
     parts = slices_of(np.zeros((1, 3)), np.zeros((1, 5)))
     message = "output 'tags': its length must be that of 'tokens', 5, not 4"
     with pytest.raises(ModelError, match=message):

@@ -1,5 +1,3 @@
-"""What `user_config` may say of a model's version and weights."""
-
 import pytest
 
 from deployments.config.declared import declared_models

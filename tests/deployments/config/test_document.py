@@ -1,5 +1,3 @@
-"""The config file: Ray Serve's schema around Sojourn's own parts."""
-
 import copy
 import re
 import warnings

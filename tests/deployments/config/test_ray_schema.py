@@ -1,5 +1,3 @@
-"""What Ray Serve itself would refuse in a config file."""
-
 import copy
 import re
 from typing import Any

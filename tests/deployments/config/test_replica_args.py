@@ -1,5 +1,3 @@
-"""What a replica is, in the configuration."""
-
 import pytest
 
 from deployments.config.replica_args import StoreConfig, parse_args

@@ -1,5 +1,3 @@
-"""The live part of the configuration."""
-
 import numpy as np
 import pytest
 

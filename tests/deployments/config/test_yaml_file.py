@@ -1,5 +1,3 @@
-"""YAML files, and what in them is not what it looks like."""
-
 import re
 
 import pytest

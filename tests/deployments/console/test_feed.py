@@ -1,5 +1,3 @@
-"""What events hold, and that no more is put together than is looked at."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from deployments.modelstore.errors import UnavailableError
 
 
 class Sources:
-    """A replica and a log of decisions that count how often they are asked."""
-
     def __init__(self):
         self.now_s = 100.0
         self.reported = self.read = 0

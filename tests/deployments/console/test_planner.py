@@ -1,5 +1,3 @@
-"""The planner answers one question after the other."""
-
 import asyncio
 
 import pytest
@@ -20,8 +18,6 @@ def plan(rate_per_s, response_time_ms=150):
 
 
 class Gate:
-    """Stands in for the worker: answers with the question once it is opened."""
-
     def __init__(self, planner, monkeypatch):
         self.asked = []
         self.open = asyncio.Event()

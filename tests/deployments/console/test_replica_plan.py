@@ -1,5 +1,3 @@
-"""The what-if's plans are those of `sojourn plan`."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""The files of the page are all there, and keep to the policy that they are sent with."""
-
 import re
 from importlib import resources
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""The CPU quota that a container has, by both versions of control groups."""
-
-from pathlib import Path
-
 import pytest
 
 from deployments.control.cpu_quota import CpuQuota, cpu_quota
@@ -21,9 +17,7 @@ V1 = "9:name=systemd:/\n4:memory:/a\n2:cpu,cpuacct:{path}\n"
         (V1.format(path="/kubepods/pod1/c2"), {"": 50_000}, 0.5, "cpu,cpuacct/"),
     ],
 )
-def test_the_tightest_quota_of_a_process_is_found(
-    tmp_path: Path, membership: str, quotas_us: dict[str, object], cores: float, folder: str
-) -> None:
+def test_the_tightest_quota_of_a_process_is_found(tmp_path, membership, quotas_us, cores, folder):
     for group, quota_us in quotas_us.items():
         if membership.startswith("0:"):
             path, files = tmp_path / group, {"max": f"{quota_us} 100000\n"}
@@ -46,9 +40,7 @@ def test_the_tightest_quota_of_a_process_is_found(
         *(("", 0), ("none here", 0), ("nr_throttled many", 0)),
     ],
 )
-def test_what_cannot_be_read_counts_as_not_used_up(
-    tmp_path: Path, content: str, throttled: int
-) -> None:
+def test_what_cannot_be_read_counts_as_not_used_up(tmp_path, content, throttled):
     (tmp_path / "cpu.stat").write_text(content)
     assert CpuQuota(1.0, tmp_path / "cpu.stat").throttled() == throttled
     assert CpuQuota(1.0, tmp_path / "none").throttled() == 0

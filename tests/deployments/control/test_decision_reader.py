@@ -1,8 +1,5 @@
-"""Reading the autoscaler's log at most once a second, without blocking the event loop."""
-
 import asyncio
 import threading
-from typing import Any
 
 import orjson
 import pytest
@@ -15,7 +12,7 @@ from tests.support.waiting import LIMIT_S
 LOG = {"newest": {"replicas": 2}, "decisions": [{"replicas": 2}]}
 
 
-async def test_the_log_of_this_deployment_is_read_and_is_empty_before_the_first_decision() -> None:
+async def test_the_log_of_this_deployment_is_read_and_is_empty_before_the_first_decision():
     kept = {log_key("shop", "Model"): orjson.dumps(LOG)}
     assert await DecisionReader("shop", "Model", kept.get).content() == LOG
     content = await DecisionReader("shop", "Other", kept.get).content()
@@ -31,15 +28,13 @@ async def test_the_log_of_this_deployment_is_read_and_is_empty_before_the_first_
         ({"newest": None}, 1),
     ],
 )
-def test_the_newest_decision_tells_how_many_replicas_there_are(
-    content: dict[str, Any], replicas: int
-) -> None:
+def test_the_newest_decision_tells_how_many_replicas_there_are(content, replicas):
     assert replicas_in(content) == replicas
 
 
 async def test_the_log_is_read_once_a_second_and_nobody_waits_long_for_a_store_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """Ray's hangs without the GCS: the replica's own periodic work goes on."""
     monkeypatch.setattr(decision_reader, "READ_TIMEOUT_S", 0.01)
     result = threading.Event()

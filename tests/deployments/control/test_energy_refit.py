@@ -1,5 +1,3 @@
-"""A profile's energy follows the meter, and only if it is wrong."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,7 +35,7 @@ def followed(
 
 @settings(max_examples=30, derandomize=True)
 @given(st.floats(0.0, 20.0), st.floats(0.4, 3.0), st.integers(0, 99))
-def test_the_profile_comes_close_to_the_device(idle_w: float, factor: float, seed: int) -> None:
+def test_the_profile_comes_close_to_the_device(idle_w, factor, seed):
     device = profile(idle_w, factor)
     last = followed(profile(8.0, 1.0), device, 150, seed, noise=0.01)[-1]
     assert last.energy_mj is not None
@@ -49,12 +47,12 @@ def test_the_profile_comes_close_to_the_device(idle_w: float, factor: float, see
 
 @settings(max_examples=30, derandomize=True)
 @given(st.floats(0.0, 20.0), st.integers(0, 99))
-def test_noise_changes_nothing(idle_w: float, seed: int) -> None:
+def test_noise_changes_nothing(idle_w, seed):
     right = profile(idle_w, 1.0)
     assert followed(right, right, 150, seed, noise=0.04) == [right]
 
 
-def test_the_power_is_the_mean_of_the_last_ticks() -> None:
+def test_the_power_is_the_mean_of_the_last_ticks():
     refit = EnergyRefit()
     assert refit.power_w is None
     for power_w in (1000.0, *range(1, EnergyRefit.POWER_TICKS + 1)):

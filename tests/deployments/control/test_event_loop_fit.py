@@ -1,5 +1,3 @@
-"""The fit of the event loop's costs to what it did."""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,7 +34,7 @@ def fitted(counts: list[EventLoopCounts], costs: EventLoopCosts | None = None) -
     return fit
 
 
-def test_idle_seconds_change_nothing() -> None:
+def test_idle_seconds_change_nothing():
     counts = varied(20)
     idle = second(0, 0)
     plain = fitted(counts).measured()
@@ -47,8 +45,8 @@ def test_idle_seconds_change_nothing() -> None:
     st.floats(0.01, 2.0), st.floats(1.0, 32.0), st.floats(0.0, 0.9), st.floats(0.0, 0.4) | st.none()
 )
 def test_the_cost_per_request_is_right_for_the_batches_of_late(
-    request_ms: float, batch_size: float, refused_share: float, believed_ms: float | None
-) -> None:
+    request_ms, batch_size, refused_share, believed_ms
+):
     """What cannot be measured is divided: a batch gets what it is believed to cost."""
     belief = None if believed_ms is None else EventLoopCosts(1.0, believed_ms, False)
     refused = int(3000 * refused_share)
@@ -61,7 +59,7 @@ def test_the_cost_per_request_is_right_for_the_batches_of_late(
     assert fit.measured().batch_ms <= (0.1 if believed_ms is None else believed_ms)
 
 
-def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
+def test_unknown_costs_are_measured_as_soon_as_there_is_data():
     assert fitted([second(1, 1)] * 60).revise() is None
     fit = EventLoopFit()
     revised = []
@@ -76,7 +74,7 @@ def test_unknown_costs_are_measured_as_soon_as_there_is_data() -> None:
     assert fit.costs.request_ms == pytest.approx(fit.measured().request_ms, rel=0.05)
 
 
-def test_noise_revises_nothing() -> None:
+def test_noise_revises_nothing():
     rng = np.random.default_rng(5)
     fit = EventLoopFit(EventLoopCosts(REQUEST_MS, BATCH_MS, False))
     for one in varied(300):
@@ -86,9 +84,7 @@ def test_noise_revises_nothing() -> None:
 
 
 @pytest.mark.parametrize(("slowdown", "shares_cores"), [(2.0, True), (1.4, False)])
-def test_a_loop_that_waits_for_a_cpu_is_slower_and_shares_its_cores(
-    slowdown: float, shares_cores: bool
-) -> None:
+def test_a_loop_that_waits_for_a_cpu_is_slower_and_shares_its_cores(slowdown, shares_cores):
     fit = fitted([second(2000, 1000, slowdown=slowdown)] * 20)
     expected_ms = slowdown * (REQUEST_MS + BATCH_MS / 2)
     assert fit.measured().ms_per_request(2.0) == pytest.approx(expected_ms, rel=0.1)
@@ -96,14 +92,14 @@ def test_a_loop_that_waits_for_a_cpu_is_slower_and_shares_its_cores(
     assert fit.shares_cores == shares_cores
 
 
-def test_little_work_and_a_neighbor_that_ended_a_minute_ago_share_no_cores() -> None:
+def test_little_work_and_a_neighbor_that_ended_a_minute_ago_share_no_cores():
     assert not fitted([second(10, 10, slowdown=5.0)] * 20).shares_cores
     fit = fitted([*varied(30, slowdown=3.0), *varied(60)])
     assert fit.slowdown == pytest.approx(1.0, abs=0.01)
     assert not fit.shares_cores
 
 
-def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu() -> None:
+def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu():
     fit = fitted(varied(20), EventLoopCosts(REQUEST_MS, BATCH_MS, True))
     event_loop = fit.revise()
     assert event_loop is not None
@@ -116,7 +112,7 @@ shares = st.floats(0, 1)
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(counts, counts, shares, shares, shares), max_size=12))
-def test_any_counts_give_valid_costs(seconds: list[tuple[int, int, float, float, float]]) -> None:
+def test_any_counts_give_valid_costs(seconds):
     fit = EventLoopFit()
     for requests, batches, refused_share, cpu_s, busy_s in seconds:
         costs_s = (cpu_s, busy_s, cpu_s)

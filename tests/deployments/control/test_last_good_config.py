@@ -1,5 +1,3 @@
-"""A wrong live `user_config`, on replicas that run and on replicas that start."""
-
 from typing import Any
 
 import pytest
@@ -34,9 +32,7 @@ def starting_service() -> InferenceService:
 
 
 @pytest.mark.parametrize("wrong", [WRONG, OUT_OF_REACH])
-async def test_a_starting_replica_takes_the_last_good_config_and_says_so(
-    wrong: dict[str, Any],
-) -> None:
+async def test_a_starting_replica_takes_the_last_good_config_and_says_so(wrong):
     store = Store()
     running, starting = starting_service(), starting_service()
     try:
@@ -55,7 +51,7 @@ async def test_a_starting_replica_takes_the_last_good_config_and_says_so(
         await starting.close()
 
 
-async def test_without_a_good_config_of_its_model_a_replica_does_not_start() -> None:
+async def test_without_a_good_config_of_its_model_a_replica_does_not_start():
     store, service = Store(), starting_service()
     last_good(store, "another").keep(GOOD)
     with pytest.raises(InvalidInputError, match="response_time_ms"):

@@ -1,5 +1,3 @@
-"""The refit of a profile's latency."""
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,7 +26,7 @@ def run(refit: LatencyRefit, true_ms: np.ndarray, sizes: list[int], seed: int = 
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_profile_that_is_off_by_two_is_refitted_at_every_size(factor: float) -> None:
+def test_a_profile_that_is_off_by_two_is_refitted_at_every_size(factor):
     refit = LatencyRefit(PROFILE)
     true_ms = factor * PROFILE.latency_ms
     assert 0 < run(refit, true_ms, [3, 4, 5, 12]) <= 100
@@ -36,7 +34,7 @@ def test_a_profile_that_is_off_by_two_is_refitted_at_every_size(factor: float) -
 
 
 @given(st.dictionaries(st.integers(1, 32), st.floats(0.1, 1000), min_size=1, max_size=8))
-def test_a_refit_is_always_a_valid_profile(medians_ms: dict[int, float]) -> None:
+def test_a_refit_is_always_a_valid_profile(medians_ms):
     refit = LatencyRefit(PROFILE)
     for _ in range(2):
         for size, duration_ms in medians_ms.items():
@@ -48,7 +46,7 @@ def test_a_refit_is_always_a_valid_profile(medians_ms: dict[int, float]) -> None
     assert (np.diff(latency_ms) >= 0).all()
 
 
-def test_the_mlp_of_the_benchmark_is_refitted_within_two_checks() -> None:
+def test_the_mlp_of_the_benchmark_is_refitted_within_two_checks():
     """Profiled at 0.025 ms, live at 0.17 ms and more: sizes changed, so none had eight batches."""
     profile = Profile("mlp", "cpu", np.linspace(0.025, 0.3, 128))
     refit = LatencyRefit(profile)
@@ -68,7 +66,7 @@ def test_the_mlp_of_the_benchmark_is_refitted_within_two_checks() -> None:
     assert factors.max() < 1.8
 
 
-def test_a_check_without_new_batches_decides_nothing_and_few_batches_leave_the_quantiles() -> None:
+def test_a_check_without_new_batches_decides_nothing_and_few_batches_leave_the_quantiles():
     refit = LatencyRefit(replace(PROFILE, latency_quantiles=QUANTILES))
     for revised in (False, True):
         for _ in range(30):
@@ -78,7 +76,7 @@ def test_a_check_without_new_batches_decides_nothing_and_few_batches_leave_the_q
     assert refit.profile.latency_quantiles is QUANTILES
 
 
-def test_wide_noise_does_not_refit_a_right_profile() -> None:
+def test_wide_noise_does_not_refit_a_right_profile():
     """With many sizes and wide noise, some size has a median that is off by a quarter."""
     rng = np.random.default_rng(2)
     refit = LatencyRefit(PROFILE)
@@ -88,7 +86,7 @@ def test_wide_noise_does_not_refit_a_right_profile() -> None:
         assert refit.revise() is None
 
 
-def test_a_slower_device_still_draws_its_idle_power() -> None:
+def test_a_slower_device_still_draws_its_idle_power():
     energy_mj = 20.0 * PROFILE.latency_ms
     profile = Profile("m", "d", PROFILE.latency_ms, energy_mj=energy_mj, idle_power_w=8.0)
     refit = LatencyRefit(profile)
@@ -111,13 +109,13 @@ def refitted_ratios(draw: Callable[[np.random.Generator], float]) -> np.ndarray:
     return revised.latency_quantiles.ratios
 
 
-def test_a_refit_measures_how_batch_times_vary() -> None:
+def test_a_refit_measures_how_batch_times_vary():
     ratios = refitted_ratios(lambda rng: rng.lognormal(0, 0.5))
     normal = np.array([-1.6449, -0.6745, 0.0, 0.6745, 1.2816, 1.6449, 2.3263])
     np.testing.assert_allclose(ratios.mean(axis=1), np.exp(0.5 * normal), rtol=0.15)
 
 
-def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves() -> None:
+def test_stalls_of_the_machine_do_not_make_the_quantiles_as_wide_as_themselves():
     ratios = refitted_ratios(lambda rng: 100.0 if rng.random() < 0.05 else 1.0)
     np.testing.assert_allclose(ratios[-1], MAX_RATIO * ratios[2])
     assert (np.diff(ratios, axis=0) >= 0).all()

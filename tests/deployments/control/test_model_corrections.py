@@ -1,5 +1,3 @@
-"""When a correction of the model takes effect."""
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -43,7 +41,6 @@ def event_loop_second(cost_ms: float) -> Observations:
 def refits(
     corrections: ModelCorrections, ticks: Iterable[Observations], **options: bool
 ) -> Iterator[int]:
-    """Yield the ticks that refit the profile."""
     for tick, observed in enumerate(ticks, 1):
         corrections.observe(observed, 0.01)
         if corrections.refit_profile(**options):
@@ -51,9 +48,7 @@ def refits(
 
 
 @pytest.mark.parametrize(("failed", "refitted_at"), [(False, [2 * REVISE_EVERY]), (True, [])])
-def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(
-    failed: bool, refitted_at: list[int]
-) -> None:
+def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(failed, refitted_at):
     corrections = ModelCorrections(PROFILE)
     ticks = 3 * REVISE_EVERY * [seen(failed=failed)]
     assert list(refits(corrections, ticks)) == refitted_at
@@ -62,13 +57,13 @@ def test_the_second_check_refits_the_profile_and_failed_batches_do_not_count(
     np.testing.assert_allclose(corrections.profile.latency_ms, factor * PROFILE.latency_ms)
 
 
-def test_batches_on_a_shared_cpu_are_refitted_to_their_cpu_time() -> None:
+def test_batches_on_a_shared_cpu_are_refitted_to_their_cpu_time():
     """They took 6 ms because they waited for the event loop, which the model counts already."""
     shared = replace(seen(cpu_s=0.003), shares_cpu=True)
     assert not list(refits(ModelCorrections(PROFILE), 3 * REVISE_EVERY * [shared]))
 
 
-def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> None:
+def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom():
     corrections = ModelCorrections(PROFILE)
     ticks = (seen((0.006, 0.003)[corrections.profile_revisions % 2]) for _ in range(500))
     gaps = np.diff(list(refits(corrections, ticks)))
@@ -76,7 +71,7 @@ def test_a_device_that_changes_all_the_time_is_refitted_ever_more_seldom() -> No
     assert (gaps >= REST_AFTER_REFIT * np.arange(1, gaps.size + 1)).all()
 
 
-def test_the_event_loop_is_measured_put_in_force_and_followed() -> None:
+def test_the_event_loop_is_measured_put_in_force_and_followed():
     corrections = ModelCorrections(PROFILE)
     ticks = [event_loop_second(0.1 if tick < 40 else 0.2) for tick in range(90)]
     in_force = [
@@ -89,7 +84,7 @@ def test_the_event_loop_is_measured_put_in_force_and_followed() -> None:
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
-def test_a_table_that_is_being_solved_is_not_begun_anew_for_an_event_loop() -> None:
+def test_a_table_that_is_being_solved_is_not_begun_anew_for_an_event_loop():
     """Eight replicas on two cores began anew again and again, and answered 23% in time."""
     corrections = ModelCorrections(PROFILE)
     ticks = [event_loop_second(0.1 * (1 + tick // 30)) for tick in range(120)]
@@ -99,7 +94,7 @@ def test_a_table_that_is_being_solved_is_not_begun_anew_for_an_event_loop() -> N
 
 
 @pytest.mark.parametrize("shares_cpu", [True, False])
-def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
+def test_the_newest_profile_varies_as_the_batches_do(shares_cpu):
     """Batches take 0.8 to 1.7 ms, by turns; the event loop takes 0.1 ms a request besides."""
     corrections = ModelCorrections(Profile("m", "d", np.array([1.0, 1.0])))
     durations_s = np.linspace(0.8e-3, 1.7e-3, LatencyRefit.MIN_VARYING)
@@ -117,7 +112,7 @@ def test_the_newest_profile_varies_as_the_batches_do(shares_cpu: bool) -> None:
     assert newest.event_loop.shares_cpu == shares_cpu
 
 
-def test_the_event_loop_is_measured_even_while_a_refit_of_the_latency_rests() -> None:
+def test_the_event_loop_is_measured_even_while_a_refit_of_the_latency_rests():
     corrections = ModelCorrections(PROFILE)
     ticks = [*2 * REVISE_EVERY * [seen()], *30 * [event_loop_second(0.1)]]
     first, second, *_ = [
@@ -128,7 +123,7 @@ def test_the_event_loop_is_measured_even_while_a_refit_of_the_latency_rests() ->
     assert second[1]
 
 
-def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
+def test_the_index_of_dispersion_in_force_follows_the_measured_one():
     corrections = ModelCorrections(PROFILE)
     assert not corrections.update_index_of_dispersion()
     for _ in range(10):
@@ -139,7 +134,7 @@ def test_the_index_of_dispersion_in_force_follows_the_measured_one() -> None:
     assert not corrections.update_index_of_dispersion()
 
 
-def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload() -> None:
+def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload():
     corrections, sla = ModelCorrections(PROFILE), ServiceLevelObjective(100.0, 99.0)
     adopted = []
     for tick in range(60):
@@ -163,9 +158,7 @@ def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload() -> No
     st.floats(0.0, 40.0),
     st.floats(0.0, 60.0),
 )
-def test_the_delays_of_a_try_are_the_prior_until_they_are_measured(
-    refusals: list[tuple[int, float]], delay_ms: float, outward_ms: float
-) -> None:
+def test_the_delays_of_a_try_are_the_prior_until_they_are_measured(refusals, delay_ms, outward_ms):
     corrections, prior = ModelCorrections(PROFILE), TryDelays(0.25, 0.25, retries=3)
     assert corrections.delays(prior) == prior
     for count, each_ms in refusals:
@@ -183,7 +176,7 @@ def test_the_delays_of_a_try_are_the_prior_until_they_are_measured(
     assert 0.95 * min(times_ms) <= found.retry_delay_ms <= 1.05 * max(times_ms)
 
 
-def test_waits_settle_where_the_sla_just_holds() -> None:
+def test_waits_settle_where_the_sla_just_holds():
     """Late requests are proportional to the factor; the correction must find 1% of them."""
     rng = np.random.default_rng(1)
     correction = WaitCorrection()

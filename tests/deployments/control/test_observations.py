@@ -1,7 +1,4 @@
-"""Which answers a replica counts, and which of them are late."""
-
 import math
-from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -35,9 +32,7 @@ def counts(observer: ReplicaObserver) -> tuple[int, int]:
         (lambda observer: observer.client_left(2, 0.126), (2, 2)),
     ],
 )
-def test_what_took_longer_than_the_sla_allows_is_late(
-    happens: Callable[[ReplicaObserver], None], counted: tuple[int, int]
-) -> None:
+def test_what_took_longer_than_the_sla_allows_is_late(happens, counted):
     observer = ReplicaObserver(SLA)
     happens(observer)
     assert counts(observer) == counted
@@ -47,7 +42,7 @@ def test_what_took_longer_than_the_sla_allows_is_late(
     assert counts(observer) == (counted[0] + 2, counted[1] + 1)
 
 
-def test_what_requests_wait_in_haproxy_makes_them_late_in_arrears() -> None:
+def test_what_requests_wait_in_haproxy_makes_them_late_in_arrears():
     observer = ReplicaObserver(SLA)
     for response_time_s in (0.01, 0.05, 0.2):
         observer.answered(2, response_time_s)
@@ -66,8 +61,8 @@ def test_what_requests_wait_in_haproxy_makes_them_late_in_arrears() -> None:
     st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.floats(0.0, 1e3), st.floats(0.0, 5.0)
 )
 def test_the_proxy_delay_is_what_haproxy_measures_beyond_the_replica(
-    response_times_s: list[float], mean_ms: float, allowed_ms: float
-) -> None:
+    response_times_s, mean_ms, allowed_ms
+):
     """Its means are in whole ms, so less than that may be none."""
     delay = ProxyDelay()
     for response_time_s in response_times_s:
@@ -77,7 +72,7 @@ def test_the_proxy_delay_is_what_haproxy_measures_beyond_the_replica(
     assert 1e3 * delay.delay_s == pytest.approx(expected_ms if expected_ms > 1 else 0.0, abs=1e-6)
 
 
-def test_requests_add_up_until_haproxy_has_news_and_old_news_is_forgotten() -> None:
+def test_requests_add_up_until_haproxy_has_news_and_old_news_is_forgotten():
     delay = ProxyDelay()
     delay.answered(0.010)
     delay.update(None, 0.0)
@@ -91,7 +86,7 @@ def test_requests_add_up_until_haproxy_has_news_and_old_news_is_forgotten() -> N
 
 
 @pytest.mark.parametrize("most", [3, 10, 100])
-def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most: int) -> None:
+def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most):
     observer = ReplicaObserver(SLA)
     for number in range(10):
         observer.answered(1, 1e-3 * number)
@@ -105,7 +100,7 @@ def test_a_sample_holds_no_more_than_asked_for_and_each_at_most_once(most: int) 
     assert sample.arrival_counts == [7]
 
 
-def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
+def test_the_last_batches_are_kept_and_each_is_handed_over_once():
     observer = ReplicaObserver(SLA)
     for size in range(1, BATCHES_SHOWN + 3):
         observer.batch_ended(BatchRecord(size, StartReason.FULL, 0, 0.0, 0.01, False))
@@ -114,7 +109,7 @@ def test_the_last_batches_are_kept_and_each_is_handed_over_once() -> None:
     assert [record.size for _, record in observer.last_batches] == list(range(3, BATCHES_SHOWN + 3))
 
 
-def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent() -> None:
+def test_a_batch_that_the_event_loop_computed_is_left_out_of_what_it_spent():
     meter = mock.create_autospec(EventLoopMeter, instance=True)
     observer = ReplicaObserver(SLA, meter)
     for on_loop in (True, False):

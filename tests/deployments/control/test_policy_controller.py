@@ -1,5 +1,3 @@
-"""What the controller solves, and what the autoscaler is told of it."""
-
 import json
 from pathlib import Path
 
@@ -38,7 +36,7 @@ async def solved(service: InferenceService) -> ReplicaReport:
 
 
 @pytest.mark.slow
-async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
+async def test_the_rate_under_the_sla_is_reported_once_it_is_solved():
     async with emulated_service(
         PROFILE, sla={"response_time_ms": 20, "percentile": 95}, limits=REFUSES
     ) as service:
@@ -63,7 +61,7 @@ async def test_the_rate_under_the_sla_is_reported_once_it_is_solved() -> None:
         pytest.param(4.6, False, marks=pytest.mark.slow),
     ],
 )
-async def test_an_sla_that_no_rate_meets_is_reported(sla_ms: float, at_once: bool) -> None:
+async def test_an_sla_that_no_rate_meets_is_reported(sla_ms, at_once):
     sla = {"response_time_ms": sla_ms, "percentile": 99.9}
     async with emulated_service(PROFILE, sla=sla, limits=REFUSES) as service:
         report = report_of(service) if at_once else await solved(service)
@@ -71,7 +69,7 @@ async def test_an_sla_that_no_rate_meets_is_reported(sla_ms: float, at_once: boo
         assert report.out_of_reach
 
 
-async def test_a_table_solved_in_advance_is_in_force_at_once(tmp_path: Path) -> None:
+async def test_a_table_solved_in_advance_is_in_force_at_once(tmp_path):
     sla, file = {"response_time_ms": 30, "percentile": 99}, tmp_path / "table.json"
     (tmp_path / "profile.json").write_text(json.dumps(PROFILE.to_dict()))
     profile, export = f"--profile={tmp_path / 'profile.json'}", f"--export={file}"
@@ -93,7 +91,7 @@ async def test_a_table_solved_in_advance_is_in_force_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_the_rate_under_the_sla_falls_with_the_delay_in_haproxy() -> None:
+async def test_the_rate_under_the_sla_falls_with_the_delay_in_haproxy():
     async with emulated_service(PROFILE, sla={"response_time_ms": 20}, limits=REFUSES) as service:
         before = await solved(service)
         service.observer.proxy_delay.delay_s = 8e-3
@@ -105,9 +103,7 @@ async def test_the_rate_under_the_sla_falls_with_the_delay_in_haproxy() -> None:
 
 
 @pytest.mark.slow
-async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_rate_under_the_sla_falls_to_what_the_event_loop_can_take(monkeypatch):
     """The device takes 571 requests/s; the loop, at 5 ms a request, 200."""
     async with emulated_service(PROFILE, sla={"response_time_ms": 100}, limits=REFUSES) as service:
         before = await solved(service)

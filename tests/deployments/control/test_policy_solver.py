@@ -1,5 +1,3 @@
-"""Which requests are solved, and what stays in force meanwhile."""
-
 import asyncio
 import sys
 from contextlib import closing
@@ -42,8 +40,6 @@ Solution = tuple[PolicyTable, LoadLatenessCurve | None]
 
 
 class Solves:
-    """Solve requests when the test says so."""
-
     def __init__(self) -> None:
         self.requests: list[SolveRequest] = []
         self.cancelled: list[SolveRequest] = []
@@ -61,7 +57,6 @@ class Solves:
     async def finish(
         self, error: Exception | None = None, curve: LoadLatenessCurve | None = None
     ) -> None:
-        """End the latest solve."""
         if error is None:
             table = work_conserving_table(PROFILE, Weights())
             self._results[-1].set_result((table, curve))
@@ -78,7 +73,6 @@ def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
 
 
 async def turns() -> None:
-    """Let the event loop run what is due, and what follows from it."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -88,9 +82,7 @@ async def begin(solver: PolicySolver, request: SolveRequest, sla: SLAConfig = SL
     await turns()
 
 
-async def test_a_solution_is_announced_once_and_the_same_request_is_solved_once(
-    solves: Solves,
-) -> None:
+async def test_a_solution_is_announced_once_and_the_same_request_is_solved_once(solves):
     announced: list[bool] = []
     solver = PolicySolver(SLA, lambda: announced.append(solver.in_progress))
     assert solver.in_progress
@@ -106,7 +98,7 @@ async def test_a_solution_is_announced_once_and_the_same_request_is_solved_once(
     assert solves.requests == [REQUEST]
 
 
-async def test_a_new_request_or_the_end_cancels_an_unfinished_one(solves: Solves) -> None:
+async def test_a_new_request_or_the_end_cancels_an_unfinished_one(solves):
     solver = PolicySolver(SLA, lambda: None)
     await begin(solver, REQUEST)
     await begin(solver, OTHER)
@@ -118,7 +110,7 @@ async def test_a_new_request_or_the_end_cancels_an_unfinished_one(solves: Solves
     assert solves.cancelled == [REQUEST, REQUEST]
 
 
-async def test_a_changed_sla_is_reported_together_with_its_rate(solves: Solves) -> None:
+async def test_a_changed_sla_is_reported_together_with_its_rate(solves):
     """With the rate of another SLA, the autoscaler would order for an SLA nobody asked for."""
     solver = PolicySolver(SLA, lambda: None)
     changed = SLAConfig(response_time_ms=15)
@@ -131,8 +123,8 @@ async def test_a_changed_sla_is_reported_together_with_its_rate(solves: Solves) 
 
 
 async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried_again(
-    solves: Solves, caplog: pytest.LogCaptureFixture
-) -> None:
+    solves, caplog
+):
     solver = PolicySolver(SLA, lambda: None)
     await begin(solver, REQUEST)
     await solves.finish()
@@ -150,9 +142,7 @@ async def test_after_a_failure_the_old_table_stays_and_the_same_request_is_tried
     assert (solver.error, solver.in_progress) == (None, False)
 
 
-async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pauses(
-    solves: Solves,
-) -> None:
+async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pauses(solves):
     pauses_s: list[float] = []
     ends = asyncio.Queue[None]()
 
@@ -184,7 +174,7 @@ async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pause
     assert (solves.requests[-2:], solver.in_progress) == ([OTHER, REQUEST], False)
 
 
-async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves: Solves) -> None:
+async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves):
     solver = PolicySolver(SLA, lambda: None)
     solver.reduce_capacity(0.5)  # there is nothing to reduce yet
     await begin(solver, REQUEST)
@@ -213,7 +203,7 @@ async def solve(*requests: SolveRequest) -> list[Solution]:
 
 
 @pytest.mark.slow
-async def test_the_worker_solves_the_same_as_this_process(folder: Path) -> None:
+async def test_the_worker_solves_the_same_as_this_process(folder):
     other = replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0))
     beyond = replace(SOLVED, sla=ServiceLevelObjective(1.4, 99.0))
     table = solve_table(WITH_ENERGY, SOLVED.objective)
@@ -227,8 +217,8 @@ async def test_the_worker_solves_the_same_as_this_process(folder: Path) -> None:
 
 @pytest.mark.slow
 async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, monkeypatch
+):
     solution = await solve(SOLVED)
     for name in (SOLVED.table_name, SOLVED.curve_name):
         path = SolveCache(folder).path(name)
@@ -251,8 +241,8 @@ async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
 
 @pytest.mark.slow
 async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_table(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    monkeypatch, caplog
+):
     monkeypatch.setattr(policy_solver, "cache_folder", lambda: Path("/dev/full"))
     ((table, _),) = await solve(SOLVED)
     assert table == solve_table(WITH_ENERGY, SOLVED.objective)
@@ -260,7 +250,7 @@ async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_tabl
 
 
 @pytest.mark.parametrize("load", [0.02, 0.3, 0.5, 0.7, 0.85])
-def test_the_first_table_leaves_an_event_loop_beside_the_device_time(load: float) -> None:
+def test_the_first_table_leaves_an_event_loop_beside_the_device_time(load):
     event_loop = EventLoopCosts(0.1, 0.15, shares_cpu=False)
     profile = Profile("m", "d", 0.025 + 0.001 * np.arange(1, 17), event_loop=event_loop)
     rate_per_s = load * profile.capacity_per_s

@@ -52,9 +52,7 @@ def solved_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("solved_here")
-async def test_a_replica_batches_within_its_share_and_the_autoscaler_limits_the_fleet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_replica_batches_within_its_share_and_the_autoscaler_limits_the_fleet(monkeypatch):
     rate_per_s = 0.4 * PROFILE.capacity_per_s
     monkeypatch.setattr(ArrivalRate, "per_s", lambda *_: rate_per_s)
     async with emulated_service(PROFILE, sla=SLA, limits=REFUSES, power_limit_w=100) as service:
@@ -78,7 +76,7 @@ async def test_a_replica_batches_within_its_share_and_the_autoscaler_limits_the_
         assert "100 W do not carry this load" in heavy.remark
 
 
-async def test_a_ceiling_that_cannot_be_held_is_refused() -> None:
+async def test_a_ceiling_that_cannot_be_held_is_refused():
     with pytest.raises(InvalidInputError, match="must be above the 10 W of one idle replica"):
         async with emulated_service(PROFILE, power_limit_w=9):
             pass

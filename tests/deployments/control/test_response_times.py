@@ -1,5 +1,3 @@
-"""Measured and predicted percentiles of the response time."""
-
 import numpy as np
 import pytest
 
@@ -27,8 +25,8 @@ def core_at(rate_per_s: float, monkeypatch: pytest.MonkeyPatch) -> BatcherCore:
     [(0.2, 0.0, True), (0.2, 12.0, True), (0.0, 0.0, False), (0.98, 0.0, False), (1.2, 9.0, False)],
 )
 async def test_predicts_the_policy_with_the_wait_that_the_limits_allow_and_the_delay_in_haproxy(
-    intensity: float, proxy_delay_ms: float, predicts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    intensity, proxy_delay_ms, predicts, monkeypatch
+):
     """Nothing without load or near the capacity."""
     rate_per_s = intensity * PROFILE.capacity_per_s
     percentiles, core = ResponseTimePercentiles(), core_at(rate_per_s, monkeypatch)
@@ -46,7 +44,7 @@ async def test_predicts_the_policy_with_the_wait_that_the_limits_allow_and_the_d
     assert percentiles.predicted_ms == pytest.approx(expected_ms)
 
 
-async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_predictions_that_take_long_are_seldom(monkeypatch):
     made_at: list[int] = []
 
     def slow(*arguments: object) -> tuple[list[float], float, float]:
@@ -62,9 +60,7 @@ async def test_predictions_that_take_long_are_seldom(monkeypatch: pytest.MonkeyP
     assert percentiles.predicted_power_w == 20.0
 
 
-async def test_measured_percentiles_stay_over_a_tick_without_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_measured_percentiles_stay_over_a_tick_without_answers(monkeypatch):
     percentiles = ResponseTimePercentiles()
     for times_s in ([0.001 * n for n in range(1, 102)], []):
         await percentiles.tick(times_s, lambda: PROFILE, core_at(0.0, monkeypatch))

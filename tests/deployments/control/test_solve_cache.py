@@ -1,5 +1,3 @@
-"""Solutions kept on disk: found again by the code that computed them, and by nobody else's."""
-
 import importlib.metadata
 import os
 import stat
@@ -22,9 +20,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("content", [None, {"rates": [1.0, 0.1 + 0.2], "limit": 4}])
-def test_a_stored_solution_is_loaded_by_the_code_that_computed_it(
-    tmp_path: Path, content: object
-) -> None:
+def test_a_stored_solution_is_loaded_by_the_code_that_computed_it(tmp_path, content):
     SolveCache(tmp_path, code="older").store("table", content)
     assert SolveCache(tmp_path, code="older").load("table") == content
     for code, name in (("newer", "table"), ("older", "curve")):
@@ -32,7 +28,7 @@ def test_a_stored_solution_is_loaded_by_the_code_that_computed_it(
             SolveCache(tmp_path, code).load(name)
 
 
-def test_the_digest_follows_from_every_source_its_place_and_every_version(tmp_path: Path) -> None:
+def test_the_digest_follows_from_every_source_its_place_and_every_version(tmp_path):
     def of(content: str, name: str, version: str) -> str:
         path = tmp_path / name
         path.write_text(content)
@@ -45,7 +41,7 @@ def test_the_digest_follows_from_every_source_its_place_and_every_version(tmp_pa
     assert len({of(*case) for case in [*cases, ("x = 1", "a.py", "2")]}) == 4
 
 
-def test_the_digest_covers_the_mathematics_and_its_libraries() -> None:
+def test_the_digest_covers_the_mathematics_and_its_libraries():
     with mock.patch.object(solve_cache, "digest") as digested:
         code_digest.__wrapped__()
     root, paths, versions = digested.call_args.args
@@ -54,7 +50,7 @@ def test_the_digest_covers_the_mathematics_and_its_libraries() -> None:
     assert f"scipy {importlib.metadata.version('scipy')}" in versions
 
 
-def test_the_files_used_longest_ago_leave_first(tmp_path: Path) -> None:
+def test_the_files_used_longest_ago_leave_first(tmp_path):
     big = SolveCache(tmp_path)
     paths = [big.path(name) for name in ("old", "table", "curve")]
     for age, name in enumerate(("old", "table", "curve"), 1):
@@ -68,8 +64,7 @@ def test_the_files_used_longest_ago_leave_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", [False, True])
-def test_the_folder_is_the_users_own(home: Path, planted: bool) -> None:
-    """What somebody else has put there is not used."""
+def test_the_folder_is_the_users_own(home, planted):
     folder = home / "sojourn/tables"
     if planted:
         folder.parent.mkdir(parents=True)

@@ -1,8 +1,5 @@
-"""A replica's own part, on a clock of the test's, and behind a real HAProxy."""
-
 import asyncio
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -53,7 +50,7 @@ async def follower(content: bytes | None = None) -> Followed:
     return made
 
 
-async def test_a_replica_that_is_told_nothing_serves_and_one_that_stands_by_is_promoted() -> None:
+async def test_a_replica_that_is_told_nothing_serves_and_one_that_stands_by_is_promoted():
     me = await follower()
     assert not me.role.standby
     assert not await me.reads(b"nonsense")
@@ -66,7 +63,7 @@ async def test_a_replica_that_is_told_nothing_serves_and_one_that_stands_by_is_p
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=6))
-def test_an_older_publication_is_never_followed(published: list[tuple[int, bool]]) -> None:
+def test_an_older_publication_is_never_followed(published):
     async def follow() -> None:
         me = await follower()
         newest = 0
@@ -78,7 +75,7 @@ def test_an_older_publication_is_never_followed(published: list[tuple[int, bool]
     asyncio.run(follow())
 
 
-async def test_a_standby_serves_if_nobody_says_any_more_who_stands_by() -> None:
+async def test_a_standby_serves_if_nobody_says_any_more_who_stands_by():
     me = await follower(roles(1, standby=True))
     assert await me.reads(None, UNKNOWN_AFTER_S / 2)
     assert await me.reads(roles(1, standby=True), UNKNOWN_AFTER_S / 2)
@@ -88,7 +85,7 @@ async def test_a_standby_serves_if_nobody_says_any_more_who_stands_by() -> None:
     assert await me.reads(roles(2, standby=True))
 
 
-async def test_without_standbys_in_the_configuration_it_serves_and_does_not_read() -> None:
+async def test_without_standbys_in_the_configuration_it_serves_and_does_not_read():
     me = await follower(roles(1, standby=True))
     await me.role.configure(0)
     assert not me.role.standby
@@ -97,7 +94,7 @@ async def test_without_standbys_in_the_configuration_it_serves_and_does_not_read
     assert me.role.standby
 
 
-async def test_a_standby_serves_if_nobody_does_until_it_is_told_otherwise() -> None:
+async def test_a_standby_serves_if_nobody_does_until_it_is_told_otherwise():
     me = await follower(roles(1, standby=True))
     me.nobody_serves.return_value = True
     assert not await me.reads(roles(1, standby=True))
@@ -108,8 +105,7 @@ async def test_a_standby_serves_if_nobody_does_until_it_is_told_otherwise() -> N
 
 
 @pytest.mark.slow
-def test_behind_haproxy_roles_change_without_a_failed_request(tmp_path: Path) -> None:
-    """A standby is left out; one that is promoted serves; one that is demoted loses nothing."""
+def test_behind_haproxy_roles_change_without_a_failed_request(tmp_path):
     only_a, only_b = {(200, b"a")}, {(200, b"b")}
     with standby_fleet(tmp_path) as fleet:
         assert wait_for(lambda: fleet.answering() == only_a)

@@ -1,5 +1,3 @@
-"""Worker processes that answer, and others that do not."""
-
 import asyncio
 import itertools
 import os
@@ -46,10 +44,7 @@ async def ask(worker: WorkerProcess, *arguments: Any, time_limit_s: float = LIMI
     return await worker.ask("answer:answer", *arguments, time_limit_s=time_limit_s)
 
 
-async def test_one_process_answers_one_question_after_the_other(
-    module: Path, worker: WorkerProcess
-) -> None:
-    """An error of Sojourn is an answer, too."""
+async def test_one_process_answers_one_question_after_the_other(module, worker):
     module.write_text(
         f"{BEGIN}  if x == 9: raise InfeasibleError(f'no policy in {{os.getpid()}}')\n"
         "  print('not an answer'); return 2 * x, os.getpid()\n"
@@ -61,9 +56,7 @@ async def test_one_process_answers_one_question_after_the_other(
         await ask(worker, 9)
 
 
-async def test_a_process_that_fails_may_do_better_next_time(
-    module: Path, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_that_fails_may_do_better_next_time(module, worker, monkeypatch):
     monkeypatch.setattr("deployments.control.worker_process._END_S", LIMIT_S)
     failures = [
         ("raise MemoryError('no memory')", LIMIT_S, "MemoryError: no memory"),
@@ -79,7 +72,7 @@ async def test_a_process_that_fails_may_do_better_next_time(
     assert await ask(worker, 9) == 9
 
 
-async def test_a_cancelled_question_ends_the_process(module: Path, worker: WorkerProcess) -> None:
+async def test_a_cancelled_question_ends_the_process(module, worker):
     pid = module.with_suffix(".pid")
     module.write_text(
         f"{BEGIN}  open({str(pid)!r}, 'w').write(str(os.getpid()))\n  time.sleep(60)\n"
@@ -95,8 +88,8 @@ async def test_a_cancelled_question_ends_the_process(module: Path, worker: Worke
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_an_idle_process_ends_and_one_that_ended_is_started_again(
-    module: Path, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, killed: bool
-) -> None:
+    module, worker, monkeypatch, killed
+):
     monkeypatch.setattr("deployments.control.worker_process.IDLE_S", 3600 if killed else 0.05)
     module.write_text(f"{BEGIN}  return os.getpid()\n")
     first = psutil.Process(await ask(worker))
@@ -116,7 +109,7 @@ COMPUTE = f"""{BEGIN}
 
 
 @pytest.mark.slow
-async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) -> None:
+async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module):
     module.write_text(COMPUTE)
     quota = mock.Mock(cores=0.5)
     with closing(WorkerProcess(quota=quota)) as worker:
@@ -126,7 +119,7 @@ async def test_a_process_gets_a_part_of_a_quota_that_is_used_up(module: Path) ->
             assert await ask(worker) >= 0.6
 
 
-async def test_a_paused_process_ends_with_its_parent(module: Path) -> None:
+async def test_a_paused_process_ends_with_its_parent(module):
     module.write_text(
         f"{BEGIN}  print(os.getpid(), file=sys.stderr, flush=True)\n  os.kill(os.getpid(), 19)\n"
     )

@@ -1,5 +1,3 @@
-"""Triton's own gRPC client, unmodified, through the front to the app on a real socket."""
-
 import contextlib
 import signal
 import subprocess

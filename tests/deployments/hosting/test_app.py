@@ -1,5 +1,3 @@
-"""Models by name and version in the URL, and the repository extension, over HTTP."""
-
 import asyncio
 import hashlib
 import threading

@@ -1,5 +1,3 @@
-"""What is wanted of a deployment's models: its config."""
-
 import threading
 
 import pytest
@@ -21,8 +19,6 @@ class Clock:
 
 
 class Store(dict):
-    """A cluster's key-value store."""
-
     def read(self, key):
         return self.get(key)
 
@@ -116,7 +112,6 @@ async def apply(models, store, **named):
 
 @pytest.mark.parametrize("error", [None, UnknownModelError("b@9: not there")])
 async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
-    """Neither a replica that runs nor one that starts: that takes the last good config."""
     store = Store()
     wrong = {"b": {"version": "9"}} if error else {"b": {"weights": "/b9.safetensors"}}
     running, starting = Hosted("a", "b"), Hosted("a", "b")

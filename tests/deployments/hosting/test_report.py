@@ -1,5 +1,3 @@
-"""One report of several models: loads add up by what they take of a replica."""
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,8 +11,6 @@ COUNTERS = tuple(
 
 
 class Counting:
-    """A service that reports what it is told to."""
-
     def __init__(self, rate_per_s: float, full_batch_ms: float = 10.0) -> None:
         self.counters = dict.fromkeys(COUNTERS, 0.0)
         self.queue_length = 0.0

@@ -1,5 +1,3 @@
-"""Versions take over without a request failing; loads run side by side and are shared."""
-
 import asyncio
 import contextlib
 import threading

@@ -1,5 +1,3 @@
-"""Tokens on both ways of a request: uvicorn's own protocol, and the short way."""
-
 import asyncio
 import contextlib
 

@@ -1,5 +1,3 @@
-"""The replica's HTTP app over a real service: a small model behind the real batcher."""
-
 import httpx
 import pytest
 

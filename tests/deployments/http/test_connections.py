@@ -1,5 +1,3 @@
-"""Connections in virtual time: the real protocol and app, over a service that takes a while."""
-
 import asyncio
 import json
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The paths of the console: who may see what, and streams that end when they should."""
-
 import asyncio
 import json
 

@@ -1,10 +1,7 @@
-"""Clients that are slow, greedy, or do not speak HTTP, over real sockets."""
-
 import asyncio
 import contextlib
 import gzip
 import json
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -212,28 +209,6 @@ def test_the_budget_is_kept_and_given_back(bodies, data):
         if held and data.draw(st.booleans()):
             held.pop(data.draw(st.integers(0, len(held) - 1)))[0].release()
         assert budget.used_bytes == sum(one for _, _, one in held)
-
-
-async def test_every_answer_is_counted_by_its_status(service, connect):
-    """Of both ways, and those that never reach the batcher."""
-    requests = [
-        (200, GOOD),
-        (400, post(b"?")),
-        (400, post(gzip.compress(b"?"), GZIP)),
-        (400, post(b"{}", "X-Request-Priority: 9")),
-        (404, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"),
-        (405, f"GET {INFER} HTTP/1.1\r\nHost: x\r\n\r\n".encode()),
-        (413, post(b"", length=2 << 20)),
-        (415, post(b"", "Content-Encoding: br")),
-        (500, post(body((13, 13)))),
-        (504, post(body((1, 1)), "X-Request-Timeout-Ms: 0.001")),
-    ]
-    for status, request in requests:
-        async with connect() as (reader, writer):
-            writer.write(request)
-            assert (await read_json(reader))[0] == status
-    expected = Counter((status, "deadline" if status == 504 else "") for status, _ in requests)
-    assert service.answers == expected
 
 
 async def test_limits_hold_without_an_app(monkeypatch):

@@ -1,5 +1,3 @@
-"""Parsing requests and encoding responses."""
-
 import json
 
 import orjson

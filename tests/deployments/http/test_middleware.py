@@ -1,5 +1,3 @@
-"""The fast path around Ray's wrapper, and the sockets on which a replica listens."""
-
 import asyncio
 import socket
 

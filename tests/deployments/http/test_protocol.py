@@ -1,5 +1,3 @@
-"""Sojourn's HTTP protocol beside uvicorn's own, over real sockets and a real service."""
-
 import asyncio
 import contextlib
 import gzip
@@ -8,7 +6,7 @@ import json
 import re
 import socket
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from unittest import mock
 
@@ -33,8 +31,6 @@ _MADE_ID = re.compile(rb"(?<=^x-request-id: )[0-9a-f]{16}-[0-9a-f]+")
 
 @dataclass
 class Served:
-    """A service behind a real server, and the paths of the requests that went to ASGI."""
-
     service: InferenceService
     model: Doubles
     port: int
@@ -99,6 +95,7 @@ OVER_ASGI = {
     "two deadlines": post(ONE, "X-Request-Timeout-Ms: 5", "X-Request-Timeout-Ms: 6"),
     "body too large": post(b" " * 2001),
     "compressed": post(gzip.compress(b"{}"), GZIP),
+    "unknown encoding": post(b"", "Content-Encoding: br"),
     "chunked": chunked(body((5, 6))),
     "other path": post(ONE, path="/v2/models/other/infer"),
     "version": post(ONE, path="/v2/models/doubles/versions/1/infer"),
@@ -109,8 +106,8 @@ OVER_ASGI = {
 }
 
 
-async def test_every_answer_is_uvicorns_own(caplog):
-    answers = defaultdict(list)
+async def test_every_answer_is_uvicorns_own_and_counted_by_its_status(caplog):
+    answers, counts = defaultdict(list), []
     caplog.set_level("CRITICAL")
     for http in BOTH:
         async with serving(http) as served:
@@ -120,8 +117,14 @@ async def test_every_answer_is_uvicorns_own(caplog):
                 answers[name].append(normal(answer))
                 if http is InferenceProtocol:
                     assert bool(served.asgi_paths) == (name in OVER_ASGI), name
+        counts.append(served.service.answers)
     for name, (theirs, ours) in answers.items():
         assert ours == theirs, name
+    statuses = Counter(int(status.split()[1]) for (status, *_), _ in answers.values())
+    assert {400, 404, 405, 413, 415, 500, 504} < statuses.keys()
+    late = statuses.pop(504)
+    expected = {(504, "deadline"): late, **{(one, ""): n for one, n in statuses.items()}}
+    assert counts == [expected, expected]
 
 
 async def test_a_full_replica_refuses_as_over_uvicorn():

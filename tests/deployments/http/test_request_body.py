@@ -1,5 +1,3 @@
-"""Bodies of requests: read, decompressed and bounded."""
-
 import gzip
 import tracemalloc
 import zlib
@@ -22,8 +20,6 @@ CODINGS = pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
 
 
 class Sender:
-    """An ASGI `receive` that delivers chunks and counts them."""
-
     def __init__(self, *chunks, disconnects=False):
         self.chunks, self.taken = chunks, 0
         self._disconnects = disconnects

@@ -1,5 +1,3 @@
-"""The heads of ordinary inference requests, and which requests are not ordinary."""
-
 import httptools
 import pytest
 from hypothesis import given, settings
@@ -160,8 +158,6 @@ HOSTILE = st.one_of(
 
 
 class Parsed:
-    """What uvicorn's parser finds in a head."""
-
     def __init__(self, head):
         self.headers = []
         self.complete = False

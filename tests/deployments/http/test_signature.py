@@ -1,5 +1,3 @@
-"""What requests may say: priorities, deadlines, and JSON that is judged before it is parsed."""
-
 from typing import Any
 
 import numpy as np
@@ -61,7 +59,6 @@ SPECS = st.lists(
 @settings(max_examples=40)
 @given(SPECS, st.integers(1, 300), st.booleans(), st.booleans(), st.text('[{",\\a', max_size=5))
 def test_valid_requests_pass(specs, rows, flat, indented, text):
-    """Flat or nested, of numbers or of texts that look like JSON."""
     inputs = tuple(TensorSpec(f"x{place}", *spec) for place, spec in enumerate(specs))
     entries = []
     for spec in inputs:

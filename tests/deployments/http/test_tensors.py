@@ -1,5 +1,3 @@
-"""Tensors as JSON and as raw bytes, of every datatype."""
-
 import math
 import tracemalloc
 
@@ -106,7 +104,6 @@ JSON_VALUES = st.one_of(
 @settings(max_examples=20)
 @given(data=st.lists(JSON_VALUES, min_size=1, max_size=4))
 def test_data_without_booleans_is_read_as_any_other(datatype, data):
-    """Packed or not, the array is the same, and so is what is said of wrong data."""
     codec = codec_of(TensorSpec("x", datatype))
     outcomes = []
     for booleans in (True, False):

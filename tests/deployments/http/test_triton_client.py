@@ -1,5 +1,3 @@
-"""Triton's own HTTP client, unmodified, against the app on a real socket."""
-
 import asyncio
 import functools
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""What is found before anything starts."""
-
 import pydoc
 from pathlib import Path
 from typing import Any
@@ -21,14 +19,14 @@ P4 = load_service_configs(ROOT / "configs" / "emulated-p4.yaml")[0]
 FAST = {"policy": {"objective": "weights"}}
 
 
-def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted() -> None:
+def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted():
     sla = {"response_time_ms": 3, "percentile": 99}
     with pytest.raises(InfeasibleError, match=r"out of reach: .* 99% within 48 ms"):
         check_model(P4.args.model, parse_user_config({"sla": sla}))
     check_model(P4.args.model, parse_user_config({"sla": sla, "limits": {"late": "serve"}}))
 
 
-def test_a_history_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "past.csv").write_text("when,how many\n1,5\n")
     for history, message in (
         (str(tmp_path / "gone.csv"), "gone.csv: No such file"),
@@ -44,7 +42,7 @@ def in_this_process(function: str, *arguments: Any, **_: Any) -> Any:
     return found(*arguments)
 
 
-def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_model_is_checked_with_its_own_sla(monkeypatch):
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
     second = P4.args.model.model_copy(update={"name": "second"})
     args = P4.args.model_copy(update={"models": (second,)})
@@ -60,16 +58,14 @@ def test_every_model_is_checked_with_its_own_sla(monkeypatch: pytest.MonkeyPatch
     assert read_traits(both.model_copy(update={"args": gone})) == RequestTraits()
 
 
-def test_what_is_configured_for_a_model_that_there_is_not() -> None:
+def test_what_is_configured_for_a_model_that_there_is_not():
     unknown = parse_user_config({"models": {"googlenets": {"version": "2"}}})
     with pytest.raises(InvalidInputError, match=f"user_config.*did you mean {P4.args.model.name}"):
         check_service(P4.model_copy(update={"user_config": unknown}))
 
 
 @pytest.mark.slow
-def test_what_only_a_batch_shows_is_found_if_models_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_a_batch_shows_is_found_if_models_are_loaded(tmp_path, monkeypatch):
     (tmp_path / "texts.py").write_text(
         "from sojourn import Model, TensorSpec\n"
         "class Texts(Model):\n"
@@ -87,9 +83,7 @@ def test_what_only_a_batch_shows_is_found_if_models_are_loaded(
 
 
 @pytest.mark.slow
-def test_the_model_is_imported_in_a_process_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_is_imported_in_a_process_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "loud.py").write_text("print('hello')\nraise SystemExit(3)\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -103,7 +97,7 @@ def test_the_model_is_imported_in_a_process_of_its_own(
             check_service(P4.model_copy(update={"args": args}))
 
 
-def test_replicas_without_room_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_without_room_are_told(monkeypatch):
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
     scaled = {"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)}
     many = P4.model_copy(update={**scaled, "user_config": parse_user_config(FAST)})

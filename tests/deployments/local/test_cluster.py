@@ -1,5 +1,3 @@
-"""The child process of a local run, as far as it works without Ray."""
-
 import io
 import json
 import socket
@@ -16,8 +14,6 @@ with warnings.catch_warnings():
 
 
 class Clock:
-    """Stands in for `time`: sleeping takes no time but that of the clock."""
-
     def __init__(self) -> None:
         self.now_s = 100.0
 
@@ -28,7 +24,7 @@ class Clock:
         self.now_s += duration_s
 
 
-def test_a_failed_start_is_told_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_is_told_within_a_second(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(cluster, "time", clock)
     failed_s = clock.now_s + 4.2
@@ -43,7 +39,7 @@ def test_a_failed_start_is_told_within_a_second(monkeypatch: pytest.MonkeyPatch)
     assert clock.now_s <= failed_s + 1.1
 
 
-def test_a_deployment_that_fails_later_is_reported_once_each_time() -> None:
+def test_a_deployment_that_fails_later_is_reported_once_each_time():
     failed = {"a": "no weights"}
     seen = [{}, failed, failed, OSError("busy"), failed, {}, failed]
     api, answers = mock.Mock(**{"failures.side_effect": seen}), io.StringIO()

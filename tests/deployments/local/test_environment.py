@@ -1,5 +1,3 @@
-"""The settings of a local run's Ray, which close everything to others."""
-
 import stat
 from contextlib import closing
 from dataclasses import replace
@@ -24,8 +22,8 @@ CONFIG = Path(__file__).parents[3] / "configs/digits.yaml"
     [("/opt/haproxy", "/opt/haproxy"), (f"/opt/{SUPERVISOR}", None), ("", None)],
 )
 def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, supervised: str | None
-) -> None:
+    tmp_path, monkeypatch, own, supervised
+):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     monkeypatch.setenv(RAYS_HAPROXY, own)
     run = replace(run_of(load_service_configs(CONFIG), [RequestTraits(256)]), http_host="192.0.2.7")
@@ -52,7 +50,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_token_is_made_where_ray_looks_for_it(home: Path) -> None:
+def test_a_token_is_made_where_ray_looks_for_it(home):
     assert ray_access() == {"RAY_AUTH_MODE": "token"}
     path = home / ".ray/auth_token"
     token = path.read_text()
@@ -61,7 +59,7 @@ def test_a_token_is_made_where_ray_looks_for_it(home: Path) -> None:
     assert path.read_text() == token
 
 
-def test_a_token_that_others_may_read_is_closed_to_them(home: Path) -> None:
+def test_a_token_that_others_may_read_is_closed_to_them(home):
     path = home / ".ray/auth_token"
     path.parent.mkdir()
     path.write_text("made by Ray\n")
@@ -77,17 +75,13 @@ def test_a_token_that_others_may_read_is_closed_to_them(home: Path) -> None:
         ("RAY_AUTH_MODE", "disabled", {}),
     ],
 )
-def test_the_users_own_settings_are_used(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, headers: dict[str, str]
-) -> None:
+def test_the_users_own_settings_are_used(home, monkeypatch, name, value, headers):
     monkeypatch.setenv(name, value)
     assert ray_headers() == headers
     assert not (home / ".ray").exists()
 
 
-def test_a_token_that_cannot_be_written_is_reported_in_one_line(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_cannot_be_written_is_reported_in_one_line(home, monkeypatch):
     (home / "file").write_text("")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "file/token"))
     with pytest.raises(StartError, match="set RAY_AUTH_TOKEN_PATH to another file"):

@@ -1,5 +1,3 @@
-"""Serve's REST interface, as far as it can be tested without Ray."""
-
 import io
 import json
 from email.message import Message
@@ -53,7 +51,7 @@ def state(status: str, deployment: str, message: str = "", replicas: int = 2) ->
     }
 
 
-def test_what_is_deployed_is_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_deployed_is_a_config(monkeypatch):
     api, bodies = dashboard(monkeypatch, (200, state("RUNNING", "HEALTHY")))
     document = api.document()
     api.deploy(document)
@@ -61,9 +59,7 @@ def test_what_is_deployed_is_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(bodies[-1]) == document
 
 
-def test_it_waits_until_every_replica_has_the_newest_version_or_one_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_waits_until_every_replica_has_the_newest_version_or_one_fails(monkeypatch):
     states = [
         state("DEPLOYING", "UPDATING"),
         state("RUNNING", "UPDATING"),
@@ -80,7 +76,7 @@ def test_it_waits_until_every_replica_has_the_newest_version_or_one_fails(
         api.wait_until_deployed(60)
 
 
-def test_a_refusal_or_no_dashboard_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_or_no_dashboard_is_one_line(monkeypatch):
     with pytest.raises(StartError, match="does not answer"):
         ServeApi("http://127.0.0.1:1").details()
     api, _ = dashboard(monkeypatch, (400, b"Traceback\nRayServeConfigException: wrong port"))
@@ -88,7 +84,7 @@ def test_a_refusal_or_no_dashboard_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         api.deploy({})
 
 
-def test_last_error_finds_the_line_that_names_the_error() -> None:
+def test_last_error_finds_the_line_that_names_the_error():
     message = (
         "The deployment failed to start 3 times in a row.\n\n"
         "ray::ServeReplica:a:Replica.initialize_and_get_metadata() (pid=1, ip=127.0.0.1)\n"

@@ -1,5 +1,3 @@
-"""Local runs with a child process that is not Ray: how they start, fail, end and are ended."""
-
 import os
 import queue
 import signal
@@ -46,9 +44,7 @@ def before() -> Iterator[set[psutil.Process]]:
     assert descendants() <= before, "others may have ended, but none has come"
 
 
-def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch, before: set[psutil.Process]
-) -> None:
+def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(config, monkeypatch, before):
     monkeypatch.setenv("CLUSTER", "orphan")
     steps: list[str] = []
     with local_service(config, steps.append) as running:
@@ -71,17 +67,13 @@ def serve(config: LocalRun, report: Callable[[str], None] = lambda line: None) -
         ("orphan dies", "Ray ended while it started: out of memory"),
     ],
 )
-def test_a_run_that_does_not_start_says_why_and_leaves_nothing(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch, does: str, message: str
-) -> None:
+def test_a_run_that_does_not_start_says_why_and_leaves_nothing(config, monkeypatch, does, message):
     monkeypatch.setenv("CLUSTER", does)
     with pytest.raises(StartError, match=message):
         serve(config)
 
 
-def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(config, monkeypatch):
     monkeypatch.setenv("CLUSTER", "orphan deploys crashes")
     steps: list[str] = []
     with (
@@ -92,9 +84,7 @@ def test_a_run_whose_ray_ends_says_so_and_leaves_nothing(
     assert "the deployment of digits failed: no weights" in steps
 
 
-def test_a_ray_that_does_not_stop_is_killed(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_that_does_not_stop_is_killed(config, monkeypatch):
     monkeypatch.setenv("CLUSTER", "orphan hangs")
     monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.05)
     steps: list[str] = []
@@ -103,8 +93,8 @@ def test_a_ray_that_does_not_stop_is_killed(
 
 
 def test_an_interrupt_while_ray_stops_kills_its_processes_even_while_output_is_reported(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    config, monkeypatch
+):
     """On a busy machine, the thread that reads it can be far behind."""
     monkeypatch.setenv("CLUSTER", "orphan prints hangs")
     monkeypatch.setattr(local, "_CLOSE_TIMEOUT_S", 0.05)
@@ -138,13 +128,7 @@ def test_an_interrupt_while_ray_stops_kills_its_processes_even_while_output_is_r
         ("orphan hangs", signal.SIGINT, 2),
     ],
 )
-def test_a_signal_ends_the_command_wherever_it_is(
-    config: LocalRun,
-    monkeypatch: pytest.MonkeyPatch,
-    does: str,
-    number: signal.Signals,
-    signals: int,
-) -> None:
+def test_a_signal_ends_the_command_wherever_it_is(config, monkeypatch, does, number, signals):
     monkeypatch.setenv("CLUSTER", does)
     source = (
         "import sys; from deployments.local import machine, service;"
@@ -175,9 +159,7 @@ def test_a_signal_ends_the_command_wherever_it_is(
     assert not alive
 
 
-def test_a_port_in_use_and_too_little_memory_are_reported(
-    config: LocalRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_in_use_and_too_little_memory_are_reported(config, monkeypatch):
     port = config.http_port
     with (
         socket.create_server(("127.0.0.1", port)),
@@ -210,7 +192,5 @@ STAMP = "2026-11-22 04:23:56,360 digits_Replica 1a2b3c"
         ),
     ],
 )
-def test_what_a_replica_prints_is_shown_without_rays_prefix_and_rays_own_routine_is_not(
-    line: str, text: str | None
-) -> None:
+def test_what_a_replica_prints_is_shown_without_rays_prefix_and_rays_own_routine_is_not(line, text):
     assert shown_line(line) == (None if text is None else f"[replica 12] {text}")

@@ -19,7 +19,6 @@ P4 = {
 
 
 def batch_ms(model, batch_size, clock):
-    """Return how long a batch takes on `clock`, in ms."""
     batch = model.example(batch_size)
     started_s = clock.perf_counter()
     model.forward(batch)

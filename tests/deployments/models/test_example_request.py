@@ -4,7 +4,7 @@ from deployments.models.base import TensorSpec
 from deployments.models.example_request import example_request
 
 
-def test_the_example_is_one_row_as_a_person_would_write_it() -> None:
+def test_the_example_is_one_row_as_a_person_would_write_it():
     specs = (TensorSpec("text", "BYTES", ()), TensorSpec("x", "FP32", (2,)))
     example = {
         "text": np.array([b"caf\xc3\xa9"], object),

@@ -5,13 +5,11 @@ from deployments.models.frozen_imports import frozen_imports
 
 
 class Knot:
-    """An object that refers to itself, which only the collector can free."""
-
     def __init__(self) -> None:
         self.itself = self
 
 
-def test_the_collector_rests_meanwhile_and_leaves_what_was_made() -> None:
+def test_the_collector_rests_meanwhile_and_leaves_what_was_made():
     frozen = gc.get_freeze_count()
     with frozen_imports():
         assert not gc.isenabled()

@@ -1,5 +1,3 @@
-"""What a model returned, against what it declares."""
-
 import numpy as np
 import pytest
 

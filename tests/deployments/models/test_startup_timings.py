@@ -1,5 +1,3 @@
-"""A start split into phases, in virtual time."""
-
 import time
 from contextlib import suppress
 

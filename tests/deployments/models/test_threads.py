@@ -1,5 +1,3 @@
-"""One thread per CPU, in the libraries that are loaded and in those to come."""
-
 import os
 import time
 
@@ -13,7 +11,7 @@ def test_threads_are_the_cpus_rounded_up(cpus, threads):
     assert threads_for(cpus) == threads
 
 
-def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_counts_what_a_thread_waits_for_a_cpu(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     began_s, began_cpu_s = time.monotonic(), time.thread_time()
     before_s = thread_cpu_wait_s()

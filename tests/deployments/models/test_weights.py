@@ -1,5 +1,3 @@
-"""Weights from a file or from the machine's store, and models that ask for them."""
-
 import gc
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Totals of requests and batches."""
-
 import time
 
 import pytest
@@ -17,11 +15,7 @@ TIMES_S = st.floats(0, 10)
     failed=st.lists(TIMES_S, max_size=20),
     batches=st.lists(st.tuples(st.integers(1, 8), TIMES_S), max_size=20),
 )
-def test_what_is_told_adds_up(
-    answered: list[tuple[int, float]],
-    failed: list[float],
-    batches: list[tuple[int, float]],
-) -> None:
+def test_what_is_told_adds_up(answered, failed, batches):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: 100.0)
         requests, computed = RequestTotals(), BatchTotals()
@@ -53,7 +47,7 @@ def test_what_is_told_adds_up(
         assert part["ns"] == pytest.approx(1e9 * expected_s, abs=len(batches))
 
 
-def test_every_request_of_a_batch_was_computed_for_all_of_its_time() -> None:
+def test_every_request_of_a_batch_was_computed_for_all_of_its_time():
     requests, batches = RequestTotals(), BatchTotals()
     now_s = time.monotonic()
     for _ in range(4):

@@ -7,7 +7,7 @@ steps = st.lists(st.tuples(st.floats(0.5, 30), st.integers(0, 9)), min_size=1, m
 
 
 @given(steps)
-def test_the_growth_is_that_of_the_last_minute(steps: list[tuple[float, int]]) -> None:
+def test_the_growth_is_that_of_the_last_minute(steps):
     now_s, count = 100.0, 0
     minute, history = LastMinute(now_s), [(now_s, 0)]
     for wait_s, more in steps:

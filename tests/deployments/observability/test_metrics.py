@@ -1,5 +1,3 @@
-"""A replica's metrics, handed to recorders instead of Ray."""
-
 import asyncio
 import contextlib
 import warnings
@@ -23,8 +21,6 @@ PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 
 
 
 class Recorder:
-    """A counter, gauge or histogram that keeps its values by tags."""
-
     by_name: dict[str, "Recorder"]
 
     def __init__(self, name: str, *_: Any) -> None:
@@ -45,7 +41,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Recorder]:
     return Recorder.by_name
 
 
-async def test_a_flush_hands_over_what_the_service_counts(recorded: dict[str, Recorder]) -> None:
+async def test_a_flush_hands_over_what_the_service_counts(recorded):
     sla = {"response_time_ms": 5000, "percentile": 95}
     access = {"tokens": [{"name": "alice", "hash": hash_token("a"), "requests_per_s": 2}]}
     kinds = ("offered", "refused", "completed", "pruned", "refused_too_late", "cancelled")
@@ -72,9 +68,7 @@ async def test_a_flush_hands_over_what_the_service_counts(recorded: dict[str, Re
     assert 0 <= values["event_loop_utilization_ratio"][()][0] <= 1
 
 
-async def test_a_busy_second_is_handed_over_as_a_sample_in_turns_with_the_requests(
-    recorded: dict[str, Recorder],
-) -> None:
+async def test_a_busy_second_is_handed_over_as_a_sample_in_turns_with_the_requests(recorded):
     async with emulated_service(PROFILE) as service:
         exported = metrics.ReplicaMetrics(service)
         for _ in range(1000):
@@ -90,9 +84,7 @@ async def test_a_busy_second_is_handed_over_as_a_sample_in_turns_with_the_reques
         assert max(after - before for before, after in pairwise(given)) <= 10
 
 
-async def test_counters_grow_by_what_is_new_and_tokens_go_on_with_another_version(
-    recorded: dict[str, Recorder],
-) -> None:
+async def test_counters_grow_by_what_is_new_and_tokens_go_on_with_another_version(recorded):
     async with emulated_service(PROFILE) as old, emulated_service(PROFILE) as new:
         exported = metrics.ReplicaMetrics(old)
         new.access = old.access
@@ -108,9 +100,7 @@ async def test_counters_grow_by_what_is_new_and_tokens_go_on_with_another_versio
         assert len(recorded["sojourn_response_time_seconds"].values[()]) == 4
 
 
-async def test_a_rejected_config_that_leaves_a_revoked_token_valid_is_loud(
-    recorded: dict[str, Recorder], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_rejected_config_that_leaves_a_revoked_token_valid_is_loud(recorded, caplog):
     tokens = {"access": {"tokens": [{"name": "web", "hash": hash_token("secret")}]}}
     last_good = LastGoodConfig("a", "Replica", "m", lambda key: None, lambda key, content: None)
     async with emulated_service(PROFILE, **tokens) as service:

@@ -1,9 +1,7 @@
-"""Ids of requests differ, within a process and between processes."""
-
 from deployments.observability.request_info import RequestIds
 
 
-def test_ids_differ_and_fit_into_a_header() -> None:
+def test_ids_differ_and_fit_into_a_header():
     processes = [RequestIds() for _ in range(50)]
     ids = [process.make() for process in processes for _ in range(50)]
     assert len(set(ids)) == 2500

@@ -1,5 +1,3 @@
-"""The log of failed requests: what a line says, and how few there are under overload."""
-
 import json
 import logging
 from typing import Any
@@ -13,8 +11,6 @@ PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Machine(logging.Handler):
-    """A log in virtual time, and the lines that it wrote."""
-
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 100.0
@@ -38,7 +34,7 @@ class Machine(logging.Handler):
         self.levels.append(record.levelno)
 
 
-def test_a_line_says_what_the_client_was_told_and_how_to_find_it() -> None:
+def test_a_line_says_what_the_client_was_told_and_how_to_find_it():
     with Machine() as one:
         one.log.failed(
             503, "this replica is full", b"id-7", 99.875, token="alice", traceparent=PARENT
@@ -63,9 +59,7 @@ def test_a_line_says_what_the_client_was_told_and_how_to_find_it() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from([429, 500, 503]), st.integers(0, 40)), max_size=100))
 @example([(503, 0)] * 13)
-def test_every_failure_is_in_a_line_or_counted_by_one(
-    failures: list[tuple[int, int]],
-) -> None:
+def test_every_failure_is_in_a_line_or_counted_by_one(failures):
     with Machine() as one:
         sent = dict.fromkeys((429, 500, 503), 0)
         for status, wait_ds in failures:
@@ -81,7 +75,7 @@ def test_every_failure_is_in_a_line_or_counted_by_one(
     assert counted == sent
 
 
-def test_overload_writes_few_lines() -> None:
+def test_overload_writes_few_lines():
     with Machine() as one:
         for _ in range(60_000):  # a minute
             one.now_s += 0.001

@@ -1,5 +1,3 @@
-"""Spans of requests, read from an exporter in memory."""
-
 import asyncio
 import gzip
 import queue
@@ -29,7 +27,6 @@ SAMPLED, NOT_SAMPLED = (f"00-{TRACE}-{SPAN}-{flags}".encode() for flags in ("01"
 
 
 def tracing_of(config: TracingConfig) -> tuple[Tracing, InMemorySpanExporter]:
-    """Return a tracing whose spans stay in memory."""
     exporter = InMemorySpanExporter()
 
     def provider(_: TracingConfig, model: str) -> TracerProvider:
@@ -47,7 +44,7 @@ def begun(tracing: Tracing, traceparent: bytes | None, number: int, now_s: float
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
-def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
+def test_requests_without_a_trace_are_sampled(ratio):
     tracing, _ = tracing_of(TracingConfig(sample_percent=100 * ratio, expert={"max_per_s": 1e9}))
     # 2,000 draws: the standard deviation of their share is 1%.
     assert begun(tracing, None, 2000) / 2000 == pytest.approx(ratio, abs=0.06)
@@ -55,7 +52,7 @@ def test_requests_without_a_trace_are_sampled(ratio: float) -> None:
     assert begun(tracing, NOT_SAMPLED, 100) == 0
 
 
-def test_an_invalid_traceparent_counts_as_none() -> None:
+def test_an_invalid_traceparent_counts_as_none():
     never, _ = tracing_of(TracingConfig(sample_percent=0))
     always, _ = tracing_of(TracingConfig(sample_percent=100, expert={"max_per_s": 1e9}))
     no_trace, no_span = f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01"
@@ -67,7 +64,7 @@ def test_an_invalid_traceparent_counts_as_none() -> None:
         assert trace.traceparent is None
 
 
-def test_clients_cannot_ask_for_more_traces_than_allowed() -> None:
+def test_clients_cannot_ask_for_more_traces_than_allowed():
     tracing, _ = tracing_of(TracingConfig(sample_percent=0, expert={"max_per_s": 5.0}))
     assert begun(tracing, SAMPLED, 100, 0.0) == 5
     assert begun(tracing, SAMPLED, 100, 1.0) == 5
@@ -87,7 +84,7 @@ def milliseconds(spans: list[ReadableSpan], origin: ReadableSpan) -> list[list[f
     ]
 
 
-def test_a_request_in_two_batches_has_the_times_of_both() -> None:
+def test_a_request_in_two_batches_has_the_times_of_both():
     tracing, exporter = tracing_of(TracingConfig())
     arrival_s = time.monotonic() - 1
     trace = RequestTrace(arrival_s, b"id-7", SAMPLED)
@@ -124,9 +121,7 @@ def test_a_request_in_two_batches_has_the_times_of_both() -> None:
 
 
 @pytest.mark.parametrize("http", [HttpToolsProtocol, InferenceProtocol], ids=["asgi", "short way"])
-async def test_requests_over_http_are_traced(
-    http: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_over_http_are_traced(http, monkeypatch):
     tracing, exporter = tracing_of(TracingConfig(sample_percent=0))
     config = parse_user_config({**USER_CONFIG, "tracing": {"sample_percent": 0}})
     requests = (([(1, 2), (3, 4)], SAMPLED), ([(13, 13)], SAMPLED), ([(1, 2)], NOT_SAMPLED))
@@ -157,7 +152,7 @@ async def test_requests_over_http_are_traced(
     assert len(spans["device"]) == len(spans["batch"])
 
 
-def test_another_configuration_replaces_the_exporter_and_none_ends_it() -> None:
+def test_another_configuration_replaces_the_exporter_and_none_ends_it():
     tracing, exporter = tracing_of(TracingConfig())
     tracing.configure(TracingConfig())
     tracing.end(RequestTrace(time.monotonic(), b"a", None), 200, 1)
@@ -169,8 +164,7 @@ def test_another_configuration_replaces_the_exporter_and_none_ends_it() -> None:
     assert len(exporter.get_finished_spans()) == 1
 
 
-def test_the_exporter_reaches_a_collector() -> None:
-    """The real exporter sends what a real collector reads: protobuf over HTTP."""
+def test_the_exporter_reaches_a_collector():
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -211,9 +205,7 @@ def test_the_exporter_reaches_a_collector() -> None:
     assert spans["infer"].parent_span_id.hex() == SPAN
 
 
-def test_without_its_packages_tracing_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_its_packages_tracing_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     tracing = Tracing("m", "1")
     with pytest.raises(InvalidInputError, match=r"pip install 'sojourn\[tracing\]'"):

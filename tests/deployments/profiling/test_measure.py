@@ -28,7 +28,6 @@ grids = st.integers(1, 64).map(default_batch_sizes)
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of emulated devices and of the measurement, on virtual time."""
     made = VirtualClock()
     monkeypatch.setattr(profiling, "time", made)
     monkeypatch.setattr(emulated, "time", made)

@@ -1,5 +1,3 @@
-"""Only the first replica measures its profile."""
-
 import numpy as np
 import pytest
 

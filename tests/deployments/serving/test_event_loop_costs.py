@@ -1,5 +1,3 @@
-"""The event loop's costs: a real loop can be measured."""
-
 import time
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""A replica measures its device's energy by the meter, and its profile follows."""
-
 import asyncio
 from typing import Any
 
@@ -26,7 +24,7 @@ DEVICE = Profile.from_dict(STATED)
 
 
 @pytest.mark.slow
-async def test_a_replica_that_measures_its_own_profile_saves_energy_by_default() -> None:
+async def test_a_replica_that_measures_its_own_profile_saves_energy_by_default():
     options: dict[str, Any] = {"profile": STATED, "measured": True}
     config = ModelConfig(name="m", import_path="emulated", options=options, max_batch_size=8)
     service = await asyncio.to_thread(load_service, config)
@@ -44,7 +42,7 @@ async def test_a_replica_that_measures_its_own_profile_saves_energy_by_default()
         await service.close()
 
 
-async def test_the_profile_follows_the_meter_and_the_power_is_reported() -> None:
+async def test_the_profile_follows_the_meter_and_the_power_is_reported():
     wrong = Profile.from_dict({**STATED, "energy_mj": {"per_request": 10.0, "fixed": 50.0}})
     async with emulated_service(wrong, device=DEVICE) as service:
         for _ in range(2 * REVISE_EVERY * EnergyRefit.MIN_TICKS):

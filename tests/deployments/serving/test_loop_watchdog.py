@@ -1,5 +1,3 @@
-"""A process whose event loop hangs ends, and its log says where it hung."""
-
 import subprocess
 import sys
 
@@ -36,7 +34,7 @@ def run(then: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["sleep_without_the_lock", "sleep_with_the_lock"])
-def test_a_loop_that_hangs_ends_its_process_with_a_traceback(function: str) -> None:
+def test_a_loop_that_hangs_ends_its_process_with_a_traceback(function):
     ended = run(f"{function}()")
     assert ended.returncode == 1
     assert "alive after twice the limit" in ended.stdout
@@ -44,6 +42,6 @@ def test_a_loop_that_hangs_ends_its_process_with_a_traceback(function: str) -> N
 
 
 @pytest.mark.slow
-def test_a_watchdog_that_was_stopped_ends_nothing() -> None:
+def test_a_watchdog_that_was_stopped_ends_nothing():
     ended = run("watching.cancel(); await asyncio.sleep(0); time.sleep(2.0)")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,5 +1,3 @@
-"""The device behind a service: when it counts as stuck, and which batches the event loop runs."""
-
 import asyncio
 import time
 
@@ -29,8 +27,8 @@ PROFILE = Profile.from_dict(LATENCY)
 
 
 async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("deployments.serving.model_device.STUCK_AFTER_S", 0.0)
     monkeypatch.setattr("deployments.serving.model_device.STUCK_AFTER_BATCHES", 0)
     async with emulated_service(PROFILE) as service:
@@ -54,8 +52,8 @@ async def test_a_device_that_hangs_makes_the_replica_unhealthy_and_answers_its_r
     [({1}, 0.0001, False), (set(), 0.0001, True), (set(), 60.0, False)],
 )
 async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
-    sizes: set[int], hang_after_s: float, hangs: bool
-) -> None:
+    sizes, hang_after_s, hangs
+):
     config = ModelConfig(
         name="m", import_path="emulated", max_batch_size=4, expert={"hang_after_s": hang_after_s}
     )
@@ -79,8 +77,8 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
     [("cpu", False, 100, 4), ("cpu", True, 100, 0), ("cuda", False, 100, 0), ("cpu", False, 2, 2)],
 )
 async def test_the_event_loop_runs_short_batches_of_models_that_compute_on_its_cpu(
-    device: str, waits: bool, sla_ms: float, largest: int
-) -> None:
+    device, waits, sla_ms, largest
+):
     short = Profile("m", "d", np.array([0.06, 0.07, 0.09, 0.11]))
     config = ModelConfig(name="m", import_path="unused:Unused", max_batch_size=4)
     model = Doubles()

@@ -36,7 +36,7 @@ async def chosen(router: RandRequestRouter, number: int, request: SimpleNamespac
     return replica.replica_id
 
 
-async def test_a_retry_goes_to_another_replica_if_there_is_one() -> None:
+async def test_a_retry_goes_to_another_replica_if_there_is_one():
     random.seed(2)
     router, request = router_of(0), new_request()
     tried = [await chosen(router, 3, request) for _ in range(200)]
@@ -45,9 +45,7 @@ async def test_a_retry_goes_to_another_replica_if_there_is_one() -> None:
     assert [await chosen(router, 1, request) for _ in range(3)] == [0, 0, 0]
 
 
-async def test_retries_wait_a_constant_delay_and_the_first_try_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_retries_wait_a_constant_delay_and_the_first_try_none(monkeypatch):
     """Ray's own delay, which doubles with each attempt, adds nothing."""
     slept: list[float] = []
 
@@ -62,6 +60,6 @@ async def test_retries_wait_a_constant_delay_and_the_first_try_none(
     assert slept == [0.04] * 5
 
 
-def test_a_negative_delay_is_rejected() -> None:
+def test_a_negative_delay_is_rejected():
     with pytest.raises(InvalidInputError, match="retry_delay_ms"):
         router_of(-1)

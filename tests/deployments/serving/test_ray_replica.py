@@ -1,5 +1,3 @@
-"""What is changed in Ray's replica, on Ray's own classes."""
-
 import asyncio
 import warnings
 from types import SimpleNamespace
@@ -22,9 +20,7 @@ with warnings.catch_warnings():
         ("192.0.2.7", "[::]:0", "[::]:0"),
     ],
 )
-def test_the_grpc_server_listens_where_the_node_does(
-    monkeypatch: pytest.MonkeyPatch, node: str, asked: str, bound: str
-) -> None:
+def test_the_grpc_server_listens_where_the_node_does(monkeypatch, node, asked, bound):
     addresses: list[str] = []
 
     def add_port(server: object, address: str) -> int:
@@ -38,7 +34,7 @@ def test_the_grpc_server_listens_where_the_node_does(
     assert addresses == [bound]
 
 
-def test_draining_is_heard_of_before_ray_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draining_is_heard_of_before_ray_waits(monkeypatch):
     order: list[str] = []
 
     async def stop(self: Any) -> None:
@@ -57,8 +53,7 @@ def test_draining_is_heard_of_before_ray_waits(monkeypatch: pytest.MonkeyPatch) 
     assert order == ["draining", "Ray stops the replica"]
 
 
-def test_a_replica_is_left_out_while_a_condition_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Ray says of itself comes first."""
+def test_a_replica_is_left_out_while_a_condition_holds(monkeypatch):
     fake = SimpleNamespace(_shutting_down=False, _healthy=True)
     check = replica.Replica._dataplane_health_check
     monkeypatch.setattr(replica.Replica, "_dataplane_health_check", check)

@@ -1,5 +1,3 @@
-"""What a service counts: rows offered, refused, late, and given up."""
-
 import asyncio
 import contextlib
 import time
@@ -26,8 +24,8 @@ PROFILE = Profile.from_dict(LATENCY)
 
 
 async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     corrections: list[tuple[int, int]] = []
 
     def revise(self: WaitCorrection, requests: int, late: int, late_share_allowed: float) -> float:
@@ -67,8 +65,8 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
 
 @pytest.mark.parametrize(("without_token", "refused"), [(0, 300), (4, 100)])
 async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_have(
-    without_token: int, refused: int
-) -> None:
+    without_token, refused
+):
     """HAProxy cannot see who is denied: of what it refused, as many as of what came count."""
     async with emulated_service(PROFILE) as service:
         for rows in (4, 2):
@@ -83,7 +81,7 @@ async def test_what_the_balancer_refused_counts_as_many_rows_as_other_requests_h
     assert stats["refused_by_balancer_total"] == refused
 
 
-async def test_what_a_refused_try_takes_is_reported() -> None:
+async def test_what_a_refused_try_takes_is_reported():
     async with emulated_service(PROFILE) as service:
         before = service.explain()["try_delays"]
         now_s = time.monotonic()
@@ -96,7 +94,7 @@ async def test_what_a_refused_try_takes_is_reported() -> None:
     assert stats["settings_retries"] == delays["retries"] == 5
 
 
-async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_count_in_rows(monkeypatch):
     """Ten refused requests of 64 rows once counted as ten, and the fleet stayed too small."""
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [64, 1]}]})
     async with emulated_service(PROFILE) as service:
@@ -109,7 +107,7 @@ async def test_refusals_count_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (report.offered_total, report.refused_total) == (640, 640)
 
 
-async def test_what_the_model_fails_on_is_counted_but_no_sign_of_too_few_replicas() -> None:
+async def test_what_the_model_fails_on_is_counted_but_no_sign_of_too_few_replicas():
     async with emulated_service(PROFILE) as service:
         service.counts.failed(ModelError("the model failed on this request"), 3, time.monotonic())
         rows, stats = service.explain()["rows"], service.autoscaling_stats()
@@ -118,7 +116,7 @@ async def test_what_the_model_fails_on_is_counted_but_no_sign_of_too_few_replica
     assert stats["answered_total"] == stats["late_total"] == 0
 
 
-async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
+async def test_a_request_that_cannot_be_in_time_is_not_begun():
     async with emulated_service(
         PROFILE, sla={"response_time_ms": 20_000}, limits=REFUSES
     ) as service:
@@ -137,7 +135,7 @@ async def test_a_request_that_cannot_be_in_time_is_not_begun() -> None:
         assert rows["late"] == stats["late_total"] == stats["answered_total"] == 4
 
 
-async def test_a_deadline_beyond_the_time_limit_is_cut() -> None:
+async def test_a_deadline_beyond_the_time_limit_is_cut():
     profile = Profile("m", "d", np.array([50.0]))
     limits = {"late": "serve", "expert": {"max_timeout_ms": 20}}
     async with emulated_service(profile, limits=limits) as service:

@@ -1,5 +1,3 @@
-"""The service without HTTP: what it adjusts every tick, what it explains, and how it drains."""
-
 import asyncio
 import json
 import os
@@ -30,7 +28,7 @@ LATENCY = {"max_batch_size": 4, "latency_ms": {"per_request": 1.0, "fixed": 3.0}
 PROFILE = Profile.from_dict(LATENCY)
 
 
-async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported() -> None:
+async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported():
     wrong = Profile("m", "d", 0.5 * PROFILE.latency_ms)
     async with emulated_service(wrong) as service:
         for _ in range(2 * REVISE_EVERY):
@@ -47,7 +45,7 @@ async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported() -> None
         assert service.batcher.core.limits.latency_ms == profile.latency_ms.tolist()
 
 
-async def test_waits_shrink_while_too_many_answers_are_late() -> None:
+async def test_waits_shrink_while_too_many_answers_are_late():
     sla = {"response_time_ms": 0.5, "percentile": 50}
     profile = Profile("m", "d", np.full(4, 0.1))
     async with emulated_service(
@@ -60,7 +58,7 @@ async def test_waits_shrink_while_too_many_answers_are_late() -> None:
         assert service.explain()["wait_factor"] < 1.0
 
 
-async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> None:
+async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set():
     linear = Profile("m", "d", 0.4 + 7.8 * np.arange(1, 33))
     sla = {"response_time_ms": 200}
     async with emulated_service(linear, sla=sla, limits=REFUSES) as service:
@@ -73,7 +71,7 @@ async def test_the_batch_size_limit_follows_from_the_sla_unless_it_is_set() -> N
         assert service.explain()["batch_size_limit"] == 3
 
 
-def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
+def test_a_profile_beyond_the_maximum_batch_size_is_rejected():
     config = ModelConfig(
         name="m",
         import_path="emulated",
@@ -85,7 +83,7 @@ def test_a_profile_beyond_the_maximum_batch_size_is_rejected() -> None:
         load_service(config)
 
 
-async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
+async def test_draining_gives_up_after_its_timeout(caplog):
     async with emulated_service(Profile("m", "d", np.array([1000.0]))) as service:
         asking = [asyncio.create_task(infer(service)) for _ in range(2)]
         await asyncio.sleep(0)
@@ -96,7 +94,7 @@ async def test_draining_gives_up_after_its_timeout(caplog: pytest.LogCaptureFixt
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def test_a_config_that_does_not_suit_changes_nothing() -> None:
+async def test_a_config_that_does_not_suit_changes_nothing():
     async with emulated_service(PROFILE) as service:
         wrong = {"sla": {"response_time_ms": 3}, "policy": {"objective": "sla"}}
         tracing = {"endpoint": "http://localhost:4318/v1/traces"}
@@ -109,7 +107,7 @@ async def test_a_config_that_does_not_suit_changes_nothing() -> None:
         await infer(service)
 
 
-async def test_closing_answers_what_is_open_and_what_still_comes() -> None:
+async def test_closing_answers_what_is_open_and_what_still_comes():
     async with emulated_service(Profile("m", "d", np.array([1000.0]))) as service:
         asking = [asyncio.create_task(infer(service)) for _ in range(3)]
         await until_busy(service)
@@ -153,7 +151,7 @@ print(json.dumps(pools))
 
 
 @pytest.mark.slow
-def test_every_thread_that_computes_is_limited_to_the_replicas_cpus() -> None:
+def test_every_thread_that_computes_is_limited_to_the_replicas_cpus():
     """Limits that were set in one thread used not to hold in the device thread: 4 ms a batch."""
     environment = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
     output = subprocess.run(
@@ -164,7 +162,7 @@ def test_every_thread_that_computes_is_limited_to_the_replicas_cpus() -> None:
     assert set(on_main_thread) == set(on_device_thread) == {1}
 
 
-async def test_what_is_not_answered_within_the_time_limit_is_given_up_at_a_tick() -> None:
+async def test_what_is_not_answered_within_the_time_limit_is_given_up_at_a_tick():
     """On the device as well as in the queue; requests without a deadline have no timer."""
     profile = Profile("m", "d", np.array([30.0]))
     limits = {"late": "serve", "expert": {"max_timeout_ms": 60_000}}

@@ -1,5 +1,3 @@
-"""Warming a model up: which batch sizes are run, on a clock that the model moves."""
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +12,6 @@ LATENCY_MS = [float(10 * size) for size in range(1, 13)]
 
 
 class Timed(Model):
-    """A model whose batches take what the profile says, and a compile the first time."""
-
     inputs = outputs = (TensorSpec("x", "FP32"),)
 
     def __init__(self, first_s: float = 0.0, compile_s: float = 0.0, slower: float = 1.0) -> None:
@@ -52,21 +48,19 @@ def warmed(model: Timed, budget_s: float = 60.0) -> WarmUp:
         (Waits(), [1, 12]),  # for another machine
     ],
 )
-def test_a_model_that_does_not_compile_runs_powers_of_two_and_the_largest_size(
-    model: Timed, sizes: list[int]
-) -> None:
+def test_a_model_that_does_not_compile_runs_powers_of_two_and_the_largest_size(model, sizes):
     assert warmed(model) == WarmUp(compiles=False, not_run=frozenset())
     assert model.sizes == sizes
 
 
-def test_a_model_that_compiles_for_each_size_runs_all_of_them() -> None:
+def test_a_model_that_compiles_for_each_size_runs_all_of_them():
     model = Timed(compile_s=2.0)
     assert warmed(model) == WarmUp(compiles=True, not_run=frozenset())
     assert set(model.sizes) == set(range(1, 13))
     assert model.sizes.count(12) == 2, "the second batch tells a compile from a slow device"
 
 
-def test_sizes_that_there_was_no_time_for_are_named() -> None:
+def test_sizes_that_there_was_no_time_for_are_named():
     model = Timed(compile_s=10.0)
     found = warmed(model, budget_s=45.0)
     assert found.compiles
@@ -75,7 +69,7 @@ def test_sizes_that_there_was_no_time_for_are_named() -> None:
     assert 45.0 < model.now_s < 60.0
 
 
-def test_outputs_are_checked_at_every_size_that_is_run() -> None:
+def test_outputs_are_checked_at_every_size_that_is_run():
     class WrongFrom8(Timed):
         def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
             outputs = super().forward(batch)

@@ -1,5 +1,3 @@
-"""The page of a load test."""
-
 from typing import Any
 
 import numpy as np

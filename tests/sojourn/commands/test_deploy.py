@@ -1,5 +1,3 @@
-"""`sojourn deploy`, as far as it can be tested without Ray."""
-
 from copy import deepcopy
 from typing import Any
 
@@ -26,7 +24,6 @@ RUNNING: dict[str, Any] = {
 
 @pytest.fixture
 def deployed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return what is deployed."""
     deployed: list[dict[str, Any]] = []
     # A pipeline's stages would be deployments of their own.
     state: dict[str, Any] = {"deployments": {"Replica": {"replicas": [{}]}}}
@@ -36,9 +33,7 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return deployed
 
 
-def test_another_sla_changes_nothing_else(
-    deployed: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_sla_changes_nothing_else(deployed, capsys):
     assert main(["deploy", "--sla", "50ms@95", "--application", "b"]) == 0
     wanted = deepcopy(RUNNING)
     sla = {"response_time_ms": 50, "percentile": 95}
@@ -58,8 +53,6 @@ def test_another_sla_changes_nothing_else(
         (["--sla", "50ms@95", "-a", "nowhere"], "--address: must be like http://"),
     ],
 )
-def test_what_cannot_be_deployed_is_not(
-    deployed: list[dict[str, Any]], refused, arguments: list[str], message: str
-) -> None:
+def test_what_cannot_be_deployed_is_not(deployed, refused, arguments, message):
     assert message in refused("deploy", *arguments)
     assert deployed == []

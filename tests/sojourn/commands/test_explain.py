@@ -1,5 +1,3 @@
-"""`sojourn explain`: the cause of refusals and late answers, and the setting to change."""
-
 import asyncio
 
 import httpx
@@ -75,14 +73,14 @@ ENOUGH = entry(1000.0, 2, 2, predicted_service_level=0.999)
         ({**minute(), "config_error": "sla: wrong"}, [ENOUGH], "rejected", "what the evidence"),
     ],
 )
-def test_each_trouble_has_one_explanation(document, decisions, cause, change) -> None:
+def test_each_trouble_has_one_explanation(document, decisions, cause, change):
     (found,) = findings(watched(policy(**document), decisions=decisions))
     assert cause in found.cause
     assert found.change.startswith(change)
     assert found.evidence
 
 
-def test_a_dry_run_is_named_before_its_effects() -> None:
+def test_a_dry_run_is_named_before_its_effects():
     decision = entry(1000.0, 1, 3, predicted_service_level=0.5)
     snapshot = {**watched(policy(**FULL), decisions=[decision]), "dry_run": True}
     (found,) = findings(snapshot)
@@ -91,11 +89,11 @@ def test_a_dry_run_is_named_before_its_effects() -> None:
 
 
 @pytest.mark.parametrize("counts", [{}, {"late": 6}])
-def test_what_the_sla_allows_needs_no_explanation(counts: dict[str, int]) -> None:
+def test_what_the_sla_allows_needs_no_explanation(counts):
     assert findings(watched(policy(**minute(**counts)), decisions=[ENOUGH])) == []
 
 
-def test_different_troubles_are_explained_side_by_side(monkeypatch, capsys, as_json) -> None:
+def test_different_troubles_are_explained_side_by_side(monkeypatch, capsys, as_json):
     document = policy(
         **minute(refused_queue_full=60, refused_rate_limit=6, failed=3),
         model_errors={"requests": 3, "last": "KeyError (model.py:27)"},
@@ -112,7 +110,7 @@ def test_different_troubles_are_explained_side_by_side(monkeypatch, capsys, as_j
 
 
 @pytest.mark.slow
-async def test_a_real_replica_with_a_short_queue_reports_what_is_explained() -> None:
+async def test_a_real_replica_with_a_short_queue_reports_what_is_explained():
     limits = {"late": "refuse", "expert": {"max_queue_rows": 1}}
     sla = {"response_time_ms": 5000, "percentile": 99}
     async with emulated_service(GOOGLENET_P4, sla=sla, limits=limits) as service:

@@ -1,5 +1,3 @@
-"""A project to start from."""
-
 import base64
 import io
 import json
@@ -45,9 +43,7 @@ def test_the_files_are_valid_and_written_once(tmp_path, capsys, monkeypatch, ref
 
 @pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_the_project_of_each_template_is_short_and_passes_its_own_test(
-    tmp_path, capsys, template
-) -> None:
+def test_the_project_of_each_template_is_short_and_passes_its_own_test(tmp_path, capsys, template):
     assert main(["init", str(tmp_path), "--template", template]) == 0
     assert f"pip install {TEMPLATES[template]}" in capsys.readouterr().err or template == "torch"
     lines = (tmp_path / "model.py").read_text().splitlines()
@@ -64,9 +60,7 @@ def test_the_project_of_each_template_is_short_and_passes_its_own_test(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "name"), [("transformers", "text"), ("image", "image")])
-async def test_texts_and_images_come_as_strings_as_base64_and_as_bytes(
-    tmp_path, template, name
-) -> None:
+async def test_texts_and_images_come_as_strings_as_base64_and_as_bytes(tmp_path, template, name):
     main(["init", str(tmp_path), "--template", template])
     spec = spec_from_file_location(f"starter_{template}", tmp_path / "model.py")
     module = module_from_spec(spec)

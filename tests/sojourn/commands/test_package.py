@@ -1,5 +1,3 @@
-"""A user's model packed for a cluster: what the package has, and that it is enough."""
-
 import asyncio
 import subprocess
 import sys
@@ -79,14 +77,13 @@ def packed(as_json: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, An
 
 @pytest.fixture
 def unpacked(refused: Callable[..., str]) -> Callable[..., str]:
-    """Run a command that packs nothing, and return why."""
     return partial(refused, "package", "my.yaml")
 
 
 @pytest.mark.slow
 def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
-    folder: Path, tmp_path: Path, packed, refused, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, tmp_path, packed, refused, capsys, monkeypatch
+):
     shown = packed()
     assert shown["files"] == ["text/__init__.py", "text/hashing.py", "tickets.py", "weights.npy"]
     (application,) = yaml.safe_load(Path(shown["config"]).read_text())["applications"]
@@ -128,7 +125,7 @@ def test_the_package_has_what_the_model_reads_and_ray_unpacks_it(
 
 
 @pytest.mark.slow
-def test_the_same_files_make_the_same_package_and_others_another(folder: Path, packed) -> None:
+def test_the_same_files_make_the_same_package_and_others_another(folder, packed):
     first = packed("--no-load", "--include", "weights.npy")
     config = (folder / "my.yaml").read_text()
     (folder / "my.yaml").write_text(config.replace("response_time_ms: 100", "response_time_ms: 50"))
@@ -142,7 +139,7 @@ def test_the_same_files_make_the_same_package_and_others_another(folder: Path, p
 
 
 @pytest.mark.slow
-def test_what_a_package_alone_lacks_is_told(folder: Path, packed, unpacked) -> None:
+def test_what_a_package_alone_lacks_is_told(folder, packed, unpacked):
     # As a library that reads files by itself: no event of Python's tells of it.
     reads = "pathlib.Path('weights.npy').stat() and np.zeros(8)"
     (folder / "tickets.py").write_text(MODEL.replace("np.load(self._weights_path)", reads))
@@ -162,16 +159,14 @@ def test_what_a_package_alone_lacks_is_told(folder: Path, packed, unpacked) -> N
         ("np.load(", "np.loadd(", "failed to load: AttributeError"),
     ],
 )
-def test_a_model_that_does_not_load_elsewhere(
-    folder: Path, unpacked, old: str, new: str, said: str
-) -> None:
+def test_a_model_that_does_not_load_elsewhere(folder, unpacked, old, new, said):
     changed = MODEL.replace(old, new.replace("{folder}", str(folder)))
     (folder / "tickets.py").write_text(changed)
     assert said in unpacked()
 
 
 @pytest.mark.slow
-def test_a_model_that_is_installed_needs_no_package(folder: Path, unpacked) -> None:
+def test_a_model_that_is_installed_needs_no_package(folder, unpacked):
     (folder / "my.yaml").write_text((ROOT / "configs/emulated-p4.yaml").read_text())
     assert "none of its models is in this folder" in unpacked()
 
@@ -186,20 +181,20 @@ def test_a_model_that_is_installed_needs_no_package(folder: Path, unpacked) -> N
         (["--no-load", "--include", "text/../.."], "--include: text/../.. must be in this folder"),
     ],
 )
-def test_options_that_are_wrong(folder: Path, unpacked, arguments: list[str], said: str) -> None:
+def test_options_that_are_wrong(folder, unpacked, arguments, said):
     (folder / "taken/my.yaml").mkdir(parents=True)
     (folder.parent / "outside.txt").write_text("another's")
     assert said in unpacked(*arguments)
 
 
 @pytest.mark.slow
-def test_links_are_packed_as_what_they_lead_to(folder: Path, packed) -> None:
+def test_links_are_packed_as_what_they_lead_to(folder, packed):
     (folder.parent / "outside.txt").write_text("mine")
     (folder / "link.txt").symlink_to("../outside.txt")
     assert "link.txt" in packed("--no-load", "--include", "text/../link.txt")["files"]
 
 
-def test_a_config_with_a_package_is_not_packed_again(folder: Path, unpacked) -> None:
+def test_a_config_with_a_package_is_not_packed_again(folder, unpacked):
     document = yaml.safe_load((folder / "my.yaml").read_text())
     document["applications"][0]["runtime_env"] = {"working_dir": "file:///m.zip"}
     (folder / "my.yaml").write_text(yaml.safe_dump(document))

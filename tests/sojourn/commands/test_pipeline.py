@@ -1,5 +1,3 @@
-"""The commands of `sojourn pipeline`."""
-
 import json
 import os
 import signal

@@ -101,12 +101,9 @@ def test_with_prices_the_lowest_cost_is_chosen(plan, default_plan):
     ("more", "message"),
     [
         (["--sla", "15ms@99"], "--sla: omit it, or --response-time-ms and --percentile"),
-        (["--retries", "1000000000"], "--retries"),
-        (["--estimator", "oracle"], "--estimator"),
         (["--response-time-ms", "1"], "of the SLA's 1 ms"),
         (["--estimator", "rand", "--response-time-ms", "1.7"], "allow 11.07 ms or more"),
         (["--estimator", "rand", "--max-replicas", "5"], "allow more replicas"),
-        (["--profile", "no-such-file"], "no-such-file"),
     ],
 )
 def test_a_user_error(refused, more, message):

@@ -11,7 +11,6 @@ DEVICE_ONLY = [*EMULATED, "--no-event-loop"]
 
 @pytest.fixture
 def cpus(monkeypatch):
-    """What the threads of this process were to be limited to; they stay as they are."""
     limits: list[float] = []
     monkeypatch.setattr("sojourn.commands.profile.limit_threads", limits.append)
     return limits
@@ -79,15 +78,12 @@ def test_the_event_loop_is_measured_beside_a_device_that_leaves_the_processor_al
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "Missing option '--model'"),
         ("--model digits", "Missing option '--out'"),
         ("--model nothing --out p.json", "must be package.module:Class"),
         ("--model digits --out absent/p.json", "there is no folder absent"),
         ("--model digits --out .", "is a directory"),
-        ("--model digits --out p.json --device tpu", "'tpu' is not one of"),
         ("--model digits --out p.json --option threads", "must be KEY=VALUE"),
         ("--model digits --out p.json --option depth=3", "the options are: threads"),
-        ("--model digits --out p.json --repeats 0", "--repeats"),
     ],
 )
 def test_a_user_error(out, refused, words, message):

@@ -1,11 +1,8 @@
-"""What `sojourn serve` shows of a running service; the rest needs Ray, or another module's test."""
-
 import json
 import os
 import subprocess
 import urllib.error
 from email.message import Message
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +23,7 @@ esac
 
 
 @pytest.mark.parametrize("data", [["it's"], [*range(6000)]], ids=["short", "long"])
-def test_the_curl_line_is_short_and_can_be_pasted(tmp_path: Path, data: list[object]) -> None:
+def test_the_curl_line_is_short_and_can_be_pasted(tmp_path, data):
     example = json.dumps({"inputs": [{"name": "x", "data": data}]})
     token = '-H "Authorization: Bearer $SOJOURN_TOKEN" '
     line = serve._curl("http://s", "m", example, token)
@@ -39,9 +36,7 @@ def test_the_curl_line_is_short_and_can_be_pasted(tmp_path: Path, data: list[obj
 
 
 @pytest.mark.parametrize("status", [401, 503])
-def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int
-) -> None:
+def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypatch, capsys, status):
     def get(url: str, _token: str | None) -> None:
         raise urllib.error.HTTPError(url, status, "not now", Message(), None)
 

@@ -99,10 +99,8 @@ def test_report(as_json, trace, tmp_path):
     [
         ("--autoscaler horse", "must be one of sojourn, ray"),
         ("--batching fifo", "must be one of sla"),
-        ("--balance best", "--balance"),
         ("--scale 1e6", "arrivals: at most 10,000,000 requests per second can be simulated"),
         ("--replicas 3", "--replicas: applies to a fixed fleet"),
-        ("--trace no-such-file", "no-such-file"),
         (f"--trace {PROFILE}", "second,requests"),
         (f"--profile {CONFIGS}/digits.yaml", "digits.yaml"),
         ("--response-time-ms 1", "a nearly idle replica answers 0% in time, and 99% within"),

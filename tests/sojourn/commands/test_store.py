@@ -1,5 +1,3 @@
-"""`sojourn store`: its commands against a manager in a thread."""
-
 import pytest
 from safetensors.numpy import save_file
 

@@ -1,5 +1,3 @@
-"""`sojourn token` makes a token whose printed config admits it; `serve` wants one in public."""
-
 import json
 import stat
 from pathlib import Path
@@ -48,7 +46,6 @@ def test_a_file_holds_the_token_for_its_owner_alone(as_json, refused, tmp_path):
         (["a b"], "name"),
         (["alice", "--requests-per-s", "0"], "requests_per_s"),
         (["alice", "--burst", "3"], "burst needs requests_per_s"),
-        (["alice", "--scope", "all"], "--scope"),
     ],
 )
 def test_mistakes(refused, arguments, complaint):
