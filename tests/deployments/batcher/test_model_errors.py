@@ -21,7 +21,7 @@ def test_the_first_of_a_kind_is_shown_with_its_traceback_and_the_rest_are_counte
     first, *later = [entry.getMessage() for entry in caplog.records]
     assert first.startswith("the model failed on a request (rows: 2)\nTraceback")
     assert first.endswith("ZeroDivisionError: division by zero")
-    line = forward.__code__.co_firstlineno + 4
+    line = forward.__code__.co_firstlineno + 3
     last = f"ZeroDivisionError (test_model_errors.py:{line})"
     assert later == [f"the model failed: {last}, and {count} like it" for count in (9, 99)]
     assert errors.report() == {"requests": 300, "last": last}

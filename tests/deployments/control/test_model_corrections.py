@@ -154,7 +154,7 @@ def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload():
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 500), st.floats(0.0, 50.0)), max_size=5),
+    st.lists(st.tuples(st.integers(1, 500), st.floats(0.001, 50.0)), max_size=5),
     st.floats(0.0, 40.0),
     st.floats(0.0, 60.0),
 )
