@@ -8,10 +8,6 @@ from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 
 
-def test_an_empty_user_config_has_the_default_sla():
-    assert parse_user_config(None).sla.objective.in_words() == "99% of requests within 100 ms"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -7,6 +7,7 @@ from deployments.control.last_good_config import LastGoodConfig, apply_user_conf
 from deployments.hosting.failed_loads import PAUSE_S
 from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from policy.errors import InvalidInputError
+from tests.support.autoscaling.stores import Store
 from tests.support.models.hosted_models import USER_CONFIG, Hosted, hosted, user_config
 from tests.support.waiting import until
 
@@ -16,14 +17,6 @@ class Clock:
 
     def __call__(self):
         return self.now_s
-
-
-class Store(dict):
-    def read(self, key):
-        return self.get(key)
-
-    def save(self, key, content):
-        self[key] = content()
 
 
 async def test_the_config_that_came_last_holds_even_while_another_version_loads():
@@ -105,7 +98,7 @@ async def test_requests_do_not_load_again_and_again_what_cannot_be_loaded(error,
 
 
 async def apply(models, store, **named):
-    last_good = LastGoodConfig("app", "Replica", "a", store.read, store.save)
+    last_good = LastGoodConfig("app", "Replica", "a", store.kept.get, store.save)
     content = {**USER_CONFIG, "models": named}
     await apply_user_config(models.reconciler, content, last_good, parse_user_config)
 
@@ -119,16 +112,16 @@ async def test_a_version_that_cannot_be_served_takes_nothing_down(error):
         for models in (running, starting):
             models.errors["b", "9"] = [error] * 3
         await apply(running, store, b={"version": "2"})
-        good = dict(store)
+        good = dict(store.kept)
         await apply(running, store, **wrong)
         await until(lambda: not running.reconciler._changing)
-        assert store == good
+        assert store.kept == good
         await apply(starting, store, **wrong)
         await until(lambda: not starting.reconciler._changing)
         for models in (running, starting):
             assert models.versions() == {"a": "1", "b": "2"}
             assert ("b@9: not there" if error else "models.b: ") in models.reconciler.config_error
-        assert store == good
+        assert store.kept == good
     finally:
         await running.repository.close(5)
         await starting.repository.close(5)
@@ -141,7 +134,7 @@ async def test_a_config_is_the_last_good_one_once_its_version_serves():
         await apply(models, store, b={"version": "2"})
         await until(lambda: ("b", "2") in models.loads)
         models.reconciler.reconcile()
-        assert store == {}
+        assert store.kept == {}
         gate.set()
-        await until(lambda: store)
+        await until(lambda: store.kept)
         assert models.versions() == {"a": "1", "b": "2"}

@@ -6,20 +6,12 @@ from hypothesis import strategies as st
 from deployments.models.base import Model, TensorSpec
 from policy.errors import InvalidInputError
 
+INTEGERS = [f"{kind}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)]
 DATATYPES = {
+    **{name: np.dtype(name.lower()) for name in INTEGERS},
+    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
     "BF16": np.float32,
-    "FP32": np.float32,
-    "FP64": np.float64,
     "BYTES": np.object_,
 }
 

@@ -6,6 +6,7 @@ import pytest
 from deployments.config.document import IMPORT_PATH
 from deployments.local.serve_api import ServeApi
 from sojourn.cli import main
+from sojourn.commands import deploy
 
 RUNNING: dict[str, Any] = {
     "http_options": {"host": "127.0.0.1", "port": 1},
@@ -40,6 +41,20 @@ def test_another_sla_changes_nothing_else(deployed, capsys):
     wanted["applications"][1]["deployments"][0]["user_config"]["sla"] = sla
     assert deployed == [wanted]
     assert "b: deployed, replicas: 1; what is in force is not known" in capsys.readouterr().out
+
+
+def test_what_a_replica_rejects_is_said_and_is_an_error(deployed, monkeypatch, capsys):
+    def get(url, _):
+        error = {"http://127.0.0.1:1/b/sojourn/policy": "sla: wrong"}.get(url)
+        return {"sla_in_words": f"the SLA at {url}", "control_limit": 4, "config_error": error}
+
+    monkeypatch.setattr(deploy, "get_json", get)
+    assert main(["deploy", "--sla", "50ms@95", "--application", "b"]) == 1
+    first, second = (f"the SLA at http://127.0.0.1:1/{name}/sojourn/policy" for name in "ab")
+    assert capsys.readouterr().out.splitlines() == [
+        f"a: {first} in force, control limit 4, replicas: 1",
+        f"b: rejected: sla: wrong; {second} stay in force",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,14 @@ def test_different_troubles_are_explained_side_by_side(monkeypatch, capsys, as_j
     assert out.count("change:") == 3
 
 
+def test_the_decisions_are_those_that_the_first_question_has_a_replica_read(monkeypatch, as_json):
+    logs = iter([decided(), decided(entry(1000.0, 2, 2, stuck_replicas=1))])
+    answers = {"/sojourn/autoscaler": lambda: next(logs), "/sojourn/policy": lambda: policy(**FULL)}
+    monkeypatch.setattr(service_view, "_asker", lambda *_: lambda path: answers[path]())
+    (found,) = as_json("explain")["findings"]
+    assert "replicas do not start" in found["cause"]
+
+
 @pytest.mark.slow
 async def test_a_real_replica_with_a_short_queue_reports_what_is_explained():
     limits = {"late": "refuse", "expert": {"max_queue_rows": 1}}

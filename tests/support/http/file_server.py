@@ -2,38 +2,28 @@
 
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
+@dataclass
 class Behavior:
-    """What the server does wrong; a test may change it while the server runs.
+    """What the server does wrong with weights; a test may change it while the server runs."""
 
-    Attributes
-    ----------
-    status : int or None
-        Answer every request for weights with this status.
-    cut_after : int or None
-        Close the connection after so many bytes of a body.
-    announced_extra : int
-        Bytes by which HEAD overstates the size.
-    replacement : bytes or None
-        Serve these bytes instead of the file's weights, with an entity tag of their own.
-    replace_after : int
-        Number of GETs of weights before `replacement` takes effect.
-    hang : threading.Event or None
-        Requests for weights wait until it is set; `hanging` counts them.
-    """
-
-    def __init__(self):
-        self.status = None
-        self.cut_after = None
-        self.announced_extra = 0
-        self.replacement = None
-        self.replace_after = 0
-        self.hang = None
-        self.hanging = 0
-        self.ranges = []
+    #: Answer every request with this status.
+    status: int | None = None
+    #: Close the connection after so many bytes of a body.
+    cut_after: int | None = None
+    #: Bytes by which HEAD overstates the size.
+    announced_extra: int = 0
+    #: Serve these bytes instead, with an entity tag of their own, after so many GETs.
+    replacement: bytes | None = None
+    replace_after: int = 0
+    #: Requests wait until it is set; `hanging` counts them.
+    hang: threading.Event | None = None
+    hanging: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
 
 
 @contextmanager

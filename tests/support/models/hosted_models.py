@@ -13,15 +13,10 @@ from deployments.hosting.repository import ModelRepository
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
+from tests.support.models.doubles_service import USER_CONFIG
 from tests.support.waiting import LIMIT_S
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 0.1, "fixed": 0.5}})
-# The table of this objective is the fastest to solve; a slow machine must not refuse.
-USER_CONFIG: dict[str, Any] = {
-    "policy": {"objective": "weights"},
-    "sla": {"response_time_ms": 50, "percentile": 95},
-    "limits": {"late": "serve", "expert": {"max_queue_rows": 8}},
-}
 
 
 class Multiplier(Model):
