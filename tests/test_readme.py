@@ -51,6 +51,7 @@ def test_every_command_has_a_help_text(name):
     assert "--json" in result.output
 
 
+@pytest.mark.slow
 def test_the_environment_for_a_cluster_can_be_sourced(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)

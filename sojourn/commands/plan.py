@@ -133,6 +133,8 @@ def command(
     else:
         objective, settings = given or user_config.sla.objective, user_config.batching()
         power_limit_w = power_limit_w or user_config.power_limit_w
+    if power_limit_w is not None and (energy_price is not None or estimator != "batch"):
+        raise InvalidInputError("--power-limit-w: omit --energy-price and --estimator")
     service = service_model(measured, objective, delays, settings)
     profile = service.profile
     if energy_price is not None and profile.energy_mj is None:
@@ -147,8 +149,6 @@ def command(
         chosen = planner.cheapest(arrival_rate, max_replicas, prices)
     remark = None
     if power_limit_w is not None:
-        if prices is not None or estimator != "batch":
-            raise InvalidInputError("--power-limit-w: omit --energy-price and --estimator")
         needed = chosen.prediction.replicas
         fleet = under_power_limit(measured, service, power_limit_w, arrival_rate, needed)
         objective = fleet.sla

@@ -69,6 +69,7 @@ async def test_an_sla_that_no_rate_meets_is_reported(sla_ms, at_once):
         assert report.out_of_reach
 
 
+@pytest.mark.slow
 async def test_a_table_solved_in_advance_is_in_force_at_once(tmp_path):
     sla, file = {"response_time_ms": 30, "percentile": 99}, tmp_path / "table.json"
     (tmp_path / "profile.json").write_text(json.dumps(PROFILE.to_dict()))

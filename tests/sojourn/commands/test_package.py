@@ -194,6 +194,19 @@ def test_links_are_packed_as_what_they_lead_to(folder, packed):
     assert "link.txt" in packed("--no-load", "--include", "text/../link.txt")["files"]
 
 
+@pytest.mark.slow
+def test_only_the_applications_of_the_folder_run_in_the_package(folder, packed):
+    document = yaml.safe_load((folder / "my.yaml").read_text())
+    document["applications"][0]["runtime_env"] = {"env_vars": {"A": "1"}}
+    (installed,) = yaml.safe_load((ROOT / "configs/emulated-p4.yaml").read_text())["applications"]
+    document["applications"].append({**installed, "route_prefix": "/installed"})
+    (folder / "my.yaml").write_text(yaml.safe_dump(document))
+    shown = packed("--no-load")
+    mine, other = yaml.safe_load(Path(shown["config"]).read_text())["applications"]
+    assert mine["runtime_env"] == {"env_vars": {"A": "1"}, "working_dir": shown["uri"]}
+    assert "runtime_env" not in other
+
+
 def test_a_config_with_a_package_is_not_packed_again(folder, unpacked):
     document = yaml.safe_load((folder / "my.yaml").read_text())
     document["applications"][0]["runtime_env"] = {"working_dir": "file:///m.zip"}

@@ -104,6 +104,7 @@ def test_with_prices_the_lowest_cost_is_chosen(plan, default_plan):
         (["--response-time-ms", "1"], "of the SLA's 1 ms"),
         (["--estimator", "rand", "--response-time-ms", "1.7"], "allow 11.07 ms or more"),
         (["--estimator", "rand", "--max-replicas", "5"], "allow more replicas"),
+        (["--power-limit-w", "900", "--energy-price", "1"], "--power-limit-w: omit --energy"),
     ],
 )
 def test_a_user_error(refused, more, message):
@@ -145,6 +146,10 @@ def test_a_config_has_the_profile_the_sla_and_the_limits(as_json, refused, tmp_p
     limited.write_text(yaml.safe_dump(document))
     assert max(own["actions"]) > 4
     assert max(as_json("plan", "--config", str(limited), *load)["actions"]) == 4
+    user_config["power_limit_w"] = 900
+    limited.write_text(yaml.safe_dump(document))
+    power = refused("plan", "--config", limited, *load, "--energy-price", "1")
+    assert "--power-limit-w: omit --energy-price" in power
     assert "and not by both" in refused("plan", *load, "--sla", "50ms@95")
     assert "and not by both" in refused("plan", *load, "--config", config, "--profile", PROFILE)
     digits = str(PROFILE.parents[1] / "digits.yaml")

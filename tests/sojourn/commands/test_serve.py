@@ -1,8 +1,10 @@
 import json
 import os
+import signal
 import subprocess
 import urllib.error
 from email.message import Message
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,3 +48,18 @@ def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypat
     assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)
     serve._print_summary(summary)
     assert f"HTTP Error {status}" in capsys.readouterr().out
+
+
+def test_signals_in_quick_succession_are_one_and_only_two_count(monkeypatch):
+    interrupt, interrupted_s = serve.Interrupt(), []
+    for now_s in (10.0, 10.5, 10.9, 11.1, 13.0, 20.0):
+        monkeypatch.setattr(serve, "time", SimpleNamespace(monotonic=lambda now_s=now_s: now_s))
+        try:
+            interrupt(signal.SIGTERM, None)
+        except KeyboardInterrupt:
+            interrupted_s.append(now_s)
+    assert interrupted_s == [10.0, 11.1]
+
+
+def test_models_are_loaded_for_a_check_alone(refused):
+    assert "--load: add --check" in refused("serve", "--load")
