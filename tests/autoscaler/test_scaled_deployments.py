@@ -1,5 +1,3 @@
-"""The history, the log and the dry run outlive a policy object and Serve's controller."""
-
 import subprocess
 import sys
 from collections.abc import Sequence

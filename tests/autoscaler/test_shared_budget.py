@@ -1,5 +1,3 @@
-"""Shares of a budget, and deployments that share one in contexts made up by the test."""
-
 import warnings
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Every benchmark script is documented where people look for it, and takes the shared options."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The policies that others are measured against, by name."""
-
 import pytest
 
 from policy.baseline_policies import FORMS, reference_policy

@@ -1,5 +1,3 @@
-"""Batching policies: what they start, and which are refused."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""The dispersion of counts, and the rate of bursts derived from it."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What requests cost the event loop, in a profile: its file, its capacity, its bottleneck."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""Quantiles of batch times: their file form, and the distribution between and beyond them."""
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,5 +1,3 @@
-"""The load-lateness curve: the late share of one replica by its arrival rate."""
-
 import re
 from dataclasses import replace
 from itertools import pairwise

@@ -1,5 +1,3 @@
-"""The objectives: their ranges, and what the SLA says of a response time."""
-
 import math
 
 import pytest

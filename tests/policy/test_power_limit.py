@@ -1,5 +1,3 @@
-"""A fleet under a ceiling: its predicted power is within it, and no more of the SLA is given up."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""Profiles: the two forms of their files, and what is derived from them."""
-
 import json
 
 import numpy as np

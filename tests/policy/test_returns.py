@@ -1,5 +1,3 @@
-"""Refused clients that come back when they are told to."""
-
 import heapq
 from dataclasses import dataclass
 

@@ -1,5 +1,3 @@
-"""The one entry to the solvers, and the figures of what they find."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""A history that replicas have stored is taken over beside the decisions, once."""
-
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any

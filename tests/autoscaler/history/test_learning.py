@@ -1,5 +1,3 @@
-"""A history fed in teaches what watching it would have taught."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The query against a server made up for it, and against a real Prometheus where there is one."""
-
 import json
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""What a monitor says does not depend on how often it is asked."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What the autoscaler's metrics show when a value is not known any more."""
-
 import math
 import warnings
 from typing import Any

@@ -1,5 +1,3 @@
-"""The autoscaler keeps its laws under random faults: on the cluster, of clocks, reports, itself."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Simulated replicas do what the models say that the live autoscaler sizes by."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The simulator against queueing theory: every statistic within its standard error."""
-
 import math
 from dataclasses import replace
 

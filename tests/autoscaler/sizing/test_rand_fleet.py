@@ -1,5 +1,3 @@
-"""The load that a fleet takes by RAND: laws that hold for every curve."""
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""What is planned is what a simulated fleet, and so the live batcher core, does."""
-
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings

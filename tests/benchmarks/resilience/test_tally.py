@@ -1,5 +1,3 @@
-"""What became of the requests, and when the SLA held again."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""What an overloaded pipeline still answers in time."""
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,5 +1,3 @@
-"""A replica under a ceiling on the power of all, and what the autoscaler makes of its report."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""The Unix sockets between HAProxy and the replicas of its node."""
-
 import os
 import socket
 from unittest import mock

@@ -1,5 +1,3 @@
-"""The environment that makes Serve's HAProxy route as RAND."""
-
 import importlib
 import os
 import subprocess

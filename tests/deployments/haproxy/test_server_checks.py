@@ -1,5 +1,3 @@
-"""Which replicas are left out, and whose requests are sent on."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

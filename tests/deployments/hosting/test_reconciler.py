@@ -8,7 +8,8 @@ from deployments.hosting.failed_loads import PAUSE_S
 from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from policy.errors import InvalidInputError
 from tests.support.autoscaling.stores import Store
-from tests.support.models.hosted_models import USER_CONFIG, Hosted, hosted, user_config
+from tests.support.models.doubles_service import USER_CONFIG
+from tests.support.models.hosted_models import Hosted, hosted, user_config
 from tests.support.waiting import until
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from deployments.models.base import Model, TensorSpec
 from policy.errors import InvalidInputError
 
 INTEGERS = [f"{kind}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)]
-DATATYPES = {
+DATATYPES: dict[str, Any] = {
     **{name: np.dtype(name.lower()) for name in INTEGERS},
     **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     "BOOL": np.bool_,

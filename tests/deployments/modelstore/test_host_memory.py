@@ -1,5 +1,3 @@
-"""Filled memory is sealed, and an error leaves none."""
-
 import hashlib
 import mmap
 import os

@@ -1,5 +1,3 @@
-"""Names cannot leave the store, and lists of digests say one thing only."""
-
 from pathlib import PurePosixPath
 
 import pytest

@@ -1,5 +1,3 @@
-"""A node's store and pods that share nothing else with it: mount and network namespaces."""
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""No other user can have a say in what lies in a private folder."""
-
 import os
 import stat
 

@@ -1,5 +1,3 @@
-"""Code that knows no store loads its weights from there."""
-
 import gc
 import json
 import os

@@ -1,5 +1,3 @@
-"""Clients get ordinary tensors on memory that all processes share."""
-
 import numpy as np
 import pytest
 import safetensors.torch

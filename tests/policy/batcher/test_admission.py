@@ -1,5 +1,3 @@
-"""A request may wait exactly if it will be answered in time."""
-
 import math
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""The batcher's estimate of its arrival rate."""
-
 import numpy as np
 import pytest
 from hypothesis import given

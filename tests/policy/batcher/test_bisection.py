@@ -1,5 +1,3 @@
-"""Which suspects are tested next, and what the outcome says of the others."""
-
 from policy.batcher.bisection import BatchBisection
 from policy.batcher.requests import Request, Slice
 

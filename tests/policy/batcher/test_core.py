@@ -1,5 +1,3 @@
-"""The batcher core on virtual time."""
-
 from collections import deque
 from dataclasses import replace
 

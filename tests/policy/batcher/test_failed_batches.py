@@ -1,5 +1,3 @@
-"""The batcher core finds the culprits of failed batches, on virtual time."""
-
 import math
 from collections import deque
 from itertools import accumulate

@@ -1,5 +1,3 @@
-"""Deadlines of several priorities and kinds, and an overdue batch; on virtual time."""
-
 import math
 from collections import deque
 

@@ -1,5 +1,3 @@
-"""The limits that keep an SLA on a device."""
-
 import math
 from dataclasses import replace
 

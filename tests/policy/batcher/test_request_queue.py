@@ -1,5 +1,3 @@
-"""The order of the queue, and its counts of rows."""
-
 import math
 from collections.abc import Hashable
 

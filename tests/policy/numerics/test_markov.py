@@ -1,5 +1,3 @@
-"""The linear algebra of Markov chains against closed forms and an independent solver."""
-
 import math
 
 import numpy as np

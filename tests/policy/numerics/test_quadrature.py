@@ -1,5 +1,3 @@
-"""Quadrature on panels, against integrals in closed form."""
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose

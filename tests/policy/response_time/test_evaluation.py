@@ -1,5 +1,3 @@
-"""The evaluation of policies against closed forms, a simulation, and laws of queues."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The evaluation with a finite waiting room, against Erlang B and M/D/1/K."""
-
 from dataclasses import replace
 
 import numpy as np

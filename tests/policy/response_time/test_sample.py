@@ -1,5 +1,3 @@
-"""Policies on a sample: against simulations, closed forms and the exact evaluator."""
-
 from dataclasses import replace
 
 import numpy as np

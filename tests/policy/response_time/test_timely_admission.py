@@ -1,5 +1,3 @@
-"""Refusals by time, against closed forms and a queue that is followed request by request."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""How large batches are where the batch time has steps."""
-
 import numpy as np
 
 from policy.profile import Profile

@@ -1,5 +1,3 @@
-"""The search for the least power under a service level, against a full search."""
-
 from dataclasses import replace
 
 import numpy as np

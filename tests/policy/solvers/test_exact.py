@@ -1,5 +1,3 @@
-"""The exact solver against closed forms, long truncations, and an independent chain solver."""
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-"""Policies where the event loop works beside the device."""
-
 import numpy as np
 import pytest
 

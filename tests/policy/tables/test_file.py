@@ -1,5 +1,3 @@
-"""A table in a file is for one profile, up to any of its batch sizes, and one objective."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Solved policy tables: right at the rates they are solved for, safe at all others."""
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Policy tables: a policy for every rate, also for bursts, and files that are checked."""
-
 import json
 import math
 from dataclasses import replace

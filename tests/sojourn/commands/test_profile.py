@@ -83,6 +83,7 @@ def test_the_event_loop_is_measured_beside_a_device_that_leaves_the_processor_al
         ("--model digits --out absent/p.json", "there is no folder absent"),
         ("--model digits --out .", "is a directory"),
         ("--model digits --out p.json --option threads", "must be KEY=VALUE"),
+        ("--model digits --out p.json --option a=1 --option a=2", "--option: a is given twice"),
         ("--model digits --out p.json --option depth=3", "the options are: threads"),
     ],
 )

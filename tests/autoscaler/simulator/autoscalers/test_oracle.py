@@ -1,5 +1,3 @@
-"""The oracle's schedule is the cheapest, and nothing that holds its windows is below the bound."""
-
 import itertools
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The policy here against Ray's own functions."""
-
 import warnings
 from types import SimpleNamespace
 from typing import Any

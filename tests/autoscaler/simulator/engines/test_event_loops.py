@@ -1,5 +1,3 @@
-"""The event loop before and after a device, on requests followed by hand."""
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose

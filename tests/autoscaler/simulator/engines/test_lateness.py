@@ -1,5 +1,3 @@
-"""What a simulated replica counts as late is late at its client, and on a live replica."""
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The core as a state machine: whatever happens, bytes, references and requests add up."""
-
 import math
 from collections import Counter
 from collections.abc import Hashable

@@ -1,5 +1,3 @@
-"""Every byte of a file reaches the device once, and tensors lie where kernels want them."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

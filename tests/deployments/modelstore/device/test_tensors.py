@@ -1,5 +1,3 @@
-"""Tensors on a device's memory that processes share, with host memory as the device's."""
-
 import psutil
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""The disk tier: blocks, damage in one of many, a disk that is full, and what a restart finds."""
-
 import errno
 import hashlib
 import os

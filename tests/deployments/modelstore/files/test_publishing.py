@@ -1,5 +1,3 @@
-"""Models are published whole or not at all, and the store holds equal files once."""
-
 import pytest
 import torch
 from safetensors.torch import save_file

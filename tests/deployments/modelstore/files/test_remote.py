@@ -1,5 +1,3 @@
-"""Remotes that fail, lie, change or point elsewhere: nothing wrong is ever cached."""
-
 import threading
 
 import pytest

@@ -1,5 +1,3 @@
-"""The header check, with the safetensors library as an independent oracle."""
-
 import json
 import re
 import struct

@@ -1,5 +1,3 @@
-"""Blocking work: what fails or hangs holds up neither other models nor the end of the store."""
-
 import hashlib
 import os
 import queue

@@ -1,5 +1,3 @@
-"""Descriptors of the manager: no client takes those of others, and a shortage is waited for."""
-
 import resource
 import selectors
 from contextlib import ExitStack

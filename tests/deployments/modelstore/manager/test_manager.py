@@ -1,5 +1,3 @@
-"""The manager's process: faults of clients, of itself, of the disk and of memory."""
-
 import errno
 import os
 import socket

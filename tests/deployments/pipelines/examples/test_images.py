@@ -1,5 +1,3 @@
-"""The image pipelines read the digits that they are made for."""
-
 import base64
 import io
 

@@ -1,5 +1,3 @@
-"""Profiles are measured with the real workers, for every stage that an example passes."""
-
 import time
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The compiled simulation against the live core, and against what is known exactly."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""The needs that the replicas of a pipeline report, added up."""
-
 import warnings
 from types import SimpleNamespace
 from typing import Any, NamedTuple

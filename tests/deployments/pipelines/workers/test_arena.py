@@ -1,5 +1,3 @@
-"""Shared memory: what is written is read, at any size, with or without a copy."""
-
 import os
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Stages in replicas of their own: real sockets and processes, without Ray."""
-
 import asyncio
 import contextlib
 import socket

@@ -1,5 +1,3 @@
-"""The paper's stopping rule finds a queue whose policy is as good as the exact one."""
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
