@@ -4,7 +4,7 @@ How many items continue to later stages follows from the latest choices of switc
 elements.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deployments.pipelines.core.graph import END, JOIN, Graph
@@ -27,10 +27,12 @@ class Backlog:
         self._entered: dict[int, dict[Any, float]] = {}
         for number, node in enumerate(graph.nodes):
             step = node.step
-            if isinstance(step, Switch | Each):
-                shares = (
-                    step.expected_shares if isinstance(step, Switch) else {0: step.expected_items}
-                )
+            shares: Mapping[Any, float] = {}
+            if isinstance(step, Switch):
+                shares = step.expected_shares
+            elif isinstance(step, Each):
+                shares = {0: step.expected_items}
+            if shares:
                 self._items[number] = _STATED
                 self._entered[number] = {key: _STATED * share for key, share in shares.items()}
 
@@ -48,7 +50,7 @@ class Backlog:
 
     def measured_steps(self) -> dict[Step, Any]:
         """Return the shares of each switch by key, and the mean elements of each `Each`."""
-        found = {}
+        found: dict[Step, Any] = {}
         for at, entered in self._entered.items():
             step, shares = (
                 self._graph.nodes[at].step,
@@ -86,13 +88,14 @@ class Backlog:
                 own_ms = left = 0.0
                 for key, entry in node.entries.items():
                     share = self._share(at, key)
-                    end_of_branch = node.next if chooses else JOIN
-                    branch_ms, out = self._pass(entry, end_of_branch, share * ahead, stages_ms)
+                    join = node.next if chooses else JOIN
+                    branch_ms, out = self._pass(entry, join, share * ahead, stages_ms)
                     branch_ms *= min(1.0, share)
                     if chooses:
                         own_ms, left = own_ms + branch_ms, left + out
                     else:  # each request is in all branches, so they are not added up
-                        own_ms, left = max(own_ms, branch_ms), max(left, out / share)
+                        requests = ahead * (1 - min(1.0, share)) + out / max(1.0, share)
+                        own_ms, left = max(own_ms, branch_ms), max(left, requests)
                 ahead = left
             wait_ms = max(wait_ms, own_ms)
             at = node.next

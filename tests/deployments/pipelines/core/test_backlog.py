@@ -56,3 +56,12 @@ def test_elements_are_one_request_together():
         machine.submit(range(10))
     # 40 elements of 1 ms, or 4 requests of 5 ms; then the stages themselves.
     assert machine.core.expected_ms() == pytest.approx(40 + 5, rel=0.05)
+
+
+def test_a_branch_that_nothing_enters_for_long_has_no_share_and_no_error():
+    part, last = named("part", "last")
+    machine = Machine([Each(part), last], {"part": 1.0, "last": 5.0})
+    for _ in range(600_000):
+        machine.core.backlog.count(machine.core.graph.entry, 0, 0)
+    machine.submit(range(10))
+    assert 5 <= machine.core.expected_ms() <= 5 + 10 * 5
