@@ -76,7 +76,7 @@ def solve_divisions(
                 low = middle
             else:
                 high = middle
-        # What costs no less and carries less is not needed.
+        # A plan that costs no less and carries less is not needed.
         found = [(rate, other) for rate, other in found if other.cost < plan.cost - 1e-9]
         found.append((low, plan))
         rate_per_s = low * (1 + _RESOLUTION)

@@ -77,7 +77,7 @@ class PipelineConfig(StrictModel):
     store: StoreConfig | None = None
     #: None: each stage keeps its number of workers.
     autoscaling: AutoscalingConfig | None = None
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertPipelineConfig = ExpertPipelineConfig()
 
     def build(self) -> list[Step]:
@@ -125,7 +125,7 @@ class PipelineUserConfig(StrictModel):
     sla: SLAConfig = SLAConfig()
     #: Limits of accepted requests.
     limits: PipelineLimitsConfig = PipelineLimitsConfig()
-    #: Who may use the pipeline.
+    #: The tokens that open the pipeline, and their scopes.
     access: AccessConfig = AccessConfig()
     #: None: no request is traced.
     tracing: TracingConfig | None = None

@@ -74,7 +74,7 @@ class StageConfig(StrictModel):
     max_workers: int | None = Field(default=None, ge=1)
     #: With `place: deployment`: the resources of each replica, as Ray Serve takes them.
     ray_actor_options: ActorOptions | None = None
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertStageConfig = ExpertStageConfig()
 
     @model_validator(mode="after")
@@ -120,7 +120,7 @@ class SwitchConfig(StrictModel):
 
     choose: str
     branches: dict[str | int | bool, list["StepConfig"]]
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertSwitchConfig = ExpertSwitchConfig()
 
 
@@ -139,7 +139,7 @@ class EachConfig(StrictModel):
     #: The steps that each element passes.
     branch: list["StepConfig"]
     join: str | None = None
-    #: What rarely needs a change.
+    #: Settings that rarely need a change.
     expert: ExpertEachConfig = ExpertEachConfig()
 
 

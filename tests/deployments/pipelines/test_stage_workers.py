@@ -1,4 +1,4 @@
-"""What keeps the stages' profiles right while a pipeline runs."""
+"""The upkeep of profiles and policies while a pipeline runs."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is ahead of a new request, in pipelines that divide."""
+"""The work ahead of a new request, in pipelines that divide."""
 
 import pytest
 
