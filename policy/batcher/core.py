@@ -11,7 +11,8 @@ busy; the core forms one at the instant when a device can take it.
 
 Within a priority, requests are served first in, first out. For each step of its priority, a request
 is treated as if it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly
-before it. Those that this leaves no time are given up while another replica may answer them.
+before it, but for those that a free device has let wait for others. Those that this leaves no time
+are given up while another replica may answer them.
 
 Requests of different kinds, such as rows of different shapes, share no batch. When a batch starts
 follows from all rows that wait; it holds those of the kind of the request that is next.
@@ -166,7 +167,7 @@ class BatcherCore:
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
         self._queue.append(request)
         if priority and self._queue.rows_from(priority) < self._queue.rows:
-            self._give_up_late(now_s)
+            self._give_up_late(now_s, priority)
         return None
 
     def give_up_late(self, now_s: float) -> float | None:
@@ -187,11 +188,11 @@ class BatcherCore:
         """Return whether a batch is so late that no request could be answered in time."""
         return self._admission.is_overdue(self._busy_until_s, now_s)
 
-    def _give_up_late(self, now_s: float) -> None:
+    def _give_up_late(self, now_s: float, below: float = math.inf) -> None:
         if self.limits.answer_within_ms == math.inf:
             return
         tested, free_s = self._bisection.rows, self._busy_until_s
-        for request in too_late(self._queue, tested, self._admission, free_s, now_s):
+        for request in too_late(self._queue, tested, self._admission, free_s, now_s, below):
             self.given_up.append(request)
             self.cancel(request)
             self._admission.count_refused(request.rows, self.arrival_rate.weight)
@@ -285,7 +286,9 @@ class BatcherCore:
                 done_s = now_s + 1e-3 * self.limits.batch_latency_ms(size)
                 slices = self._take(size, -math.inf if let_wait else done_s, kind)
             else:
-                self.wake_at_s = self._decide_again_s(now_s, policy) if self._queue.rows else None
+                if self._queue.rows:
+                    self.wake_at_s = self._decide_again_s(now_s, policy)
+                    self._queue.let_wait_until_s = now_s
                 return None
             if slices:
                 # Smaller than decided if deadlines were missed; the rest still goes now.

@@ -61,8 +61,9 @@ def too_late(
     admission: Admission,
     device_free_s: float | None,
     now_s: float,
+    below: float = math.inf,
 ) -> list[Request]:
-    """Return the waiting requests that will be too late.
+    """Return the waiting requests of priorities `below` that will be too late.
 
     Batches count as full, as later arrivals may fill them up; an idle device need not wait for
     them. Requests that have begun are finished, and so are those that are let in although they take
@@ -93,6 +94,7 @@ def too_late(
         )
         if (
             fits_alone
+            and request.priority < below
             and not request.rows_started
             and done_s(batches + more) > min(request.arrival_s + within_s, request.deadline_s)
         ):

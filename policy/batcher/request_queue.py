@@ -15,13 +15,16 @@ _MIN_CANCELLED = 16
 class RequestQueue:
     """Rows that wait for an ordinary batch.
 
-    Slices put back after a failed batch go first. Then the order is first in, first out, with
-    every request treated as if it had arrived a head start earlier for each step of its priority.
-    Only requests of the kind of the first one are taken together.
+    Slices put back after a failed batch go first. Requests that a free device has let wait for
+    others follow, and then all others, treated as if they had arrived a head start earlier for each
+    step of their priority; both first in, first out. Only requests of the kind of the first one are
+    taken together.
     """
 
     def __init__(self) -> None:
         self.rows = 0
+        #: A free device has let the requests wait that arrived until then.
+        self.let_wait_until_s = -math.inf
         #: By priority, the lowest first.
         self._queues: list[deque[Request]] = [deque()]
         self._rows_by_priority = [0]
@@ -60,8 +63,9 @@ class RequestQueue:
         by_kind = self._rows_by_kind
         if priority:
             by_kind = dict(self.returned_rows())
-            for one in chain(*self._queues[priority:]):
-                if not one.cancelled:
+            for one in chain(*self._queues):
+                first = one.priority >= priority or one.arrival_s <= self.let_wait_until_s
+                if first and not one.cancelled:
                     rows = one.rows - one.rows_started
                     by_kind[one.kind] = by_kind.get(one.kind, 0) + rows
             if not by_kind:
@@ -115,7 +119,7 @@ class RequestQueue:
     def in_order(self, head_start_s: float) -> list[Request]:
         """Return the requests in the order in which they go next, after what was returned."""
         waiting = [one for one in chain(*self._queues) if not one.cancelled]
-        waiting.sort(key=lambda one: (one.arrival_s - one.priority * head_start_s, -one.priority))
+        waiting.sort(key=lambda one: (*self._turn(one, head_start_s), -one.priority))
         return waiting
 
     def requests(self) -> list[Request]:
@@ -196,14 +200,18 @@ class RequestQueue:
 
     def _next_queue(self, head_start_s: float) -> deque[Request]:
         """Return the queue whose head goes next; an empty one if all are."""
-        first = self._queues[0]
         if len(self._queues) == 1:
-            return first
-        first_s = first[0].arrival_s if first else math.inf
-        for priority, queue in enumerate(self._queues):
-            if queue and queue[0].arrival_s - priority * head_start_s <= first_s:
-                first, first_s = queue, queue[0].arrival_s - priority * head_start_s
-        return first
+            return self._queues[0]
+        waiting = [queue for queue in reversed(self._queues) if queue]
+        return min(
+            waiting, key=lambda queue: self._turn(queue[0], head_start_s), default=self._queues[0]
+        )
+
+    def _turn(self, request: Request, head_start_s: float) -> tuple[bool, float]:
+        """Return the key of the order: a device that let a request wait owes it its time."""
+        if request.arrival_s <= self.let_wait_until_s:
+            return False, request.arrival_s
+        return True, request.arrival_s - request.priority * head_start_s
 
     def _count(self, request: Request, rows: int) -> None:
         request.rows_queued += rows

@@ -68,20 +68,15 @@ def test_what_has_begun_or_never_fits_is_not_displaced() -> None:
 
 
 #: Control limit, kinds, load, and share of high priority.
-systems = st.one_of(
-    st.tuples(
-        st.just(1),
-        st.sampled_from([[None], ["a", "b"]]),
-        st.floats(0.9, 2.0),
-        st.sampled_from([0.2, 0.5]),
-    ),
-    st.tuples(
-        st.just(8), st.sampled_from([[None], [*"ab"], [*"abc"]]), st.floats(0.02, 0.3), st.just(0.0)
-    ),
+systems = st.tuples(
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([[None], [*"ab"], [*"abc"]]),
+    st.floats(0.02, 0.3) | st.floats(0.9, 2.0),
+    st.sampled_from([0.0, 0.2, 0.5]),
 )
 
 
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(systems, st.integers(0, 2**32 - 1))
 def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_try(
     system: tuple[int, list[str | None], float, float], seed: int
@@ -89,7 +84,7 @@ def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_tr
     """Nearly half of those let in at twice the load were dropped as their batch formed.
 
     And a nearly idle device waited for more rows until there was time for one batch, but each kind
-    needs its own.
+    needs its own; and for a batch that a higher priority of another kind then took.
     """
     control_limit, kinds, load, high = system
     core, random = core_of(control_limit), np.random.default_rng(seed)
