@@ -59,7 +59,7 @@ class Graph:
 
 
 def compile_steps(steps: Sequence[Step]) -> Graph:
-    """Compile the steps, or raise `InvalidInputError` if they are no pipeline."""
+    """Compile the steps, or raise `InvalidInputError`."""
     if isinstance(steps, Stage | Ensemble | Switch | Each):
         steps = [steps]
     graph = Graph()

@@ -15,10 +15,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class StagePool:
-    """A `Fleet` of the autoscaler: the workers of a stage, which take from one queue.
-
-    ``workers[i]`` take up to ``rates_per_s[i]`` items; beyond the last they are in proportion.
-    """
+    """A `Fleet` of the autoscaler: ``workers[i]`` of a stage take ``rates_per_s[i]`` items."""
 
     rates_per_s: tuple[float, ...]
     workers: tuple[int, ...]

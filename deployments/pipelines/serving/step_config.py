@@ -55,7 +55,7 @@ class ExpertStageConfig(StrictModel):
 
 
 class StageConfig(StrictModel):
-    """Code with its own workers and batches; `core.steps.Stage` explains the keys."""
+    """Code with its own workers and batches."""
 
     code: str
     name: str = ""
@@ -103,7 +103,9 @@ class StageConfig(StrictModel):
 class EnsembleConfig(StrictModel):
     """Branches that each item passes, and how their results are joined."""
 
+    #: Lists of steps.
     branches: list[list["StepConfig"]]
+    #: A function from the list of the branches' results to the result. None: the list itself.
     join: str | None = None
 
 
@@ -118,7 +120,9 @@ class ExpertSwitchConfig(StrictModel):
 class SwitchConfig(StrictModel):
     """Branches of which each item passes one."""
 
+    #: A function from an item to the key of its branch.
     choose: str
+    #: Lists of steps by key; an empty one passes the item on.
     branches: dict[str | int | bool, list["StepConfig"]]
     #: Settings that rarely need a change.
     expert: ExpertSwitchConfig = ExpertSwitchConfig()
@@ -138,6 +142,7 @@ class EachConfig(StrictModel):
 
     #: The steps that each element passes.
     branch: list["StepConfig"]
+    #: A function from the list of the elements' results to the result. None: the list itself.
     join: str | None = None
     #: Settings that rarely need a change.
     expert: ExpertEachConfig = ExpertEachConfig()

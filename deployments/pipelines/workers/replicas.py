@@ -38,10 +38,7 @@ Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
 
 @dataclass(frozen=True)
 class ReplicaAccess:
-    """A pipeline's access to a stage's replicas: by `folder` on this machine, or by `call`.
-
-    `any_runs` returns when there is a replica somewhere.
-    """
+    """Access to a stage's replicas: in `folder`, or elsewhere by `call`, if `any_runs` returns."""
 
     folder: Path
     call: Call | None = None

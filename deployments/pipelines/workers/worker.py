@@ -33,8 +33,7 @@ class PooledWorker(Worker, Protocol):
     def end(self) -> None:
         """End at once if possible, otherwise after the batch."""
 
-    async def close(self) -> None:
-        """End after some time for the batch."""
+    async def close(self) -> None: ...
 
 
 class Workers(ABC, Generic[SomeWorker]):
