@@ -7,7 +7,7 @@ they agree on the largest batch, on what is admitted, on the policy table, and o
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from policy.batcher.limits import Limits, limits_for
 from policy.batching_policy import BatchingPolicy
@@ -15,11 +15,12 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
-from policy.solvers.load_lateness import solve_load_lateness_curve
 from policy.tables.file import TableFile
-from policy.tables.solving import TableSolver
 from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
+
+if TYPE_CHECKING:
+    from policy.tables.solving import TableSolver
 
 #: Share of the SLA's response time that batching may use; the rest is for the network.
 _BATCHING_SHARE = 0.9
@@ -109,13 +110,19 @@ class ServiceModel:
         return isinstance(self.objective, ServiceLevelObjective)
 
     @cached_property
-    def policies(self) -> PolicyTable | TableSolver:
+    def policies(self) -> "PolicyTable | TableSolver":
         """The policy of each arrival rate of a replica, solved when it is looked up."""
-        return self.given or TableSolver(self.profile, self.objective)
+        return self.given or self._solver()
 
     @cached_property
     def table(self) -> PolicyTable:
-        return self.given or TableSolver(self.profile, self.objective).solve()
+        return self.given or self._solver().solve()
+
+    def _solver(self) -> "TableSolver":
+        # Here and below: a process that only reads a config need not wait for scipy.
+        from policy.tables.solving import TableSolver
+
+        return TableSolver(self.profile, self.objective)
 
     @cached_property
     def curve(self) -> LoadLatenessCurve:
@@ -132,6 +139,8 @@ class ServiceModel:
         self, policy_at: Callable[[float], BatchingPolicy], search_sizes: bool = False
     ) -> LoadLatenessCurve:
         """Return the curve of a replica with another policy in force at each arrival rate."""
+        from policy.solvers.load_lateness import solve_load_lateness_curve
+
         try:
             return solve_load_lateness_curve(
                 self.profile,

@@ -1,5 +1,6 @@
 """What a config file serves: any number of models, and a pipeline."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,8 +79,13 @@ def _models(path: Path, check: bool, load: bool) -> ServedFile:
     services = load_service_configs(path)
     if check:
         check_room(*least_room(services))
-        _check_schema(path)
-        checked = [_checked(service, path, load) for service in services]
+        # Ray is imported for its schema while another process imports the models.
+        with ThreadPoolExecutor(1) as pool:
+            schema = pool.submit(_check_schema, path)
+            try:
+                checked = [_checked(service, path, load) for service in services]
+            finally:
+                schema.result()
     else:
         checked = [Checked(read_traits(service)) for service in services]
     return ServedFile(

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
@@ -157,6 +156,8 @@ def _refit_ms(latency_ms: FloatArray, groups: list[_SizeGroup]) -> FloatArray:
         every_size, [group.size for group in groups], [group.log_factor for group in groups]
     )
     scaled_ms = latency_ms * np.exp(log_factors)
+    from scipy.optimize import isotonic_regression  # takes longer to import than most commands run
+
     return np.asarray(isotonic_regression(scaled_ms).x, dtype=np.float64)
 
 

@@ -25,6 +25,8 @@ logger = logging.getLogger("sojourn.service")
 
 #: How long a starting replica may measure batch times, and as long the energy, without a profile.
 PROFILE_BUDGET_S = 1.0
+#: Where there is no driver of a GPU, `resolve_device` need not load torch: NVIDIA's, WSL's, AMD's.
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def load_service(
@@ -95,7 +97,9 @@ def resolve_device(device: str) -> str:
     """Return `device`; for ``auto``, ``cuda`` if this process has a GPU, else ``cpu``."""
     if device != "auto":
         return device
-    import torch  # here, because importing this module must not load torch
+    if not any(map(os.path.exists, _GPU_DRIVERS)):
+        return "cpu"
+    import torch  # takes longer than all else of a start, and a model may not need it
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
