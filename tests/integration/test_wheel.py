@@ -30,8 +30,8 @@ def build_wheel(folder: Path) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__", ".*")
+    for name in (*PACKAGES, "k8s"):
+        ignored = shutil.ignore_patterns("__pycache__", ".*", "render.py", "release")
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     files = {str(path.relative_to(source)) for path in source.rglob("*/*") if path.is_file()}
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
@@ -39,7 +39,8 @@ def build_wheel(folder: Path) -> Path:
     (wheel,) = folder.glob("*.whl")
     # Weights, templates and what else lies beside the code, and nothing more.
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name for name in names if ".dist-info/" not in name} == files
+    found = {re.sub(r".*\.data/data/share/sojourn/", "", name) for name in names}
+    assert {name for name in found if ".dist-info/" not in name} == files - {"k8s/README.md"}
     return wheel
 
 
@@ -112,6 +113,10 @@ def test_the_commands_of_a_new_projects_readme_work(sojourn: Path, project: Path
     run(f"{profile} --repeats 5 --no-event-loop", sojourn, project)
     assert "replica" in run(plan, sojourn, project)
     assert "packed model.py" in run(package, sojourn, project)
+    image = f"registry/mine@sha256:{64 * '0'}"
+    render = f"sojourn k8s render --image {image} --config dist/serve.yaml --token web --store"
+    assert "kubectl apply -n sojourn -k k8s/overlays/release" in run(render, sojourn, project)
+    assert (project / "k8s/components/store/daemonset.yaml").exists()
     assert "1 passed" in run("python -m pytest -q test_model.py", sojourn, project)
 
 

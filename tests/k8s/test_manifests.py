@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import runpy
 import subprocess
 import tomllib
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sojourn.k8s_release import CPU_POD, GPU_POD, PORT
 from tests.support.manifests import (
     NEEDS_KUBECTL,
     build,
@@ -91,8 +91,7 @@ def test_the_serve_config_differs_from_the_source_in_the_address_and_answers_nob
 
 @pytest.mark.parametrize("of", ["k8s/base", "k8s/overlays/gpu", HIGHLY_AVAILABLE])
 def test_what_configs_are_checked_against_is_what_the_pods_have(of):
-    render = runpy.run_path(str(ROOT / "k8s/render.py"))
-    pod = render["CPU_POD" if of == "k8s/base" else "GPU_POD"]
+    pod = CPU_POD if of == "k8s/base" else GPU_POD
     (group,) = cluster_of(of)["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     assert group["rayStartParams"]["num-cpus"] == f"{pod.cpus:g}"
@@ -100,7 +99,7 @@ def test_what_configs_are_checked_against_is_what_the_pods_have(of):
     assert container["resources"]["limits"].get("nvidia.com/gpu", "0") == f"{pod.gpus:g}"
     assert container["resources"]["limits"]["memory"] == f"{pod.memory_gib:g}Gi"
     (port,) = (port for port in container["ports"] if port["name"] == "serve")
-    assert port["containerPort"] == render["PORT"]
+    assert port["containerPort"] == PORT
 
 
 def test_every_ray_container_has_the_serve_environment_and_the_projects_versions(kustomization):

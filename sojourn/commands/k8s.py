@@ -1,0 +1,50 @@
+"""`sojourn k8s`: write what Kubernetes needs to serve a config with KubeRay."""
+
+from pathlib import Path
+
+import click
+
+from sojourn.k8s_release import GPU_OVERLAYS, write_release
+from sojourn.output import say
+
+
+@click.group(name="k8s")
+def command() -> None:
+    """Write what Kubernetes needs to serve a config with KubeRay."""
+
+
+@command.command()
+@click.option("--image", required=True, help="REGISTRY/NAME@sha256:DIGEST of the image.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="The Serve config of your model, as `sojourn package` writes it.",
+)
+@click.option(
+    "--of",
+    "base",
+    type=click.Choice(["base", *GPU_OVERLAYS]),
+    default="base",
+    show_default=True,
+    help="Manifests that the overlay is based on.",
+)
+@click.option("--token", help="Name of a token to make, with a Secret that holds it.")
+@click.option("--insecure", is_flag=True, help="Write what anybody may use.")
+@click.option("--store", is_flag=True, help="Add a model store to each node.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("k8s"),
+    show_default=True,
+    help="Folder of the manifests; they are copied there unless it is the checkout's.",
+)
+def render(
+    image: str, config: Path, base: str, token: str | None, insecure: bool, store: bool, out: Path
+) -> None:
+    """Write the overlay `release`, with your image, your config, and a token for clients.
+
+    It has room for as many pods as the config's max_replicas. A second run keeps the token.
+    """
+    release = write_release(out, image, base, config, token, insecure=insecure, store=store)
+    say(f"apply it with: kubectl apply -n sojourn -k {release}")

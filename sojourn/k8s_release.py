@@ -1,0 +1,243 @@
+"""Kustomize overlays of k8s/ for a user's image and config.
+
+A service in a cluster needs tokens: those of the config, or one that is made with a Secret that
+holds it.
+"""
+
+import re
+import shutil
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deployments.access.exposure import check_exposure
+from deployments.access.tokens import hash_token, make_token
+from deployments.config.document import ServiceConfig, load_service_configs
+from deployments.config.yaml_file import read_yaml
+from deployments.haproxy.request_environment import request_environment
+from deployments.haproxy.routing import serve_environment, supervisor_environment
+from deployments.local.check import read_traits
+from policy.errors import InvalidInputError
+
+_CHECKOUT = Path(__file__).resolve().parents[1]
+#: The manifests, in a checkout or where the wheel has them.
+MANIFESTS = _CHECKOUT / "k8s"
+if not MANIFESTS.exists():
+    MANIFESTS = Path(sysconfig.get_path("data"), "share/sojourn/k8s")
+#: The overlays whose replicas have GPUs.
+GPU_OVERLAYS = ("gpu", "gpu-ha")
+#: Where the image has the program that runs HAProxy for Ray.
+_HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
+#: Of the Service, the containers, the probes and the policies in k8s/base.
+PORT = 8000
+_MAX_PODS = "/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas"
+_RELEASE = Path("overlays/release")
+_TOKEN_FILE = "token.yaml"
+#: A tag may be moved to another image; a digest names one.
+_IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*)@(sha256:[0-9a-f]{64})")
+_TOKEN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The resources of a pod of replicas: CPUs and GPUs for Ray, and memory in GiB."""
+
+    cpus: float
+    gpus: float
+    memory_gib: float
+
+
+#: As k8s/base/rayservice.yaml says, and k8s/overlays/gpu/kustomization.yaml.
+CPU_POD, GPU_POD = Pod(1, 0, 4), Pod(1, 1, 16)
+
+
+def environment(config: Path, source: str) -> str:
+    """Return Ray's environment for a Serve config, as lines that the kustomization reads."""
+    services = load_service_configs(config)
+    settings = {
+        **serve_environment(),
+        **request_environment(services, list(map(read_traits, services)), own={}),
+        **supervisor_environment(_HAPROXY),
+    }
+    variables = "".join(f"{name}={value}\n" for name, value in settings.items())
+    return f"# Generated from deployments/ and {source}; edit that.\n{variables}"
+
+
+def serve_config(
+    source: Path,
+    gpus_per_replica: float = 0,
+    tokens: Sequence[Mapping[str, str]] | None = (),
+) -> dict[str, Any]:
+    """Return the source's Serve config, adapted to a cluster.
+
+    The service listens on all interfaces of its pod, because clients are outside it; the source's
+    address is for a laptop. So it takes the source's tokens and `tokens` only; None leaves its
+    access as it is. With GPUs, each replica that does not say how many requests that many.
+    """
+    config: dict[str, Any] = read_yaml(source)
+    config["http_options"] = {**config.get("http_options", {}), "host": "0.0.0.0"}
+    for application in config["applications"]:
+        for deployment in application["deployments"]:
+            if tokens is not None:
+                user_config = deployment["user_config"]
+                access = user_config.get("access") or {}
+                given = access.get("tokens") or []
+                user_config["access"] = {**access, "tokens": [*given, *map(dict, tokens)]}
+            if gpus_per_replica:
+                options = deployment.get("ray_actor_options") or {}
+                gpus = options.get("num_gpus", gpus_per_replica)
+                deployment["ray_actor_options"] = {**options, "num_gpus": gpus}
+    return config
+
+
+def write_release(
+    folder: Path,
+    image: str,
+    base: str,
+    config: Path,
+    token: str | None = None,
+    *,
+    insecure: bool = False,
+    store: bool = False,
+) -> Path:
+    """Write an overlay of `base` with an image into a copy of k8s/; return the overlay's folder.
+
+    Raises
+    ------
+    InvalidInputError
+        The image is not named by its digest, a replica needs more than a pod has, the service
+        listens where nobody is sent, or anybody could use it and that is not said (`insecure`).
+    """
+    found = _IMAGE.fullmatch(image)
+    if found is None:
+        raise InvalidInputError(f"--image: must be REGISTRY/NAME@sha256:DIGEST, not {image!r}")
+    content: dict[str, Any] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../../base" if base == "base" else f"../{base}"],
+        "images": [{"name": "sojourn", "newName": found[1], "digest": found[2]}],
+    }
+    if store:
+        content["components"] = ["../../components/store"]
+    pod = GPU_POD if base in GPU_OVERLAYS else CPU_POD
+    content.update(_with_config(config, pod, is_open=token is None and not insecure))
+    release = folder / _RELEASE
+    files, tokens = {}, None
+    if token is not None:
+        secret, entry = _token(token, release / _TOKEN_FILE)
+        files[_TOKEN_FILE], tokens = secret, [entry]
+        content["resources"].append(_TOKEN_FILE)
+    files["serve_config.yaml"] = dump(serve_config(config, pod.gpus, tokens), str(config))
+    files["serve_environment.env"] = environment(config, str(config))
+    files["kustomization.yaml"] = yaml.safe_dump(content, sort_keys=False)
+    if folder.resolve() != MANIFESTS:
+        ignored = shutil.ignore_patterns("render.py", "README.md", "release")
+        shutil.copytree(MANIFESTS, folder, ignore=ignored, dirs_exist_ok=True)
+    release.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (release / name).touch(mode=0o600 if name == _TOKEN_FILE else 0o666)
+        (release / name).write_text(text)
+    return release
+
+
+def _token(name: str, written: Path) -> tuple[str, dict[str, str]]:
+    """Return a Secret with a token, that of the overlay if it has it, and the config's entry."""
+    if not _TOKEN_NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"--token: must be lowercase letters, digits and dashes, not {name!r}"
+        )
+    secret: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"sojourn-token-{name}"},
+        "stringData": {"token": make_token()},
+    }
+    if written.exists():
+        found = yaml.safe_load(written.read_text())
+        if found["metadata"] == secret["metadata"]:
+            secret = found
+    entry = {"name": name, "hash": hash_token(secret["stringData"]["token"])}
+    return yaml.safe_dump(secret, sort_keys=False), entry
+
+
+def _check_fits(service: ServiceConfig, pod: Pod) -> None:
+    """Raise an error unless a pod has what a replica needs, and clients are sent to its port."""
+    if service.http_port != PORT:
+        raise InvalidInputError(
+            f"--config: http_options.port must be {PORT}, as in k8s/base, not {service.http_port}; "
+            "clients may be given another port in the Service"
+        )
+    actor = service.actor
+    for what, needed, given in (
+        ("CPUs", actor.num_cpus, pod.cpus),
+        ("GPUs", actor.num_gpus, pod.gpus),
+        ("GiB of memory", (actor.memory or 0) / 2**30, pod.memory_gib),
+    ):
+        if needed > given:
+            manifest = "overlays/gpu/kustomization.yaml" if pod.gpus else "base/rayservice.yaml"
+            remedy = f"change both in k8s/{manifest} and sojourn/k8s_release.py"
+            if what == "GPUs" and not given:
+                remedy = "take --of gpu or --of gpu-ha"
+            raise InvalidInputError(
+                f"--config: a replica of {service.application} has {needed:g} {what}, and a pod "
+                f"{given:g}: {remedy}"
+            )
+
+
+def _with_config(config: Path, pod: Pod, *, is_open: bool) -> dict[str, Any]:
+    """Return what a kustomization needs for a Serve config of its own."""
+    services = load_service_configs(config)
+    for service in services:
+        _check_fits(service, pod)
+        if is_open:
+            try:
+                check_exposure("0.0.0.0", service.user_config.access, insecure=False)
+            except InvalidInputError as error:
+                raise InvalidInputError(
+                    f"{config}: {service.application} has no tokens, so anyone who reaches the "
+                    "cluster's network could use it: --token NAME makes one and a Secret that "
+                    "holds it, or --insecure renders without"
+                ) from error
+    pods = sum(service.replicas[1] for service in services)
+    local = {"annotations": {"config.kubernetes.io/local-config": "true"}}
+    return {
+        "configMapGenerator": [
+            {
+                "name": "serve-config-release",
+                "files": ["serve_config.yaml"],
+                "options": {"disableNameSuffixHash": True, **local},
+            },
+            {
+                "name": "serve-environment",
+                "behavior": "replace",
+                "envs": ["serve_environment.env"],
+            },
+        ],
+        "replacements": [
+            {
+                "source": {
+                    "kind": "ConfigMap",
+                    "name": "serve-config-release",
+                    "fieldPath": "data.[serve_config.yaml]",
+                },
+                "targets": [
+                    {"select": {"kind": "RayService"}, "fieldPaths": ["spec.serveConfigV2"]}
+                ],
+            }
+        ],
+        "patches": [
+            {
+                "target": {"kind": "RayService", "name": "sojourn"},
+                "patch": yaml.safe_dump([{"op": "replace", "path": _MAX_PODS, "value": pods}]),
+            }
+        ],
+    }
+
+
+def dump(config: dict[str, Any], source: str) -> str:
+    header = f"# Generated from {source}; edit that.\n"
+    return header + yaml.safe_dump(config, sort_keys=False)
