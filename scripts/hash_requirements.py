@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 LOCK, HASHES = ROOT / "requirements.lock", ROOT / "requirements.hashes"
 #: Optional dependencies that the image has, too.
-EXTRAS = ("tracing",)
+EXTRAS = ("reports", "store", "torch", "tracing")
 #: From an index of its own; see the Dockerfile.
 ELSEWHERE = "torch"
 HEADER = (

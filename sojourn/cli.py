@@ -18,6 +18,7 @@ COMMANDS = {
     "explain": "Explain why a running service refused requests or was late, and what to change.",
     "grpc": "Serve the Open Inference Protocol over gRPC in front of a running service.",
     "init": "Write a project to start from: a model, its config, and a test.",
+    "k8s": "Write what Kubernetes needs to serve a config with KubeRay.",
     "loadtest": "Send Locust load to a running service and check every answer.",
     "package": "Pack the models of a config, to bring them along to a cluster.",
     "pipeline": "Serve, plan, measure and run pipelines of stages under one SLA.",
@@ -32,6 +33,9 @@ COMMANDS = {
 }
 #: Their matrices are small: several threads would spend more time waiting for each other.
 _COMMANDS_OF_ONE_THREAD = ("plan", "simulate", "solve")
+
+#: The extra of pyproject.toml that brings a package.
+_EXTRAS = {"matplotlib": "reports", "obstore": "store", "torch": "torch"}
 
 
 class _LazyGroup(click.Group):
@@ -83,6 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.ClickException, SojournError) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         click.echo(f"sojourn: {' '.join(message.split())}", err=True)
+        return 2
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        remedy = f"pip install 'sojourn[{_EXTRAS[package]}]'"
+        click.echo(f"sojourn: {package} is missing: {remedy}", err=True)
         return 2
     return status if isinstance(status, int) else 0
 

@@ -46,7 +46,8 @@ def test_each_package_but_torch_is_installed_at_its_locked_version_by_its_hash()
             assert pin in locked
             digests[canonicalize_name(Requirement(pin).name)] = digest
     needed = [*PROJECT["build-system"]["requires"], *PROJECT["project"]["dependencies"]]
-    needed += PROJECT["project"]["optional-dependencies"]["tracing"]
+    for extra in ("reports", "store", "torch", "tracing"):
+        needed += PROJECT["project"]["optional-dependencies"][extra]
     names = {canonicalize_name(Requirement(pin).name) for pin in needed}
     assert names - digests.keys() == {"torch"}
     assert len(set(digests.values())) == len(digests) > len(names)

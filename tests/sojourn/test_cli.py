@@ -1,4 +1,8 @@
+import sys
+
 import pytest
+
+from tests.support.readme import ROOT
 
 
 @pytest.mark.parametrize(
@@ -7,3 +11,12 @@ import pytest
 )
 def test_an_unknown_command(refused, word, said):
     assert said in refused(word)
+
+
+def test_a_package_of_an_extra_that_is_missing(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("sojourn.reporting.policy_plot", "matplotlib.axes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    profile = ROOT / "configs/profiles/googlenet-p4.json"
+    said = refused("solve", "--profile", profile, "--arrival-rate", "9", "--plot", "plot.png")
+    assert said == "sojourn: matplotlib is missing: pip install 'sojourn[reports]'"
