@@ -24,6 +24,7 @@ def table():
     return solve_power_table(PROFILE, SERVICE.batching_sla)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.floats(0.05, 0.9), st.integers(1, 20), st.floats(0.2, 1.2))
 def test_the_power_is_within_the_ceiling_and_a_higher_one_holds_no_less(table, load, needed, share):
@@ -48,6 +49,7 @@ def test_a_table_survives_a_report_and_a_file(table):
     assert len(table.to_floats()) == PowerTable.SIZE
 
 
+@pytest.mark.slow
 def test_the_fleet_batches_for_the_sla_that_the_ceiling_leaves(table):
     place = LOADS.index(0.7) * len(MULTIPLES)
     for_the_sla_w, least_w = (table.power_w[place + MULTIPLES.index(one)] for one in (1.0, 10.0))

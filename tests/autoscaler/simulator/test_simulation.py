@@ -56,6 +56,7 @@ def content(run):
     }
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_run_and_not_the_autoscaler_the_arrivals():
     def logged(seed, replicas):
         simulation = Simulation(

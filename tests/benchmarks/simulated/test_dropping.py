@@ -1,9 +1,11 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulated.dropping import LATENCIES_MS, compare
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(order=st.permutations([*LATENCIES_MS]), overload=st.floats(1.2, 3.0))
 def test_whatever_the_order_and_the_overload_nearly_all_that_can_be_answered_is(order, overload):

@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from deployments.access.tokens import hash_token
 from deployments.config.user_config import parse_user_config
 from deployments.http.protocol import InferenceProtocol
-from tests.support.http.raw_requests import INFER, read_json
+from tests.support.http.raw_requests import INFER, post, read_answer, read_json
 from tests.support.models.doubles_service import USER_CONFIG, body, serving
 
 WAYS = pytest.mark.parametrize(
@@ -107,8 +107,10 @@ async def test_a_stranger_is_denied_before_the_body(http, rest):
     async with closed_service(http) as (_, client):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(f"POST {INFER} HTTP/1.1\r\nHost: x\r\n{rest}".encode())
-        assert (await read_json(reader))[0] == 401
+        head, _ = await read_answer(reader)
+        assert head.startswith(b"HTTP/1.1 401")
         if "chunked" in rest:  # they may never end
+            assert b"\r\nconnection: close\r\n" in head
             assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
@@ -149,5 +151,9 @@ async def test_a_token_claims_no_higher_priority_than_it_may(http):
             content = body((1, 2), **more)
             answer = await client.post(INFER, json=content, headers={**bearer("low"), **headers})
             assert answer.status_code == status
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(post(b"{", "Authorization: Bearer low", "X-Request-Priority: 1", length=1000))
+        assert (await read_json(reader))[0] == 403, "before its body has come"
+        writer.close()
         assert service.batcher.rows.offered == 2
-        assert service.access.denied == {403: 2}
+        assert service.access.denied == {403: 3}

@@ -10,6 +10,7 @@ from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
 from tests.support.clocks.virtual_asyncio import VirtualTimeLoop
 from tests.support.models.doubles_service import make_service
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -45,6 +46,12 @@ async def test_the_page_is_at_its_folder(client):
         ("POST", "events", 405),
     ):
         assert (await client.request(method, f"/sojourn/{path}")).status_code == status
+
+
+async def test_a_replica_that_stops_opens_no_stream(client, service):
+    service.begin_drain()
+    answer = await asyncio.wait_for(client.get("/sojourn/events"), LIMIT_S)
+    assert (answer.status_code, "about to stop" in answer.text) == (503, True)
 
 
 NOW = {"response_time_ms": 50, "percentile": 95, "arrival_rate_per_s": 100}

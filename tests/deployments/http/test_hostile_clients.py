@@ -25,6 +25,7 @@ from tests.support.models.doubles_service import (
     make_service,
     without_access_log,
 )
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -64,8 +65,7 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_408(service, conn
             late = {"error": "the request must arrive within 0.1 s"}
             assert await read_json(reader) == (408, late)
             assert await reader.read() == b""
-    while service.bodies.used_bytes:
-        await asyncio.sleep(0)
+    await until(lambda: not service.bodies.used_bytes)
     assert service.answers[408, ""] == 2
 
 
@@ -140,8 +140,7 @@ async def test_bodies_beyond_the_budget_are_refused_as_they_arrive(service, conn
     service.bodies.limit_bytes = 600_000
     async with connect() as (_, holding):
         holding.write(post(b"{" * 500_000, length=500_001))
-        while service.bodies.used_bytes < 500_000:
-            await asyncio.sleep(0)
+        await until(lambda: service.bodies.used_bytes >= 500_000)
         for lines in ((), (GZIP,)):
             async with connect() as (reader, writer):
                 writer.write(post(b"{" * 150_000, *lines, length=200_000))
@@ -153,8 +152,7 @@ async def test_bodies_beyond_the_budget_are_refused_as_they_arrive(service, conn
                 assert (await read_json(reader))[0] == 200
         assert service.batcher.rows.refused == 2
         assert service.answers == {(503, "memory"): 2, (200, ""): 2}
-    while service.bodies.used_bytes:
-        await asyncio.sleep(0)
+    await until(lambda: not service.bodies.used_bytes)
 
 
 @pytest.mark.parametrize("gzipped", [False, True], ids=["short way", "asgi"])

@@ -42,6 +42,7 @@ def in_this_process(function: str, *arguments: Any, **_: Any) -> Any:
     return found(*arguments)
 
 
+@pytest.mark.slow
 def test_every_model_is_checked_with_its_own_sla(monkeypatch):
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
     second = P4.args.model.model_copy(update={"name": "second"})
