@@ -166,6 +166,14 @@ def test_the_earlier_of_a_deadline_in_us_and_one_in_ms_applies(in_body, in_heade
     assert parse(content, timeout_ms=in_header).deadline_ms == applies
 
 
+@pytest.mark.parametrize(
+    ("in_body", "in_header", "steps"), [(0, 0, 0), (1, 0, 1), (0, 1, 1), (2, 1, 1), (1, 2, 1)]
+)
+def test_the_higher_of_two_priorities_applies(in_body, in_header, steps):
+    content = {**body(), "parameters": {"priority": in_body}}
+    assert parse(content, priority=in_header).priority == steps
+
+
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("one", [False, True, None])
 def test_binary_data_of_an_output_overrides_that_of_the_request(everywhere, one):
