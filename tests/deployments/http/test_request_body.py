@@ -120,3 +120,10 @@ def test_chunks_are_joined_up_to_the_limit(chunks, announced):
 async def test_a_disconnect_before_the_end_of_the_body_is_a_bad_request():
     with pytest.raises(BadRequestError, match="disconnected"):
         await read_body(Sender(b"ab", disconnects=True), {}, 100)
+
+
+async def test_room_is_reserved_for_what_arrives_and_for_what_it_unpacks_to():
+    packed, reserved = gzip.compress(b"x" * 50_000), []
+    chunks, fields = Sender(packed[:9], packed[9:]), {b"content-encoding": b"gzip"}
+    await read_body(chunks, fields, 100_000, reserved.append)
+    assert reserved == [9, len(packed), 50_000]
