@@ -71,8 +71,6 @@ class BodyBudget:
     def release(self, fewer_bytes: int, token: str | None) -> None:
         self.used_bytes -= fewer_bytes
         self._by_token[token] -= fewer_bytes
-        if not self._by_token[token]:
-            del self._by_token[token]
 
 
 class Reservation:

@@ -123,7 +123,7 @@ async def test_a_disconnect_before_the_end_of_the_body_is_a_bad_request():
 
 
 async def test_room_is_reserved_for_what_arrives_and_for_what_it_unpacks_to():
-    packed, reserved = gzip.compress(b"x" * 50_000), []
+    packed, reserved = gzip.compress(b"x" * 50_000), list[int]()
     chunks, fields = Sender(packed[:9], packed[9:]), {b"content-encoding": b"gzip"}
     await read_body(chunks, fields, 100_000, reserved.append)
     assert reserved == [9, len(packed), 50_000]
