@@ -194,6 +194,7 @@ async def test_a_port_that_is_in_use_is_named_before_a_worker_starts(tmp_path):
             await serve_pipeline(file, print)
 
 
+@pytest.mark.slow
 async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(monkeypatch):
     monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
     service = make_service(
