@@ -35,7 +35,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for (name, version), factor in FACTORS.items():
         path = folder / "remote" / "pytorch" / name / version
         path.mkdir(parents=True)
-        # Beside the factor, enough that sharing pays.
+        # Next to the factor, enough that sharing pays.
         weights = {"factor": np.array([factor], np.float32), "rest": np.ones(1 << 18, np.float32)}
         safetensors.numpy.save_file(weights, path / "scale.safetensors")
         sign(path)
@@ -62,8 +62,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         },
     }
     (deployment,) = application["deployments"]
-    del deployment["autoscaling_config"]
-    deployment["num_replicas"] = 2
+    deployment["autoscaling_config"] |= {"min_replicas": 2, "max_replicas": 2}
     return document
 
 
@@ -120,6 +119,16 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> N
     assert math.fsum(start["phases_s"].values()) == pytest.approx(start["total_s"])
     assert start["phases_s"]["weights"] > 0
     assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
+
+
+def test_the_autoscaler_knows_how_long_starts_from_each_tier_take(service: Running) -> None:
+    def times_s() -> dict[str, float]:
+        newest = get(f"{service.url}/sojourn/autoscaler").json()["newest"] or {}
+        return newest.get("start_times_s") or {}
+
+    assert wait_for(times_s)
+    assert set(times_s()) <= {"remote", "host"}
+    assert min(times_s().values()) > 0
 
 
 def unique_weight_bytes(replica: psutil.Process) -> tuple[int, int]:
