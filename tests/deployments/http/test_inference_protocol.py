@@ -41,6 +41,7 @@ def parse(content, **more):
         ({"shape": [True, 2, 2]}, "shape must be [-1, 2, 2]"),
         ({"data": [1, 2, 3]}, "be a flat list of 8 values"),
         ({"data": [[[0, 1, 2], [3]], [[4, 5], [6, 7]]]}, "must be nested as the shape [2, 2, 2]"),
+        ({"shape": [1, 2, 2], "data": [[[0, 1, 2, 3]]]}, "must be nested as the shape [1, 2, 2]"),
         ({"data": "1"}, '"data" must be a list'),
         ({"data": [True] * 8}, "must contain only numbers"),
         ({"data": [1e39] * 8}, "NaN and infinity are not allowed"),

@@ -136,8 +136,11 @@ async def test_requests_skip_the_middleware_once_the_prefix_is_known(service, pr
         assert (await client.get(f"{prefix}/v2")).status_code == 200
         for path in others:
             await client.get(path)
-    assert paths == [infer, f"{prefix}/v2", *others]
-    assert wrapper.paths == [infer, *others], "the first request passes, and shows the prefix"
+        FastPath.hosted.loop = None  # the batcher's is another than this
+        await client.get(f"{prefix}/v2")
+    assert paths == [infer, f"{prefix}/v2", *others, f"{prefix}/v2"]
+    # The first request passes, and shows the prefix.
+    assert wrapper.paths == [infer, *others, f"{prefix}/v2"]
 
 
 CONNECTIONS = 3 * ACCEPTED_AT_ONCE

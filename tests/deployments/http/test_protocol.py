@@ -20,6 +20,7 @@ from deployments.haproxy.refusals import FINAL_STATUS, LIMIT_HEADER, ONLY_REPLIC
 from deployments.http.app import SOCKET_BYTES, InferenceApp
 from deployments.http.protocol import InferenceProtocol
 from deployments.http.unread_answers import HELD_BY_HAPROXY_S, UnreadAnswers
+from deployments.observability.request_info import RequestInfo
 from deployments.serving.service import InferenceService
 from tests.support.http.raw_requests import GZIP, INFER, exchange, post
 from tests.support.models.doubles_service import Doubles, body, hosting, listening, make_service
@@ -172,6 +173,19 @@ async def test_an_internal_error_reveals_nothing_and_counts_as_a_failed_request(
             "m", "1", served.service.batch_totals
         )
         assert totals["inference_stats"]["fail"]["count"] == 1
+
+
+async def test_all_that_one_iteration_of_the_loop_rejects_is_counted():
+    async with serving() as served:
+        hosted = InferenceProtocol.hosted
+        for too_late in (False, True, True, True):
+            request = time.monotonic(), 2, lambda: RequestInfo(b"id")
+            hosted.rejections.add(*request, too_late=too_late)
+        await asyncio.sleep(0)
+        assert served.service.answers == {(503, "queue_full"): 1, (504, "deadline"): 3}
+        totals = hosted.outcomes.totals.describe("m", "1", served.service.batch_totals)
+        assert totals["inference_stats"]["fail"]["count"] == 4
+        assert served.service.batcher.rows.offered == 8
 
 
 @contextlib.contextmanager
