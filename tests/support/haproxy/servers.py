@@ -43,6 +43,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # connections that come at once
 
     def __init__(self, listener: socket.socket | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=listener is None)
