@@ -5,12 +5,12 @@ from pathlib import Path
 import click
 
 from sojourn.k8s_release import GPU_OVERLAYS, write_release
-from sojourn.output import say
+from sojourn.output import json_option, print_json, say
 
 
 @click.group(name="k8s")
 def command() -> None:
-    """Write what Kubernetes needs to serve a config with KubeRay."""
+    """Write what Kubernetes needs to serve a config with KubeRay. `render` has --json."""
 
 
 @command.command()
@@ -39,12 +39,23 @@ def command() -> None:
     show_default=True,
     help="Folder of the manifests; they are copied there unless it is the checkout's.",
 )
+@json_option
 def render(
-    image: str, config: Path, base: str, token: str | None, insecure: bool, store: bool, out: Path
+    image: str,
+    config: Path,
+    base: str,
+    token: str | None,
+    insecure: bool,
+    store: bool,
+    out: Path,
+    as_json: bool,
 ) -> None:
     """Write the overlay `release`, with your image, your config, and a token for clients.
 
     It has room for as many pods as the config's max_replicas. A second run keeps the token.
     """
     release = write_release(out, image, base, config, token, insecure=insecure, store=store)
-    say(f"apply it with: kubectl apply -n sojourn -k {release}")
+    if as_json:
+        print_json({"overlay": str(release)})
+    else:
+        say(f"apply it with: kubectl apply -n sojourn -k {release}")
