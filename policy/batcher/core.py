@@ -160,8 +160,12 @@ class BatcherCore:
         self.arrival_rate.count(now_s, request.rows)
         self._admission.count_admitted(request.rows, self.arrival_rate.weight)
         if request.deadline_s < math.inf:
-            ahead = self._queue.rows_from(priority) + self._bisection.rows
-            done_s = self._admission.completion_s(ahead + request.rows, now_s, self._busy_until_s)
+            size = self.limits.max_batch_size
+            rows = self._queue.rows_ahead(kind, size, priority) + self._bisection.rows
+            rows += request.rows
+            if self.device_busy:
+                rows = -(-rows // size) * size  # later arrivals may fill up the last batch
+            done_s = self._admission.completion_s(rows, now_s, self._busy_until_s)
             if done_s > request.deadline_s:
                 alone_s = self._admission.completion_s(request.rows, now_s, None)
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE

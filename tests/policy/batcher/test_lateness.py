@@ -110,6 +110,32 @@ def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_tr
         assert not any(one.priority for one in run.refused), "there is room for high priorities"
 
 
+@settings(max_examples=30, derandomize=True)
+@given(
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([[None], [*"ab"], [*"abc"]]),
+    st.floats(0.02, 2.0),
+    st.integers(0, 2**32 - 1),
+)
+def test_own_deadlines_are_kept_once_admitted_though_kinds_share_no_batch(
+    control_limit: int, kinds: list[str | None], load: float, seed: int
+) -> None:
+    """An eighth of them were dropped: the batches of other kinds were not counted."""
+    core, random = core_of(control_limit), np.random.default_rng(seed)
+    times_s = np.cumsum(random.exponential(1e-3 * LATENCY_MS[-1] / 8 / load, 300)).tolist()
+    within_s = np.where(random.random(300) < 0.5, random.uniform(0.03, 0.09, 300), np.inf)
+    kind_of = random.integers(len(kinds), size=300).tolist()
+    run = Run(core, batch_s=expected_s)
+    run.coming += [
+        Request(time_s, 1, deadline_s=time_s + left_s, kind=kinds[kind])
+        for time_s, left_s, kind in zip(times_s, within_s.tolist(), kind_of, strict=True)
+    ]
+    run.run()
+    assert core.deadline_missed == core.given_up == []
+    assert len(run.answered) + len(run.refused) == 300
+    assert run.answered
+
+
 @given(
     st.lists(st.floats(0.0, 0.03), min_size=1, max_size=60),
     st.floats(0.0, 1.0),
