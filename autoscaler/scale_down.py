@@ -12,7 +12,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
-#: Standard deviations of Poisson noise in a window's rate that must not undo a scale-down.
+from autoscaler.forecasting.load_history import WINDOW_S
+
+#: Standard deviations of Poisson noise in a minute's rate that must not undo a scale-down.
 _NOISE_DEVIATIONS = 4.0
 #: Rate windows after which the noise in the offered rate is independent.
 _NOISE_WINDOWS = 2
@@ -77,15 +79,13 @@ class ScaleDownStabilizer:
             return remembered[index - 1][0] + delay_s
         return math.inf  # the present demand needs them, if only with the margin for noise
 
-    def stable_demand_per_s(
-        self, demand_per_s: float, offered_per_s: float, window_s: float
-    ) -> float:
+    def stable_demand_per_s(self, demand_per_s: float, offered_per_s: float) -> float:
         """Return the demand that the remaining replicas must cover, in requests per second.
 
-        It is the highest of the delay, or the present one with a margin for the noise of an offered
-        rate measured over `window_s` if that is more.
+        It is the highest of the delay, or the present one with a margin for the noise of the
+        forecasts, which follow the last minute, if that is more.
         """
         noise = 0.0
         if offered_per_s > 0:
-            noise = _NOISE_DEVIATIONS / math.sqrt(offered_per_s * window_s)
+            noise = _NOISE_DEVIATIONS / math.sqrt(offered_per_s * WINDOW_S)
         return max(self.highest_per_s, (1 + noise) * demand_per_s)

@@ -101,7 +101,7 @@ class Tier:
                 f"less than {delay_s:g} s"
             )
         stable_per_s = status.serving_per_known * self.stabilizer.stable_demand_per_s(
-            demand.per_s, status.offered_per_s, status.window_s
+            demand.per_s, status.offered_per_s
         )
         replicas = min(current, sizing.required(stable_per_s).replicas)
         if replicas == current:

@@ -2,14 +2,15 @@
 
 A candidate combines a point forecast b with, optionally, a recurrence r. Its demand is
 
-    demand = max(min(margin · b, cap), r, rate required now).
+    demand = max(min(b + margin · √b, cap), r, rate required now).
 
-The cap is a tenth above the highest rate required in the last day: a margin on top of a peak would
-ask for load that has never come. A candidate misses at a time if a higher rate is required before
-the horizon. Over the last day, its margin is the least with which it misses a share `risk` of the
-times: a quantile of the ratio of the rate required to b, taken over the times at which r and the
-rate required now would have missed. With their margins all candidates cover the load equally well,
-so the one with the lowest mean demand is the cheapest.
+The margin counts standard deviations of a second's requests, as Poisson arrivals have them, because
+noise is larger in proportion at a low load. The cap is a tenth above the highest rate required in
+the last day: a margin on top of a peak would ask for load that has never come. A candidate misses
+at a time if a higher rate is required before the horizon. Over the last day, its margin is the
+least with which it misses a share `risk` of the times: a quantile of (rate required - b) / √b over
+the times at which r and the rate required now would have missed. With their margins all
+candidates cover the load equally well, so the one with the lowest mean demand is the cheapest.
 """
 
 import math
@@ -28,7 +29,7 @@ FloatArray = NDArray[np.float64]
 
 #: Length of the past that is scored: a day.
 SCORED_STEPS = 86_400 // STEP_S
-#: Lower bound of a point forecast, as a share of the mean load: ratios to 0 are undefined.
+#: Lower bound of a point forecast, as a share of the mean load: errors are relative to its root.
 MIN_FORECAST_SHARE = 0.05
 #: Share by which a demand may exceed the highest rate required in a day.
 HEADROOM = 0.1
@@ -49,7 +50,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate, the margin that its point forecast needs, and its mean demand with it."""
+    """A candidate, the margin that its point forecast needs, and its mean demand with it.
+
+    The margin is in standard deviations of a second's requests; minus infinity: the point forecast
+    is not needed.
+    """
 
     candidate: Candidate
     margin: float
@@ -103,9 +108,9 @@ class Backtest:
             self._floors_with(candidate.recurrence),
             self._point_forecasts(candidate.point),
         )
-        ratios = np.where(self._peak > floor, self._peak / point, 0.0)
-        margin = _upper_quantile(ratios, risk)
-        demand = np.maximum(np.minimum(margin * point, self._cap), floor)
+        errors = np.where(self._peak > floor, (self._peak - point) / np.sqrt(point), -math.inf)
+        margin = _upper_quantile(errors, risk)
+        demand = np.maximum(np.minimum(point + margin * np.sqrt(point), self._cap), floor)
         return Score(candidate, margin, float(demand.mean()) if demand.size else math.inf)
 
     def _point_forecasts(self, point: PointForecast) -> FloatArray:
@@ -150,8 +155,8 @@ def choose_cheapest(scores: Sequence[Score], incumbent: Candidate | None, gain: 
 
 
 def _upper_quantile(values: FloatArray, risk: float) -> float:
-    """Return the least value that at most a share `risk` of the values exceeds; 1 if no values."""
+    """Return the least value that at most a share `risk` of the values exceeds; 0 if no values."""
     if not values.size:
-        return 1.0
+        return 0.0
     rank = values.size - 1 - math.floor(risk * values.size)
-    return float(np.partition(values, rank)[rank]) if rank >= 0 else 0.0
+    return float(np.partition(values, rank)[rank])

@@ -71,7 +71,7 @@ class DemandForecaster:
     def __init__(self, history: LoadHistory, method: str = "") -> None:
         self.history = history
         first = next((one for one in CANDIDATES if one.name == method), CANDIDATES[0])
-        self._score = Score(first, 1.0, math.nan)
+        self._score = Score(first, 0.0, math.nan)
         self._fitted_for: tuple[int, float] | None = None
         self._calibrated = self._chosen = -math.inf
         self._prior_weight = 1.0
@@ -109,7 +109,8 @@ class DemandForecaster:
             demand_cap_per_s(history.required_rates.values),
             (1 + HEADROOM) * float(required_rates.max()),
         )
-        calibrated = min(self._score.margin * point_per_s, cap_per_s)
+        margin_per_s = self._score.margin * math.sqrt(point_per_s)
+        calibrated = max(0.0, min(point_per_s + margin_per_s, cap_per_s))
         # While the past is short, expect a burst on top of the highest rate of late.
         prior = (1 + self._prior_burst) * float(required_rates[-_PRIOR_STEPS:].max())
         demand = max(

@@ -51,7 +51,6 @@ class FleetStatus:
     serving_per_known: float
     report_interval_s: float
     offered_per_s: float
-    window_s: float
     known_s: float
     backlog: float
     overload: OverloadNeed
@@ -217,7 +216,6 @@ class FleetMonitor:
             serving_per_known=max(1.0, self._serving / max(live.replicas, self._expected)),
             report_interval_s=self._interval_s,
             offered_per_s=rates.current_per_s,
-            window_s=self.settings.window_s,
             known_s=now_s - self.known_since_s,
             backlog=backlog,
             overload=overload_need(

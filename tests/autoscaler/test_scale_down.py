@@ -13,9 +13,9 @@ def test_the_highest_demand_of_the_delay_counts():
     stabilizer = ScaleDownStabilizer()
     for second, demand in enumerate([5.0, 9.0, 3.0, 7.0, 1.0, 2.0]):
         stabilizer.observe(second, demand, delay_s=3.0)
-    assert stabilizer.stable_demand_per_s(2.0, 0.0, 10.0) == 7.0
+    assert stabilizer.stable_demand_per_s(2.0, 0.0) == 7.0
     stabilizer.observe(7.0, 1.0, delay_s=3.0)
-    assert stabilizer.stable_demand_per_s(1.0, 0.0, 10.0) == 2.0
+    assert stabilizer.stable_demand_per_s(1.0, 0.0) == 2.0
 
 
 def test_replicas_are_held_until_the_last_demand_that_needs_them_is_forgotten():
@@ -26,13 +26,12 @@ def test_replicas_are_held_until_the_last_demand_that_needs_them_is_forgotten():
         assert stabilizer.held_until_s(60.0, least.__le__) == until_s
 
 
-def test_there_is_a_margin_for_the_noise_of_a_window():
-    """400 arrivals in a window have a standard deviation of 20, or 5%; the margin is four."""
+def test_there_is_a_margin_for_the_noise_of_a_minute():
+    """2400 arrivals in a minute have a standard deviation of 49, or 2%; the margin is four."""
     stabilizer = ScaleDownStabilizer()
     stabilizer.observe(0.0, 50.0, delay_s=10.0)
-    assert stabilizer.stable_demand_per_s(50.0, 40.0, 10.0) == pytest.approx(
-        50 * (1 + 4 / math.sqrt(400))
-    )
+    stable_per_s = 50 * (1 + 4 / math.sqrt(2400))
+    assert stabilizer.stable_demand_per_s(50.0, 40.0) == pytest.approx(stable_per_s)
 
 
 def test_a_gap_starts_the_delay_over():
