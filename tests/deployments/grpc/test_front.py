@@ -2,6 +2,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import grpc
 import numpy as np
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.grpc.front import open_front
 from deployments.grpc.open_inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.support.http.canned_bytes import NO_ANSWERS, sending
 from tests.support.models.doubles_service import USER_CONFIG, Doubles, listening, serving
 from tests.support.models.every_kind import ARRAYS, Shouts, check
 
@@ -79,6 +81,8 @@ async def test_health_and_metadata(client):
 async def test_an_error_has_the_status_and_the_message_of_http(client):
     unknown = await status_of(client.infer("other", doubles([(1, 2)])))
     assert unknown == ("NOT_FOUND", "there is no model 'other'; this service has 'doubles'")
+    version = await status_of(client.infer("doubles", doubles([(1, 2)]), model_version="2"))
+    assert version == ("NOT_FOUND", "model 'doubles' has no version '2'; its version is '1'")
     odd_name = await status_of(client.infer("a/../b c", doubles([(1, 2)])))
     assert odd_name[0] == "NOT_FOUND"
     rows = await status_of(client.infer("doubles", doubles([(1, 2)] * 7)))
@@ -104,12 +108,13 @@ async def test_a_deadline_ends_the_request_at_the_service():
 
 @contextlib.asynccontextmanager
 async def refusing(host):
-    """Serve a front before a server that refuses all and repeats the host that it was asked for."""
+    """Serve a front before a server that refuses all and repeats some fields of the request."""
 
     async def refuse(scope, _receive, send):
         fields = dict(scope["headers"])
-        kept = (b"host", b"authorization")
-        body = orjson.dumps({"error": b" ".join(fields.get(name, b"") for name in kept).decode()})
+        kept = (b"host", b"authorization", b"x-other", b"x-request-timeout-ms")
+        told = b" ".join(fields[name] for name in kept if name in fields)
+        body = orjson.dumps({"error": told.decode()})
         headers = [(b"retry-after", b"7"), (b"x-sojourn-reason", b"queue_full")]
         await send({"type": "http.response.start", "status": 503, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -131,10 +136,13 @@ async def refusing(host):
 
 async def test_a_refusal_says_why_and_when_to_come_back():
     async with refusing("127.0.0.1") as (infer, port):
+        metadata = (("authorization", "Bearer t"), ("x-other", "x"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await infer(ModelInferRequest(), metadata=(("authorization", "Bearer t"), ("te", "x")))
+            await infer(ModelInferRequest(), metadata=metadata, timeout=600)
     assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert caught.value.details() == f"127.0.0.1:{port} Bearer t"
+    forwarded, _, timeout_ms = caught.value.details().rpartition(" ")
+    assert forwarded == f"127.0.0.1:{port} Bearer t"
+    assert 400_000 < int(timeout_ms) < 700_000
     trailing = dict(caught.value.trailing_metadata())
     assert (trailing["retry-after"], trailing["x-sojourn-reason"]) == ("7", "queue_full")
 
@@ -147,13 +155,31 @@ async def test_a_front_that_others_reach_does_not_pose_as_this_machine():
     assert caught.value.details().startswith("0.0.0.0:")
 
 
-async def test_a_service_that_is_away_is_unavailable():
+@pytest.mark.parametrize("breaks_off", [False, True])
+async def test_a_service_that_is_away_or_breaks_off_is_unavailable(breaks_off):
+    other = sending(NO_ANSWERS["truncated"]) if breaks_off else nullcontext("http://127.0.0.1:1")
+    with other as url:
+        status, message = await status_at(url)
+    assert (status, f"no answer from {url}" in message) == ("UNAVAILABLE", True)
+
+
+async def status_at(url):
     async with (
-        open_front("http://127.0.0.1:1", "127.0.0.1", 0, MESSAGE_BYTES) as bound,
+        open_front(url, "127.0.0.1", 0, MESSAGE_BYTES) as bound,
         triton_aio.InferenceServerClient(f"127.0.0.1:{bound}") as client,
     ):
-        status, message = await status_of(client.infer("doubles", doubles([(1, 2)])))
-    assert (status, "no answer from http://127.0.0.1:1" in message) == ("UNAVAILABLE", True)
+        return await status_of(client.infer("doubles", doubles([(1, 2)])))
+
+
+async def test_an_error_without_a_message_has_its_status_and_a_service_that_refuses_is_not_ready():
+    with sending(b"HTTP/1.1 502 \r\nContent-Length: 1\r\nConnection: close\r\n\r\nx") as url:
+        assert await status_at(url) == ("INTERNAL", "the service answered with status 502")
+    with sending(b"HTTP/1.1 503 \r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as url:
+        async with (
+            open_front(url, "127.0.0.1", 0, MESSAGE_BYTES) as bound,
+            triton_aio.InferenceServerClient(f"127.0.0.1:{bound}") as client,
+        ):
+            assert await client.is_server_ready() is False
 
 
 async def test_a_message_beyond_the_limit_is_refused(client):
