@@ -52,10 +52,10 @@ def test_an_infeasible_sla_is_reported(solve, capsys):
     assert "No policy keeps 99% within 10 ms" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", ["rvi", "pi"])
-def test_the_papers_method_finds_the_same_policy(solve, method):
+@pytest.mark.parametrize(("method", "more"), [("rvi", ["--overflow-cost=100"]), ("pi", [])])
+def test_the_papers_method_finds_the_same_policy(solve, method, more):
     exact = solve("--energy-weight=1")
-    found = solve("--energy-weight=1", f"--method={method}", "--overflow-cost=100")
+    found = solve("--energy-weight=1", f"--method={method}", *more)
     assert found["actions"] == exact["actions"]
     assert found["average_cost"] == pytest.approx(exact["average_cost"])
     # Table I: queues of 70 suffice; the search tries longer ones in steps of 5%.
@@ -92,6 +92,11 @@ def test_a_profile_without_energy_near_a_capacity_that_the_largest_batch_does_no
         (["--latency-weight=0"], 900.0, "latency weight: must be above 0, not 0"),
         (["--response-time-ms=1"], 900.0, "takes 1.3571 ms"),
         (["--batching=best"], 900.0, "must be one of work-conserving, static:B, timeout:B:T"),
+        (
+            ["--batching=static:8", "--export=x.json"],
+            900.0,
+            "--export: writes what is solved; omit",
+        ),
         (["--batching=static:8", "--sla=9ms@99"], 900.0, "--batching: fixes the whole policy"),
         (["--plot=/none/such/policy.png"], 900.0, "--plot /none/such/policy.png: No such file"),
         (["--plot=policy.xyz"], 900.0, "--plot policy.xyz: "),
