@@ -113,6 +113,8 @@ def test_the_commands_of_a_new_projects_readme_work(sojourn: Path, project: Path
     run(f"{profile} --repeats 5 --no-event-loop", sojourn, project)
     assert "replica" in run(plan, sojourn, project)
     assert "packed model.py" in run(package, sojourn, project)
+    packed = project / "dist/serve.yaml"
+    packed.write_text(packed.read_text().replace(f"port: {port}", "port: 8000"))
     image = f"registry/mine@sha256:{64 * '0'}"
     render = f"sojourn k8s render --image {image} --config dist/serve.yaml --token web --store"
     assert "kubectl apply -n sojourn -k k8s/overlays/release" in run(render, sojourn, project)
