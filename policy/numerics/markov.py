@@ -103,22 +103,25 @@ def stationary_with_tail(transitions: FloatArray, tail: float = 0.0) -> FloatArr
     return np.asarray(probabilities / probabilities.sum())
 
 
-@lru_cache(maxsize=64)
-def tail_decay(mean_arrivals: float, batch_size: int) -> float:
+def mixed_tail_decay(means: FloatArray, probabilities: FloatArray, batch_size: int) -> float:
     r"""Return the rate at which the probabilities of long queues decay.
 
-    If every batch takes :math:`b` requests and :math:`\mu < b` arrive meanwhile, the probability
-    of a long queue falls by :math:`e^{-x}` from one length to the next, where :math:`x > 0` solves
-    :math:`\mu (e^x - 1) = b x` (Cramér and Lundberg's adjustment coefficient).
+    If every batch takes :math:`b` requests and :math:`\mu < b` on average arrive meanwhile, the
+    probability of a long queue falls by :math:`e^{-x}` from one length to the next, where
+    :math:`x > 0` solves :math:`\ln \mathrm E\,e^{\mu (e^x - 1)} = b x` (Cramér and Lundberg's
+    adjustment coefficient).
 
     Parameters
     ----------
-    mean_arrivals : float
-        Mean number of Poisson arrivals during a batch, above 0 and below `batch_size`.
+    means, probabilities : ndarray of float, shape (n,)
+        Mean numbers of Poisson arrivals during each of the possible times of a batch.
     """
+    logs = np.log(probabilities)
 
     def excess(x: float) -> float:
-        return mean_arrivals * math.expm1(x) - batch_size * x
+        exponents = logs + means * math.expm1(x)
+        largest = float(exponents.max())
+        return largest + math.log(np.exp(exponents - largest).sum()) - batch_size * x
 
     high = 1.0
     while excess(high) <= 0:
@@ -127,3 +130,9 @@ def tail_decay(mean_arrivals: float, batch_size: int) -> float:
     while excess(low) >= 0:
         low /= 2
     return float(brentq(excess, low, high))
+
+
+@lru_cache(maxsize=64)
+def tail_decay(mean_arrivals: float, batch_size: int) -> float:
+    """Return `mixed_tail_decay` for batches that all take the same time."""
+    return mixed_tail_decay(np.array([mean_arrivals]), np.ones(1), batch_size)

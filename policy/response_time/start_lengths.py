@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from policy.batching_policy import BatchingPolicy
-from policy.numerics.markov import stationary_with_tail
+from policy.numerics.markov import mixed_tail_decay, stationary_with_tail
 from policy.numerics.probability import poisson_table
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +83,7 @@ class StartLengthChain:
             self._columns = rows = max(max_queue_rows, 1)
             room = max_queue_rows
         else:
-            decay = _tail_decay(arrivals_per_ms * full_ms, time_probabilities, size)
+            decay = mixed_tail_decay(arrivals_per_ms * full_ms, time_probabilities, size)
             self._tail_ratio = float(np.exp(-decay))
             mean_ms = float(full_ms @ time_probabilities)
             variance = arrivals_per_ms**2 * float((full_ms - mean_ms) ** 2 @ time_probabilities)
@@ -130,21 +129,3 @@ class StartLengthChain:
                 transitions[:, start - 1] += at_end[:, queue]
         ratio = self._tail_ratio
         return StartLengths(stationary_with_tail(transitions, ratio), ratio)
-
-
-def _tail_decay(mean_arrivals: FloatArray, probabilities: FloatArray, batch_size: int) -> float:
-    """Return x above, for the mean arrivals during each of the possible times of a batch."""
-    logs = np.log(probabilities)
-
-    def excess(x: float) -> float:
-        exponents = logs + mean_arrivals * np.expm1(x)
-        largest = float(exponents.max())
-        return largest + float(np.log(np.exp(exponents - largest).sum())) - batch_size * x
-
-    high = 1.0
-    while excess(high) <= 0:
-        high *= 2
-    low = high / 2
-    while excess(low) >= 0:
-        low /= 2
-    return float(brentq(excess, low, high))

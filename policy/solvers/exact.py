@@ -13,7 +13,9 @@ Up to terms that vanish geometrically the solution is :math:`h(s) = A s^2 + C s 
           C = \frac{w_1 \tau_b^2 / 2 + w_2 \zeta_b - g\,\tau_b + A\,(d^2 + \lambda\tau_b)}{d},
           \qquad d = b - \lambda\tau_b ,
 
-(insert it and compare the powers of :math:`s`). So the infinitely many equations close at a finite
+(insert it and compare the powers of :math:`s`). Where batch times vary, :math:`\tau_b` is their
+mean, and the mean of :math:`\tau_b^2` and the variance of :math:`k` take the places of
+:math:`\tau_b^2` and :math:`\lambda\tau_b`. So the infinitely many equations close at a finite
 state, with no overflow cost and no queue length to choose. There are three kinds of states:
 
 - *head*, 0 to H - 1: policy iteration chooses their actions;

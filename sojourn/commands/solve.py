@@ -113,6 +113,10 @@ def command(
         raise InvalidInputError(
             f"--method {method}: solves one rate for weights; omit --sla, --batching and --export"
         )
+    if method != "exact" and profile.latency_quantiles is not None:
+        raise InvalidInputError(
+            f"--method {method}: needs fixed batch times; omit latency_quantiles of the profile"
+        )
     profile.energy_mj_for_weight(energy_weight)
     profile.arrivals_per_ms(arrival_rate)
     begin = time.perf_counter()

@@ -4,7 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantecon.markov.gth_solve import gth_solve
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
+from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
@@ -38,6 +40,25 @@ def cost_of(smdp, actions):
     return (visits @ smdp.cost[states, actions]) / (visits @ smdp.period_ms[actions])
 
 
+@pytest.mark.parametrize("load", [0.2, 0.6, 0.9])
+@pytest.mark.parametrize("energy_weight", [0, 5])
+def test_batch_times_that_vary_count_as_they_are_sampled(load, energy_weight):
+    sizes, weights = np.arange(1, 9), Weights(1, energy_weight)
+    quantiles = LatencyQuantiles(VARYING.percentiles, np.repeat(VARYING.ratios, 8, axis=1))
+    energy_mj = 50 + 8.0 * sizes
+    profile = Profile(
+        "m", "d", 5.0 + sizes, energy_mj, idle_power_w=2.0, latency_quantiles=quantiles
+    )
+    rate_per_s = load * profile.capacity_per_s
+    found = exact.solve(profile, rate_per_s, weights)
+    sampled = evaluate(profile, found.policy, rate_per_s)
+    assert found.mean_response_ms == pytest.approx(sampled.mean_response_ms, rel=0.01)
+    assert found.mean_power_w == pytest.approx(sampled.mean_power_w, rel=0.005)
+    for limit in sizes:
+        policy = BatchingPolicy.from_control_limit(limit, 8)
+        assert found.average_cost <= exact.average_cost(profile, rate_per_s, weights, policy) + 1e-9
+
+
 def brute_force(profile, rate, weights, max_queue_length):
     smdp = TruncatedSmdp(profile, rate, weights, max_queue_length, 1e7)
     return cost_of(smdp, policy_iteration.solve(smdp).actions)
@@ -52,13 +73,20 @@ def test_the_setting_of_the_paper():
     )
 
 
+VARYING = LatencyQuantiles([5.0, 50.0, 95.0, 99.0], [[0.5], [1.0], [1.6], [2.2]])
+
+
 @pytest.mark.parametrize("load", [0.01, 0.5, 0.9, 0.99])
-def test_without_batching_it_is_the_queue_of_pollaczek_and_khinchine(load):
-    profile = Profile("m", "d", np.array([4.0]), np.array([10.0]))
-    solution = exact.solve(profile, load * 250, Weights(1, 2))
-    mean_response_ms = 4 + load * 4 / (2 * (1 - load))
+@pytest.mark.parametrize("quantiles", [None, VARYING])
+def test_without_batching_it_is_the_queue_of_pollaczek_and_khinchine(load, quantiles):
+    profile = Profile("m", "d", np.array([4.0]), np.array([10.0]), latency_quantiles=quantiles)
+    rate_per_s = load * profile.capacity_per_s
+    solution = exact.solve(profile, rate_per_s, Weights(1, 2))
+    ratios, shares = quantiles.few_points() if quantiles else (np.ones((1, 1)), np.ones(1))
+    mean_ms, square = 4 * float(ratios[0] @ shares), 16 * float(ratios[0] ** 2 @ shares)
+    mean_response_ms = mean_ms + 1e-3 * rate_per_s * square / (2 * (1 - load))
     assert solution.mean_response_ms == pytest.approx(mean_response_ms, rel=1e-12)
-    assert solution.mean_power_w == pytest.approx(10 * load / 4, rel=1e-12)
+    assert solution.mean_power_w == pytest.approx(1e-2 * rate_per_s, rel=1e-12)
 
 
 @pytest.mark.slow
