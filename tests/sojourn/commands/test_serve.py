@@ -62,4 +62,4 @@ def test_signals_in_quick_succession_are_one_and_only_two_count(monkeypatch):
 
 
 def test_models_are_loaded_for_a_check_alone(refused):
-    assert "--load: add --check" in refused("serve", "--load")
+    assert "--load: add --check" in refused("serve", "--load", "nowhere.yaml")
