@@ -19,6 +19,8 @@ from typing import Any, TextIO
 
 import psutil
 import ray
+from ray import serve
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from deployments.errors import StartError
 from deployments.local.descendants import adopted_orphans, descendants, end_descendants
@@ -103,12 +105,13 @@ def start(request: dict[str, Any], answers: TextIO) -> dict[str, str]:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     names = ", ".join(application["model"] for application in request["applications"])
     _write(answers, step=f"deploying {names}")
+    with _raise_as_start_error("Serve did not start"):
+        serve.start(
+            proxy_location="HeadOnly", http_options={"host": LOOPBACK, "port": request["port"]}
+        )
     dashboard = f"http://{context.address_info['webui_url']}"
     api = ServeApi(dashboard)
-    # This starts Serve, too: only the dashboard's process waits for the import of Serve, not this
-    # one before it.
-    listen = {"host": LOOPBACK, "port": request["port"]}
-    api.deploy({**request["document"], "proxy_location": "HeadOnly", "http_options": listen})
+    api.deploy(request["document"])
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     where = f"http://{request['address']}:{request['port']}"
     for application in request["applications"]:
@@ -142,8 +145,6 @@ def _shut_serve_down() -> None:
     `serve.shutdown` waits in a call to the controller for the controller to be killed. Ray then
     reports that the call failed and will be repeated.
     """
-    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
-
     controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
     ray.get(controller.graceful_shutdown.remote(wait=False), timeout=SHUTDOWN_TIMEOUT_S)
     deadline_s = time.monotonic() + SHUTDOWN_TIMEOUT_S

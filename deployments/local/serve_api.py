@@ -12,8 +12,6 @@ from deployments.errors import StartError
 from deployments.local.environment import ray_headers
 
 _TIMEOUT_S = 30
-#: The first deployment starts Serve, which waits up to 60 s for its proxies.
-_DEPLOY_TIMEOUT_S = 90
 _POLL_S = 0.5
 
 
@@ -46,7 +44,7 @@ class ServeApi:
 
     def deploy(self, document: Mapping[str, Any]) -> None:
         """Deploy the content of a config file, as ``serve deploy`` does."""
-        self._ask("PUT", document, _DEPLOY_TIMEOUT_S)
+        self._ask("PUT", document)
 
     def failures(self) -> dict[str, str]:
         """Return why applications failed to deploy, for those that did."""
@@ -75,17 +73,12 @@ class ServeApi:
                 raise StartError(f"not all replicas serve after {timeout_s:g} s; see the dashboard")
             time.sleep(_POLL_S)
 
-    def _ask(
-        self,
-        method: str,
-        document: Mapping[str, Any] | None = None,
-        timeout_s: float = _TIMEOUT_S,
-    ) -> bytes:
+    def _ask(self, method: str, document: Mapping[str, Any] | None = None) -> bytes:
         body = None if document is None else json.dumps(document, default=str).encode()
         headers = {"Content-Type": "application/json", **ray_headers()}
         request = urllib.request.Request(self._url, body, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 content: bytes = answer.read()
                 return content
         except HTTPError as error:
