@@ -122,6 +122,7 @@ class Pipeline:
         return self._workers.stages
 
     async def drain(self) -> None:
+        """Wait until all admitted requests are answered."""
         while self.core.open:
             self._left.clear()
             await self._left.wait()

@@ -175,6 +175,7 @@ class Ensemble:
 
     @property
     def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
+        """The branches, by their number."""
         return dict(enumerate(self.branches))
 
 
@@ -204,10 +205,12 @@ class Switch:
 
     @property
     def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
+        """The branches, by the values that choose them."""
         return self.branches
 
     @property
     def expected_shares(self) -> Mapping[Any, float]:
+        """The share of the items that takes each branch, by its key."""
         return self.shares or dict.fromkeys(self.branches, 1 / len(self.branches))
 
 
@@ -234,6 +237,7 @@ class Each:
 
     @property
     def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
+        """The branch, as the only part."""
         return {0: self.branch}
 
 
