@@ -31,8 +31,8 @@ class Stage:
     ----------
     code : str, type, callable or object
         An import path ``package.module:name``, a class, which is constructed in each worker, a
-        function, or an object. Its ``predict`` is called, or itself; the items of a `sojourn.Model`
-        are mappings from the names of its inputs to arrays of one row.
+        function, or an object. Its ``predict`` is called if it has one, else the object; the items
+        of a `sojourn.Model` are mappings from the names of its inputs to arrays of one row.
     name : str
         Unique in the pipeline; by default the name of the class or function, in lower case.
     options : mapping
