@@ -53,6 +53,7 @@ def test_neither_a_policy_nor_a_router_is_imported():
     check_schema(document)
 
 
+@pytest.mark.slow
 def test_the_check_of_a_file_asks_ray(tmp_path, capsys):
     path = tmp_path / "wrong.yaml"
     for name in ("digits.yaml", "digits-pipeline.yaml"):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -142,6 +143,7 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
         assert await denied.look() == first
 
 
+@pytest.mark.slow
 async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
     tmp_path: Path,
 ) -> None:

@@ -53,6 +53,7 @@ async def test_a_wrong_profile_is_corrected_and_its_policy_solved_again(monkeypa
         np.testing.assert_allclose(believed_ms, [20, 22, 24, 26], rtol=0.1)
 
 
+@pytest.mark.slow
 async def test_a_policy_is_solved_for_the_objective_that_a_plan_gives_its_stage():
     profile = Profile("m", "d", [1.0, 1.1], np.array([9.0, 10.0]))
     stage = Stage(Batched, place="thread", batch_size=2, policy="smdp", profile=profile)

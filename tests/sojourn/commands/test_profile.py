@@ -22,6 +22,7 @@ def out(tmp_path, monkeypatch, cpus):
     return tmp_path / "profile.json"
 
 
+@pytest.mark.slow
 def test_json_is_one_profile_and_the_file_is_the_same(out, as_json):
     option = OPTION.replace("}", ", energy_mj: [1, 2]}")
     words = [option if word == OPTION else word for word in DEVICE_ONLY]

@@ -55,6 +55,7 @@ async def test_new_replicas_are_found_and_one_that_retires_loses_no_request(tmp_
             assert len([*tmp_path.iterdir()]) == 2
 
 
+@pytest.mark.slow
 async def test_a_hanging_replica_is_given_up(tmp_path):
     gate = Gate()
     async with served(gate, tmp_path, count=2):
