@@ -55,17 +55,13 @@ class Admission:
             return False
         if limits.admit_within_ms == math.inf:
             return True
-        fills_up = device_free_s is not None or behind > 0
-        if not ahead and not fills_up:
+        if not ahead and not behind and device_free_s is None:
             alone_ms = self.processing_ms(rows)
             left_ms = limits.admit_within_ms - 1e3 * (now_s - arrival_s)
             if alone_ms <= limits.admit_within_ms:
                 return alone_ms <= left_ms
             return not self.is_expired(rows, now_s, arrival_s)
-        # Later arrivals may fill up the last batch while the device is busy, so it counts as full.
-        # An idle device need not wait for them, but takes what they overtake along.
-        size = limits.max_batch_size
-        done = -(-(ahead + rows) // size) * size if fills_up else ahead + rows
+        done = self.rows_done(rows, ahead, behind, device_free_s)
         if not ahead and self.processing_ms(done) > limits.admit_within_ms:
             return not self.is_expired(rows, now_s, arrival_s)
         done_s = self.completion_s(done, now_s, device_free_s)
@@ -74,6 +70,15 @@ class Admission:
         within_ms = limits.admit_within_ms - self._time_lost_in_attempts_ms()
         self._refused_for_lost_time = done_s > arrival_s + 1e-3 * within_ms
         return not self._refused_for_lost_time
+
+    def rows_done(self, rows: int, ahead: int, behind: int, device_free_s: float | None) -> int:
+        """Return the rows that will be done when a request of `rows` rows is.
+
+        Later arrivals may fill up the last batch while the device is busy, so it counts as full. An
+        idle device need not wait for them, but takes along the rows that are overtaken.
+        """
+        done, size = ahead + rows, self.limits.max_batch_size
+        return done if device_free_s is None and not behind else -(-done // size) * size
 
     def is_expired(self, rows: int, now_s: float, arrival_s: float) -> bool:
         """Return whether a request waited so long to be read that a free device is too late."""

@@ -114,17 +114,22 @@ class BatcherCore:
         """Return whether `rows` more rows may wait: those of lower priorities are overtaken."""
         if self._draining:
             return False
-        queue, size = self._queue, self.limits.max_batch_size
-        queued = queue.rows_from(priority)
         return self._admission.admits(
             rows,
-            queued=queued,
-            ahead=queue.rows_ahead(kind, size, priority) + self._bisection.rows,
-            behind=queue.rows - queued,
+            queued=self._queue.rows_from(priority),
+            ahead=self._ahead(kind, priority),
+            behind=self._behind(priority),
             device_free_s=self._busy_until_s,
             now_s=now_s,
             arrival_s=now_s if arrival_s is None else arrival_s,
         )
+
+    def _ahead(self, kind: Hashable, priority: int) -> int:
+        rows = self._queue.rows_ahead(kind, self.limits.max_batch_size, priority)
+        return rows + self._bisection.rows
+
+    def _behind(self, priority: int) -> int:
+        return self._queue.rows - self._queue.rows_from(priority)
 
     def refusal(self, rows: int, now_s: float, arrival_s: float) -> Refusal:
         if not self._draining and self._admission.is_expired(rows, now_s, arrival_s):
@@ -160,12 +165,10 @@ class BatcherCore:
         self.arrival_rate.count(now_s, request.rows)
         self._admission.count_admitted(request.rows, self.arrival_rate.weight)
         if request.deadline_s < math.inf:
-            size = self.limits.max_batch_size
-            rows = self._queue.rows_ahead(kind, size, priority) + self._bisection.rows
-            rows += request.rows
-            if self.device_busy:
-                rows = -(-rows // size) * size  # later arrivals may fill up the last batch
-            done_s = self._admission.completion_s(rows, now_s, self._busy_until_s)
+            free_s, behind = self._busy_until_s, self._behind(priority)
+            ahead = self._ahead(kind, priority)
+            rows = self._admission.rows_done(request.rows, ahead, behind, free_s)
+            done_s = self._admission.completion_s(rows, now_s, free_s)
             if done_s > request.deadline_s:
                 alone_s = self._admission.completion_s(request.rows, now_s, None)
                 return Refusal.HOPELESS if alone_s > request.deadline_s else Refusal.DEADLINE
