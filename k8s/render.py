@@ -13,11 +13,9 @@ from pathlib import Path
 
 import yaml
 
+from sojourn.k8s_release import GPU_POD, dump, environment, serve_config
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from sojourn.k8s_release import GPU_POD, dump, environment, serve_config  # noqa: E402
-
 SOURCE = Path("configs/digits.yaml")
 DEMO = Path("configs/emulated-p4.yaml")
 RULES = Path("k8s/monitoring/rules.yaml")

@@ -18,7 +18,7 @@ COMMANDS = {
     "explain": "Explain why a running service refused requests or was late, and what to change.",
     "grpc": "Serve the Open Inference Protocol over gRPC in front of a running service.",
     "init": "Write a project to start from: a model, its config, and a test.",
-    "k8s": "Write what Kubernetes needs to serve a config with KubeRay.",
+    "k8s": "Write Kubernetes manifests that serve a config with KubeRay.",
     "loadtest": "Send Locust load to a running service and check every answer.",
     "package": "Pack the models of a config, to bring them along to a cluster.",
     "pipeline": "Serve, plan, measure and run pipelines of stages under one SLA.",

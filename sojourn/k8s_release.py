@@ -23,10 +23,9 @@ from deployments.haproxy.routing import serve_environment, supervisor_environmen
 from deployments.local.check import read_traits
 from policy.errors import InvalidInputError
 
-_CHECKOUT = Path(__file__).resolve().parents[1]
-#: The manifests, in a checkout or where the wheel has them.
-MANIFESTS = _CHECKOUT / "k8s"
-if not MANIFESTS.exists():
+#: The manifests, in a checkout or where the wheel has them. Other packages are called k8s, too.
+MANIFESTS = Path(__file__).resolve().parents[1] / "k8s"
+if not (MANIFESTS / "base/rayservice.yaml").exists():
     MANIFESTS = Path(sysconfig.get_path("data"), "share/sojourn/k8s")
 #: The overlays whose replicas have GPUs.
 GPU_OVERLAYS = ("gpu", "gpu-ha")
@@ -110,7 +109,7 @@ def write_release(
     ------
     InvalidInputError
         The image is not named by its digest, a replica needs more than a pod has, the service
-        listens where nobody is sent, or anybody could use it and that is not said (`insecure`).
+        listens on a port that clients are not sent to, or anybody could use it without `insecure`.
     """
     found = _IMAGE.fullmatch(image)
     if found is None:

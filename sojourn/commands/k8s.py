@@ -1,23 +1,23 @@
-"""`sojourn k8s`: write what Kubernetes needs to serve a config with KubeRay."""
+"""`sojourn k8s`: write Kubernetes manifests that serve a config with KubeRay."""
 
 from pathlib import Path
 
 import click
 
 from sojourn.k8s_release import GPU_OVERLAYS, write_release
-from sojourn.output import json_option, print_json, say
+from sojourn.output import existing_file, json_option, print_json, say
 
 
 @click.group(name="k8s")
 def command() -> None:
-    """Write what Kubernetes needs to serve a config with KubeRay. `render` has --json."""
+    """Write Kubernetes manifests that serve a config with KubeRay. `render` has --json."""
 
 
 @command.command()
 @click.option("--image", required=True, help="REGISTRY/NAME@sha256:DIGEST of the image.")
 @click.option(
     "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=existing_file,
     required=True,
     help="The Serve config of your model, as `sojourn package` writes it.",
 )
@@ -30,7 +30,7 @@ def command() -> None:
     help="Manifests that the overlay is based on.",
 )
 @click.option("--token", help="Name of a token to make, with a Secret that holds it.")
-@click.option("--insecure", is_flag=True, help="Write what anybody may use.")
+@click.option("--insecure", is_flag=True, help="Allow a service without tokens.")
 @click.option("--store", is_flag=True, help="Add a model store to each node.")
 @click.option(
     "--out",
