@@ -121,7 +121,7 @@ class FleetSizing:
     offered_per_s: float | None = None
 
     def required(self, demand_per_s: float) -> Requirement:
-        """Return what a demand requires."""
+        """Return the replicas that a demand requires."""
         remark = ""
         if self.replica.out_of_reach:
             words = self.replica.objective.in_words()

@@ -70,9 +70,10 @@ class BatchingProblem:
         self.times = profile.latency_ms[:, np.newaxis] * ratios
         self.latency = self.times @ self.probabilities
         squares = self.times**2 @ self.probabilities
-        self.energy = profile.energy_mj_for_weight(weights.energy_weight)
-        self.energy = self.energy + (profile.idle_power_w or 0.0) * (
-            profile.latency_ms - self.latency
+        longer_ms = self.latency - profile.latency_ms
+        self.energy = (
+            profile.energy_mj_for_weight(weights.energy_weight)
+            - (profile.idle_power_w or 0.0) * longer_ms
         )
         self.weights = weights.latency_weight, weights.energy_weight
         self.max_batch_size = profile.max_batch_size

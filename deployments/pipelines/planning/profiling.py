@@ -101,9 +101,9 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
 
 @asynccontextmanager
 async def _single_worker(stage: Stage) -> AsyncGenerator[Run]:
-    """Start one worker; yield what runs a batch of a number of equal items.
+    """Start one worker; yield a function that runs a batch of a number of equal items.
 
-    That returns the result of one of them, and the time of the batch in ms.
+    It returns the result of one of them, and the time of the batch in ms.
     """
     outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
     workers = make_workers(

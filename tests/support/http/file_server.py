@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass
 class Behavior:
-    """What the server does wrong with weights; a test may change it while the server runs."""
+    """The faults of the server with weights; a test may change them while the server runs."""
 
     #: Answer every request with this status.
     status: int | None = None
