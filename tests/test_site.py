@@ -1,6 +1,5 @@
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, built with warnings as errors: broken links among them."""
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(

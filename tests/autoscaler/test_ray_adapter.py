@@ -35,19 +35,19 @@ CURVES = [
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     return Store()
 
 
 @pytest.fixture(autouse=True)
-def _in_memory(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+def _in_memory(monkeypatch, store: Store):
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     monkeypatch.setattr(ray_adapter, "store", lambda: store)
     monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
 
 
 @pytest.fixture
-def offered() -> Offered:
+def offered():
     return Offered()
 
 
@@ -57,28 +57,26 @@ def run(offered: Offered, policy: SojournAutoscalingPolicy, seconds: range, **gi
     return replicas
 
 
-def test_a_new_policy_object_continues(offered: Offered) -> None:
+def test_a_new_policy_object_continues(offered: Offered):
     """Ray makes one at every change of the config."""
     replicas = run(offered, SojournAutoscalingPolicy(), range(1000, 1020), rate_per_s=250)
     assert replicas >= 3
     assert run(offered, SojournAutoscalingPolicy(), range(1020, 1021), rate_per_s=250) >= 3
 
 
-def test_a_dry_run_orders_nothing(offered: Offered) -> None:
+def test_a_dry_run_orders_nothing(offered: Offered):
     policy = SojournAutoscalingPolicy()
     assert run(offered, policy, range(1000, 1020), rate_per_s=250, dry_run=True) == 1
     assert run(offered, policy, range(1020, 1022), rate_per_s=250, dry_run=False) >= 3
 
 
-def test_a_deployment_without_replicas_stays_so_until_a_request_waits(offered: Offered) -> None:
+def test_a_deployment_without_replicas_stays_so_until_a_request_waits(offered: Offered):
     policy = SojournAutoscalingPolicy()
     assert run(offered, policy, range(1000, 1010), target=0, min_replicas=0) == 0
     assert run(offered, policy, range(1010, 1012), target=0, min_replicas=0, waiting=3) >= 1
 
 
-def test_an_error_in_the_autoscaler_keeps_the_replicas(
-    offered: Offered, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_in_the_autoscaler_keeps_the_replicas(offered: Offered, monkeypatch, caplog):
     def fail(*_: object) -> None:
         raise RuntimeError("of the autoscaler")
 
@@ -87,7 +85,7 @@ def test_an_error_in_the_autoscaler_keeps_the_replicas(
     assert "kept as they are" in caplog.text
 
 
-def test_an_invalid_report_is_ignored(offered: Offered) -> None:
+def test_an_invalid_report_is_ignored(offered: Offered):
     ctx = context(offered, now_s=1000, target=2)
     first, second = ctx.running_replicas
     ctx.raw_metrics["offered_total"][first] = [TimeStampedValue(1000, -1.0)]
@@ -96,7 +94,7 @@ def test_an_invalid_report_is_ignored(offered: Offered) -> None:
     ] == [second.unique_id]
 
 
-def test_only_reports_that_are_new_are_read(offered: Offered) -> None:
+def test_only_reports_that_are_new_are_read(offered: Offered):
     before = context(offered, now_s=1000, rate_per_s=50, target=3)
     first = replica_reports(before.raw_metrics, before.running_replicas)
     ctx = context(offered, now_s=1001, rate_per_s=50, target=3)
@@ -114,8 +112,8 @@ def test_only_reports_that_are_new_are_read(offered: Offered) -> None:
 
 @given(st.lists(st.sampled_from([None, *CURVES]), min_size=2, max_size=4), st.booleans())
 def test_a_curve_that_did_not_change_is_not_read_again(
-    curves: list[LoadLatenessCurve | None], out_of_reach: bool
-) -> None:
+    curves: list[LoadLatenessCurve | None], out_of_reach
+):
     offered = Offered()
     reports: list[ReplicaReport] = []
     for now_s, curve in enumerate(curves, 1000):
@@ -127,9 +125,7 @@ def test_a_curve_that_did_not_change_is_not_read_again(
             assert reports[0].late_shares is before[0].late_shares
 
 
-def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(
-    offered: Offered, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(offered: Offered, monkeypatch):
     """A decision on 10,000 replicas once took Serve's controller a third of a second."""
 
     def decided(most_reports: int) -> list[Any]:
@@ -157,9 +153,7 @@ def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(
 
 
 @pytest.mark.parametrize("code", [0.0, 7.0])
-def test_the_code_of_a_history_reaches_the_deployment(
-    offered: Offered, store: Store, code: float
-) -> None:
+def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, store: Store, code):
     run(offered, SojournAutoscalingPolicy(), range(1000, 1010), rate_per_s=50, history_code=code)
     assert (scaled_deployments.history_key("app", "Model") in store.loaded) == bool(code)
 
@@ -168,7 +162,7 @@ def published(store: Store) -> StandbyRoles | None:
     return StandbyRoles.from_bytes(store.kept.get(roles_key("app", "Model")))
 
 
-def test_standbys_are_ordered_and_the_roles_published(offered: Offered, store: Store) -> None:
+def test_standbys_are_ordered_and_the_roles_published(offered: Offered, store: Store):
     policy, wanted = SojournAutoscalingPolicy(), {"rate_per_s": 20, "settings_standbys": 1}
     assert run(offered, policy, range(1000, 1020), **wanted) == 2
     both = {**wanted, "names": ["Model0", "Model1"], "target": 2}
@@ -186,14 +180,14 @@ def test_standbys_are_ordered_and_the_roles_published(offered: Offered, store: S
 
 @pytest.mark.parametrize(("budget", "dry_run"), [(None, True), (9, False)])
 def test_neither_a_dry_run_nor_a_shared_budget_has_standbys(
-    offered: Offered, store: Store, budget: int | None, dry_run: bool
-) -> None:
+    offered: Offered, store: Store, budget, dry_run
+):
     policy, wanted = SojournAutoscalingPolicy(budget), {"rate_per_s": 20, "settings_standbys": 2}
     assert run(offered, policy, range(1000, 1020), **wanted, dry_run=dry_run) == 1
     assert published(store) is None
 
 
-def test_a_steady_clock_follows_the_wall_clock_but_never_back() -> None:
+def test_a_steady_clock_follows_the_wall_clock_but_never_back():
     clock = ray_adapter.SteadyClock()
     # It gains a second, is set back by an hour, and forward again by two.
     walls = [5000.0, 5001.0, 5003.0, 1404.0, 1405.5, 8607.0]

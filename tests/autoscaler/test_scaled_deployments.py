@@ -53,7 +53,7 @@ def run(
     return decision
 
 
-def test_a_new_process_resumes_with_the_history_and_the_log() -> None:
+def test_a_new_process_resumes_with_the_history_and_the_log():
     store = Store()
     first = ScaledDeployment(*KEY, store)
     run(first, range(1000, 1021))
@@ -65,7 +65,7 @@ def test_a_new_process_resumes_with_the_history_and_the_log() -> None:
     assert second.log.recorded[0]["time_s"] == 1000
 
 
-def test_while_the_history_is_read_nothing_changes() -> None:
+def test_while_the_history_is_read_nothing_changes():
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021))
     kept = dict(store.kept)
@@ -81,7 +81,7 @@ def test_while_the_history_is_read_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"autoscaler": {"version": -1}}'])
-def test_an_unusable_history_is_ignored(content: bytes) -> None:
+def test_an_unusable_history_is_ignored(content):
     store = Store()
     store.kept[state_key(*KEY)] = content
     store.kept[log_key(*KEY)] = content
@@ -89,9 +89,7 @@ def test_an_unusable_history_is_ignored(content: bytes) -> None:
     assert decision.arrival_rate_per_s is not None
 
 
-def test_a_state_saved_under_a_clock_that_was_ahead_is_dropped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_state_saved_under_a_clock_that_was_ahead_is_dropped(caplog):
     """For an hour, "the arrival rate is not known yet": all that came was older than the state."""
     store = Store()
     run(ScaledDeployment(*KEY, store), range(4600, 4621))
@@ -100,7 +98,7 @@ def test_a_state_saved_under_a_clock_that_was_ahead_is_dropped(
     assert "Model: saved autoscaler state dropped: it is ahead" in caplog.messages
 
 
-def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
+def test_the_state_is_saved_every_few_seconds_and_at_each_change():
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
     run(deployment, [1000 + 0.5 * tick for tick in range(int(2 * 3 * SAVE_PERIOD_S))])
@@ -112,7 +110,7 @@ def test_the_state_is_saved_every_few_seconds_and_at_each_change() -> None:
     assert orjson.loads(store.kept[log_key(*KEY)])["newest"]["replicas"] == 7
 
 
-def test_a_slow_store_is_not_flooded() -> None:
+def test_a_slow_store_is_not_flooded():
     store = Store()
     deployment = ScaledDeployment(*KEY, store)
     run(deployment, [1000])
@@ -124,7 +122,7 @@ def test_a_slow_store_is_not_flooded() -> None:
     assert store.saves == 4
 
 
-def test_a_dry_run_survives_a_restart_before_any_report() -> None:
+def test_a_dry_run_survives_a_restart_before_any_report():
     store = Store()
     run(ScaledDeployment(*KEY, store), range(1000, 1021), dry_run=True)
     second = ScaledDeployment(*KEY, store)
@@ -132,7 +130,7 @@ def test_a_dry_run_survives_a_restart_before_any_report() -> None:
     assert second.dry_run
 
 
-def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_deleted_application_is_deleted(monkeypatch):
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     store = Store()
     gone = scaled_deployment(1000, "gone", "Model", store)
@@ -144,7 +142,7 @@ def test_the_state_of_a_deleted_application_is_deleted(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited: bool) -> None:
+def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited):
     """They once counted as missed, which drove the risk to its minimum."""
     deployment = ScaledDeployment(*KEY, Store())
     for now_s in range(1000, 1300):
@@ -158,7 +156,7 @@ def test_windows_in_which_a_budget_limited_the_order_are_not_judged(limited: boo
 
 
 @pytest.mark.slow
-def test_no_decision_waits_for_the_import_of_a_forecast() -> None:
+def test_no_decision_waits_for_the_import_of_a_forecast():
     """It once kept Serve's controller for 0.8 s, half an hour after the first report."""
     code = """
 import sys

@@ -34,9 +34,7 @@ def some_claims(draw: st.DrawFn) -> list[Claim]:
 
 @QUICK
 @given(claims=some_claims(), more=st.integers(0, 60))
-def test_the_budget_is_spent_within_all_bounds_whatever_the_order(
-    claims: list[Claim], more: int
-) -> None:
+def test_the_budget_is_spent_within_all_bounds_whatever_the_order(claims: list[Claim], more):
     budget = sum(claim.min_replicas for claim in claims) + more
     shares = share_budget(claims, budget)
     wanted = sum(claim.wanted_replicas for claim in claims)
@@ -48,7 +46,7 @@ def test_the_budget_is_spent_within_all_bounds_whatever_the_order(
 
 @QUICK
 @given(claims=some_claims(), more=st.integers(0, 60))
-def test_a_larger_budget_takes_no_replica_away(claims: list[Claim], more: int) -> None:
+def test_a_larger_budget_takes_no_replica_away(claims: list[Claim], more):
     budget = sum(claim.min_replicas for claim in claims) + more
     smaller, larger = share_budget(claims, budget), share_budget(claims, budget + 1)
     assert all(smaller[name] <= larger[name] for name in smaller)
@@ -56,7 +54,7 @@ def test_a_larger_budget_takes_no_replica_away(claims: list[Claim], more: int) -
 
 @QUICK
 @given(wanted=st.lists(st.integers(1, 40), min_size=2, max_size=4), data=st.data())
-def test_shares_are_proportional_to_what_is_wanted(wanted: list[int], data: st.DataObject) -> None:
+def test_shares_are_proportional_to_what_is_wanted(wanted, data):
     """No deployment has a smaller part of what it wants than another with a replica fewer."""
     budget = data.draw(st.integers(0, sum(wanted) - 1))
     claims = [Claim(f"d{number}", 0, each) for number, each in enumerate(wanted)]
@@ -66,7 +64,7 @@ def test_shares_are_proportional_to_what_is_wanted(wanted: list[int], data: st.D
             assert (share - 1) / other <= (least + 1) / one or share == 0
 
 
-def test_no_replica_moves_for_a_fluctuating_forecast() -> None:
+def test_no_replica_moves_for_a_fluctuating_forecast():
     def shares(wanted: int, held: int) -> int:
         first = Claim("first", 1, wanted, held_replicas=held)
         second = Claim("second", 1, 10, held_replicas=10 - held)
@@ -77,7 +75,7 @@ def test_no_replica_moves_for_a_fluctuating_forecast() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_memory(monkeypatch):
     store = Store()
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     monkeypatch.setattr(shared_budget, "_budget", SharedBudget())
@@ -113,7 +111,7 @@ class Fleets:
         return self.targets
 
 
-def test_a_deployment_without_reports_keeps_its_replicas_in_a_shortage() -> None:
+def test_a_deployment_without_reports_keeps_its_replicas_in_a_shortage():
     fleets = Fleets(5)
     fleets.run(range(1000, 1020), {"First": 100, "Second": 250})
     silent = {"Second": {"running": 0}}
@@ -124,7 +122,7 @@ def test_a_deployment_without_reports_keeps_its_replicas_in_a_shortage() -> None
     assert sum(targets.values()) <= 5
 
 
-def test_a_dry_run_keeps_its_share_of_the_budget() -> None:
+def test_a_dry_run_keeps_its_share_of_the_budget():
     fleets = Fleets(4)
     fleets.targets["Second"] = 2
     dry = {"Second": {"dry_run": True}}
@@ -132,7 +130,7 @@ def test_a_dry_run_keeps_its_share_of_the_budget() -> None:
     assert targets == {"First": 2, "Second": 2}
 
 
-def test_a_replica_that_ray_starts_counts_towards_the_budget() -> None:
+def test_a_replica_that_ray_starts_counts_towards_the_budget():
     fleets = Fleets(3)
     fleets.targets = {"First": 3, "Second": 0}
     waking = {"Second": {"running": 0, "waiting": 2.0, "min_replicas": 0}}
@@ -140,20 +138,20 @@ def test_a_replica_that_ray_starts_counts_towards_the_budget() -> None:
     assert targets == {"First": 2, "Second": 1}
 
 
-def test_minima_above_the_budget_are_granted() -> None:
+def test_minima_above_the_budget_are_granted():
     minima = {"First": {"min_replicas": 2}, "Second": {"min_replicas": 2}}
     targets = Fleets(3).run(range(1000, 1020), {"First": 900, "Second": 0}, **minima)
     assert targets == {"First": 2, "Second": 2}
 
 
 @pytest.mark.parametrize("budget", [0, 2.5, True])
-def test_an_invalid_budget_is_refused(budget: Any) -> None:
+def test_an_invalid_budget_is_refused(budget):
     with pytest.raises(InvalidInputError, match="replica_budget: must be a whole number"):
         SojournAutoscalingPolicy(replica_budget=budget)
 
 
 @pytest.mark.slow
-def test_the_budget_is_kept_while_replicas_move() -> None:
+def test_the_budget_is_kept_while_replicas_move():
     """What one deployment gives up, the other gets only once it is free."""
     fleets = Fleets(6)
     fleets.run(range(1000, 1060), {"First": 900, "Second": 50})
@@ -170,7 +168,7 @@ def decided(
     return budget.decide(now_s, claim, named, Decision(wanted, "load"))
 
 
-def test_the_least_budget_counts_and_the_reason_says_so() -> None:
+def test_the_least_budget_counts_and_the_reason_says_so():
     budget = SharedBudget()
     decided(budget, 0.0, "a", 9, 1)
     decision = decided(budget, 0.0, "b", 4, 5)
@@ -178,7 +176,7 @@ def test_the_least_budget_counts_and_the_reason_says_so() -> None:
     assert decision.reason == "3 of 5 wanted, within a budget of 4; load"
 
 
-def test_a_deployment_that_is_gone_claims_nothing() -> None:
+def test_a_deployment_that_is_gone_claims_nothing():
     budget = SharedBudget()
     decided(budget, 0.0, "gone", 4, 3, held=3)
     assert decided(budget, 1.0, "here", 4, 4).replicas == 1

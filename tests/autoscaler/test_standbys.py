@@ -24,12 +24,12 @@ SHARES = st.floats(0.001, 0.5)
 
 @settings(max_examples=30)
 @given(SHARES, st.floats(0.05, 1.0))
-def test_the_risk_minimizes_the_expected_cost(risk: float, price: float) -> None:
+def test_the_risk_minimizes_the_expected_cost(risk, price):
     """The newsvendor, with a need that is uniform on [0, 1]."""
     shortage = (1 - risk) / risk
     best = standby_risk(risk, price)
 
-    def cost(exceeded: float) -> float:
+    def cost(exceeded):
         """Return the mean cost of what is kept, and of what the need exceeds it by."""
         return price * (1 - exceeded) + (price + shortage) * exceeded**2 / 2
 
@@ -75,7 +75,7 @@ class Live:
         return decision
 
 
-def test_a_number_of_standbys_is_kept_beside_what_serves() -> None:
+def test_a_number_of_standbys_is_kept_beside_what_serves():
     fleet = Live(standbys=2)
     decision = fleet.run(30, 500)
     assert (decision.replicas, decision.standbys) == (1, 2)
@@ -87,7 +87,7 @@ def test_a_number_of_standbys_is_kept_beside_what_serves() -> None:
     assert more.standbys == 2
 
 
-def test_max_replicas_bounds_replicas_and_standbys_together() -> None:
+def test_max_replicas_bounds_replicas_and_standbys_together():
     fleet = Live(most=3, standbys=2)
     fleet.run(30, 500)
     decision = fleet.run(10, 9000)
@@ -96,7 +96,7 @@ def test_max_replicas_bounds_replicas_and_standbys_together() -> None:
 
 
 @pytest.mark.slow
-def test_an_automatic_reserve_covers_what_a_cold_start_would_be_late_for() -> None:
+def test_an_automatic_reserve_covers_what_a_cold_start_would_be_late_for():
     reserve = Live(standbys="auto", start_s=300.0, risk=0.02)
     cold = Live(start_s=300.0, risk=0.02)
     for _ in range(4):
@@ -107,7 +107,7 @@ def test_an_automatic_reserve_covers_what_a_cold_start_would_be_late_for() -> No
     assert reserve.serving < cold.serving
 
 
-def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again() -> None:
+def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again():
     fleet = Live(standbys=1)
     decision = fleet.run(20, 500)
     assert decision.horizon_s == PROMOTION_S
@@ -117,7 +117,7 @@ def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again()
     assert fleet.autoscaler.state_dict()["total"] is None
 
 
-def test_a_new_controller_goes_on_with_both_tiers() -> None:
+def test_a_new_controller_goes_on_with_both_tiers():
     fleet = Live(standbys=2)
     before = fleet.run(60, 2500)
     restarted = Autoscaler()
@@ -138,9 +138,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_as_many_serve_as_decided_or_as_run_and_one_at_least(
-    steps: list[tuple[list[str], int, int]],
-) -> None:
+def test_as_many_serve_as_decided_or_as_run_and_one_at_least(steps):
     roles = StandbyRoles()
     for running, replicas, standbys in steps:
         before, roles = roles, roles.divided(running, replicas, standbys)
@@ -155,9 +153,7 @@ def test_as_many_serve_as_decided_or_as_run_and_one_at_least(
 
 
 @given(STEPS, st.integers(0, 6))
-def test_a_newcomer_stands_by_only_if_enough_serve(
-    steps: list[tuple[list[str], int, int]], replicas: int
-) -> None:
+def test_a_newcomer_stands_by_only_if_enough_serve(steps, replicas):
     roles = StandbyRoles()
     for running, replicas, standbys in steps:
         roles = roles.divided(running, replicas, standbys)
@@ -165,9 +161,7 @@ def test_a_newcomer_stands_by_only_if_enough_serve(
 
 
 @given(st.integers(0, 1 << 60), st.integers(0, 9), st.lists(st.sampled_from(NAMES)), st.booleans())
-def test_published_roles_are_read_back(
-    number: int, ordered: int, names: list[str], stand_by: bool
-) -> None:
+def test_published_roles_are_read_back(number, ordered, names, stand_by):
     roles = StandbyRoles(
         number, ordered, tuple(names), tuple(reversed(names)), newcomers_stand_by=stand_by
     )
@@ -175,7 +169,7 @@ def test_published_roles_are_read_back(
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[]", b'{"number": 1}'])
-def test_roles_that_cannot_be_read_are_none(content: bytes | None) -> None:
+def test_roles_that_cannot_be_read_are_none(content):
     assert StandbyRoles.from_bytes(content) is None
 
 
@@ -194,7 +188,7 @@ def reports_of(now_s: float, **standby: bool) -> Sequence[ReplicaReport]:
     return [report(name, now_s, 0.0, standby=float(on)) for name, on in standby.items()]
 
 
-def test_roles_are_published_from_the_first_standby_to_the_last() -> None:
+def test_roles_are_published_from_the_first_standby_to_the_last():
     store = Store()
     roles = publisher(store)
     roles.publish(1.0, ["a"], 1, 0)
@@ -212,7 +206,7 @@ def test_roles_are_published_from_the_first_standby_to_the_last() -> None:
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_new_controller_counts_on(is_kept: bool) -> None:
+def test_a_new_controller_counts_on(is_kept):
     """Also if it cannot read what was published, by a clock that goes on."""
     store = Store()
     first = publisher(store)
@@ -227,7 +221,7 @@ def test_a_new_controller_counts_on(is_kept: bool) -> None:
     assert second.roles.number > number
 
 
-def test_a_publication_outlives_a_clock_set_back() -> None:
+def test_a_publication_outlives_a_clock_set_back():
     roles = publisher(Store())
     roles.publish(2000.0, ["a", "b"], 1, 1)
     number = roles.roles.number
@@ -246,9 +240,7 @@ def test_a_publication_outlives_a_clock_set_back() -> None:
         ({}, False),
     ],
 )
-def test_roles_that_are_not_followed_are_published_again(
-    reported: dict[str, bool], is_published_again: bool
-) -> None:
+def test_roles_that_are_not_followed_are_published_again(reported, is_published_again):
     store = Store()
     roles = publisher(store)
     roles.publish(1000.0, ["a", "b"], 1, 1)

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -23,7 +23,7 @@ Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def shell(tmp_path):
     """Run commands as a new login of a user without a token would; stop Ray at the end."""
 
     def run(commands: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
@@ -58,9 +58,7 @@ def ours(home: Path) -> list[psutil.Process]:
     return found
 
 
-def test_the_section_on_a_cluster_and_a_users_own_model_work_as_written(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_the_section_on_a_cluster_and_a_users_own_model_work_as_written(shell, tmp_path):
     (commands,) = blocks("sh", section="On a cluster")
     started = shell(commands)
     assert started.returncode == 0, started.stderr

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -31,7 +30,7 @@ CONTROLS = {"button", "slider", "spinbutton", "textbox", "combobox", "link"}
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url():
     port = free_port()
     process = subprocess.Popen(
         [
@@ -51,7 +50,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def page(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def page(url, tmp_path_factory):
     """The page of a user who has signed in."""
     with browsing(tmp_path_factory.mktemp("browser")) as made:
         made.resize(1280, 900)
@@ -70,7 +69,7 @@ def text(page: Page, name: str) -> str:
     return str(page.script(f"document.getElementById('{name}').textContent"))
 
 
-def test_shows_the_service(page: Page) -> None:
+def test_shows_the_service(page: Page):
     page.until("document.getElementById('verdict').textContent.includes('in time')")
     assert text(page, "verdict").startswith("The SLA is")
     assert text(page, "sla") == "googlenet · 99% of requests within 150 ms"
@@ -107,7 +106,7 @@ def value(page: Page, row: int, column: int) -> float:
 
 def test_the_what_if_answers_sliders_moved_by_the_keyboard_and_says_what_is_out_of_reach(
     page: Page,
-) -> None:
+):
     page.script("document.getElementById('what-if').scrollIntoView()")
     page.until("document.querySelector('#answers tbody') && true")
     summary = text(page, "summary")
@@ -136,7 +135,7 @@ def test_the_what_if_answers_sliders_moved_by_the_keyboard_and_says_what_is_out_
     page.until("document.getElementById('summary').dataset.tone === ''")
 
 
-def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page) -> None:
+def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page):
     page.script("document.activeElement.blur(); scrollTo(0, 0)")
     seen: list[str] = []
     for _ in range(40):
@@ -159,7 +158,7 @@ def test_everything_is_reached_by_the_keyboard_and_has_a_name(page: Page) -> Non
     assert page.script("document.querySelectorAll('#chart-load .cursor').length") == 1
 
 
-def test_nothing_is_wider_than_the_screen(page: Page) -> None:
+def test_nothing_is_wider_than_the_screen(page: Page):
     for width in (360, 760, 1280):
         page.resize(width, 900)
         page.until(f"innerWidth === {width}")
@@ -168,9 +167,7 @@ def test_nothing_is_wider_than_the_screen(page: Page) -> None:
     assert page.problems == []
 
 
-def test_the_what_if_of_a_pipeline_sizes_its_stages(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_the_what_if_of_a_pipeline_sizes_its_stages(tmp_path_factory):
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = ["pipeline", "serve", "configs/digits-pipeline.yaml", f"--port={port}", "--json"]
@@ -213,7 +210,7 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(
         assert process.wait(LIMIT_S) in (0, -15)
 
 
-def test_signing_out_asks_for_the_token_again(page: Page, url: str) -> None:
+def test_signing_out_asks_for_the_token_again(page: Page, url):
     page.script("document.getElementById('sign-out').click()")
     page.until("document.getElementById('sign-in').open")
     assert page.script("Object.keys(sessionStorage).length") == 0

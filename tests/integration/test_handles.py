@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
+def seen():
     done = subprocess.run(
         # On SIGTERM, Ray ends its processes.
         ["timeout", "600", sys.executable, "-m", "tests.integration.handle_calls"],
@@ -31,7 +31,7 @@ def seen() -> dict[str, Any]:
     return observed
 
 
-def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
+def test_calls_spread_evenly_over_the_replicas(seen):
     """Each count is within five standard deviations of a fair draw from four replicas."""
     counts = seen["spread"]["counts"].values()
     calls = sum(counts)
@@ -40,9 +40,7 @@ def test_calls_spread_evenly_over_the_replicas(seen: dict[str, Any]) -> None:
     assert all(abs(count - mean) < 5 * deviation for count in counts)
 
 
-def test_calls_refused_by_full_replicas_go_to_the_free_one_after_constant_delays(
-    seen: dict[str, Any],
-) -> None:
+def test_calls_refused_by_full_replicas_go_to_the_free_one_after_constant_delays(seen):
     """With constant delays, 2.25 tries fail on average; doubling delays would have no mean.
 
     3 of 4 replicas are full for the first try, and 2 of 3 for each retry, which leaves out the
@@ -58,9 +56,7 @@ def test_calls_refused_by_full_replicas_go_to_the_free_one_after_constant_delays
     assert min(failed) < 1
 
 
-def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(
-    seen: dict[str, Any],
-) -> None:
+def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(seen):
     first, second = seen["decisions"]
     loaded_first, loaded_second = seen["shared"]
     assert loaded_first["replicas"] == {first: 2, second: 1}

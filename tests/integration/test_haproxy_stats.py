@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ async def _ask_and_think(port: int, rounds: int) -> list[float]:
     return times_s
 
 
-async def test_the_time_in_which_clients_think_is_not_counted(tmp_path: Path) -> None:
+async def test_the_time_in_which_clients_think_is_not_counted(tmp_path):
     with new_node(tmp_path) as node:
         replica = Replica()
         node.replicas = [replica]

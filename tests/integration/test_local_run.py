@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-from pathlib import Path
 
 import httpx
 import psutil
@@ -54,8 +53,8 @@ def processes_by_name(service: Running, *names: str) -> list[psutil.Process]:
 
 
 def test_a_public_address_opens_the_service_alone_errors_are_shown_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "brittle.py").write_text(BRITTLE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     document = load_document("digits.yaml")
@@ -94,7 +93,7 @@ def test_a_public_address_opens_the_service_alone_errors_are_shown_and_nothing_i
     assert "model 'brittle' failed: ValueError (brittle.py:16), and 9 like it" in lines
 
 
-def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path: Path) -> None:
+def test_a_run_ended_while_it_starts_leaves_nothing_and_no_trace(tmp_path):
     process = subprocess.Popen(
         # `timeout` signals the command, and then its whole process group.
         ["timeout", "300", BIN / "sojourn", "serve", "--port", str(free_port())],

@@ -45,7 +45,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sojourn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sojourn(tmp_path_factory):
     """The command, in an environment with the wheel and the packages that it needs."""
     folder = tmp_path_factory.mktemp("wheel")
     wheel, made = build_wheel(folder), folder / "environment"
@@ -60,7 +60,7 @@ def sojourn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def project(sojourn: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(sojourn, tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     run(f"{sojourn} init .", sojourn, folder)
     content = yaml.safe_load((folder / "serve.yaml").read_text())
@@ -84,7 +84,7 @@ def run(command: str, sojourn: Path, folder: Path, status: int = 0) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_the_commands_of_a_new_projects_readme_work(sojourn: Path, project: Path) -> None:
+def test_the_commands_of_a_new_projects_readme_work(sojourn, project):
     blocks = re.findall(r"```bash\n(.*?)```", (project / "README.md").read_text(), re.DOTALL)
     (check, serve), (load,), (profile, plan), (package, *_) = (
         block.strip().splitlines() for block in blocks
@@ -122,7 +122,7 @@ def test_the_commands_of_a_new_projects_readme_work(sojourn: Path, project: Path
     assert "1 passed" in run("python -m pytest -q test_model.py", sojourn, project)
 
 
-def test_a_folder_with_the_name_of_a_package_is_named(sojourn: Path, tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_a_package_is_named(sojourn, tmp_path):
     """Whether it hides Sojourn from the command or not."""
     run(f"{sojourn} init .", sojourn, tmp_path)
     (tmp_path / "policy").mkdir()

@@ -28,7 +28,7 @@ DEMO = "k8s/overlays/cpu-demo"
 
 
 @pytest.fixture(params=["k8s/base", "k8s/overlays/gpu", HIGHLY_AVAILABLE, DEMO])
-def kustomization(request: pytest.FixtureRequest) -> str:
+def kustomization(request):
     return str(request.param)
 
 

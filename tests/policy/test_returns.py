@@ -19,9 +19,7 @@ counts = st.integers(0, 10_000)
 
 
 @given(waits_s, counts, counts, st.integers(1, 1000))
-def test_each_replica_finds_the_wait_of_the_fleet(
-    wait_s: float, answered: int, refused: int, replicas: int
-) -> None:
+def test_each_replica_finds_the_wait_of_the_fleet(wait_s, answered, refused, replicas):
     fleet_s = next_wait_s(wait_s, replicas * answered, replicas * refused, 1.0)
     assert next_wait_s(wait_s, answered, refused, 1.0) == pytest.approx(fleet_s)
     assert MIN_WAIT_S <= fleet_s <= MAX_WAIT_S
@@ -30,12 +28,12 @@ def test_each_replica_finds_the_wait_of_the_fleet(
 
 
 @given(waits_s, st.floats(0.01, 300))
-def test_the_line_is_gone_when_its_last_client_has_returned(wait_s: float, passed_s: float) -> None:
+def test_the_line_is_gone_when_its_last_client_has_returned(wait_s, passed_s):
     assert next_wait_s(wait_s, 10, 0, passed_s) == max(MIN_WAIT_S, wait_s - passed_s)
 
 
 @given(st.floats(0.1, 20.0))
-def test_returns_stay_in_proportion_to_answers_however_great_the_overload(refused: float) -> None:
+def test_returns_stay_in_proportion_to_answers_however_great_the_overload(refused):
     """Each second answers one request and refuses `refused`."""
     returns, wait_s = np.zeros(2000), MIN_WAIT_S
     for second in range(1500):
@@ -93,7 +91,7 @@ def simulate(clients: str, total_s: int = TOTAL_S) -> Run:
     return run
 
 
-def test_clients_that_return_when_told_to_are_answered_and_make_no_second_wave() -> None:
+def test_clients_that_return_when_told_to_are_answered_and_make_no_second_wave():
     leave, told = simulate("leave"), simulate("return when told")
     at_once = simulate("return after a second", total_s=80)
     during, after = slice(0, OVERLOAD_S), slice(OVERLOAD_S + 1, TOTAL_S)

@@ -45,7 +45,7 @@ def stored(code: int = CODE) -> bytes:
     return orjson.dumps({"code": code, "load": history.state_dict()})
 
 
-def test_a_history_is_taken_over_once() -> None:
+def test_a_history_is_taken_over_once():
     beside, fleet = Beside(), WatchedFleet()
     feed = HistoryFeed("Model", beside.load)
     for second in range(3):
@@ -61,7 +61,7 @@ def test_a_history_is_taken_over_once() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"[]", stored(CODE + 1)])
-def test_what_is_not_there_yet_is_asked_for_again(content: bytes | None) -> None:
+def test_what_is_not_there_yet_is_asked_for_again(content):
     beside, fleet = Beside(), WatchedFleet()
     feed = HistoryFeed("Model", beside.load)
     feed.follow(NOW_S, CODE, fleet)
@@ -75,7 +75,7 @@ def test_what_is_not_there_yet_is_asked_for_again(content: bytes | None) -> None
     assert (len(beside.loads), fleet.taken) == (2, 1)
 
 
-def test_a_history_that_does_not_fit_changes_nothing() -> None:
+def test_a_history_that_does_not_fit_changes_nothing():
     beside, fleet = Beside(), WatchedFleet()
     feed = HistoryFeed("Model", beside.load)
     fleet._monitor.history.observe(NOW_S, np.ones(100))
@@ -89,7 +89,7 @@ def test_a_history_that_does_not_fit_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("settled", [0, CODE])
-def test_a_service_that_knows_its_past_takes_over_no_history(settled: int) -> None:
+def test_a_service_that_knows_its_past_takes_over_no_history(settled):
     beside, fleet = Beside(), WatchedFleet()
     feed = HistoryFeed("Model", beside.load)
     feed.settled = settled

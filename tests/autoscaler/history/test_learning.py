@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def trace_of(counts: np.ndarray, begin_s: int = 0, step_s: int = 1) -> Trace:
 
 @LAWS
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)), max_size=5))
-def test_a_history_teaches_what_watching_it_would_have(gaps: list[tuple[int, int]]) -> None:
+def test_a_history_teaches_what_watching_it_would_have(gaps):
     """Unknown seconds are gaps."""
     counts = hourly_bursts(1200)
     for begin, length in gaps:
@@ -42,7 +41,7 @@ def test_a_history_teaches_what_watching_it_would_have(gaps: list[tuple[int, int
     assert learn(trace_of(counts), LATE_SHARE).state_dict() == watched.state_dict()
 
 
-def test_whole_weeks_earlier_the_same_is_learned() -> None:
+def test_whole_weeks_earlier_the_same_is_learned():
     """The simulator's past is at negative times."""
     counts, shift_s = hourly_bursts(3600), -7 * DAY_S
     here, there = (
@@ -54,7 +53,7 @@ def test_whole_weeks_earlier_the_same_is_learned() -> None:
         assert here.forecast(end_s, 60.0, risk) == there.forecast(end_s + shift_s, 60.0, risk)
 
 
-def test_minutes_teach_the_same_margin_as_seconds_of_a_poisson_process() -> None:
+def test_minutes_teach_the_same_margin_as_seconds_of_a_poisson_process():
     """Spread evenly over its minutes, the load would seem to need no margin."""
     seconds = np.random.default_rng(5).poisson(20, 3 * 3600).astype(float)
     minutes = seconds.reshape(-1, 60).sum(axis=1)
@@ -67,7 +66,7 @@ def test_minutes_teach_the_same_margin_as_seconds_of_a_poisson_process() -> None
     assert demands[1] == pytest.approx(demands[0], rel=0.15)
 
 
-def test_what_was_watched_since_is_added_to_what_was_learned() -> None:
+def test_what_was_watched_since_is_added_to_what_was_learned():
     counts = hourly_bursts(1200)
     autoscaler, seen = Autoscaler(), LoadHistory()
     seen.observe(1200.0, counts[900:])
@@ -79,7 +78,7 @@ def test_what_was_watched_since_is_added_to_what_was_learned() -> None:
 
 
 @pytest.mark.slow
-def test_a_history_is_learned_once_in_a_worker_and_again_if_it_changes(tmp_path: Path) -> None:
+def test_a_history_is_learned_once_in_a_worker_and_again_if_it_changes(tmp_path):
     file = tmp_path / "past.csv"
     file.write_text("second,requests\n0,3\n9,4\n")
     stored: list[bytes] = []

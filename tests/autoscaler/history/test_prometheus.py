@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -56,7 +55,7 @@ def matrix(*series: list[tuple[int, str]]) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
 
-def test_whole_minutes_are_asked_for() -> None:
+def test_whole_minutes_are_asked_for():
     """A point stands for the minute before it, and a missing or NaN one is not known."""
     asked = []
 
@@ -90,9 +89,7 @@ def test_whole_minutes_are_asked_for() -> None:
         (200, matrix([(BEGIN_S, "1")], [(BEGIN_S, "2")]), r"one series, not 2; .*: sum\(up\)"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_reported_in_one_line(
-    status: int, content: Any, complaint: str
-) -> None:
+def test_an_answer_that_cannot_be_used_is_reported_in_one_line(status, content, complaint):
     with (
         answering(lambda query: (status, content)) as url,
         pytest.raises(InvalidInputError, match=complaint) as caught,
@@ -101,7 +98,7 @@ def test_an_answer_that_cannot_be_used_is_reported_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_fails_may_do_better_later() -> None:
+def test_a_server_that_fails_may_do_better_later():
     with (
         answering(lambda query: (503, b"")) as url,
         pytest.raises(UnreachableError, match="answers 503"),
@@ -119,7 +116,7 @@ def test_a_server_that_fails_may_do_better_later() -> None:
     not (shutil.which("prometheus") and shutil.which("promtool")),
     reason="needs Debian's package prometheus",
 )
-def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
+def test_a_real_prometheus_is_asked(tmp_path):
     """Its past is filled with a counter that rises by a known number of requests each minute."""
     minutes, samples = 3 * 24 * 60, 4
     end_s = int(time.time()) // 7200 * 7200 - 7200

@@ -26,13 +26,13 @@ def write(folder: Path, content: bytes = SECONDS, name: str = "week.csv") -> str
         ({"prometheus": "p:9090", "query": "x"}, "must be a URL of http or https, not 'p:9090'"),
     ],
 )
-def test_a_wrong_setting_is_reported_in_one_line(content: object, complaint: str) -> None:
+def test_a_wrong_setting_is_reported_in_one_line(content, complaint):
     with pytest.raises(InvalidInputError, match=complaint) as caught:
         HistorySource.parse(content)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_unix_times_ends_now(tmp_path: Path) -> None:
+def test_a_file_without_unix_times_ends_now(tmp_path):
     trace = HistorySource(write(tmp_path)).trace(NOON + 0.7)
     assert (trace.begin_s, trace.end_s, trace.is_absolute) == (NOON - 2, NOON, True)
     dated = HistorySource(write(tmp_path, f"timestamp,requests\n{NOON},5\n".encode()))
@@ -41,14 +41,14 @@ def test_a_file_without_unix_times_ends_now(tmp_path: Path) -> None:
         dated.trace(NOON - 1)
 
 
-def test_a_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
+def test_a_file_is_checked_before_it_is_used(tmp_path):
     write(tmp_path, b"second,requests\n1,2\n1,3\n")
     with pytest.raises(InvalidInputError, match=r"week\.csv: line 3: seconds must be ascending"):
         HistorySource("week.csv").check(tmp_path)
     HistorySource(prometheus="http://nowhere.invalid", query="x").check(tmp_path)
 
 
-def test_a_code_names_the_content_and_is_exact_as_a_float(tmp_path: Path) -> None:
+def test_a_code_names_the_content_and_is_exact_as_a_float(tmp_path):
     code = HistorySource(write(tmp_path)).code()
     assert HistorySource(write(tmp_path)).code() == float(code) >= 1
     assert HistorySource(write(tmp_path, SECONDS + b"2,5\n")).code() != code

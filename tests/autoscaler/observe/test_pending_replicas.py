@@ -27,7 +27,7 @@ def test_each_replica_that_starts_gives_the_others_time_again():
     assert counts == 95 * [0] + 10 * [1]
 
 
-def test_an_order_is_not_late_because_an_older_one_is() -> None:
+def test_an_order_is_not_late_because_an_older_one_is():
     """One replica stuck for a minute, and five ordered now: six were said to be stuck at once."""
     orders = PendingReplicas()
     counts = []

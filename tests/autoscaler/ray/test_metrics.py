@@ -2,8 +2,6 @@ import math
 import warnings
 from typing import Any
 
-import pytest
-
 from autoscaler.decision import Decision
 
 with warnings.catch_warnings():
@@ -24,9 +22,7 @@ class Recorder:
         self.values.setdefault(self._field, []).append(value)
 
 
-def test_a_value_that_is_not_known_any_more_is_not_shown_on_and_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_value_that_is_not_known_any_more_is_not_shown_on_and_on(monkeypatch):
     """After an outage of the reports, the last predicted service level stayed for good."""
     values: dict[str, list[Any]] = {}
     monkeypatch.setattr(Recorder, "values", values, raising=False)

@@ -54,7 +54,7 @@ SCORES = st.lists(
 
 @settings(max_examples=40)
 @given(SCORES, st.integers(1, 6))
-def test_the_cheapest_at_the_goal_is_judged_with_those_near_it(scores, count) -> None:
+def test_the_cheapest_at_the_goal_is_judged_with_those_near_it(scores, count):
     best, near = cheapest_at_goal(scores), near_goal(scores, count)
     reaching = [s for s in scores if s.held >= GOAL]
     if reaching:
@@ -68,7 +68,7 @@ def test_the_cheapest_at_the_goal_is_judged_with_those_near_it(scores, count) ->
         assert not any(s.over_oracle <= one.over_oracle and s.held > one.held for s in scores)
 
 
-def test_only_windows_that_the_oracle_holds_and_that_have_requests_count() -> None:
+def test_only_windows_that_the_oracle_holds_and_that_have_requests_count():
     load = Load("load", scenario(np.r_[COUNTS[:240], np.zeros(60)]))
     oracle = load.oracle()
     late = replace(oracle, in_time=np.where(np.arange(300) < 60, 0.0, oracle.in_time))
@@ -78,7 +78,7 @@ def test_only_windows_that_the_oracle_holds_and_that_have_requests_count() -> No
     assert (same.over_oracle, same.over_bound, same.energy_over_oracle) == (1.0, 2.0, 1.0)
 
 
-def test_the_interval_contains_the_share_and_is_a_point_if_all_are_held() -> None:
+def test_the_interval_contains_the_share_and_is_a_point_if_all_are_held():
     assert held_interval(np.ones(1440, np.bool_)) == (1.0, 1.0)
     minutes = np.arange(1440)
     scattered, grouped = held_interval(minutes % 10 > 0), held_interval(minutes >= 144)
@@ -87,7 +87,7 @@ def test_the_interval_contains_the_share_and_is_a_point_if_all_are_held() -> Non
     assert scattered[1] - scattered[0] < 0.2 * (grouped[1] - grouped[0])
 
 
-def test_a_load_begins_with_the_oracles_fleet_and_is_bounded_by_its_peak() -> None:
+def test_a_load_begins_with_the_oracles_fleet_and_is_bounded_by_its_peak():
     load = Load("load", scenario())
     assert load.scenario.max_replicas % MAX_TIMES_PEAK == 0
     assert 1 < load.scenario.replicas < load.scenario.max_replicas / MAX_TIMES_PEAK
@@ -95,7 +95,7 @@ def test_a_load_begins_with_the_oracles_fleet_and_is_bounded_by_its_peak() -> No
 
 
 @pytest.mark.slow
-def test_every_family_is_tuned_on_one_load_and_judged_on_another() -> None:
+def test_every_family_is_tuned_on_one_load_and_judged_on_another():
     tune_on, judge_on = (
         Load(name, scenario(COUNTS + more)) for name, more in (("a", 0.0), ("b", 50.0))
     )
@@ -108,7 +108,7 @@ def test_every_family_is_tuned_on_one_load_and_judged_on_another() -> None:
         assert all(one.over_bound >= one.over_oracle > 0 for one in tuned.judged)
 
 
-def test_counts_must_be_whole_and_not_scaled() -> None:
+def test_counts_must_be_whole_and_not_scaled():
     for bad in (scenario(COUNTS + 0.5), replace(scenario(), scale=2.0)):
         with pytest.raises(InvalidInputError, match="whole numbers"):
             Load("load", bad)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from autoscaler.history.traces import Trace
 from autoscaler.simulator.experiments import poisson_scenario, run_fixed, with_history
@@ -27,7 +26,7 @@ EMPTY = Scenario(
 @given(
     begin_s=st.integers(0, 10**9), early_s=st.integers(-500, 500), step_s=st.sampled_from([1, 60])
 )
-def test_a_history_lies_before_the_run(begin_s: int, early_s: int, step_s: int) -> None:
+def test_a_history_lies_before_the_run(begin_s, early_s, step_s):
     """On the clock of the trace if it ends before that begins, and else right before it."""
     trace = Trace(np.ones(10), 1, begin_s, False)
     past = Trace(np.arange(1.0, 6.0), step_s, begin_s - early_s - 5 * step_s, False)
@@ -37,7 +36,7 @@ def test_a_history_lies_before_the_run(begin_s: int, early_s: int, step_s: int) 
     assert (history.step_s, history.counts.tolist()) == (step_s, [2, 4, 6, 8, 10])
 
 
-def test_a_history_is_superposed_with_noise_of_its_own() -> None:
+def test_a_history_is_superposed_with_noise_of_its_own():
     trace, past = (Trace(np.full(600, 50.0), 1, begin_s, False) for begin_s in (600, 0))
     history = with_history(EMPTY, trace, past, scale=20.0, superpose=True).history
     assert history is not None
@@ -46,7 +45,7 @@ def test_a_history_is_superposed_with_noise_of_its_own() -> None:
     assert history.counts.var() == pytest.approx(1000, abs=5 * 1000 * np.sqrt(2 / 600))
 
 
-def test_unknown_seconds_cannot_be_scaled() -> None:
+def test_unknown_seconds_cannot_be_scaled():
     trace = Trace(np.ones(10), 1, 0, False)
     with pytest.raises(InvalidInputError, match="second 0 must be known"):
         with_history(EMPTY, trace, Trace(np.array([np.nan, 1]), 1, 0, False), scale=1.0)
@@ -62,8 +61,8 @@ def test_unknown_seconds_cannot_be_scaled() -> None:
     ],
 )
 def test_an_overloaded_fleet_is_predicted_with_its_refusals_by_time(
-    latency_ms: NDArray[np.float64], response_time_ms: float, replicas: int
-) -> None:
+    latency_ms, response_time_ms, replicas
+):
     """As a queue without them, 0% was predicted in time where half is."""
     profile = Profile("m", "d", latency_ms, energy_mj=60.0 * latency_ms, idle_power_w=20.0)
     sla = ServiceLevelObjective(response_time_ms, 99.0)

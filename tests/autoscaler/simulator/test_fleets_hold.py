@@ -92,8 +92,8 @@ def behind(request_ms: float, batch_ms: float, *, shares_cpu: bool = False) -> P
     ],
 )
 def test_beyond_its_rate_a_replica_answers_what_its_curve_says(
-    profile: Profile, response_time_ms: float, tolerance: float, multiple: float
-) -> None:
+    profile: Profile, response_time_ms, tolerance, multiple
+):
     """The curve once said that a P4 answers 30% in time at 1.18 times its rate; it is 92%."""
     template = unbatched(profile, response_time_ms)
     curve = template.load_lateness_curve
@@ -112,8 +112,8 @@ def test_beyond_its_rate_a_replica_answers_what_its_curve_says(
     ],
 )
 def test_the_curve_of_a_policy_that_waits_is_what_a_replica_answers(
-    settings: BatchingSettings, response_time_ms: float, multiple: float
-) -> None:
+    settings: BatchingSettings, response_time_ms, multiple
+):
     """Within 0.4 points; without the waits the second curve is off by 1.7."""
     template = replace(served(P4, response_time_ms), settings=settings, delays=TryDelays(retries=0))
     curve = template.load_lateness_curve
@@ -124,7 +124,7 @@ def test_the_curve_of_a_policy_that_waits_is_what_a_replica_answers(
 
 
 @pytest.mark.slow
-def test_a_policy_that_never_waits_leaves_the_curve_as_it_is() -> None:
+def test_a_policy_that_never_waits_leaves_the_curve_as_it_is():
     service = served(P4, 30.0).service
     without = solve_load_lateness_curve(
         service.profile,
@@ -139,7 +139,7 @@ def test_a_policy_that_never_waits_leaves_the_curve_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_replica_that_serves_late_answers_nearly_all_late_beyond_its_rate() -> None:
+def test_a_replica_that_serves_late_answers_nearly_all_late_beyond_its_rate():
     template = unbatched(FLAT, 100.0, serve_late=True)
     curve = template.load_lateness_curve
     assert curve.overload_levels == ()
@@ -149,7 +149,7 @@ def test_a_replica_that_serves_late_answers_nearly_all_late_beyond_its_rate() ->
 
 
 @pytest.mark.slow
-def test_replicas_keep_answering_in_time_until_those_that_are_ordered_serve() -> None:
+def test_replicas_keep_answering_in_time_until_those_that_are_ordered_serve():
     possible_per_s = 118.0
     counts = np.random.default_rng(1).poisson(
         3.5 * possible_per_s * np.where(np.arange(150) < 30, 0.2, 1.0)
@@ -180,8 +180,8 @@ def test_replicas_keep_answering_in_time_until_those_that_are_ordered_serve() ->
     ],
 )
 def test_a_fleet_takes_what_rand_says_and_hardly_more(
-    profile: Profile, response_time_ms: float, percentile: float, replicas: int
-) -> None:
+    profile: Profile, response_time_ms, percentile, replicas
+):
     template = served(profile, response_time_ms, percentile)
     limits = template.service.limits
     capacity_per_s = 1e3 * limits.max_batch_size / limits.latency_ms[limits.max_batch_size - 1]

@@ -36,9 +36,7 @@ def fleets(draw: st.DrawFn) -> RandFleet:
 
 @LAWS
 @given(fleets(), st.integers(1, 40), st.floats(0.3, 1.5))
-def test_a_larger_fleet_of_equally_loaded_replicas_loses_no_more(
-    fleet: RandFleet, replicas: int, load: float
-) -> None:
+def test_a_larger_fleet_of_equally_loaded_replicas_loses_no_more(fleet: RandFleet, replicas, load):
     per_replica_s = load * fleet.curve.sla_rate_per_s
     lost = [fleet.lost_share(n * per_replica_s, n) for n in (replicas, replicas + 1)]
     assert 0 <= lost[1] <= lost[0] + 1e-5  # the rate of tries converges to a millionth
@@ -46,9 +44,7 @@ def test_a_larger_fleet_of_equally_loaded_replicas_loses_no_more(
 
 @LAWS
 @given(fleets(), st.integers(1, 1000))
-def test_a_replica_takes_between_its_own_rate_and_its_capacity(
-    fleet: RandFleet, replicas: int
-) -> None:
+def test_a_replica_takes_between_its_own_rate_and_its_capacity(fleet: RandFleet, replicas):
     rate_per_s = fleet.rate_within_sla_per_s(ALLOWED, replicas)
     assert fleet.curve.sla_rate_per_s <= rate_per_s <= fleet.capacity_per_s
     assume(replicas > 1)
@@ -60,9 +56,7 @@ def test_a_replica_takes_between_its_own_rate_and_its_capacity(
 @pytest.mark.slow
 @LAWS
 @given(fleets(), st.floats(0.0, 60.0))
-def test_the_fewest_replicas_are_those_of_a_search_one_by_one(
-    fleet: RandFleet, load: float
-) -> None:
+def test_the_fewest_replicas_are_those_of_a_search_one_by_one(fleet: RandFleet, load):
     rate_per_s = load * fleet.curve.sla_rate_per_s
     with_reserve_per_s = rate_per_s / (1 - _RESERVE)
 
@@ -78,7 +72,7 @@ def test_the_fewest_replicas_are_those_of_a_search_one_by_one(
 
 
 @pytest.mark.parametrize("replicas", [1, 40, 10_000])
-def test_a_fleet_far_beyond_its_capacity_loses_the_rest(replicas: int) -> None:
+def test_a_fleet_far_beyond_its_capacity_loses_the_rest(replicas):
     """Powers of the replicas' number once overflowed."""
     curve = LoadLatenessCurve(
         100.0,
@@ -89,7 +83,7 @@ def test_a_fleet_far_beyond_its_capacity_loses_the_rest(replicas: int) -> None:
     assert fleet.lost_share(5 * 110.0 * replicas, replicas) == pytest.approx(0.8, rel=1e-3)
 
 
-def test_without_retries_each_replica_stands_alone() -> None:
+def test_without_retries_each_replica_stands_alone():
     """The larger share counts: that of one replica, not that of a burst of the whole fleet."""
     curve = LoadLatenessCurve(
         100.0,
@@ -100,7 +94,7 @@ def test_without_retries_each_replica_stands_alone() -> None:
     assert fleet.lost_share(900.0, 10) == pytest.approx(curve.late_share(90.0), rel=1e-6)
 
 
-def test_replicas_that_serve_late_gain_nothing_by_retries() -> None:
+def test_replicas_that_serve_late_gain_nothing_by_retries():
     curve = LoadLatenessCurve(
         100.0, tuple(0.001 * 1.4**step for step in range(len(LoadLatenessCurve.MULTIPLES)))
     )

@@ -35,7 +35,7 @@ from tests.support.waiting import until
 
 
 @pytest.fixture(params=[False, True], ids=["device thread", "event loop"])
-def on_loop(request: pytest.FixtureRequest) -> bool:
+def on_loop(request):
     return bool(request.param)
 
 

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 
 
 
 @pytest.fixture(autouse=True)
-def _own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(solver, "cache_folder", lambda: tmp_path)
 
 

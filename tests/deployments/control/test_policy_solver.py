@@ -66,7 +66,7 @@ class Solves:
 
 
 @pytest.fixture
-def solves(monkeypatch: pytest.MonkeyPatch) -> Solves:
+def solves(monkeypatch):
     solves = Solves()
     monkeypatch.setattr(policy_solver, "solve_in_worker", solves)
     return solves
@@ -192,7 +192,7 @@ SOLVED = SolveRequest(WITH_ENERGY, Weights(1.0, 2.0), ServiceLevelObjective(9.5,
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(policy_solver, "cache_folder", lambda: tmp_path)
     return tmp_path
 

@@ -30,7 +30,7 @@ SLA = {"response_time_ms": 20, "percentile": 99}
 
 
 @pytest.fixture
-def solved_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def solved_here(monkeypatch):
     """Solve in a thread: a worker has the lowest priority, which can take minutes."""
 
     async def table_and_curve(

@@ -1,8 +1,6 @@
 import importlib.metadata
 import os
 import stat
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -12,7 +10,7 @@ from deployments.control.solve_cache import SolveCache, cache_folder, code_diges
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache_folder.cache_clear()
     yield tmp_path

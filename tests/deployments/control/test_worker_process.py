@@ -3,9 +3,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,7 +23,7 @@ def answer(x=None):
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def module(tmp_path, monkeypatch):
     """Return the source file of a module whose function ``answer`` a worker can call."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     # Cached bytecode is told from a source of the same length by the second; tests are quicker.
@@ -34,7 +32,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def worker() -> Iterator[WorkerProcess]:
+def worker():
     worker = WorkerProcess()
     yield worker
     worker.close()

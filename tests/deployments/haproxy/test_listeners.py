@@ -8,7 +8,7 @@ from deployments.haproxy.listeners import open_listener
 from deployments.haproxy.ray_config import Address
 
 
-def test_an_address_in_use_is_an_error() -> None:
+def test_an_address_in_use_is_an_error():
     with open_listener(Address("[::]", 0)) as first:
         port = first.getsockname()[1]
         socket.create_connection(("127.0.0.1", port)).close()  # it takes both kinds of addresses

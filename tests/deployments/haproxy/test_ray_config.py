@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def changed(before: str, after: str) -> tuple[list[str], list[str]]:
     return gone, new
 
 
-def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
+def test_nothing_but_what_the_module_says_is_changed(tmp_path):
     text = ray_config(tmp_path, "127.0.0.1", PORTS, [1, 2])
     gone, new = changed(text, amended(text))
     assert gone == sorted(
@@ -113,15 +113,15 @@ def test_nothing_but_what_the_module_says_is_changed(tmp_path: Path) -> None:
     ],
 )
 def test_statistics_are_open_to_the_network_only_if_ray_opens_the_service(
-    tmp_path: Path, host: str, asked: str | None, others: str
-) -> None:
+    tmp_path, host, asked, others
+):
     """The service alone listens where it is asked to."""
     own = (asked or host).strip("*")
     addresses = parse(ray_config(tmp_path, host, PORTS, []), asked).addresses
     assert addresses == ((others, 9101), (own, 8000), (others, 8404))
 
 
-def test_replicas_of_this_node_that_listen_so_are_reached_over_unix_sockets(tmp_path: Path) -> None:
+def test_replicas_of_this_node_that_listen_so_are_reached_over_unix_sockets(tmp_path):
     text = ray_config(tmp_path, "*", PORTS, [18001, 18002, 1800], proxy=18500)
     text = text.replace("127.0.0.1:18002", "10.0.0.7:18001")
     assert parse(text).local_ports == {18001, 1800}
@@ -131,9 +131,7 @@ def test_replicas_of_this_node_that_listen_so_are_reached_over_unix_sockets(tmp_
     )
 
 
-def test_a_users_own_settings_are_kept_and_clients_may_send_again_what_haproxy_may(
-    tmp_path: Path,
-) -> None:
+def test_a_users_own_settings_are_kept_and_clients_may_send_again_what_haproxy_may(tmp_path):
     text = ray_config(tmp_path, "*", PORTS, [1])
     assert "errorfile 502 /run/503.http" in amended(text)
     for default, own, follows in (
@@ -147,9 +145,7 @@ def test_a_users_own_settings_are_kept_and_clients_may_send_again_what_haproxy_m
 
 
 @pytest.mark.slow
-def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(
-    tmp_path: Path,
-) -> None:
+def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(tmp_path):
     environment = {
         **serve_environment(),
         **supervisor_environment(Path("unused")),
@@ -200,7 +196,7 @@ class Replica(Server):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path):
     with new_node(tmp_path) as node:
         yield node
 
@@ -208,9 +204,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.mark.slow
 @pytest.mark.parametrize("held", ["http-app=50", ""])
 @pytest.mark.parametrize(("count", "attempts"), [(0, 0), (1, 1), (2, 6)])
-def test_the_only_replica_is_not_asked_again(
-    node: Node, count: int, attempts: int, held: str
-) -> None:
+def test_the_only_replica_is_not_asked_again(node: Node, count, attempts, held):
     """A client that finds none connects anew: draining left kept connections to be reset."""
     replicas = [Replica() for _ in range(count)]
     node.replicas, node.environment = [*replicas], {HELD_MS: held}
@@ -229,9 +223,7 @@ def test_the_only_replica_is_not_asked_again(
 
 
 @pytest.mark.slow
-def test_errors_of_haproxys_own_are_json_and_large_bodies_are_refused_by_their_length(
-    node: Node,
-) -> None:
+def test_errors_of_haproxys_own_are_json_and_large_bodies_are_refused_by_their_length(node: Node):
     """They were HTML; 200 MB announced were answered 100 Continue, and 408 after 30 s."""
     many = "".join(f"x-a{number}: v\r\n" for number in range(250))
     requests = {

@@ -26,7 +26,7 @@ from tests.support.haproxy.servers import Answer, Server
 from tests.support.waiting import LIMIT_S
 
 
-def test_each_backend_has_variables_of_its_own() -> None:
+def test_each_backend_has_variables_of_its_own():
     both = [{*rules(name, [])} for name in ("http-a-b", "http-a_b")]
     assert both[0] & both[1] == {rule for rule in rules("any", []) if "proc." not in rule}
 
@@ -108,9 +108,7 @@ async def let_in_until_full(
         let_in.append(sent)
 
 
-async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_once(
-    tmp_path: Path,
-) -> None:
+async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_once(tmp_path):
     async with fleet(tmp_path, 3, 3) as (replicas, client):
         await asyncio.gather(*(client.get("/up") for _ in range(5)))
         denied = Denied(tmp_path, replicas)
@@ -144,9 +142,7 @@ async def test_requests_are_refused_while_all_replicas_are_full_and_each_counts_
 
 
 @pytest.mark.slow
-async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
-    tmp_path: Path,
-) -> None:
+async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(tmp_path):
     async with fleet(tmp_path, 4, 4) as (replicas, client):
         hanging = replicas[0]
         await asyncio.gather(*(client.get("/up") for _ in range(5)))
@@ -166,9 +162,7 @@ async def test_a_replica_that_hangs_gets_no_more_and_has_no_requests_refused(
         assert {one.status_code for one in await asyncio.gather(*stuck)} == {200}
 
 
-async def test_a_limit_that_changes_is_followed_and_before_it_is_said_nothing_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_a_limit_that_changes_is_followed_and_before_it_is_said_nothing_is_refused(tmp_path):
     async with fleet(tmp_path, UNLIMITED) as (replicas, client):
         (replica,) = replicas
         denied = Denied(tmp_path, replicas)
@@ -189,7 +183,7 @@ async def test_a_limit_that_changes_is_followed_and_before_it_is_said_nothing_is
         assert await denied.look() == [7 + 4 + 6]
 
 
-async def test_refused_clients_return_at_random_when_the_replicas_say(tmp_path: Path) -> None:
+async def test_refused_clients_return_at_random_when_the_replicas_say(tmp_path):
     async with fleet(tmp_path, 1) as (replicas, client):
         (replica,) = replicas
         replica.told = {RETURN_HEADER.decode(): "40"}
@@ -208,7 +202,7 @@ async def test_refused_clients_return_at_random_when_the_replicas_say(tmp_path: 
     assert 40 <= min(seconds) < max(seconds) < 80
 
 
-async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Path) -> None:
+async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path):
     """HAProxy refuses when all of a body has come, and leaves what it cannot hold to a replica."""
 
     async def slowly(size: int) -> AsyncIterator[bytes]:
@@ -239,9 +233,7 @@ async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path: Pa
     limit=st.integers(1, 1000),
     steps=st.lists(st.tuples(st.booleans(), st.sampled_from([None, "", "a", "b", "stranger"]))),
 )
-def test_the_parts_of_all_connected_haproxies_are_the_limit(
-    limit: int, steps: list[tuple[bool, str | None]]
-) -> None:
+def test_the_parts_of_all_connected_haproxies_are_the_limit(limit, steps):
     """Strangers have no part, however often they connect."""
     haproxies, connected = HaproxyPeers(), list[str]()
     haproxies.nodes = frozenset({"a", "b"})

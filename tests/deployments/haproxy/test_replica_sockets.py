@@ -12,7 +12,7 @@ from deployments.haproxy.replica_sockets import (
 from tests.support.ports import free_port
 
 
-def test_a_replica_is_found_by_its_port_while_it_listens() -> None:
+def test_a_replica_is_found_by_its_port_while_it_listens():
     port = free_port()
     assert not is_served(port)
     one = open_socket(port)
@@ -29,7 +29,7 @@ def test_a_replica_is_found_by_its_port_while_it_listens() -> None:
 
 
 @pytest.mark.parametrize(("other_user", "peer"), [(0, ""), (1, None)])
-def test_only_a_process_of_this_user_passes_for_haproxy(other_user: int, peer: str | None) -> None:
+def test_only_a_process_of_this_user_passes_for_haproxy(other_user, peer):
     one, other = socket.socketpair()
     transport = mock.Mock()
     transport.get_extra_info.return_value = one

@@ -24,7 +24,7 @@ from tests.support.readme import ROOT
 
 
 @pytest.mark.slow
-def test_ray_knows_every_setting_by_its_name() -> None:
+def test_ray_knows_every_setting_by_its_name():
     """A setting that Ray renamed would silently have no effect."""
     environment = {**serve_environment(), **supervisor_environment(Path("/usr/bin/ha"))}
     serve = [name for name in environment if name.startswith("RAY_SERVE_")]
@@ -41,14 +41,14 @@ def test_ray_knows_every_setting_by_its_name() -> None:
     assert output == "[] True random(1) 503 conn-failure empty-response 5\n"
 
 
-def test_the_retries_in_force_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_retries_in_force_are_those_of_the_environment(monkeypatch):
     monkeypatch.delenv("RAY_SERVE_HAPROXY_RETRIES", raising=False)
     assert retries_in_force() == RETRIES
     monkeypatch.setenv("RAY_SERVE_HAPROXY_RETRIES", "2")
     assert retries_in_force() == 2
 
 
-def test_haproxy_accepts_every_algorithm_and_others_are_rejected(tmp_path: Path) -> None:
+def test_haproxy_accepts_every_algorithm_and_others_are_rejected(tmp_path):
     config = tmp_path / "haproxy.cfg"
     config.write_text(
         "defaults\n mode http\n timeout connect 1s\n timeout client 1s\n timeout server 1s\n"
@@ -64,9 +64,7 @@ def test_haproxy_accepts_every_algorithm_and_others_are_rejected(tmp_path: Path)
         serve_environment(balance="best")
 
 
-def test_ray_runs_the_supervisor_where_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_runs_the_supervisor_where_it_is_installed(tmp_path, monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["scripts"][SUPERVISOR].partition(":")
     assert callable(getattr(importlib.import_module(module), name))

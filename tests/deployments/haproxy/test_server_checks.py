@@ -34,7 +34,7 @@ def commands(*fleet: Server) -> list[str]:
     return ServerChecks().look(list(fleet), 0.0)
 
 
-def test_the_table_is_read() -> None:
+def test_the_table_is_read():
     one = Server("http-a", "one", False, True, "L7OK", 0, 3)
     assert parse_servers(TABLE) == [
         one,
@@ -45,16 +45,14 @@ def test_the_table_is_read() -> None:
 
 
 @pytest.mark.parametrize("check", ["L4CON", "L7STS"])
-def test_a_replica_is_left_out_if_another_answers_or_if_it_refuses(check: str) -> None:
+def test_a_replica_is_left_out_if_another_answers_or_if_it_refuses(check):
     down = ["set server a/two health down"]
     assert commands(ONE, SILENT) == commands(SILENT._replace(check=check)) == down
     assert commands(ONE, SILENT._replace(failures=MAX_FAILURES - 1)) == []
 
 
 @given(fleets)
-def test_the_last_replica_that_may_answer_is_never_left_out_for_its_silence(
-    fleet: list[Server],
-) -> None:
+def test_the_last_replica_that_may_answer_is_never_left_out_for_its_silence(fleet: list[Server]):
     told = commands(*fleet)
     for one in fleet:
         if one.up and one.silent and f"set server {one.path} health down" in told:
@@ -63,9 +61,7 @@ def test_the_last_replica_that_may_answer_is_never_left_out_for_its_silence(
 
 
 @given(fleets)
-def test_only_the_requests_of_silent_replicas_that_are_down_are_sent_on(
-    fleet: list[Server],
-) -> None:
+def test_only_the_requests_of_silent_replicas_that_are_down_are_sent_on(fleet: list[Server]):
     checks = ServerChecks()
     told = [*checks.look(fleet, 0.0), *checks.look(fleet, SETTLE_S)]
     sent_on = {one.path for one in fleet if f"shutdown sessions server {one.path}" in told}
@@ -74,7 +70,7 @@ def test_only_the_requests_of_silent_replicas_that_are_down_are_sent_on(
     }
 
 
-def test_a_machine_that_is_gone_loses_its_requests_when_none_waits_for_a_connection() -> None:
+def test_a_machine_that_is_gone_loses_its_requests_when_none_waits_for_a_connection():
     checks = ServerChecks()
     gone, back = SILENT._replace(check="L4TOUT", up=False), ONE._replace(name="two")
     assert checks.look([gone], 0) == checks.look([back], 1) == checks.look([gone], 2) == []

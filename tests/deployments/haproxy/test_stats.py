@@ -35,7 +35,7 @@ def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | Exception]:
+def answers(monkeypatch):
     """Return what HAProxy answers to the next questions."""
     answers: list[str | Exception] = []
 
@@ -50,9 +50,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | Exception]:
     return answers
 
 
-async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(
-    answers: list[str | Exception],
-) -> None:
+async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(answers):
     answers += [
         table(0, 0),
         table(MIN_REQUESTS - 1, 10),
@@ -76,11 +74,8 @@ async def test_it_follows_a_server_and_forgets_it_when_haproxy_restarts(
     ],
 )
 async def test_without_an_answer_it_says_so_once_and_not_at_once(
-    answers: list[str | Exception],
-    answer: str | Exception,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    answers, answer, caplog, monkeypatch
+):
     reports = HaproxyStats("-x7", PATH)
     for after_s, records in ((15.0, 0), (0.0, 1), (0.0, 1)):
         monkeypatch.setattr(stats, "WARN_AFTER_S", after_s)
@@ -89,13 +84,13 @@ async def test_without_an_answer_it_says_so_once_and_not_at_once(
         assert len(caplog.records) == records
 
 
-def test_the_server_is_found_by_the_end_of_its_name() -> None:
+def test_the_server_is_found_by_the_end_of_its_name():
     expected = BackendStats(1000, 43.0, 41.0, 1, 2, (7, 1000, 5))
     assert parse_stats(table(1000, 43, 40), "-x7") == expected
     assert parse_stats(table(1000, 43, 40), "-gone") is None
 
 
-async def test_nobody_serves_if_haproxy_has_no_replica_up(answers: list[str | Exception]) -> None:
+async def test_nobody_serves_if_haproxy_has_no_replica_up(answers):
     proxy = "http-a,SERVE_PROXY_ACTOR,0,0,0,0,0,1,127.0.0.1:1,,UP,,,\n"
     up = table(1, 1) + proxy
     none, one = (

@@ -5,11 +5,10 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ REFUSAL = (503, UNAVAILABLE.partition(b"\r\n\r\n")[2])
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path):
     with new_node(tmp_path) as node:
         node.replicas = [Server(), Server()]
         yield node
@@ -37,7 +36,7 @@ def answer_of(server: Server) -> tuple[int, bytes]:
     return 200, b"%d" % server.port
 
 
-def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node) -> None:
+def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node):
     """One that listens on none is reached over TCP."""
 
     class OverUnix(Server):
@@ -50,7 +49,7 @@ def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node) -> None:
         assert wait_for(lambda: {node.get() for _ in range(20)} == expected)
 
 
-def test_a_haproxy_that_dies_is_back_before_a_client_notices(node: Node) -> None:
+def test_a_haproxy_that_dies_is_back_before_a_client_notices(node: Node):
     supervisor = node.start()
     first = haproxy_of(supervisor)
     assert stat.S_IMODE((node.folder / "admin.sock").stat().st_mode) == 0o600
@@ -64,7 +63,7 @@ def test_a_haproxy_that_dies_is_back_before_a_client_notices(node: Node) -> None
     assert "ended with status -9 and is started again" in node.log()
 
 
-def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node) -> None:
+def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node):
     old = node.start()
     stop = threading.Event()
     statuses: list[int] = []
@@ -85,7 +84,7 @@ def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node) -> None:
     assert node.haproxies() == [haproxy_of(new)]
 
 
-def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) -> None:
+def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node):
     node.start()
     silent, other = node.replicas
     assert wait_for(lambda: [one.failures for one in node.servers()] == [0, 0])
@@ -95,8 +94,8 @@ def test_the_requests_of_a_replica_that_stops_answering_are_sent_on(node: Node) 
 
 @pytest.mark.parametrize("limited", [True, False])
 def test_serves_proxy_may_hold_requests_for_long_only_if_there_may_be_no_replicas(
-    node: Node, limited: bool
-) -> None:
+    node: Node, limited
+):
     proxy = node.proxy = Server()
     node.environment = {HELD_MS: f"http-{'app' if limited else 'other'}=500"}
     first = node.start()
@@ -121,7 +120,7 @@ def test_serves_proxy_may_hold_requests_for_long_only_if_there_may_be_no_replica
     assert node.get() == answer_of(node.replicas[0])
 
 
-def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(node: Node) -> None:
+def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(node: Node):
     """Three refusals by each of the dead ones would use up all retries; a hold has its limit."""
     node.environment = {HELD_MS: "http-app=500"}
     node.proxy = Server()
@@ -141,16 +140,14 @@ def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(n
         assert ask_again() == 503
 
 
-def test_what_a_dying_replica_leaves_and_is_too_large_to_be_sent_again_is_refused(
-    node: Node,
-) -> None:
+def test_what_a_dying_replica_leaves_and_is_too_large_to_be_sent_again_is_refused(node: Node):
     node.start()
     for replica in node.replicas:
         replica.die_at_next_request()
     assert node.get(body=b" " * (4 << 16)) == REFUSAL  # HAProxy's buffer has 64 KiB
 
 
-def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
+def test_until_there_are_routes_the_predecessor_serves_on(node: Node):
     first = node.start()
     # Ray's actor has died, and its successor knows no application yet.
     second = node.start(routes=False)
@@ -163,9 +160,7 @@ def test_until_there_are_routes_the_predecessor_serves_on(node: Node) -> None:
         assert wait_for(partial(has_ended, old))
 
 
-def test_haproxy_goes_on_when_its_supervisor_is_killed_until_ray_has_replaced_it(
-    node: Node,
-) -> None:
+def test_haproxy_goes_on_when_its_supervisor_is_killed_until_ray_has_replaced_it(node: Node):
     supervisor = node.start()
     haproxy = haproxy_of(supervisor)
     with ThreadPoolExecutor(1) as pool:
@@ -189,9 +184,7 @@ def test_haproxy_goes_on_when_its_supervisor_is_killed_until_ray_has_replaced_it
     assert node.haproxies() == [haproxy_of(third)]
 
 
-def test_a_haproxy_without_a_supervisor_is_replaced_if_it_dies_and_ends_if_nobody_comes(
-    node: Node,
-) -> None:
+def test_a_haproxy_without_a_supervisor_is_replaced_if_it_dies_and_ends_if_nobody_comes(node: Node):
     node.start().kill()
     second = node.start(routes=False)
     node.haproxies()[0].kill()
@@ -205,14 +198,14 @@ def test_a_haproxy_without_a_supervisor_is_replaced_if_it_dies_and_ends_if_nobod
     assert wait_for(lambda: node.haproxies() == [] and not node.listens())
 
 
-def test_a_haproxy_without_routes_ends_with_its_supervisor(node: Node) -> None:
+def test_a_haproxy_without_routes_ends_with_its_supervisor(node: Node):
     """Ray stops it by killing what it has started."""
     node.start(routes=False).kill()
     assert wait_for(lambda: node.haproxies() == [] and not node.listens())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_both_and_leaves_no_file(node: Node, number: int) -> None:
+def test_a_signal_ends_both_and_leaves_no_file(node: Node, number):
     supervisor = node.start()
     haproxy = haproxy_of(supervisor)
     supervisor.send_signal(number)
@@ -221,7 +214,7 @@ def test_a_signal_ends_both_and_leaves_no_file(node: Node, number: int) -> None:
     assert not [*node.folder.glob("haproxy-*"), *node.folder.glob("[0-9]*.sock")]
 
 
-def test_a_configuration_that_haproxy_rejects_leaves_the_old_one_in_charge(node: Node) -> None:
+def test_a_configuration_that_haproxy_rejects_leaves_the_old_one_in_charge(node: Node):
     old = node.start()
     wrong = node.launch("-sf", str(old.pid), extra="nonsense\n")
     assert wait_for(partial(has_ended, wrong))
@@ -229,7 +222,7 @@ def test_a_configuration_that_haproxy_rejects_leaves_the_old_one_in_charge(node:
     assert node.get()[0] == 200
 
 
-def test_haproxy_starts_with_the_files_that_it_may_open(node: Node) -> None:
+def test_haproxy_starts_with_the_files_that_it_may_open(node: Node):
     """It refuses to if it could not open a file for each connection."""
     node.open_files = 2000
     node.start()
@@ -244,9 +237,7 @@ def test_haproxy_starts_with_the_files_that_it_may_open(node: Node) -> None:
         (["-db"], "unknown arguments"),
     ],
 )
-def test_another_command_or_configuration_is_not_run(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_another_command_or_configuration_is_not_run(tmp_path, arguments, message):
     (tmp_path / "other.cfg").write_text("global\n stats socket admin.sock mode 666 level admin\n")
     command = [sys.executable, "-m", "deployments.haproxy.supervisor", *arguments]
     environment = {"PYTHONPATH": str(ROOT), "SOJOURN_HAPROXY": "/none"}

@@ -36,7 +36,7 @@ def test_an_address_of_ipv6_is_free_and_in_brackets():
 
 
 @pytest.fixture
-def _models_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _models_are_fine(monkeypatch):
     monkeypatch.setattr("sojourn.served.check_service", lambda service, load: Checked())
 
 

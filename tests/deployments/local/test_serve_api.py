@@ -13,7 +13,7 @@ from deployments.local.serve_api import ServeApi, last_error
 
 
 @pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_ray(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setattr(serve_api, "_POLL_S", 0.0)
 

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ CONFIG = ROOT / "configs/digits.yaml"
 
 
 @pytest.fixture
-def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
+def config(monkeypatch, tmp_path):
     monkeypatch.setattr(local, "CLUSTER", "tests.support.processes.local_cluster")
     monkeypatch.setattr("deployments.local.machine.NEEDED_MEMORY_BYTES", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -38,7 +38,7 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalRun:
 
 
 @pytest.fixture(autouse=True)
-def before() -> Iterator[set[psutil.Process]]:
+def before():
     before = descendants()
     yield before
     assert descendants() <= before, "others may have ended, but none has come"

@@ -34,7 +34,7 @@ class Recorder:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Recorder]:
+def recorded(monkeypatch):
     Recorder.by_name = {}
     for kind in ("Counter", "Gauge", "Histogram"):
         monkeypatch.setattr(f"deployments.observability.metrics.metrics.{kind}", Recorder)

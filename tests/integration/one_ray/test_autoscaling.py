@@ -41,7 +41,7 @@ def document_of(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running) -> Running:
+def service(one_ray: Running):
     return one_ray.serve_instead(document_of())
 
 
@@ -61,7 +61,7 @@ def load(service: Running) -> Iterator[None]:
 
 def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does_not(
     service: Running,
-) -> None:
+):
     (first,) = service.replicas()
     service.redeploy(document_of(sla=STRICT, autoscaler={"dry_run": True}))
     with load(service):
@@ -103,16 +103,14 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
         assert replicas <= set(service.replicas())
 
 
-def test_every_decision_is_exported_as_metrics(service: Running) -> None:
+def test_every_decision_is_exported_as_metrics(service: Running):
     wanted = {"replicas_decided", "replicas_required", "offered_requests_per_second"}
     # A new controller has not exported all of them yet.
     assert wait_for(lambda: wanted <= set(autoscaler_metrics(service)))
     assert autoscaler_metrics(service)["replicas_decided"] >= 1
 
 
-def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(
-    service: Running,
-) -> None:
+def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(service: Running):
     numbers = [float(number) for number in range(8)]
     with ThreadPoolExecutor(len(numbers)) as clients:
 

@@ -37,7 +37,7 @@ def ask(url: str, first: float, shape: tuple[int, ...] = (4,)) -> tuple[int, dic
     return int(head.split()[1]), json.loads(content)
 
 
-def test_one_request_kills_two_replicas_at_most_and_harms_no_other(one_ray: Running) -> None:
+def test_one_request_kills_two_replicas_at_most_and_harms_no_other(one_ray: Running):
     service = one_ray.serve_instead(fragile_document("SmallFragile", REPLICAS))
     assert wait_for(lambda: service.servers_up() == REPLICAS)
     before = set(service.replicas())
@@ -58,7 +58,7 @@ def test_one_request_kills_two_replicas_at_most_and_harms_no_other(one_ray: Runn
     assert set(service.replicas()) == alive
 
 
-def test_large_bodies_survive_full_replicas(one_ray: Running) -> None:
+def test_large_bodies_survive_full_replicas(one_ray: Running):
     """Images of 602 KB; a replica has room for two, and clients send no more than fit in all."""
 
     wrong, ended = list[object](), threading.Event()

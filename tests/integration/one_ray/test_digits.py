@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,11 +34,11 @@ def document(**user_config: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running) -> Running:
+def service(one_ray: Running):
     return one_ray.serve_instead(document())
 
 
-def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) -> None:
+def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running):
     (command,) = (words for words in readme_commands() if "loadtest" in words)
     # Later options override the same ones before: a short time shows as much.
     output = subprocess.run(
@@ -53,7 +52,7 @@ def test_the_load_test_of_the_readme_finds_every_answer_right(service: Running) 
     assert (report["wrong_answers"], report["lost"], report["failed"]) == (0, 0, {})
 
 
-def test_tritonclient_gets_the_right_digits(service: Running) -> None:
+def test_tritonclient_gets_the_right_digits(service: Running):
     images, labels = held_out()
     client = triton.InferenceServerClient(service.url.removeprefix("http://"))
     try:
@@ -73,9 +72,7 @@ def test_tritonclient_gets_the_right_digits(service: Running) -> None:
     assert np.mean(np.concatenate(found) == labels) >= 0.97
 
 
-def test_errors_keep_their_form_behind_haproxy_which_only_this_machine_reaches(
-    service: Running,
-) -> None:
+def test_errors_keep_their_form_behind_haproxy_which_only_this_machine_reaches(service: Running):
     assert service.listens_beyond_this_machine() == set()
     wrong = post(f"{service.url}/v2/models/digits/infer", json={"inputs": []})
     message = "input 'image' is missing: the model's inputs are 'image'"
@@ -83,9 +80,7 @@ def test_errors_keep_their_form_behind_haproxy_which_only_this_machine_reaches(
     assert get(f"{service.url}/v2/models/other").status_code == 404
 
 
-def test_a_changed_sla_acts_without_restarting_a_replica(
-    service: Running, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_sla_acts_without_restarting_a_replica(service: Running, capfd):
     before = set(service.replicas())
     assert main(["deploy", "-a", service.summary["dashboard"], "--sla", "40ms@95"]) == 0
     said = capfd.readouterr().out
@@ -108,7 +103,7 @@ def policy(service: Running) -> dict[str, Any]:
     return content
 
 
-def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_path: Path) -> None:
+def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_path):
     before = set(service.replicas())
     infer, example = f"{service.url}/v2/models/digits/infer", example_of(service)
     # At this rate, only the burst is admitted while the test runs.
@@ -163,7 +158,7 @@ def example_of(service: Running) -> dict[str, Any]:
     return content
 
 
-def test_a_killed_replica_is_replaced(service: Running) -> None:
+def test_a_killed_replica_is_replaced(service: Running):
     # Even while the user_config is wrong: the new replica takes the last good one.
     service.redeploy(document(sla={"response_time_ms": 100, "percentile": 100}))
     assert wait_for(lambda: policy(service)["config_error"] is not None)

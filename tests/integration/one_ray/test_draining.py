@@ -65,7 +65,7 @@ def load(service: Running) -> Iterator[Counter[object]]:
             client.join()
 
 
-def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Running) -> None:
+def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Running):
     """Not even with one replica, nor while a new version does not come up."""
     service = one_ray.serve_instead(document(1, "1"))
     with load(service) as seen:

@@ -26,7 +26,7 @@ SLA_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running) -> Running:
+def service(one_ray: Running):
     document = emulated_document(replicas=2)
     document["applications"][0]["name"] = "faulty"
     running = one_ray.serve_instead(document)
@@ -70,7 +70,7 @@ def broken(bystanders: Bystanders) -> list[Request]:
     ]
 
 
-def test_a_killed_haproxy_loses_only_what_it_held(service: Running) -> None:
+def test_a_killed_haproxy_loses_only_what_it_held(service: Running):
     with load(service) as bystanders:
         haproxy = newest(service, "bin/haproxy -db")
         assert haproxy
@@ -85,7 +85,7 @@ def test_a_killed_haproxy_loses_only_what_it_held(service: Running) -> None:
     assert [one for one in broken(bystanders) if one not in held] == []
 
 
-def test_a_replica_that_stops_is_left_out_and_its_requests_are_sent_on(service: Running) -> None:
+def test_a_replica_that_stops_is_left_out_and_its_requests_are_sent_on(service: Running):
     with load(service) as bystanders:
         replica = next(iter(service.replicas().values()))
         replica.send_signal(signal.SIGSTOP)
@@ -103,7 +103,7 @@ def test_a_replica_that_stops_is_left_out_and_its_requests_are_sent_on(service: 
     assert [one for one in due_before if one.finished_s > goes_on_s] == []
 
 
-def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Running) -> None:
+def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Running):
     with load(service) as bystanders:
         manager = newest(service, "ray::HAProxyManager")
         orphan = newest(service, "bin/haproxy -db")

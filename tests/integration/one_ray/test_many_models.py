@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
 import numpy as np
@@ -30,7 +29,7 @@ WEIGHT_BYTES = 4 * LAYERS * WIDTH * WIDTH
 
 
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def document(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
     for (name, version), factor in FACTORS.items():
         path = folder / "remote" / "pytorch" / name / version
@@ -67,7 +66,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running, document: dict[str, Any]) -> Running:
+def service(one_ray: Running, document):
     return one_ray.serve_instead(document)
 
 
@@ -108,7 +107,7 @@ def asking(service: Running, *names: str) -> Iterator[None]:
         assert sum(client.result() for client in clients) > 50
 
 
-def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> None:
+def test_each_model_answers_and_the_store_holds_each_once(service: Running):
     assert answers(service, "twos") == {("1", 2.0)}
     assert answers(service, "threes") == {("1", 3.0)}
     assert get(f"{service.url}/v2/models/other").status_code == 404
@@ -121,7 +120,7 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running) -> N
     assert wait_for(lambda: "sojourn_start_seconds{" in get(service.summary["metrics_url"]).text)
 
 
-def test_the_autoscaler_knows_how_long_starts_from_each_tier_take(service: Running) -> None:
+def test_the_autoscaler_knows_how_long_starts_from_each_tier_take(service: Running):
     def times_s() -> dict[str, float]:
         newest = get(f"{service.url}/sojourn/autoscaler").json()["newest"] or {}
         return newest.get("start_times_s") or {}
@@ -139,7 +138,7 @@ def unique_weight_bytes(replica: psutil.Process) -> tuple[int, int]:
     return own, sum(entry.shared_clean + entry.shared_dirty for entry in mappings)
 
 
-def test_the_replicas_share_the_memory_of_the_weights(service: Running) -> None:
+def test_the_replicas_share_the_memory_of_the_weights(service: Running):
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, WIDTH]}
     row = {**tensor, "data": [1.0, *[0.0] * (WIDTH - 1)]}
     # Both have answered, so both have mapped all of it.
@@ -157,8 +156,8 @@ def test_the_replicas_share_the_memory_of_the_weights(service: Running) -> None:
 
 
 def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
-    service: Running, document: dict[str, Any]
-) -> None:
+    service: Running, document
+):
     replicas = set(service.replicas())
     user_config = document["applications"][0]["deployments"][0]["user_config"]
     user_config["models"] = {"twos": {"version": "2"}}
@@ -178,7 +177,7 @@ def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
     assert wait_for(old_weights_are_given_back)
 
 
-def test_a_manager_that_is_killed_comes_back(service: Running) -> None:
+def test_a_manager_that_is_killed_comes_back(service: Running):
     socket_path = get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
     (manager,) = (
         child

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,12 +18,12 @@ Shell = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running, project: Path) -> Running:
+def service(one_ray: Running, project):
     return one_ray.serve_instead(serving_late(yaml.safe_load((project / "serve.yaml").read_text())))
 
 
 @pytest.fixture
-def shell(project: Path, service: Running) -> Shell:
+def shell(project, service: Running):
     """Run commands in the project's folder, on the ports of this service."""
 
     def run(commands: str) -> str:
@@ -38,7 +37,7 @@ def shell(project: Path, service: Running) -> Shell:
     return run
 
 
-def test_overload(shell: Shell) -> None:
+def test_overload(shell):
     look, prepare = blocks("console", OPERATIONS, "Overload")
     rows, reason = shell(look).splitlines()
     assert {"refused", "late", "expired"} <= set(re.findall(r"'(\w+)'", rows))
@@ -46,13 +45,13 @@ def test_overload(shell: Shell) -> None:
     assert "5000 requests/s, 99% of requests within 100 ms: " in shell(prepare)
 
 
-def test_debugging(shell: Shell) -> None:
+def test_debugging(shell):
     logs, asks = blocks("console", OPERATIONS, "Logs and debugging")
     assert re.search(r"^replica_classifier_Replica_\w+[.]log$", shell(logs), re.MULTILINE)
     assert '"features"' in shell(asks)
 
 
-def test_prometheus_finds_the_metrics(shell: Shell, service: Running) -> None:
+def test_prometheus_finds_the_metrics(shell, service: Running):
     (command,) = blocks("console", OPERATIONS, "Prometheus")
     (config,) = blocks("yaml", OPERATIONS, "Prometheus")
     ((path,),) = (
@@ -64,7 +63,7 @@ def test_prometheus_finds_the_metrics(shell: Shell, service: Running) -> None:
     assert service.summary["metrics_url"] in [f"http://{target}/metrics" for target in targets]
 
 
-def test_upgrades(shell: Shell, service: Running, project: Path) -> None:
+def test_upgrades(shell, service: Running, project):
     live, beside = blocks("console", "docs/deploying.md", "Upgrades")
     (script,) = blocks("python", "docs/deploying.md", "Upgrades")
     (project / "beside.py").write_text(script)

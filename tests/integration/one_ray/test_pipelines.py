@@ -75,7 +75,7 @@ def deployed_document() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running) -> Running:
+def service(one_ray: Running):
     return one_ray.serve_instead(document())
 
 
@@ -144,7 +144,7 @@ def load(service: Running, rate_per_s: float) -> Iterator[Counter[int]]:
         sending.result()
 
 
-def test_it_reads_the_digit_before_and_after_its_worker_was_killed(service: Running) -> None:
+def test_it_reads_the_digit_before_and_after_its_worker_was_killed(service: Running):
     assert ask(service).json()["outputs"][0]["data"] == [3]
     (worker,) = workers(service)
     worker.kill()
@@ -160,7 +160,7 @@ def test_it_reads_the_digit_before_and_after_its_worker_was_killed(service: Runn
     assert answers[-1].json()["outputs"][0]["data"] == [3]
 
 
-def test_another_sla_takes_effect_without_a_restart(service: Running) -> None:
+def test_another_sla_takes_effect_without_a_restart(service: Running):
     assert described(service)["requests"]["completed"] >= 2
     before = workers(service)
     service.redeploy(document(response_time_ms=250, percentile=95))
@@ -170,7 +170,7 @@ def test_another_sla_takes_effect_without_a_restart(service: Running) -> None:
     assert workers(service) == before
 
 
-def test_a_deployed_stage_reads_the_digit_and_shares_its_weights(service: Running) -> None:
+def test_a_deployed_stage_reads_the_digit_and_shares_its_weights(service: Running):
     before = workers(service)
     service.redeploy(deployed_document())
     assert wait_for(lambda: len(replicas(service, STAGE)) == 2 and stage_workers(service) == 2)
@@ -180,7 +180,7 @@ def test_a_deployed_stage_reads_the_digit_and_shares_its_weights(service: Runnin
     assert (shared["name"].partition("@")[0], shared["leases"]) == ("file/digits.safetensors", 2)
 
 
-def test_a_killed_replica_costs_no_answer(service: Running) -> None:
+def test_a_killed_replica_costs_no_answer(service: Running):
     """What it held is run once more, by the other."""
     before = replicas(service, STAGE)
     killed = max(before, key=lambda process: process.pid)
@@ -192,7 +192,7 @@ def test_a_killed_replica_costs_no_answer(service: Running) -> None:
     assert set(ends) == {200}
 
 
-def test_the_stage_follows_the_load_and_the_pipeline_does_not(service: Running) -> None:
+def test_the_stage_follows_the_load_and_the_pipeline_does_not(service: Running):
     # 60 requests per second need three replicas.
     with load(service, 60.0) as ends:
         assert wait_for(lambda: stage_workers(service) == 3)

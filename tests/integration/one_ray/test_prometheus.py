@@ -1,7 +1,6 @@
 """A real Prometheus scrapes a running service: every metric arrives, with the right value."""
 
 import shutil
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -41,7 +40,7 @@ UNKNOWN_YET = {
 
 
 @pytest.fixture(scope="module")
-def service(one_ray: Running) -> Running:
+def service(one_ray: Running):
     document = load_document("digits.yaml")
     (application,) = document["applications"]
     application["name"] = NAME
@@ -51,7 +50,7 @@ def service(one_ray: Running) -> Running:
 
 
 @pytest.fixture(scope="module")
-def prometheus(service: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def prometheus(service: Running, tmp_path_factory):
     target = httpx.URL(service.summary["metrics_url"])
     folder = tmp_path_factory.mktemp("prometheus")
     with Prometheus(folder, f"{target.host}:{target.port}") as running:
@@ -64,7 +63,7 @@ def prometheus(service: Running, tmp_path_factory: pytest.TempPathFactory) -> It
         yield running
 
 
-def test_every_metric_arrives(prometheus: Prometheus) -> None:
+def test_every_metric_arrives(prometheus: Prometheus):
     suffix = {"histogram": "_bucket", "counter": "", "gauge": ""}
     instruments = [*REPLICA_INSTRUMENTS, *DECISION_INSTRUMENTS.values()]
     expected = {
@@ -80,7 +79,7 @@ def test_every_metric_arrives(prometheus: Prometheus) -> None:
     assert expected - arrived() == set()
 
 
-def test_metrics_have_the_right_values_after_a_known_load(prometheus: Prometheus) -> None:
+def test_metrics_have_the_right_values_after_a_known_load(prometheus: Prometheus):
     for expression, value in {
         f"sum(ray_sojourn_offered_rows_total{OURS})": REQUESTS,
         f"sum(ray_sojourn_completed_rows_total{OURS})": REQUESTS,
@@ -99,7 +98,7 @@ def test_metrics_have_the_right_values_after_a_known_load(prometheus: Prometheus
         assert wait_for(is_right), expression
 
 
-def test_no_alert_fires_where_all_is_well(prometheus: Prometheus) -> None:
+def test_no_alert_fires_where_all_is_well(prometheus: Prometheus):
     assert wait_for(lambda: prometheus.value(f"sojourn:sla_budget:ratio{OURS}") > 0)
     groups = prometheus.get("rules")["groups"]
     rules = [rule for group in groups for rule in group["rules"]]

@@ -18,7 +18,7 @@ PAGE = "docs/tutorial.md"
 OLD, NEW = "- name: googlenet\n", "- name: tutorial\n"
 
 
-def test_the_tutorial(one_ray: Running, tmp_path: Path) -> None:
+def test_the_tutorial(one_ray: Running, tmp_path):
     _, _, _, ask, load, look, tighten, more, why = blocks("console", PAGE)
     config = tmp_path / "first.yaml"
     config.write_text((ROOT / "configs/emulated-p4.yaml").read_text().replace(OLD, NEW))

@@ -37,13 +37,8 @@ def limits(latency_ms: list[float], within_ms: float, room: int = 1000) -> Limit
     busy_s=st.none() | st.floats(0.0, 0.2),
 )
 def test_what_is_admitted_behind_others_is_done_in_time(
-    latency_ms: list[float],
-    within_ms: float,
-    ahead: int,
-    rows: int,
-    waited_s: float,
-    busy_s: float | None,
-) -> None:
+    latency_ms, within_ms, ahead, rows, waited_s, busy_s
+):
     admission = Admission(limits(latency_ms, within_ms))
     free_s = None if busy_s is None else 5.0 + busy_s
     admitted = admits(admission, rows, ahead, free_s=free_s, arrival_s=5.0 - waited_s)
@@ -58,9 +53,7 @@ def test_what_is_admitted_behind_others_is_done_in_time(
 
 
 @given(latency_ms=LATENCY_MS, refused=st.integers(0, 200))
-def test_the_more_a_replica_refuses_the_less_it_admits(
-    latency_ms: list[float], refused: int
-) -> None:
+def test_the_more_a_replica_refuses_the_less_it_admits(latency_ms, refused):
     bounds = Limits(
         10.0, 1000, latency_ms, admit_within_ms=300.0, answer_within_ms=300.0, try_ms=5.0, retries=5
     )
@@ -77,7 +70,7 @@ def test_the_more_a_replica_refuses_the_less_it_admits(
     assert most(refusing) == most(fresh)
 
 
-def test_the_waiting_room_is_a_limit_of_its_own() -> None:
+def test_the_waiting_room_is_a_limit_of_its_own():
     admission = Admission(limits([1.0], math.inf, room=3))
     taken = [admits(admission, 1, queued) for queued in range(5)]
     assert taken == [True, True, True, False, False]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from policy.batcher.arrival_rate import LONGEST_PAUSE, PAUSE_MARGIN_S, ArrivalRate
 
 
-def test_estimates_the_rate_of_a_poisson_stream() -> None:
+def test_estimates_the_rate_of_a_poisson_stream():
     estimate, window_s, rate_per_s = ArrivalRate(5.0), 5.0, 50.0
     times_s = np.cumsum(np.random.default_rng(1).exponential(1 / rate_per_s, size=25_000)).tolist()
     seen = []
@@ -23,7 +23,7 @@ def test_estimates_the_rate_of_a_poisson_stream() -> None:
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50))
-def test_arrivals_out_of_order_keep_the_rate_finite_and_nonnegative(times_s: list[float]) -> None:
+def test_arrivals_out_of_order_keep_the_rate_finite_and_nonnegative(times_s):
     estimate = ArrivalRate(5.0)
     for time_s in times_s:
         estimate.count(time_s)
@@ -31,9 +31,7 @@ def test_arrivals_out_of_order_keep_the_rate_finite_and_nonnegative(times_s: lis
 
 
 @pytest.mark.parametrize(("rate_per_s", "rows"), [(2.0, 32), (50.0, 1), (3000.0, 32)])
-def test_poisson_arrivals_stay_below_the_confidence_bound_of_their_rate(
-    rate_per_s: float, rows: int
-) -> None:
+def test_poisson_arrivals_stay_below_the_confidence_bound_of_their_rate(rate_per_s, rows):
     estimate = ArrivalRate(5.0)
     estimate.horizon_s = 0.02
     now_s = 0.0
@@ -44,7 +42,7 @@ def test_poisson_arrivals_stay_below_the_confidence_bound_of_their_rate(
 
 
 @pytest.mark.parametrize("rows", [1, 32])
-def test_a_load_that_dropped_is_believed_within_two_horizons(rows: int) -> None:
+def test_a_load_that_dropped_is_believed_within_two_horizons(rows):
     """After 20,000 requests/s, 50/s were taken for 9,000/s four seconds later."""
     estimate = ArrivalRate(5.0)
     estimate.horizon_s = 0.1
@@ -65,8 +63,8 @@ def test_a_load_that_dropped_is_believed_within_two_horizons(rows: int) -> None:
     st.floats(0.01, 1.0),
 )
 def test_a_pause_that_is_too_long_for_the_rate_lowers_it_to_one_request_in_the_pause(
-    arrivals: list[tuple[float, int]], pause_s: float, share: float
-) -> None:
+    arrivals, pause_s, share
+):
     estimate = ArrivalRate(5.0)
     estimate.horizon_s = 0.1
     now_s, requests = 0.0, 0.0

@@ -15,7 +15,7 @@ def cancel(bisection: BatchBisection, part: Slice) -> None:
     bisection.discard(part.request)
 
 
-def test_a_cancelled_suspect_may_have_been_the_culprit() -> None:
+def test_a_cancelled_suspect_may_have_been_the_culprit():
     bisection = BatchBisection()
     group = slices("abc")
     bisection.add(group, has_culprit=True)
@@ -24,7 +24,7 @@ def test_a_cancelled_suspect_may_have_been_the_culprit() -> None:
     assert (names(tested), is_last) == ("bc", False)
 
 
-def test_the_last_group_is_never_crowded_out() -> None:
+def test_the_last_group_is_never_crowded_out():
     bisection = BatchBisection()
     bisection.add(slices("ab"), has_culprit=True)
     assert not bisection.crowd_out(1)

@@ -15,7 +15,7 @@ from policy.tables.table import PolicyTable
 from tests.support.batching.batcher_core import Run, contents, make_core, started
 
 
-def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> None:
+def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request():
     core = make_core(control_limit=3, max_wait_ms=8.0)
     core.arrive(0.0, Request(0.0, 1))
     assert core.next_batch(0.0) is None
@@ -27,7 +27,7 @@ def test_a_free_device_waits_for_the_control_limit_or_the_oldest_request() -> No
 
 
 @pytest.mark.parametrize("control_limit", [1, 16])
-def test_a_smaller_limit_holds_before_a_policy_for_it_is_solved(control_limit: int) -> None:
+def test_a_smaller_limit_holds_before_a_policy_for_it_is_solved(control_limit):
     """Batches of 32 went on for as long as the solver took, after a limit of 8 was deployed."""
     core = make_core(control_limit=control_limit, max_batch_size=32)
     core.use(core.table, replace(core.limits, latency_ms=core.limits.latency_ms[:8]))
@@ -36,7 +36,7 @@ def test_a_smaller_limit_holds_before_a_policy_for_it_is_solved(control_limit: i
     assert started(core, 0.0) == (8, StartReason.FULL)
 
 
-def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> None:
+def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits():
     """Five batches of 10 ms never fit into 25 ms: refused for ever, it would not be served."""
     limits = Limits(0.0, 100, [10.0] * 4, admit_within_ms=25.0, answer_within_ms=26.0)
     core = BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(1, 4)), limits)
@@ -50,7 +50,7 @@ def test_a_request_that_takes_too_long_is_admitted_if_nothing_else_waits() -> No
     assert core.deadline_missed == []
 
 
-def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None:
+def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once():
     core = make_core(control_limit=4)
     core.arrive(0.0, Request(0.0, 1, "accepted"))
     core.drain()
@@ -58,7 +58,7 @@ def test_draining_refuses_new_requests_and_starts_waiting_ones_at_once() -> None
     assert started(core, 0.0) == (1, StartReason.DRAIN)
 
 
-def test_a_deadline_shorter_than_the_processing_time_is_hopeless() -> None:
+def test_a_deadline_shorter_than_the_processing_time_is_hopeless():
     """More replicas would not help, so it must not count as a refusal for lack of room."""
     core = make_core(max_batch_size=4, batch_ms=10.0)
     core.arrive(0.0, Request(0.0, 1))
@@ -68,7 +68,7 @@ def test_a_deadline_shorter_than_the_processing_time_is_hopeless() -> None:
     assert core.arrive(0.002, Request(0.002, 1, deadline_s=0.013)) is Refusal.DEADLINE
 
 
-def test_a_free_device_starts_in_time_for_a_deadline() -> None:
+def test_a_free_device_starts_in_time_for_a_deadline():
     core = make_core(control_limit=4, max_age_ms=80.0)
     assert core.arrive(0.0, Request(0.0, 1, "relaxed")) is None
     assert core.arrive(0.001, Request(0.001, 1, "hurried", deadline_s=0.03)) is None
@@ -82,7 +82,7 @@ def test_a_free_device_starts_in_time_for_a_deadline() -> None:
     assert core.wake_at_s == pytest.approx(0.13)
 
 
-def test_a_request_whose_batch_would_miss_its_deadline_is_dropped() -> None:
+def test_a_request_whose_batch_would_miss_its_deadline_is_dropped():
     core = make_core(max_batch_size=2, batch_ms=10.0)
     core.arrive(0.0, Request(0.0, 1))
     core.next_batch(0.0)
@@ -97,7 +97,7 @@ def test_a_request_whose_batch_would_miss_its_deadline_is_dropped() -> None:
     assert core.queue_length == 0
 
 
-def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts_it() -> None:
+def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts_it():
     core = make_core(control_limit=4, max_batch_size=4)
     for number, kind in enumerate("abab"):
         assert core.next_batch(0.0) is None
@@ -112,7 +112,7 @@ def test_a_batch_holds_the_kind_of_the_oldest_request_and_the_whole_queue_starts
     assert contents(core.next_batch(0.0)) == [4]
 
 
-def test_a_deadline_counts_what_waits_at_its_priority_or_above() -> None:
+def test_a_deadline_counts_what_waits_at_its_priority_or_above():
     core = make_core(max_batch_size=1, batch_ms=10.0, head_start_ms=1000.0)
     core.arrive(0.0, Request(0.0, 1, "on the device"))
     core.next_batch(0.0)
@@ -127,7 +127,7 @@ def test_a_deadline_counts_what_waits_at_its_priority_or_above() -> None:
         core.cancel(in_time)
 
 
-def test_the_time_that_a_request_waited_to_be_read_counts() -> None:
+def test_the_time_that_a_request_waited_to_be_read_counts():
     core = make_core(batch_ms=10.0)
     core.use(core.table, replace(core.limits, admit_within_ms=97.0, answer_within_ms=100.0))
     assert core.has_room(1, 1.0, arrival_s=1.0 - 0.087)
@@ -164,8 +164,8 @@ def tables(draw: st.DrawFn) -> PolicyTable:
     0.02,
 )
 def test_once_nothing_arrives_no_request_waits_longer_than_the_policy_for_the_silence(
-    table: PolicyTable, gaps_s: list[float], late_s: float
-) -> None:
+    table: PolicyTable, gaps_s, late_s
+):
     """The last request of a load waited for company that had left, and was dropped at its deadline.
 
     The policy was not read again as the rate fell, and a timer that was late cost the answer.
@@ -187,7 +187,7 @@ def test_once_nothing_arrives_no_request_waits_longer_than_the_policy_for_the_si
     assert (len(run.answered), core.deadline_missed) == (len(gaps_s), [])
 
 
-def test_a_lone_client_after_a_rush_does_not_wait_for_company_that_has_left() -> None:
+def test_a_lone_client_after_a_rush_does_not_wait_for_company_that_has_left():
     """It waited the longest wait with every request for seconds, as its rate is a mean over 5 s."""
     alone, in_company = (BatchingPolicy.from_control_limit(limit, 16) for limit in (1, 16))
     core = BatcherCore(PolicyTable((4000.0,), (alone, in_company)), Limits(18.0, 100, [0.3] * 16))

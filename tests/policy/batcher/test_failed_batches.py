@@ -23,7 +23,7 @@ def queued(core: BatcherCore, count: int, **options: float) -> list[Request]:
     return requests
 
 
-def test_the_search_halves_the_suspects() -> None:
+def test_the_search_halves_the_suspects():
     core = make_core(max_batch_size=8)
     queued(core, 8)
     run = Run(core, poison={5})
@@ -41,7 +41,7 @@ def test_the_search_halves_the_suspects() -> None:
     ]
 
 
-def test_cleared_requests_do_not_wait_for_others_again() -> None:
+def test_cleared_requests_do_not_wait_for_others_again():
     core = make_core(control_limit=4, max_batch_size=4, max_age_ms=10_000.0)
     queued(core, 4)
     run = Run(core, poison={0})
@@ -51,7 +51,7 @@ def test_cleared_requests_do_not_wait_for_others_again() -> None:
     assert run.batches[2].reason is StartReason.AGAIN
 
 
-def test_named_culprits_need_no_search() -> None:
+def test_named_culprits_need_no_search():
     core = make_core(max_batch_size=8)
     queued(core, 8)
     run = Run(core, poison={2, 6}, names_culprits=True)
@@ -60,7 +60,7 @@ def test_named_culprits_need_no_search() -> None:
     assert (run.failed, names(run.answered)) == ([2, 6], [0, 1, 3, 4, 5, 7])
 
 
-def test_what_is_cancelled_under_suspicion_or_on_the_device_is_not_run_again() -> None:
+def test_what_is_cancelled_under_suspicion_or_on_the_device_is_not_run_again():
     core = make_core(max_batch_size=4)
     requests = queued(core, 4)
     run = Run(core, poison={1})
@@ -74,7 +74,7 @@ def test_what_is_cancelled_under_suspicion_or_on_the_device_is_not_run_again() -
     assert (run.failed, names(run.answered)) == ([1], [2])
 
 
-def test_a_suspect_that_would_miss_its_deadline_is_dropped() -> None:
+def test_a_suspect_that_would_miss_its_deadline_is_dropped():
     core = make_core(max_batch_size=4, batch_ms=10.0)
     requests = queued(core, 4, deadline_s=0.035)
     run = Run(core, poison={3})
@@ -85,7 +85,7 @@ def test_a_suspect_that_would_miss_its_deadline_is_dropped() -> None:
     assert core.queue_length == 0
 
 
-def test_suspects_have_their_own_room_and_crowd_out_the_oldest() -> None:
+def test_suspects_have_their_own_room_and_crowd_out_the_oldest():
     core = make_core(max_batch_size=8, max_queue_rows=8)
     queued(core, 8)
     run = Run(core, poison={0, 8})
@@ -103,7 +103,7 @@ def test_suspects_have_their_own_room_and_crowd_out_the_oldest() -> None:
     assert sorted(names(run.answered), key=int) == [4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]
 
 
-def test_a_lost_device_gives_up_every_waiting_request() -> None:
+def test_a_lost_device_gives_up_every_waiting_request():
     core = make_core(max_batch_size=8)
     queued(core, 12)
     core.arrive(0.0, Request(0.0, 1, "high", priority=1))
@@ -132,14 +132,8 @@ def test_a_lost_device_gives_up_every_waiting_request() -> None:
     data=st.data(),
 )
 def test_every_row_is_answered_once_and_only_culprits_fail(
-    cap: int,
-    devices: int,
-    arrivals: list[tuple[float, int, str | None]],
-    poison: set[int],
-    leaves: dict[int, int],
-    names_culprits: bool,
-    data: st.DataObject,
-) -> None:
+    cap, devices, arrivals, poison, leaves, names_culprits, data
+):
     """`leaves` says which request is cancelled after so many batches."""
     core = make_core(
         control_limit=data.draw(st.integers(1, cap)),
@@ -183,7 +177,7 @@ def test_every_row_is_answered_once_and_only_culprits_fail(
 
 
 @pytest.mark.parametrize("cap", [2, 8, 32])
-def test_a_device_that_fails_on_batches_of_two_or_more_answers_within_the_bound(cap: int) -> None:
+def test_a_device_that_fails_on_batches_of_two_or_more_answers_within_the_bound(cap):
     core = make_core(max_batch_size=cap, max_queue_rows=1000)
     queued(core, 5 * cap)
     run = Run(core, fails=lambda batch: len(batch.slices) > 1)
@@ -194,9 +188,7 @@ def test_a_device_that_fails_on_batches_of_two_or_more_answers_within_the_bound(
 
 
 @pytest.mark.parametrize(("failure_time", "share"), [(0.0, 0.85), (1.0, 0.65)])
-def test_an_overloaded_device_with_poison_still_answers_most_in_time(
-    failure_time: float, share: float
-) -> None:
+def test_an_overloaded_device_with_poison_still_answers_most_in_time(failure_time, share):
     """At 1.5 times the capacity and 1% poison, none is late, and most still get their answer.
 
     A failed batch takes `failure_time` of what it would have taken: none if it fails as its input

@@ -40,7 +40,7 @@ def fill(core: BatcherCore) -> int:
     return core.queue_length
 
 
-def test_a_high_priority_takes_the_place_of_the_last_low_one() -> None:
+def test_a_high_priority_takes_the_place_of_the_last_low_one():
     core = core_of()
     waiting = fill(core)
     assert not core.has_room(1, 0.0)
@@ -54,7 +54,7 @@ def test_a_high_priority_takes_the_place_of_the_last_low_one() -> None:
     assert contents(core.next_batch(0.021))[:2] == ["high", "low"]
 
 
-def test_what_has_begun_or_never_fits_is_not_displaced() -> None:
+def test_what_has_begun_or_never_fits_is_not_displaced():
     core = core_of()
     core.arrive(0.0, Request(0.0, 1, "first"))
     core.next_batch(0.0)
@@ -78,9 +78,7 @@ systems = st.tuples(
 
 @settings(max_examples=60, derandomize=True)
 @given(systems, st.integers(0, 2**32 - 1))
-def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_try(
-    system: tuple[int, list[str | None], float, float], seed: int
-) -> None:
+def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_try(system, seed):
     """Nearly half of those let in at twice the load were dropped as their batch formed.
 
     And a nearly idle device waited for more rows until there was time for one batch, but each kind
@@ -118,8 +116,8 @@ def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_tr
     st.integers(0, 2**32 - 1),
 )
 def test_own_deadlines_are_kept_once_admitted_though_kinds_share_no_batch(
-    control_limit: int, kinds: list[str | None], load: float, seed: int
-) -> None:
+    control_limit, kinds, load, seed
+):
     """An eighth of them were dropped: the batches of other kinds were not counted."""
     core, random = core_of(control_limit), np.random.default_rng(seed)
     times_s = np.cumsum(random.exponential(1e-3 * LATENCY_MS[-1] / 8 / load, 300)).tolist()
@@ -142,8 +140,8 @@ def test_own_deadlines_are_kept_once_admitted_though_kinds_share_no_batch(
     st.none() | st.floats(0.05, 0.2),
 )
 def test_behind_an_overdue_batch_every_request_is_refused_in_time_to_be_tried_elsewhere(
-    gaps_s: list[float], batch_s: float, deadline_s: float | None
-) -> None:
+    gaps_s, batch_s, deadline_s
+):
     """A batch of 5 s was taken to end now: it drew requests that learned of it after 5 s."""
     core, longest_s = core_of(), math.inf if deadline_s is None else deadline_s
     core.arrive(0.0, Request(0.0, 1, "long"))
@@ -162,7 +160,7 @@ def test_behind_an_overdue_batch_every_request_is_refused_in_time_to_be_tried_el
     assert not core.is_overdue(run.now_s)
 
 
-def test_a_batch_in_time_gives_up_nothing_and_one_that_is_not_lets_nothing_in() -> None:
+def test_a_batch_in_time_gives_up_nothing_and_one_that_is_not_lets_nothing_in():
     core = core_of()
     waiting = fill(core)
     assert core.give_up_late(0.021) == pytest.approx(0.021 + 0.014 + 0.001)

@@ -33,8 +33,8 @@ def within(response_time_ms: float) -> ServiceLevelObjective:
     [(500, 216, 64), (1000, 1, MAX_QUEUE_ROWS)],
 )
 def test_the_waiting_room_holds_the_full_batches_that_fit_into_the_response_time(
-    response_time_ms: float, full_batch_ms: float, rows: int
-) -> None:
+    response_time_ms, full_batch_ms, rows
+):
     delays = TryDelays(0.5, 0.25, 1.0, 3)
     limits = limits_for(profile(full_batch_ms), within(response_time_ms + 0.75), delays)
     assert (limits.try_ms, limits.retries, limits.concurrency) == (1.75, 3, None)
@@ -55,8 +55,8 @@ def test_the_waiting_room_holds_the_full_batches_that_fit_into_the_response_time
     ],
 )
 def test_the_largest_batch_fits_twice_into_the_response_time(
-    latency_ms: np.ndarray, response_time_ms: float, batch_size: int
-) -> None:
+    latency_ms, response_time_ms, batch_size
+):
     assert batch_size_within(Profile("m", "d", latency_ms), within(response_time_ms)) == batch_size
 
 
@@ -65,9 +65,7 @@ def test_the_largest_batch_fits_twice_into_the_response_time(
     st.floats(0.1, 10.0),
     st.floats(1.0, 100.0),
 )
-def test_no_batch_that_fits_twice_has_a_higher_throughput(
-    steps_ms: list[float], first_ms: float, response_time_ms: float
-) -> None:
+def test_no_batch_that_fits_twice_has_a_higher_throughput(steps_ms, first_ms, response_time_ms):
     device = Profile("m", "d", first_ms + np.cumsum([0.0, *steps_ms]))
     chosen = batch_size_within(device, within(response_time_ms))
     rates = np.arange(1, device.max_batch_size + 1) / device.latency_ms
@@ -80,9 +78,7 @@ def test_no_batch_that_fits_twice_has_a_higher_throughput(
 @pytest.mark.parametrize(
     ("response_time_ms", "options"), [(500, {"serve_late": True}), (9, {}), (10, {})]
 )
-def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
-    response_time_ms: float, options: dict[str, bool]
-) -> None:
+def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(response_time_ms, options):
     device = replace(profile(216), event_loop=EventLoopCosts(0.1, 0.0, shares_cpu=False))
     limits = limits_for(device, within(response_time_ms), NO_DELAYS, **options)
     assert limits.concurrency is None
@@ -90,7 +86,7 @@ def test_late_requests_are_served_if_asked_for_or_if_all_would_be_late(
     assert (limits.max_queue_rows, limits.max_batch_size) == (MAX_QUEUE_ROWS, 32)
 
 
-def test_an_event_loop_beside_the_device_takes_its_time_after_the_batch() -> None:
+def test_an_event_loop_beside_the_device_takes_its_time_after_the_batch():
     device = profile(40)
     event_loop = EventLoopCosts(0.1, 5.0, shares_cpu=False)
     limits = limits_for(replace(device, event_loop=event_loop), within(500), NO_DELAYS)
@@ -105,8 +101,8 @@ def test_an_event_loop_beside_the_device_takes_its_time_after_the_batch() -> Non
     shares_cpu=st.booleans(),
 )
 def test_the_balancer_sends_what_the_event_loop_handles_in_a_part_of_the_response_time(
-    request_ms: float, batch_ms: float, response_time_ms: float, *, shares_cpu: bool
-) -> None:
+    request_ms, batch_ms, response_time_ms, *, shares_cpu
+):
     event_loop = EventLoopCosts(request_ms, batch_ms, shares_cpu)
     limits = limits_for(
         replace(profile(1), event_loop=event_loop), within(response_time_ms), NO_DELAYS

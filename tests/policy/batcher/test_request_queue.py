@@ -34,7 +34,7 @@ def take(
     return [(request.content, start, stop) for request, start, stop in slices], missed
 
 
-def test_a_request_that_has_begun_is_finished() -> None:
+def test_a_request_that_has_begun_is_finished():
     queue = queue_of(Request(0.0, 4, "long"))
     assert take(queue, 3, done_s=4.0) == ([("long", 0, 3)], [])
     assert take(queue, 3, done_s=8.0) == ([("long", 3, 4)], [])
@@ -47,9 +47,7 @@ def test_a_request_that_has_begun_is_finished() -> None:
     )
 )
 @example([("arrive", 0)] * 60 + [5] * 50)
-def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
-    events: list[tuple[str, int] | int],
-) -> None:
+def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(events):
     """An event is an arrival with its priority, or the cancellation of any waiting request."""
     queue = RequestQueue()
     waiting: list[Request] = []
@@ -77,9 +75,7 @@ def test_cancelled_requests_are_never_taken_and_never_more_than_the_others(
     st.lists(st.integers(1, 6), max_size=40),
     st.sets(st.integers(0, 24)),
 )
-def test_the_queue_is_a_list_sorted_by_effective_arrival(
-    arrivals: list[tuple[int, int, int, int]], sizes: list[int], hurried: set[int]
-) -> None:
+def test_the_queue_is_a_list_sorted_by_effective_arrival(arrivals, sizes, hurried):
     """Against a sorted list: priorities, kinds, cut requests, and deadlines missed on the way."""
     queue = RequestQueue()
     requests = []

@@ -24,7 +24,7 @@ RUNNING: dict[str, Any] = {
 
 
 @pytest.fixture
-def deployed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def deployed(monkeypatch):
     deployed: list[dict[str, Any]] = []
     # A pipeline's stages would be deployments of their own.
     state: dict[str, Any] = {"deployments": {"Replica": {"replicas": [{}]}}}

@@ -3,10 +3,8 @@ import subprocess
 import sys
 import urllib.request
 import zlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -47,7 +45,7 @@ def buckets(texts):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A user's folder: a model, a package that it imports, its weights, a config, and more."""
     folder = tmp_path / "my models"
     (folder / "text").mkdir(parents=True)
@@ -71,12 +69,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def packed(as_json: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def packed(as_json):
     return partial(as_json, "package", "my.yaml")
 
 
 @pytest.fixture
-def unpacked(refused: Callable[..., str]) -> Callable[..., str]:
+def unpacked(refused):
     return partial(refused, "package", "my.yaml")
 
 

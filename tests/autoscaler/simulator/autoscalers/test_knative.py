@@ -26,7 +26,7 @@ def scale(target: float, ready: int = 1, **changed: float) -> KnativeScale:
         (10, 1000, 888, 0, {}, 10),  # TestAutoscalerUseOnePodAsMinimumIfEndpointsNotFound
     ],
 )
-def test_a_single_decision(target, stable, panic, ready, changed, expected) -> None:
+def test_a_single_decision(target, stable, panic, ready, changed, expected):
     assert scale(target, **changed).next(0.0, stable, panic, ready) == expected
 
 
@@ -63,13 +63,13 @@ DELAYED = {"panic_threshold": 100, "scale_down_delay_s": 300}
         ),
     ],
 )
-def test_a_series_of_decisions(started, decisions, is_panicking) -> None:
+def test_a_series_of_decisions(started, decisions, is_panicking):
     for now_s, stable, panic, ready, expected in decisions:
         assert started.next(now_s, stable, panic, ready) == expected
     assert started.is_panicking is is_panicking
 
 
-def test_decides_every_two_seconds_on_the_mean_of_the_stable_minute() -> None:
+def test_decides_every_two_seconds_on_the_mean_of_the_stable_minute():
     kpa = Knative(KnativeSettings(concurrency_target=10))  # of which it uses 70%
     sizes = [kpa.replicas(view(second, ongoing=70)) for second in range(1, 61)]
     # Ten pods instead of one is a panic; it stays at ten.

@@ -16,7 +16,7 @@ from tests.support.profiles import GOOGLENET_P4 as P4
 SLA = ServiceLevelObjective(50, 99)
 
 
-def test_the_wait_is_that_of_mmc() -> None:
+def test_the_wait_is_that_of_mmc():
     # P(W > t) = rho exp(-(1 - rho) t / s)
     assert mmc_wait_percentile_s(0.5, 1.0, 1, 99) == pytest.approx(math.log(0.5 / 0.01) / 0.5)
     assert mmc_wait_percentile_s(0.005, 1.0, 1, 99) == 0
@@ -26,7 +26,7 @@ def test_the_wait_is_that_of_mmc() -> None:
 
 
 @pytest.mark.parametrize("load", [0.7, 0.95])
-def test_half_the_wait_of_mmc_is_a_little_above_that_of_md1(load: float) -> None:
+def test_half_the_wait_of_mmc_is_a_little_above_that_of_md1(load):
     one = Profile("one", "server", [10.0])
     exact_ms = evaluate(one, BatchingPolicy((0, 1)), 100 * load).response_percentile_ms(99)
     half_ms = 10 + 1e3 * mmc_wait_percentile_s(100 * load, 0.01, 1, 99) / 2
@@ -35,14 +35,14 @@ def test_half_the_wait_of_mmc_is_a_little_above_that_of_md1(load: float) -> None
 
 @settings(max_examples=50)
 @given(rate=st.floats(1, 60_000))
-def test_the_required_replicas_are_the_fewest_that_meet_the_sla(rate: float) -> None:
+def test_the_required_replicas_are_the_fewest_that_meet_the_sla(rate):
     sizing = MdcSizing(P4, SLA)
     required = sizing.required_replicas(rate)
     assert sizing.percentile_ms(rate, required) <= SLA.response_time_ms
     assert required == 1 or sizing.percentile_ms(rate, required - 1) > SLA.response_time_ms
 
 
-def test_sizes_for_the_highest_ten_second_mean_of_the_look_back() -> None:
+def test_sizes_for_the_highest_ten_second_mean_of_the_look_back():
     sizing = MdcSizing(P4, SLA, look_back_s=60)
     load = 30 * [2000.0] + 10 * [20_000.0] + 100 * [2000.0]
     sizes = fleet_sizes(sizing, load)
@@ -52,6 +52,6 @@ def test_sizes_for_the_highest_ten_second_mean_of_the_look_back() -> None:
     assert sizes[-1] == sizes[20] == MdcSizing(P4, SLA).required_replicas(2000)
 
 
-def test_an_sla_shorter_than_a_full_batch_is_infeasible() -> None:
+def test_an_sla_shorter_than_a_full_batch_is_infeasible():
     with pytest.raises(InfeasibleError, match="full batch takes"):
         MdcSizing(P4, ServiceLevelObjective(10, 99))

@@ -31,7 +31,7 @@ OFFERED = np.rint(RATE_PER_S * (3 + 2.5 * np.sin(np.arange(240) / 17)))
 
 
 @given(required=MANY_SECONDS, start_time_s=START_TIMES_S)
-def test_the_cost_is_the_sum_over_the_levels(required, start_time_s) -> None:
+def test_the_cost_is_the_sum_over_the_levels(required, start_time_s):
     """Add up the required seconds and, for each gap, the cheaper of keeping and starting."""
     cost = 0
     for level in range(1, max(required) + 1):
@@ -41,7 +41,7 @@ def test_the_cost_is_the_sum_over_the_levels(required, start_time_s) -> None:
     assert Clairvoyant(required, start_time_s).replica_seconds == cost
 
 
-def test_the_required_replicas_by_second_cover_each_second() -> None:
+def test_the_required_replicas_by_second_cover_each_second():
     offered = [0, 99, 100, 101, 1000]
     assert required_replicas_by_second(offered, 100).tolist() == [1, 1, 1, 2, 10]
     assert required_replicas_by_second([0.0], 100, min_replicas=0).tolist() == [0]
@@ -50,7 +50,7 @@ def test_the_required_replicas_by_second_cover_each_second() -> None:
 
 
 @pytest.mark.parametrize("start_time_s", [0, 7])
-def test_a_simulated_fleet_follows_and_pays_for_the_schedule(start_time_s: int) -> None:
+def test_a_simulated_fleet_follows_and_pays_for_the_schedule(start_time_s):
     required = required_replicas_by_second(OFFERED, RATE_PER_S)
     oracle = Clairvoyant(required, start_time_s)
     scenario = Scenario(
@@ -96,9 +96,7 @@ def optimum_by_enumeration(counts, capacity, share, start_time_s, window_s) -> f
     start_time_s=st.sampled_from([0.0, 1.0, 3.0]),
     window_s=st.sampled_from([2, 3]),
 )
-def test_no_schedule_that_holds_its_windows_costs_less(
-    counts, share, start_time_s, window_s
-) -> None:
+def test_no_schedule_that_holds_its_windows_costs_less(counts, share, start_time_s, window_s):
     bound = bound_replica_seconds(counts, 4.0, share, start_time_s, window_s=window_s)
     assert bound <= optimum_by_enumeration(counts, 4.0, share, start_time_s, window_s) + 1e-6
 
@@ -114,7 +112,7 @@ def test_it_is_below_the_oracle_by_seconds_and_above_the_work(counts, start_time
     assert bound_replica_seconds(counts, 10.0, 0.0, start_time_s, rounds=200) >= 0.97 * oracle
 
 
-def test_a_window_may_miss_a_burst_that_is_within_its_share() -> None:
+def test_a_window_may_miss_a_burst_that_is_within_its_share():
     """A second of 5 requests among 60 of 100 needs no second replica if 1% may be late."""
     counts = np.full(60, 100.0)
     counts[30] = 105.0

@@ -28,7 +28,7 @@ UNUSED = dict.fromkeys(
 THEIRS = ray_policy._apply_autoscaling_config(ray_policy.default_autoscaling_policy)
 
 
-def test_the_defaults_are_those_of_ray() -> None:
+def test_the_defaults_are_those_of_ray():
     theirs = AutoscalingConfig()
     for name in vars(RaySettings()):
         given_there = getattr(theirs, name)
@@ -47,7 +47,7 @@ def test_the_defaults_are_those_of_ray() -> None:
     down=st.floats(0.1, 3),
     delays=st.tuples(st.sampled_from((0.0, 30.0)), st.sampled_from((0.0, 60.0, 600.0))),
 )
-def test_decides_as_rays_own_policy(load, target, up, down, delays) -> None:
+def test_decides_as_rays_own_policy(load, target, up, down, delays):
     chosen = {
         "target_ongoing_requests": target,
         "upscaling_factor": up,
@@ -86,7 +86,7 @@ def test_decides_as_rays_own_policy(load, target, up, down, delays) -> None:
         ordered = decided
 
 
-def test_a_step_is_seen_in_the_next_report_and_followed_after_the_delay() -> None:
+def test_a_step_is_seen_in_the_next_report_and_followed_after_the_delay():
     policy, sizes = RayDefault(), [2]
     for second, ongoing in enumerate(10 * [4.0] + 60 * [20.0], start=1):
         sizes.append(policy.replicas(view(second, ongoing=ongoing, ready=sizes[-1])))

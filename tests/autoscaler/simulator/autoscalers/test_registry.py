@@ -26,7 +26,7 @@ def made(text: str):
     return choice.make(SCENARIO)
 
 
-def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
+def test_the_stock_value_of_a_knob_is_the_published_one():
     assert made("ray").settings == made("ray:2").settings
     assert made("ray").settings.target_ongoing_requests == AUTOSCALERS["ray"].stock
     assert made("knative").settings == made("knative:8").settings  # a full batch
@@ -36,7 +36,7 @@ def test_the_stock_value_of_a_knob_is_the_published_one() -> None:
     assert (ray.target_ongoing_requests, ray.downscale_delay_s) == (8.0, 600.0)
 
 
-def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
+def test_sojourn_has_the_settings_and_the_bounds_of_the_problem():
     sojourn = made("sojourn")
     assert isinstance(sojourn, SojournAutoscaler)
     assert sojourn.autoscaler.settings == SCENARIO.autoscaler_settings
@@ -54,14 +54,14 @@ def test_sojourn_has_the_settings_and_the_bounds_of_the_problem() -> None:
         ("ray:inf", "must be a number above 0"),
     ],
 )
-def test_a_bad_choice_is_rejected_in_one_line(names: str, complaint: str) -> None:
+def test_a_bad_choice_is_rejected_in_one_line(names, complaint):
     with pytest.raises(InvalidInputError, match=complaint) as caught:
         choose(names)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_grid_begins_with_the_stock_setting_and_repeats_nothing(family: str) -> None:
+def test_a_grid_begins_with_the_stock_setting_and_repeats_nothing(family):
     choices = AUTOSCALERS[family].grid()
     assert (choices[0].value, choices[0].settings) == (None, ())
     assert len({choice.name for choice in choices}) == len(choices) > 3

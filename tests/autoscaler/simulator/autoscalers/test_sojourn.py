@@ -27,13 +27,13 @@ def final_replicas(policy: SojournAutoscaler, rate_per_s: float, seconds: int) -
     return ordered
 
 
-def test_scales_out_until_the_load_is_carried() -> None:
+def test_scales_out_until_the_load_is_carried():
     policy = SojournAutoscaler(AutoscalerSettings(window_s=5))
     assert math.isnan(policy.forecast_per_s)
     assert final_replicas(policy, 9000.0, 30) >= 4  # about three times what one has capacity for
 
 
-def test_sees_reports_a_second_late() -> None:
+def test_sees_reports_a_second_late():
     prompt = SojournAutoscaler(report_lag_s=0)
     late = SojournAutoscaler(report_lag_s=1)
     first = view(1, reports=(report(0, 1, 100.0),))
@@ -43,7 +43,7 @@ def test_sees_reports_a_second_late() -> None:
     assert "no replica has reported" in late.decision.reason
 
 
-def test_knows_the_jumps_of_its_past() -> None:
+def test_knows_the_jumps_of_its_past():
     """A standby serves after a second, so it need not be ordered to serve 20 s ahead of a burst."""
     seconds = 5 * 3600
     times = np.arange(-seconds, 0) - 20  # the next of the bursts, each half hour, is due in 20 s

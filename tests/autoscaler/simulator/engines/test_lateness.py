@@ -33,7 +33,7 @@ def scenario(delays: TryDelays) -> Scenario:
 
 
 @pytest.mark.parametrize("delays", [TryDelays(0.0, 0.0, 0.0, 5), TryDelays(2.0, 1.0, 0.5, 5)])
-def test_replicas_count_as_late_what_their_clients_call_late(delays) -> None:
+def test_replicas_count_as_late_what_their_clients_call_late(delays):
     fleet = Scripted((0, 2))
     simulation = Simulation(scenario(delays), fleet, log_requests=True)
     run, log = simulation.run(), simulation.request_log()
@@ -46,7 +46,7 @@ def test_replicas_count_as_late_what_their_clients_call_late(delays) -> None:
     assert sum(report.answered_total for report in reports) == len(log)
 
 
-async def test_the_limit_is_that_of_a_live_replica_with_the_same_delays() -> None:
+async def test_the_limit_is_that_of_a_live_replica_with_the_same_delays():
     sla = {"response_time_ms": SLA.response_time_ms, "percentile": SLA.percentile}
     user_config = parse_user_config({"sla": sla})
     controller = PolicyController(GOOGLENET_P4, user_config, lambda: None)

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -43,7 +42,7 @@ def make_service(user_config=None, **changes):
 
 
 @pytest_asyncio.fixture
-async def service(monkeypatch) -> AsyncIterator[PipelineService]:
+async def service(monkeypatch):
     monkeypatch.setattr(service_module, "COUNT_EVERY_S", 0.005)
     made = make_service({"sla": {"response_time_ms": 5000}})
     await made.start()
@@ -52,7 +51,7 @@ async def service(monkeypatch) -> AsyncIterator[PipelineService]:
 
 
 @pytest_asyncio.fixture
-async def client(service: PipelineService) -> AsyncIterator[httpx.AsyncClient]:
+async def client(service: PipelineService):
     transport = httpx.ASGITransport(PipelineApp(service, "0"))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as made:
         yield made
