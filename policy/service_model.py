@@ -4,6 +4,7 @@ The live service, `sojourn plan`, the console and the simulator all ask `service
 they agree on the largest batch, on what is admitted, on the policy table, and on what is in reach.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -201,3 +202,10 @@ def service_model(
         delays,
         None if table is None else table.table_for(profile),
     )
+
+
+def solve_curve(service: ServiceModel) -> LoadLatenessCurve | None:
+    """Return the curve of a replica, for a worker process; None if its SLA is out of reach."""
+    with contextlib.suppress(InfeasibleError):
+        return service.curve
+    return None

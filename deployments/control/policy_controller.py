@@ -9,7 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -212,24 +212,13 @@ class PolicyController:
         return self.user_config.service_model(self.profile)
 
     def _solve(self) -> None:
-        service = self._service_model()
-        request = SolveRequest(
-            service.profile,
-            service.objective,
-            self._corrections.after_proxy_delay(service.sla),
-            service.limits.max_queue_rows,
-            service.limits.admit_within_ms,
-            service.limits.max_age_ms,
-            service.given,
-            self._power_request(),
-        )
+        service, power = self._service_model(), None
+        if self.user_config.power_limit_w is not None:
+            longest = self.user_config.service_model(self.profile, MULTIPLES[-1])
+            power = longest.profile, service.batching_sla
+        sla = self._corrections.after_proxy_delay(service.sla)
+        request = SolveRequest(replace(service, sla=sla), power)
         self._solver.solve(request, self.user_config.sla)
-
-    def _power_request(self) -> tuple[Profile, ServiceLevelObjective] | None:
-        if self.user_config.power_limit_w is None:
-            return None
-        longest = self.user_config.service_model(self.profile, MULTIPLES[-1])
-        return longest.profile, self._service_model().batching_sla
 
     def _use(self, table: PolicySource) -> None:
         limits = self.user_config.service_model(self.profile, self._sla_multiple).limits

@@ -9,11 +9,11 @@ import asyncio
 import hashlib
 import json
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from autoscaler.reports import curve_to_floats
 from deployments.config.user_config import SLAConfig
@@ -24,6 +24,7 @@ from policy.errors import InfeasibleError, InvalidInputError, SojournError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import Objective, ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import ServiceModel
 from policy.solvers.batch_sizes import least_control_limit
 from policy.tables.power import PowerTable
 from policy.tables.table import PolicyTable, source_hash
@@ -35,6 +36,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 #: How long a solver may take: on a busy machine, at a low priority, many times what it takes alone.
 LIMIT_S = 1200.0
 
+_T = TypeVar("_T")
+Solved = tuple[PolicyTable, LoadLatenessCurve | None, PowerTable | None]
 
 # The loads whose arrival rates the first table has, and the event loop's utilization by it.
 _LOADS = tuple(step / 16 for step in range(1, 17))
@@ -66,19 +69,13 @@ class SlaCapacity:
 
 @dataclass(frozen=True)
 class SolveRequest:
-    """A policy table and its load-lateness curve to solve.
+    """The policy table of a service and its load-lateness curve to solve.
 
-    The SLA of the curve is the client's, less the delays to and from the replica. A `table` that is
-    given need not be solved. `power` is what a `PowerTable` is solved for, if there is a ceiling.
+    Of the service's `sla`, the delay in the proxy is taken off. `power` is what a `PowerTable` is
+    solved for, if there is a ceiling.
     """
 
-    profile: Profile
-    objective: Objective
-    sla: ServiceLevelObjective
-    max_queue_rows: int
-    admit_within_ms: float = math.inf
-    max_age_ms: float = math.inf
-    table: PolicyTable | None = None
+    service: ServiceModel
     power: tuple[Profile, ServiceLevelObjective] | None = None
 
     @property
@@ -86,21 +83,17 @@ class SolveRequest:
         return "" if self.power is None else f"power-{source_hash(*self.power)}"
 
     @property
-    def search_sizes(self) -> bool:
-        """Whether the table has batch sizes of its own: one for weights has not."""
-        return isinstance(self.objective, ServiceLevelObjective)
-
-    @property
     def table_name(self) -> str:
-        name = f"table-{source_hash(self.profile, self.objective)}"
-        given = "" if self.table is None else hashlib.sha256(repr(self.table).encode()).hexdigest()
-        return name + given
+        given = self.service.given
+        name = f"table-{source_hash(self.service.profile, self.service.objective)}"
+        return name + ("" if given is None else hashlib.sha256(repr(given).encode()).hexdigest())
 
     @property
     def curve_name(self) -> str:
+        limits = self.service.limits
         source = [
-            *(self.table_name, asdict(self.sla), self.max_queue_rows),
-            *(self.admit_within_ms, self.max_age_ms),
+            *(self.table_name, asdict(self.service.sla), limits.max_queue_rows),
+            *(limits.admit_within_ms, limits.max_age_ms),
         ]
         return f"curve-{hashlib.sha256(json.dumps(source).encode()).hexdigest()}"
 
@@ -137,12 +130,11 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
     return PolicyTable(rates, tuple(policies))
 
 
-async def solve_in_worker(
-    worker: WorkerProcess, request: SolveRequest
-) -> tuple[PolicyTable, LoadLatenessCurve | None]:
-    """Return the table and the curve of `request`, from the cache or newly solved.
+async def solve_in_worker(worker: WorkerProcess, request: SolveRequest) -> Solved:
+    """Return the solution of `request`, from the cache or newly solved.
 
-    The curve is None if no arrival rate meets the SLA. Cancelling kills the worker.
+    The curve is None if no arrival rate meets the SLA, the power table if there is no ceiling.
+    Cancelling kills the worker.
 
     Raises
     ------
@@ -152,54 +144,45 @@ async def solve_in_worker(
         The worker failed. It may succeed next time.
     """
     cache = await asyncio.to_thread(lambda: SolveCache(cache_folder()))
-    table = request.table or await _solved_table(worker, request, cache)
-    try:
-        curve = _curve_of(await asyncio.to_thread(cache.load, request.curve_name))
-    except (KeyError, TypeError):
+
+    async def solved(
+        name: str, read: Callable[[Any], _T], write: Callable[[_T], Any], function: str, *given: Any
+    ) -> _T:
+        with suppress(KeyError, TypeError, ValueError, InvalidInputError):
+            return read(await asyncio.to_thread(cache.load, name))
+        found: _T = await worker.ask(function, *given, time_limit_s=LIMIT_S)
         try:
-            curve = await worker.ask(
-                "policy.solvers.load_lateness:solve_load_lateness_curve",
-                *(request.profile, request.sla, request.max_queue_rows),
-                admit_within_ms=request.admit_within_ms,
-                search_sizes=request.search_sizes,
-                policy_at=table.lookup,
-                max_age_ms=request.max_age_ms,
-                time_limit_s=LIMIT_S,
-            )
-        except InfeasibleError:
-            curve = None
-        await _store(cache, request.curve_name, curve and asdict(curve))
-    return table, curve
+            await asyncio.to_thread(cache.store, name, write(found))
+        except OSError as error:
+            logger.warning("what was solved is not kept for other replicas: %s", error)
+        return found
 
-
-async def solve_power_in_worker(worker: WorkerProcess, request: SolveRequest) -> PowerTable | None:
-    """Return the power table of `request`, from the cache or newly solved; None if it has none."""
-    if request.power is None:
-        return None
-    cache = await asyncio.to_thread(lambda: SolveCache(cache_folder()))
-    try:
-        return PowerTable.from_dict(await asyncio.to_thread(cache.load, request.power_name))
-    except (KeyError, TypeError, ValueError):
-        table: PowerTable = await worker.ask(
-            "policy.tables.power:solve_power_table", *request.power, time_limit_s=LIMIT_S
-        )
-        await _store(cache, request.power_name, table.to_dict())
-        return table
-
-
-async def _solved_table(
-    worker: WorkerProcess, request: SolveRequest, cache: SolveCache
-) -> PolicyTable:
-    try:
-        return PolicyTable.from_dict(await asyncio.to_thread(cache.load, request.table_name))
-    except (KeyError, InvalidInputError):
-        table: PolicyTable = await worker.ask(
+    service, table, power_table = request.service, request.service.given, None
+    if table is None:
+        table = await solved(
+            request.table_name,
+            PolicyTable.from_dict,
+            PolicyTable.to_dict,
             "policy.tables.solving:solve_table",
-            *(request.profile, request.objective),
-            time_limit_s=LIMIT_S,
+            service.profile,
+            service.objective,
         )
-        await _store(cache, request.table_name, table.to_dict())
-        return table
+    curve = await solved(
+        request.curve_name,
+        _curve_of,
+        lambda curve: curve and asdict(curve),
+        "policy.service_model:solve_curve",
+        replace(service, given=table),
+    )
+    if request.power is not None:
+        power_table = await solved(
+            request.power_name,
+            PowerTable.from_dict,
+            PowerTable.to_dict,
+            "policy.tables.power:solve_power_table",
+            *request.power,
+        )
+    return table, curve, power_table
 
 
 def _curve_of(fields: dict[str, Any] | None) -> LoadLatenessCurve | None:
@@ -207,13 +190,6 @@ def _curve_of(fields: dict[str, Any] | None) -> LoadLatenessCurve | None:
         return None
     sequences = {name: tuple(one) for name, one in fields.items() if isinstance(one, list)}
     return LoadLatenessCurve(**{**fields, **sequences})
-
-
-async def _store(cache: SolveCache, name: str, content: Any) -> None:
-    try:
-        await asyncio.to_thread(cache.store, name, content)
-    except OSError as error:
-        logger.warning("what was solved is not kept for other replicas: %s", error)
 
 
 class PolicySolver:
@@ -300,15 +276,12 @@ class PolicySolver:
         self.sla_capacity = SlaCapacity(sla, curve, out_of_reach=curve is None)
         self._on_solved()
 
-    async def _solve_until_answered(
-        self, request: SolveRequest
-    ) -> tuple[PolicyTable, LoadLatenessCurve | None, PowerTable | None]:
+    async def _solve_until_answered(self, request: SolveRequest) -> Solved:
         """Return the solution of `request`; start as many workers as it takes."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                table, curve = await solve_in_worker(self._worker, request)
-                return table, curve, await solve_power_in_worker(self._worker, request)
+                return await solve_in_worker(self._worker, request)
             except (InfeasibleError, InvalidInputError):
                 raise
             except Exception as error:

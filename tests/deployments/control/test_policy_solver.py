@@ -1,4 +1,5 @@
 import asyncio
+import math
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -13,39 +14,46 @@ from deployments.control import policy_solver
 from deployments.control.policy_solver import (
     PolicySolver,
     SlaCapacity,
+    Solved,
     SolveRequest,
     solve_in_worker,
     work_conserving_table,
 )
 from deployments.control.solve_cache import SolveCache
 from deployments.control.worker_process import WorkerProcess
+from policy.batcher.limits import Limits
 from policy.errors import InfeasibleError
 from policy.event_loop import EventLoopCosts
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.solvers.load_lateness import solve_load_lateness_curve
+from policy.service_model import ServiceModel
 from policy.tables.solving import solve_table
-from policy.tables.table import PolicyTable
+from policy.try_delays import TryDelays
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 SLA = SLAConfig(response_time_ms=10)
-REQUEST = SolveRequest(PROFILE, Weights(), ServiceLevelObjective(9.5, 99.0), max_queue_rows=2)
+
+
+def request(profile=PROFILE, weights=None, percentile=99.0, time_ms=9.5, rows=2, **limits):
+    bounds = Limits(math.inf, rows, profile.latency_ms.tolist(), **limits)
+    sla = ServiceLevelObjective(time_ms, percentile)
+    weights = weights or Weights()
+    return SolveRequest(ServiceModel(profile, bounds, weights, SLA.objective, sla, TryDelays()))
+
+
+REQUEST, OTHER = request(), request(rows=4)
 CURVE = LoadLatenessCurve(100.0, tuple(np.linspace(0, 1, 16).tolist()))
-OTHER = replace(REQUEST, max_queue_rows=4)
-
-
-Solution = tuple[PolicyTable, LoadLatenessCurve | None]
 
 
 class Solves:
     def __init__(self) -> None:
         self.requests: list[SolveRequest] = []
         self.cancelled: list[SolveRequest] = []
-        self._results: list[asyncio.Future[Solution]] = []
+        self._results: list[asyncio.Future[Solved]] = []
 
-    async def __call__(self, worker: WorkerProcess, request: SolveRequest) -> Solution:
+    async def __call__(self, worker: WorkerProcess, request: SolveRequest) -> Solved:
         self.requests.append(request)
         self._results.append(asyncio.get_running_loop().create_future())
         try:
@@ -59,7 +67,7 @@ class Solves:
     ) -> None:
         if error is None:
             table = work_conserving_table(PROFILE, Weights())
-            self._results[-1].set_result((table, curve))
+            self._results[-1].set_result((table, curve, None))
         else:
             self._results[-1].set_exception(error)
         await turns()
@@ -188,7 +196,7 @@ async def test_a_smaller_capacity_counts_until_the_new_curve_is_solved(solves):
 
 
 WITH_ENERGY = Profile("m", "d", 1.0 + 0.5 * np.arange(1, 5), energy_mj=np.arange(2.0, 6.0))
-SOLVED = SolveRequest(WITH_ENERGY, Weights(1.0, 2.0), ServiceLevelObjective(9.5, 99.0), 8)
+SOLVED = {"profile": WITH_ENERGY, "weights": Weights(1.0, 2.0), "rows": 8}
 
 
 @pytest.fixture
@@ -197,46 +205,44 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-async def solve(*requests: SolveRequest) -> list[Solution]:
+async def solve(*requests: SolveRequest) -> list[Solved]:
     with closing(WorkerProcess()) as worker:
         return [await solve_in_worker(worker, request) for request in requests]
 
 
 @pytest.mark.slow
 async def test_the_worker_solves_the_same_as_this_process(folder):
-    other = replace(SOLVED, sla=ServiceLevelObjective(9.5, 98.0))
-    beyond = replace(SOLVED, sla=ServiceLevelObjective(1.4, 99.0))
-    table = solve_table(WITH_ENERGY, SOLVED.objective)
-    in_force = {"policy_at": table.lookup, "search_sizes": False}
-    assert await solve(SOLVED, other, beyond) == [
-        (table, solve_load_lateness_curve(WITH_ENERGY, SOLVED.sla, 8, **in_force)),
-        (table, solve_load_lateness_curve(WITH_ENERGY, other.sla, 8, **in_force)),
-        (table, None),
-    ]
+    table = solve_table(WITH_ENERGY, SOLVED["weights"])
+    requests = [request(**SOLVED, **other) for other in ({}, {"percentile": 98.0})]
+    curves = [replace(one.service, given=table).curve for one in requests]
+    beyond = request(**SOLVED, time_ms=1.4)
+    assert await solve(*requests, beyond) == [(table, one, None) for one in (*curves, None)]
 
 
 @pytest.mark.slow
 async def test_the_next_replica_loads_what_is_stored_and_solves_what_is_damaged(
     folder, monkeypatch
 ):
-    solution = await solve(SOLVED)
-    for name in (SOLVED.table_name, SOLVED.curve_name):
+    stored = request(**SOLVED)
+    solution = await solve(stored)
+    for name in (stored.table_name, stored.curve_name):
         path = SolveCache(folder).path(name)
         path.write_text(path.read_text()[:50])
-        assert await solve(SOLVED) == solution
+        assert await solve(stored) == solution
     monkeypatch.setattr(sys, "executable", "/none")
-    assert await solve(SOLVED) == solution
+    assert await solve(stored) == solution
     event_loop = EventLoopCosts(0.1, 0.2, shares_cpu=True)
     for changed in (
-        {"objective": Weights(1.0, 3.0)},
-        {"sla": ServiceLevelObjective(9.5, 98.0)},
-        {"max_queue_rows": 9},
+        {"weights": Weights(1.0, 3.0)},
+        {"percentile": 98.0},
+        {"rows": 9},
         {"admit_within_ms": 9.2},
         {"profile": replace(WITH_ENERGY, event_loop=event_loop)},
     ):
-        assert not replace(SOLVED, **changed).same_as(SOLVED)
+        other = request(**{**SOLVED, **changed})
+        assert not other.same_as(stored)
         with pytest.raises(WorkerError, match="did not start"):
-            await solve(replace(SOLVED, **changed))
+            await solve(other)
 
 
 @pytest.mark.slow
@@ -244,8 +250,8 @@ async def test_a_full_disk_costs_the_next_replica_time_but_not_this_one_its_tabl
     monkeypatch, caplog
 ):
     monkeypatch.setattr(policy_solver, "cache_folder", lambda: Path("/dev/full"))
-    ((table, _),) = await solve(SOLVED)
-    assert table == solve_table(WITH_ENERGY, SOLVED.objective)
+    ((table, *_),) = await solve(request(**SOLVED))
+    assert table == solve_table(WITH_ENERGY, SOLVED["weights"])
     assert "not kept for other replicas" in caplog.text
 
 

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -7,14 +8,12 @@ from autoscaler.sizing.fleet_sizing import FleetSizing, median_replica
 from deployments.config.user_config import parse_user_config
 from deployments.config.validation import ConfigError
 from deployments.control import policy_solver as solver
-from deployments.control.policy_solver import SolveRequest, work_conserving_table
+from deployments.control.policy_solver import Solved, SolveRequest, work_conserving_table
 from policy.batcher.arrival_rate import ArrivalRate
 from policy.errors import InvalidInputError
-from policy.load_lateness import LoadLatenessCurve
 from policy.profile import Profile
-from policy.solvers.load_lateness import solve_load_lateness_curve
-from policy.tables.power import PowerTable, solve_power_table
-from policy.tables.table import PolicyTable
+from policy.service_model import solve_curve
+from policy.tables.power import solve_power_table
 from policy.try_delays import TryDelays
 from tests.support.models.emulated_service import REFUSES, emulated_service, infer, until_solved
 
@@ -33,19 +32,13 @@ SLA = {"response_time_ms": 20, "percentile": 99}
 def solved_here(monkeypatch):
     """Solve in a thread: a worker has the lowest priority, which can take minutes."""
 
-    async def table_and_curve(
-        _: object, request: SolveRequest
-    ) -> tuple[PolicyTable, LoadLatenessCurve]:
-        arguments = request.profile, request.sla, request.max_queue_rows
-        curve = await asyncio.to_thread(solve_load_lateness_curve, *arguments)
-        return work_conserving_table(request.profile, request.objective), curve
+    async def solved(_: object, request: SolveRequest) -> Solved:
+        service, power = request.service, request.power
+        table = work_conserving_table(service.profile, service.objective)
+        curve = await asyncio.to_thread(solve_curve, replace(service, given=table))
+        return table, curve, await asyncio.to_thread(solve_power_table, *power)
 
-    async def power_table(_: object, request: SolveRequest) -> PowerTable:
-        assert request.power is not None
-        return await asyncio.to_thread(solve_power_table, *request.power)
-
-    monkeypatch.setattr(solver, "solve_in_worker", table_and_curve)
-    monkeypatch.setattr(solver, "solve_power_in_worker", power_table)
+    monkeypatch.setattr(solver, "solve_in_worker", solved)
 
 
 @pytest.mark.slow
