@@ -98,6 +98,6 @@ def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None
     """Return the fewest replicas that meet the SLA by the model; None if no allowed number does."""
     estimator, sla = scenario.estimator, scenario.objective
     try:
-        return least_replicas(estimator, arrival_rate_per_s, sla, 1, scenario.max_replicas).replicas
+        return least_replicas(estimator, arrival_rate_per_s, sla, scenario.max_replicas).replicas
     except InfeasibleError:
         return None

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol, TypeVar
 
-from autoscaler.sizing.rand import busy_probability, retried_response_time_cdf
-from policy.errors import InfeasibleError, InvalidInputError
+from autoscaler.sizing.rand import busy_probability, check_load, response_time_cdf
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.try_delays import TryDelays
 
@@ -65,47 +65,28 @@ class Estimator(Protocol[P_co]):
 class FullBatchEstimator:
     """A replica modeled as one server that works in full batches and refuses while it is busy.
 
-    The service rate is that of full batches, and every request takes the time of a full batch. So
+    The capacity is the service rate of full batches, and every request takes the time of one. So
     Theorem 2 of RAND has a closed form: if m tries fit into the response time, the service level is
     1 - P_busy^m. It is monotone in the replicas, the arrival rate and the response time.
     """
 
-    service_rate_per_s: float
+    capacity_per_s: float
     execution_time_ms: float
     delays: TryDelays = field(default_factory=TryDelays)
 
     monotone = True
 
-    def __post_init__(self) -> None:
-        for name in ("service_rate_per_s", "execution_time_ms"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInputError(
-                    f"{name}: must be above 0 and finite, not {getattr(self, name)}"
-                )
-
-    @property
-    def capacity_per_s(self) -> float:
-        """The arrival rate that saturates one replica."""
-        return self.service_rate_per_s
-
     def least_to_consider(self, arrival_rate_per_s: float, objective: ServiceLevelObjective) -> int:
         """Return the fewest replicas that carry the load."""
-        return math.floor(arrival_rate_per_s / self.service_rate_per_s) + 1
+        return math.floor(arrival_rate_per_s / self.capacity_per_s) + 1
 
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
     ) -> Prediction:
         """Predict the performance of a fleet that shares the arrival rate, by Theorem 2."""
-        delays = self.delays
-        busy = busy_probability(arrival_rate_per_s, replicas, self.service_rate_per_s)
-        level = retried_response_time_cdf(
-            objective.response_time_ms,
-            busy,
-            self.execution_time_ms,
-            delays.request_delay_ms,
-            delays.reply_delay_ms,
-            delays.retry_delay_ms,
-            delays.retries,
+        busy = busy_probability(arrival_rate_per_s, replicas, self.capacity_per_s)
+        level = response_time_cdf(
+            objective.response_time_ms, busy, self.execution_time_ms, self.delays
         )
         return Prediction(replicas, float(level), self._percentile_ms(busy, objective))
 
@@ -139,26 +120,17 @@ def least_replicas(
     estimator: Estimator[P],
     arrival_rate_per_s: float,
     objective: ServiceLevelObjective,
-    min_replicas: int = 1,
     max_replicas: int = 1000,
 ) -> P:
     """Find the least number of replicas whose predicted service level meets the SLA.
 
     The search bisects if the estimator is monotone. Otherwise it tries one number after the other,
     from the least that can carry the load. Either way, one replica fewer would not meet the SLA.
-    `InfeasibleError`: no number within the bounds meets the SLA; the message says what would.
+    `InfeasibleError`: no number up to `max_replicas` does; the message says what would help.
     """
-    if not 0 <= arrival_rate_per_s < math.inf:
-        raise InvalidInputError(
-            f"arrival_rate_per_s: must be at least 0 and finite, not {arrival_rate_per_s}"
-        )
-    if not 1 <= min_replicas <= max_replicas:
-        raise InvalidInputError(
-            "replicas: min_replicas must be at least 1 and at most max_replicas, not "
-            f"{min_replicas} to {max_replicas}"
-        )
+    check_load(arrival_rate_per_s, max_replicas)
     estimator.check_feasible(objective)
-    low = max(min_replicas, estimator.least_to_consider(arrival_rate_per_s, objective))
+    low = estimator.least_to_consider(arrival_rate_per_s, objective)
     found = None
     if low <= max_replicas:
         search = _bisect if estimator.monotone else _scan

@@ -8,7 +8,7 @@ probability that a replica with a tries per second refuses one, the rate of trie
     a = (λ/n) Σ_{j≤k} P_full(a)^j        (`rand_equilibrium`),
 
 and P_busy = P_full(a). The response time of the fleet is then Theorem 2 of RAND
-(`retried_response_time_cdf`), with F_exe the distribution of the response time of the requests that
+(`response_time_cdf`), with F_exe the distribution of the response time of the requests that
 a replica accepts at rate a (`policy.response_time.evaluation.evaluate`).
 
 Like the theorem, this takes tries at different replicas to be independent. A try takes less time
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
+from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf
 from policy.response_time.evaluation import Evaluation
 from policy.try_delays import TryDelays
 
@@ -84,14 +84,11 @@ class FleetResponse:
 
     def cdf(self, times_ms: ArrayLike) -> FloatArray:
         """Return the fraction of all requests answered within some times in ms, any shape."""
-        return retried_response_time_cdf(
+        return response_time_cdf(
             np.asarray(times_ms) - self._reply_ms,
             self.busy_probability,
             self._accepted.cdf,
-            self._delays.request_delay_ms,
-            self._delays.reply_delay_ms,
-            self._delays.retry_delay_ms,
-            self._delays.retries,
+            self._delays,
         )
 
     def service_level(self, response_time_ms: float) -> float:

@@ -75,9 +75,7 @@ class Planner:
 
     def least(self, arrival_rate_per_s: float, max_replicas: int) -> Plan:
         """Return the plan with the least replicas that keep the SLA, or raise `InfeasibleError`."""
-        found = least_replicas(
-            self._estimator, arrival_rate_per_s, self._objective, 1, max_replicas
-        )
+        found = least_replicas(self._estimator, arrival_rate_per_s, self._objective, max_replicas)
         return self._plan(found, arrival_rate_per_s)
 
     def cheapest(

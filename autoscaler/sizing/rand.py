@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
 from policy.errors import InvalidInputError
+from policy.try_delays import TryDelays
 
 FloatArray = NDArray[np.float64]
 Cdf = Callable[[FloatArray], FloatArray]
@@ -44,9 +45,7 @@ def waiting_time_percentile(
     arrival_rate_per_s: float,
     replicas: int,
     service_rate_per_s: float,
-    request_delay_ms: float,
-    reply_delay_ms: float,
-    retry_delay_ms: float,
+    delays: TryDelays,
 ) -> float:
     """Compute a percentile of the time until a replica accepts a request, in ms (Theorem 1).
 
@@ -57,68 +56,31 @@ def waiting_time_percentile(
     if not 0 < percentile < 100:
         raise InvalidInputError(f"percentile: must be above 0 and below 100, not {percentile}")
     busy = busy_probability(arrival_rate_per_s, replicas, service_rate_per_s)
-    try_ms = _try_ms(request_delay_ms, reply_delay_ms, retry_delay_ms)
     if busy >= 1:
         return math.inf
     if busy == 0:
-        return request_delay_ms
+        return delays.request_delay_ms
     retries = math.log1p(-percentile / 100) / math.log(busy) - 1
-    return request_delay_ms + max(0.0, retries) * try_ms
+    return delays.request_delay_ms + max(0.0, retries) * delays.try_ms
 
 
 def response_time_cdf(
-    t_ms: ArrayLike,
-    arrival_rate_per_s: float,
-    replicas: int,
-    service_rate_per_s: float,
-    execution_time: float | Cdf,
-    request_delay_ms: float,
-    reply_delay_ms: float,
-    retry_delay_ms: float,
-    retries: int | None = None,
+    t_ms: ArrayLike, busy: float, execution_time: float | Cdf, delays: TryDelays
 ) -> FloatArray:
     """Compute the fraction of requests answered within times in ms, any shape (Theorem 2).
 
-    P(R ≤ t) = Σ_r P_busy^r (1 - P_busy) F_exe(t - W_r) over r ≤ ⌊(t - d₁) / (d₁ + d₂ + Δ)⌋, with
-    P_busy = λ/(nμ); 0 everywhere if λ ≥ nμ. A constant execution time in ms gives a closed form.
-    After `retries` a request is never answered; None: there is no limit, as in the paper.
+    P(R ≤ t) = Σ_r P_busy^r (1 - P_busy) F_exe(t - W_r) over r ≤ ⌊(t - d₁) / (d₁ + d₂ + Δ)⌋; 0
+    everywhere if P_busy is 1. A constant execution time in ms gives a closed form. After
+    `delays.retries` a request is never answered; None: there is no limit, as in the paper.
     """
-    busy = busy_probability(arrival_rate_per_s, replicas, service_rate_per_s)
-    return retried_response_time_cdf(
-        t_ms,
-        busy,
-        execution_time,
-        request_delay_ms,
-        reply_delay_ms,
-        retry_delay_ms,
-        retries,
-    )
-
-
-def retried_response_time_cdf(
-    t_ms: ArrayLike,
-    busy: float,
-    execution_time: float | Cdf,
-    request_delay_ms: float,
-    reply_delay_ms: float,
-    retry_delay_ms: float,
-    retries: int | None = None,
-) -> FloatArray:
-    """Compute the sum of Theorem 2 for any P_busy; at 1, no request is ever answered."""
     times = np.asarray(t_ms, dtype=np.float64)
-    try_ms = _try_ms(request_delay_ms, reply_delay_ms, retry_delay_ms)
-    if retries is not None and retries < 0:
-        raise InvalidInputError(f"retries: must be at least 0, not {retries}")
-    if not callable(execution_time) and not execution_time >= 0:
-        raise InvalidInputError(f"execution_time: must be at least 0 ms, not {execution_time}")
+    after, try_ms = times - delays.request_delay_ms, delays.try_ms
+    limit = math.inf if delays.retries is None else float(delays.retries)
     if busy >= 1:
         return np.zeros_like(times)
-    limit = math.inf if retries is None else float(retries)
     if not callable(execution_time):
-        last = _last_retry(times - request_delay_ms - execution_time, try_ms, limit)
+        last = _last_retry(after - execution_time, try_ms, limit)
         return np.where(last >= 0, 1 - np.power(busy, last + 1), 0.0)
-
-    after = times - request_delay_ms
     last = _last_retry(after, try_ms, limit)
     if try_ms == 0:
         served = np.where(last >= 0, 1 - np.power(busy, last + 1), 0.0)
@@ -182,18 +144,6 @@ def _last_retry(left_ms: FloatArray, try_ms: float, limit: float) -> FloatArray:
     return np.clip(fits, -1.0, limit)
 
 
-def _try_ms(request_delay_ms: float, reply_delay_ms: float, retry_delay_ms: float) -> float:
-    delays = {
-        "request_delay_ms": request_delay_ms,
-        "reply_delay_ms": reply_delay_ms,
-        "retry_delay_ms": retry_delay_ms,
-    }
-    for name, delay in delays.items():
-        if not 0 <= delay < math.inf:
-            raise InvalidInputError(f"{name}: must be at least 0 and finite, not {delay}")
-    return request_delay_ms + reply_delay_ms + retry_delay_ms
-
-
 def check_load(arrival_rate_per_s: float, replicas: int) -> None:
     """Raise `InvalidInputError` if the arrival rate or the number of replicas is out of range."""
     if not 0 <= arrival_rate_per_s < math.inf:
@@ -232,8 +182,6 @@ def rand_equilibrium(
     probability 1.
     """
     check_load(arrival_rate_per_s, replicas)
-    if retries is not None and retries < 0:
-        raise InvalidInputError(f"retries: must be at least 0, not {retries}")
     share = arrival_rate_per_s / replicas
     if share == 0:
         return Equilibrium(0.0, full_probability(0.0))

@@ -25,6 +25,7 @@ from rich.progress import track
 
 from autoscaler.sizing.rand import response_time_cdf, theorem_error_bound, waiting_time_percentile
 from benchmarks.arguments import json_option, plot_option, print_result, quick_option
+from policy.try_delays import TryDelays
 
 EXECUTION_MS = 10.0
 ONE_WAY_MS = 0.25
@@ -94,9 +95,9 @@ def compare(replicas: int, traffic_intensity: float, retry_delay_ms: float, requ
     delays = (ONE_WAY_MS, ONE_WAY_MS, retry_delay_ms)
     simulated = np.sort(response_times_ms(1, replicas, per_ms, EXECUTION_MS, *delays, requests))
     load = (1e3 * per_ms, replicas, 1e3 / EXECUTION_MS)
-    theorem_p99_ms = EXECUTION_MS + waiting_time_percentile(99, *load, *delays)
+    theorem_p99_ms = EXECUTION_MS + waiting_time_percentile(99, *load, TryDelays(*delays))
     times = np.linspace(EXECUTION_MS, 1.3 * float(np.quantile(simulated, 0.9997)), 500)
-    theorem = response_time_cdf(times, *load, EXECUTION_MS, *delays)
+    theorem = response_time_cdf(times, traffic_intensity, EXECUTION_MS, TryDelays(*delays))
     found = np.searchsorted(simulated, times, side="right") / simulated.size
     above = (theorem - found)[theorem >= MIN_SERVICE_LEVEL]
     return Row(

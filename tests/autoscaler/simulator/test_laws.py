@@ -11,7 +11,7 @@ from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
-from autoscaler.sizing.rand import rand_equilibrium, retried_response_time_cdf
+from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
@@ -153,15 +153,7 @@ def test_a_large_fleet_matches_theorem_2_of_rand_over_batching_replicas(
     refused = [run.refused.sum() / run.offered.sum() for run in found]
     assert_near(refused, busy ** (delays.retries + 1), floor=0.003)
     # The theorem's response time ends with the batch, the simulated one at the client.
-    level = retried_response_time_cdf(
-        limit_ms - delays.reply_delay_ms,
-        busy,
-        accepted.cdf,
-        delays.request_delay_ms,
-        delays.reply_delay_ms,
-        delays.retry_delay_ms,
-        delays.retries,
-    )
+    level = response_time_cdf(limit_ms - delays.reply_delay_ms, busy, accepted.cdf, delays)
     assert_near([run.service_level for run in found], float(level), floor=0.005)
 
 

@@ -12,7 +12,7 @@ from policy.try_delays import TryDelays
 # GoogLeNet on a Tesla P4: a full batch of 32 takes 10.8152 ms.
 P4 = FullBatchEstimator(32 / 10.8152e-3, 10.8152, TryDelays(1.0, 1.0, 2.0))
 
-rates = st.floats(0, 50_000)
+rates = st.just(0.0) | st.floats(0, 50_000)
 response_times = st.floats(12, 500)
 percentiles = st.floats(50, 99.99)
 
@@ -75,12 +75,6 @@ def test_an_sla_that_the_bounds_rule_out_says_what_would_help():
         least_replicas(P4, 10_000, ServiceLevelObjective(50, 99), max_replicas=3)
 
 
-def test_the_bounds_are_kept():
-    objective = ServiceLevelObjective(50, 99)
-    assert least_replicas(P4, 0.0, objective).replicas == 1
-    assert least_replicas(P4, 0.0, objective, min_replicas=3).replicas == 3
-
-
 class _Peaked:
     """An estimator that is not monotone: only 7 to 9 replicas meet the SLA."""
 
@@ -100,17 +94,16 @@ class _Peaked:
 def test_an_estimator_that_is_not_monotone_is_searched_one_by_one():
     objective = ServiceLevelObjective(50, 99)
     assert least_replicas(_Peaked(), 15.0, objective).replicas == 7
-    assert least_replicas(_Peaked(), 15.0, objective, min_replicas=8).replicas == 8
+    assert least_replicas(_Peaked(), 75.0, objective).replicas == 8
     with pytest.raises(InfeasibleError):
-        least_replicas(_Peaked(), 15.0, objective, min_replicas=10)
+        least_replicas(_Peaked(), 95.0, objective)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: FullBatchEstimator(1.0, math.inf),
         lambda: least_replicas(P4, math.nan, ServiceLevelObjective(50, 99)),
-        lambda: least_replicas(P4, 1, ServiceLevelObjective(50, 99), 5, 4),
+        lambda: least_replicas(P4, 1, ServiceLevelObjective(50, 99), 0),
     ],
 )
 def test_values_out_of_range_are_refused(call):

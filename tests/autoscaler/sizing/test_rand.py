@@ -11,15 +11,15 @@ from autoscaler.sizing.rand import (
     busy_probability,
     rand_equilibrium,
     response_time_cdf,
-    retried_response_time_cdf,
     theorem_error_bound,
     waiting_time_percentile,
 )
 from policy.errors import InvalidInputError
+from policy.try_delays import TryDelays
 
 # λ = 70/s, n = 10, μ = 10/s: P_busy = 0.7; d₁, d₂, Δ = 1, 2, 5 ms.
 LOAD = (70.0, 10, 10.0)
-DELAYS = (1.0, 2.0, 5.0)
+DELAYS = TryDelays(1.0, 2.0, 5.0)
 
 
 def by_hand(t_ms, busy, execution_cdf, request_delay_ms, try_ms):
@@ -34,18 +34,18 @@ def by_hand(t_ms, busy, execution_cdf, request_delay_ms, try_ms):
 
 def test_theorem_1_by_hand():
     expected = 1 + (math.log(0.01) / math.log(0.7) - 1) * 8
-    assert waiting_time_percentile(99, *LOAD, *DELAYS) == pytest.approx(expected, rel=1e-12)
+    assert waiting_time_percentile(99, *LOAD, DELAYS) == pytest.approx(expected, rel=1e-12)
     assert expected == pytest.approx(96.29, abs=0.01)
 
 
 def test_every_request_waits_at_least_the_request_delay():
-    assert waiting_time_percentile(10, *LOAD, *DELAYS) == 1.0
-    assert waiting_time_percentile(99, 0.0, 10, 10.0, *DELAYS) == 1.0
+    assert waiting_time_percentile(10, *LOAD, DELAYS) == 1.0
+    assert waiting_time_percentile(99, 0.0, 10, 10.0, DELAYS) == 1.0
 
 
 def test_an_overloaded_fleet_never_answers():
-    assert waiting_time_percentile(50, 100.0, 10, 10.0, *DELAYS) == math.inf
-    assert np.all(response_time_cdf([1e3, 1e9], 100.0, 10, 10.0, 20.0, *DELAYS) == 0)
+    assert waiting_time_percentile(50, 100.0, 10, 10.0, DELAYS) == math.inf
+    assert np.all(response_time_cdf([1e3, 1e9], 1.0, 20.0, DELAYS) == 0)
     found = rand_equilibrium(120.0, 10, lambda a: a / (a + 10))
     assert (found.attempt_rate_per_s, found.busy_probability) == (math.inf, 1.0)
 
@@ -54,7 +54,7 @@ def test_an_overloaded_fleet_never_answers():
 def test_theorem_2_by_hand(distribution):
     times = np.array([0.0, 0.5, 1.0, 9.0, 60.0, 333.3, 2500.0])
     expected = [by_hand(t, 0.7, distribution.cdf, 1.0, 8.0) for t in times]
-    found = response_time_cdf(times, *LOAD, distribution.cdf, *DELAYS)
+    found = response_time_cdf(times, busy_probability(*LOAD), distribution.cdf, DELAYS)
     assert found == pytest.approx(expected, abs=1e-13)
 
 
@@ -69,28 +69,28 @@ def test_theorem_2_by_hand(distribution):
 def test_closed_form_equals_the_sum_for_a_constant_execution_time(
     t_ms, busy, execution_ms, request_ms, retry_ms, retries
 ):
-    delays = (request_ms, 0.0, retry_ms)
+    delays = TryDelays(request_ms, 0.0, retry_ms, retries)
 
     def step(left_ms):
         return (left_ms >= execution_ms - 1e-9 * (request_ms + retry_ms)).astype(float)
 
-    closed = retried_response_time_cdf(t_ms, busy, execution_ms, *delays, retries)
-    summed = retried_response_time_cdf(t_ms, busy, step, *delays, retries)
+    closed = response_time_cdf(t_ms, busy, execution_ms, delays)
+    summed = response_time_cdf(t_ms, busy, step, delays)
     assert closed == pytest.approx(summed, abs=1e-9)
 
 
 @given(busy=st.floats(0, 0.99), t_ms=st.floats(0, 500), longer_ms=st.floats(0, 500))
 def test_cdf_rises_with_time_and_falls_with_load(busy, t_ms, longer_ms):
     cdf = expon(scale=30).cdf
-    now, later = retried_response_time_cdf([t_ms, t_ms + longer_ms], busy, cdf, *DELAYS)
-    busier = retried_response_time_cdf(t_ms, min(1.0, busy + 0.05), cdf, *DELAYS)
+    now, later = response_time_cdf([t_ms, t_ms + longer_ms], busy, cdf, DELAYS)
+    busier = response_time_cdf(t_ms, min(1.0, busy + 0.05), cdf, DELAYS)
     assert 0 <= busier <= now + 1e-12
     assert now <= later + 1e-12 <= 1 + 2e-12
 
 
 def test_a_try_that_fits_exactly_counts():
     # (1.2 - 0.1 - 0.8) / 0.1 is 2.9999999999999996 in floating point.
-    level = response_time_cdf(1.2, 50.0, 10, 10.0, 0.8, 0.1, 0.0, 0.0)
+    level = response_time_cdf(1.2, 0.5, 0.8, TryDelays(0.1, 0.0, 0.0))
     assert level == pytest.approx(1 - 0.5**4)
 
 
@@ -135,7 +135,7 @@ def shares_in_time(replicas, traffic_intensity, retry_delay_ms, *, until_ms=150,
     delays = (0.25, 0.25, retry_delay_ms)
     response_ms = simulate_protocol(rate, replicas, EXECUTION_MS, *delays, requests=requests)
     times = np.linspace(10, until_ms, 400)
-    theorem = response_time_cdf(times, rate, replicas, 1e3 / EXECUTION_MS, EXECUTION_MS, *delays)
+    theorem = response_time_cdf(times, traffic_intensity, EXECUTION_MS, TryDelays(*delays))
     simulated = np.searchsorted(np.sort(response_ms), times, side="right") / response_ms.size
     return theorem, simulated
 
@@ -167,12 +167,9 @@ def simulate_protocol(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: waiting_time_percentile(100, *LOAD, *DELAYS), "percentile"),
-        (lambda: waiting_time_percentile(99, *LOAD, -1, 0, 0), "request_delay_ms"),
+        (lambda: waiting_time_percentile(100, *LOAD, DELAYS), "percentile"),
         (lambda: busy_probability(1, 0, 1), "replicas"),
         (lambda: busy_probability(1, 1, 0), "service_rate_per_s"),
-        (lambda: response_time_cdf(1, *LOAD, math.nan, *DELAYS), "execution_time"),
-        (lambda: response_time_cdf(1, *LOAD, 1.0, *DELAYS, retries=-1), "retries"),
     ],
 )
 def test_an_error_names_the_value_that_is_out_of_range(call, message):
@@ -185,14 +182,9 @@ def test_replicas_that_hold_one_request_give_theorem_2():
     service_rate_per_s = 10.0
     for rate in (1.0, 35.0, 70.0, 99.0):
         found = rand_equilibrium(rate, 10, lambda a: a / (a + service_rate_per_s))
-        assert found.busy_probability == pytest.approx(rate / 100, rel=1e-9)
+        theorem = busy_probability(rate, 10, service_rate_per_s)
+        assert found.busy_probability == pytest.approx(theorem, rel=1e-9)
         assert found.attempt_rate_per_s == pytest.approx(rate / 10 / (1 - rate / 100))
-        times = np.linspace(0, 500, 101)
-        batching = retried_response_time_cdf(
-            times, found.busy_probability, expon(scale=100).cdf, *DELAYS
-        )
-        theorem = response_time_cdf(times, rate, 10, 10.0, expon(scale=100).cdf, *DELAYS)
-        assert batching == pytest.approx(theorem, abs=1e-9)
 
 
 @given(rate=st.floats(0.1, 500), retries=st.integers(0, 8), places=st.sampled_from([1, 4, 32]))

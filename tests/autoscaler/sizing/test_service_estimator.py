@@ -68,7 +68,7 @@ def test_a_plan_keeps_the_sla_with_the_fewest_replicas(rows, rate_per_s):
     profile = Profile("line", "p4", 1.05 + 0.305 * np.arange(1, rows + 1))
     sla = ServiceLevelObjective(15.0, 99.0)
     estimator = ServiceEstimator(service_model(profile, sla, DELAYS))
-    replicas = least_replicas(estimator, rate_per_s, sla, 1, 100).replicas
+    replicas = least_replicas(estimator, rate_per_s, sla, 100).replicas
     scenario = Scenario(profile, sla, np.ones(1), replicas=replicas, max_replicas=100)
     assert least_predicted(scenario, rate_per_s) == replicas
     loaded = poisson_scenario(scenario, rate_per_s, 60_000)

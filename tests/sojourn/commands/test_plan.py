@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoscaler.sizing.rand import response_time_cdf
+from autoscaler.sizing.rand import busy_probability, response_time_cdf
 from policy.profile import Profile
+from policy.try_delays import TryDelays
 from sojourn.cli import main
 
 PROFILE = Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json"
@@ -67,8 +68,8 @@ def test_the_rand_estimator_is_theorem_2(plan):
     profile = Profile.load(PROFILE)
     full_ms = float(profile.latency_ms[-1])
     for row in content["alternatives"]:
-        fleet = (20_000, row["replicas"], 32e3 / full_ms, full_ms)
-        expected = response_time_cdf(30, *fleet, 1, 1, 2, 3)
+        busy = busy_probability(20_000, row["replicas"], 32e3 / full_ms)
+        expected = response_time_cdf(30, busy, full_ms, TryDelays(1, 1, 2, 3))
         assert row["predicted_service_level"] == pytest.approx(float(expected))
 
 
