@@ -69,7 +69,7 @@ class PolicyController:
         service = user_config.service_model(profile)
         self.sla_at_replica = service.sla
         self._on_change = on_change
-        self._corrections = ModelCorrections(profile, refits_energy=refits_energy)
+        self.corrections = ModelCorrections(profile, refits_energy=refits_energy)
         self.profiled_full_batch_ms = float(profile.latency_ms[-1])
         self.percentiles = ResponseTimePercentiles()
         #: Replicas that share the ceiling on the power, and the multiple of the SLA within it.
@@ -77,21 +77,13 @@ class PolicyController:
         #: By tick, the latest; the ceiling is on the mean power.
         self._arrival_rates_per_s: deque[float] = deque(maxlen=POWER_TICKS)
         self.core = BatcherCore(_first_table(service), service.limits)
-        self._solver = PolicySolver(user_config.sla, self._use_solved_table)
+        self.solver = PolicySolver(user_config.sla, self._use_solved_table)
         self._warn_if_out_of_reach(service)
         self._solve()
 
     @property
     def profile(self) -> Profile:
-        return self._corrections.profile
-
-    @property
-    def profile_revisions(self) -> int:
-        return self._corrections.profile_revisions
-
-    @property
-    def event_loop(self) -> EventLoopFit:
-        return self._corrections.event_loop
+        return self.corrections.profile
 
     @property
     def bottleneck(self) -> Literal["device", "event_loop", "neither"]:
@@ -100,16 +92,16 @@ class PolicyController:
         ``neither`` if the event loop is held up mainly by other processes on its cores; else the
         stage that spends more time per request. One of `autoscaler.reports.BOTTLENECKS`.
         """
-        if self.event_loop.shares_cores:
+        if self.corrections.event_loop.shares_cores:
             return "neither"
         rate_per_s = self.core.arrival_rate.per_s(time.monotonic())
-        return self.profile.bottleneck(rate_per_s, self.event_loop.mean_batch_size)
+        return self.profile.bottleneck(rate_per_s, self.corrections.event_loop.mean_batch_size)
 
     @property
     def power_w(self) -> dict[str, float]:
         """The power of the device, ``measured`` and ``predicted``, as far as known."""
         powers_w = {
-            "measured": self._corrections.energy.power_w,
+            "measured": self.corrections.energy.power_w,
             "predicted": self.percentiles.predicted_power_w,
         }
         return {kind: power_w for kind, power_w in powers_w.items() if power_w is not None}
@@ -117,20 +109,7 @@ class PolicyController:
     @property
     def delays(self) -> TryDelays:
         """The delays of a try as measured, and the retries in force."""
-        return self._corrections.delays(self.user_config.autoscaler.settings().delays)
-
-    @property
-    def sla_capacity(self) -> SlaCapacity:
-        return self._solver.sla_capacity
-
-    @property
-    def error(self) -> str | None:
-        """Why the policy has no solution; None if it has one, or is not solved yet."""
-        return self._solver.error
-
-    @property
-    def solver_failures(self) -> int:
-        return self._solver.failures
+        return self.corrections.delays(self.user_config.autoscaler.settings().delays)
 
     def configure(self, user_config: UserConfig) -> None:
         """Apply a changed configuration: its limits at once, its policy once it is solved.
@@ -158,7 +137,7 @@ class PolicyController:
 
     def power_limit_stats(self) -> dict[str, float]:
         """Return the ceiling on the power as `ReplicaReport.from_floats` reads it."""
-        limit_w, table = self.user_config.power_limit_w, self._solver.power_table
+        limit_w, table = self.user_config.power_limit_w, self.solver.power_table
         if limit_w is None or table is None:
             return {}
         return {"power_limit_w": limit_w, **power_to_floats(table)}
@@ -166,13 +145,13 @@ class PolicyController:
     def _power_share_w(self) -> float | None:
         """Return what the ceiling leaves this replica; None without one, or not solved yet."""
         limit_w = self.user_config.power_limit_w
-        if limit_w is None or self._solver.power_table is None:
+        if limit_w is None or self.solver.power_table is None:
             return None
         return limit_w / self._replicas
 
     def _follow_power(self) -> None:
         """Allow batching the multiple of the SLA whose power is within the ceiling."""
-        share_w, table = self._power_share_w(), self._solver.power_table
+        share_w, table = self._power_share_w(), self.solver.power_table
         if share_w is None or table is None:
             return
         self.core.wait_factor = 1.0  # shorter waits would take more power
@@ -206,7 +185,7 @@ class PolicyController:
             service.check_feasible()
         except InfeasibleError as error:
             logger.warning("sla: %s; until then, all requests are answered late", error)
-            self._solver.sla_capacity = SlaCapacity(self.user_config.sla, out_of_reach=True)
+            self.solver.sla_capacity = SlaCapacity(self.user_config.sla, out_of_reach=True)
 
     def _service_model(self) -> ServiceModel:
         return self.user_config.service_model(self.profile)
@@ -216,9 +195,9 @@ class PolicyController:
         if self.user_config.power_limit_w is not None:
             longest = self.user_config.service_model(self.profile, MULTIPLES[-1])
             power = longest.profile, service.batching_sla
-        sla = self._corrections.after_proxy_delay(service.sla)
+        sla = self.corrections.after_proxy_delay(service.sla)
         request = SolveRequest(replace(service, sla=sla), power)
-        self._solver.solve(request, self.user_config.sla)
+        self.solver.solve(request, self.user_config.sla)
 
     def _use(self, table: PolicySource) -> None:
         limits = self.user_config.service_model(self.profile, self._sla_multiple).limits
@@ -227,12 +206,12 @@ class PolicyController:
 
     def _use_solved_table(self) -> None:
         """Apply the solved table; under an SLA, as bursts require, and under a ceiling its own."""
-        table, power_table = self._solver.table, self._solver.power_table
+        table, power_table = self.solver.table, self.solver.power_table
         assert table is not None
         if power_table is not None:
             table = power_table.policies_for(self._multiple)
         elif isinstance(self._service_model().objective, ServiceLevelObjective):
-            table = table.for_bursts(self._corrections.index_of_dispersion, COUNT_WINDOW_S)
+            table = table.for_bursts(self.corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)
 
     async def tick(self, seen: Observations) -> None:
@@ -243,35 +222,35 @@ class PolicyController:
         the SLA is computed anew. If arrivals become more or less bursty, the table's waits change.
         If more requests are late than the SLA allows, waits shrink whatever the model predicts.
         """
-        self._corrections.observe(seen, self.sla_at_replica.late_share_allowed)
-        self.core.wait_factor = self._corrections.wait_factor
+        self.corrections.observe(seen, self.sla_at_replica.late_share_allowed)
+        self.core.wait_factor = self.corrections.wait_factor
         self._arrival_rates_per_s.append(self.core.arrival_rate.per_s(time.monotonic()))
         self._follow_power()
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         capacity_per_s = self.profile.capacity_per_s
-        if self._corrections.refit_profile(solving=self._solver.in_progress):
+        if self.corrections.refit_profile(solving=self.solver.in_progress):
             logger.warning(
                 "batch latency, energy or the event loop differ from the profile; refitted"
             )
             self._use(self.core.table)
-            self._solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
+            self.solver.reduce_capacity(self.profile.capacity_per_s / capacity_per_s)
             await asyncio.sleep(0)
             self._solve()
-        elif self._corrections.update_proxy_delay(self.sla_at_replica):
+        elif self.corrections.update_proxy_delay(self.sla_at_replica):
             self._solve()
-        elif self._solver.table is not None and self._corrections.update_index_of_dispersion():
+        elif self.solver.table is not None and self.corrections.update_index_of_dispersion():
             self._use_solved_table()
         await asyncio.sleep(0)
         await self.percentiles.tick(
             seen.response_times_s,
-            lambda: self._corrections.newest_profile,
+            lambda: self.corrections.newest_profile,
             self.core,
             seen.proxy_delay_ms,
         )
 
     def explain(self) -> dict[str, Any]:
         """Return what is in force and why: this controller's part of `GET /sojourn/policy`."""
-        core, solver, corrections = self.core, self._solver, self._corrections
+        core, solver, corrections = self.core, self.solver, self.corrections
         now_s = time.monotonic()
         policy, curve, limiting = core.policy(now_s), solver.sla_capacity.curve, self.bottleneck
         return {
@@ -290,7 +269,7 @@ class PolicyController:
             "sla_rate_per_s": curve and curve.sla_rate_per_s,
             "bottleneck": limiting,
             "try_delays": asdict(self.delays),
-            "event_loop": self.event_loop.report(),
+            "event_loop": corrections.event_loop.report(),
             "measured_ms": self.percentiles.measured_ms,
             # The model knows event loop and device, not what else uses their cores.
             "predicted_ms": {} if limiting == "neither" else self.percentiles.predicted_ms,
@@ -302,7 +281,7 @@ class PolicyController:
 
     async def close(self) -> None:
         """Cancel an unfinished solve."""
-        await self._solver.close()
+        await self.solver.close()
 
 
 def check_feasible(profile: Profile, user_config: UserConfig, profile_at_start: Profile) -> None:

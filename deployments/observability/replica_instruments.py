@@ -251,22 +251,22 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     _counter(
         "sojourn_profile_refits_total",
         "How often the profile was fitted again to what batches and requests take.",
-        lambda s: s.controller.profile_revisions,
+        lambda s: s.controller.corrections.profile_revisions,
     ),
     _counter(
         "sojourn_solver_failures_total",
         "Solvers of the policy that died, hung or found no solution.",
-        lambda s: s.controller.solver_failures,
+        lambda s: s.controller.solver.failures,
     ),
     _gauge(
         "sojourn_event_loop_utilization_ratio",
         "Share of the time for which the event loop had work.",
-        lambda s: s.controller.event_loop.utilization,
+        lambda s: s.controller.corrections.event_loop.utilization,
     ),
     _gauge(
         "sojourn_event_loop_lag_seconds",
         "The longest that the event loop kept anything waiting in the last second.",
-        lambda s: s.controller.event_loop.lag_s,
+        lambda s: s.controller.corrections.event_loop.lag_s,
     ),
     _gauge(
         "sojourn_bottleneck",

@@ -99,7 +99,7 @@ async def test_the_rate_under_the_sla_falls_with_the_delay_in_haproxy():
             await service.tick()
         after = await solved(service)
         assert after.sla_rate_per_s < before.sla_rate_per_s
-        assert service.controller.profile_revisions == 0
+        assert service.controller.corrections.profile_revisions == 0
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ async def test_a_profile_that_is_wrong_by_two_is_refitted_and_reported():
             await service.tick()
         profile = service.controller.profile
         np.testing.assert_allclose(profile.latency_ms, PROFILE.latency_ms)
-        assert service.controller.profile_revisions == 1
+        assert service.controller.corrections.profile_revisions == 1
         assert service.explain()["profile_revisions"] == 1
         assert service.controller.profiled_full_batch_ms == wrong.latency_ms[-1]
         assert service.batcher.core.limits.latency_ms == profile.latency_ms.tolist()
