@@ -14,6 +14,7 @@ for efficient inference on GPU-based platforms" (2023).
 from collections.abc import Callable
 
 from policy.batching_policy import BatchingPolicy
+from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -34,10 +35,7 @@ def static(profile: Profile, batch_size: int) -> BatchingPolicy:
 def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPolicy:
     """Return the policy that starts `batch_size`, or fewer once the oldest waited `max_wait_ms`."""
     _check_batch_size(profile, batch_size)
-    if not 0 <= max_wait_ms < float("inf"):
-        raise InvalidInputError(
-            f"policy timeout: the wait must be at least 0 ms and finite, not {max_wait_ms:g}"
-        )
+    check_at_least(0, "policy timeout: wait in ms", max_wait_ms)
     return BatchingPolicy.from_control_limit(batch_size, batch_size, max_wait_ms)
 
 

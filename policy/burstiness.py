@@ -13,7 +13,7 @@ Source of the index: Cox, Lewis, "The Statistical Analysis of Series of Events" 
 
 import math
 
-from policy.errors import InvalidInputError
+from policy.checks import check_above_0, check_at_least
 
 #: Length of the windows in which a replica counts arrivals. It must be short against the bursts: if
 #: the rate stays for half a second, windows of 1 s show 0.61 of its swing, windows of 0.1 s 0.94.
@@ -31,8 +31,7 @@ class DispersionMeter:
     """
 
     def __init__(self, memory: float = 200.0) -> None:
-        if not memory >= 2:
-            raise InvalidInputError(f"memory: must be at least 2 windows, not {memory:g}")
+        check_at_least(2, "memory in windows", memory)
         self._keep = math.exp(-1 / memory)
         self._weight = 0.0
         self._weight_of_squares = 0.0
@@ -69,10 +68,9 @@ def burst_rate_per_s(
 
     It is at most twice the mean rate, at which the lulls between bursts are empty.
     """
-    if not window_s > 0:
-        raise InvalidInputError(f"window: must be above 0 s, not {window_s:g}")
-    if not (arrival_rate_per_s >= 0 and index_of_dispersion >= 0):
-        raise InvalidInputError("arrival rate, index of dispersion: must not be negative")
+    check_above_0("window_s", window_s)
+    check_at_least(0, "arrival_rate_per_s", arrival_rate_per_s)
+    check_at_least(0, "index_of_dispersion", index_of_dispersion)
     excess = max(index_of_dispersion - 1, 0.0)
     return arrival_rate_per_s + min(
         _MARGIN * math.sqrt(excess * arrival_rate_per_s / window_s), arrival_rate_per_s

@@ -6,10 +6,10 @@ hand-over and the wake-ups besides. In a profile's file::
     "event_loop": {"request_ms": 0.08, "batch_ms": 0.15, "shares_cpu": true}
 """
 
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.profile_values import check_keys, check_number
 
@@ -38,10 +38,7 @@ class EventLoopCosts:
         for name in ("request_ms", "batch_ms"):
             value = getattr(self, name)
             check_number("event_loop", name, value)
-            if not (math.isfinite(value) and value >= 0):
-                raise InvalidInputError(
-                    f"event loop: {name} must be a finite number of at least 0, not {value:g}"
-                )
+            check_at_least(0, f"event loop: {name}", value)
         if not isinstance(self.shares_cpu, bool):
             raise InvalidInputError(
                 f"event loop: shares_cpu must be true or false, not {self.shares_cpu!r}"

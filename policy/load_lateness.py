@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
 
 # Smaller late shares are errors of the quadrature.
@@ -56,8 +57,7 @@ class LoadLatenessCurve:
     overload_levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.sla_rate_per_s < math.inf:
-            raise InvalidInputError(f"sla_rate_per_s: must be above 0, not {self.sla_rate_per_s}")
+        check_above_0("sla_rate_per_s", self.sla_rate_per_s)
         shares = self.late_shares
         if len(shares) != len(self.MULTIPLES) or not all(0 <= share <= 1 for share in shares):
             raise InvalidInputError(
@@ -72,10 +72,8 @@ class LoadLatenessCurve:
             )
         if list(levels) != sorted(levels, reverse=True):
             raise InvalidInputError(f"overload_levels: must not rise with the rate: {levels}")
-        if self.batch_size_limit is not None and self.batch_size_limit < 1:
-            raise InvalidInputError(
-                f"batch_size_limit: must be at least 1, not {self.batch_size_limit}"
-            )
+        if self.batch_size_limit is not None:
+            check_at_least(1, "batch_size_limit", self.batch_size_limit)
 
     @cached_property
     def _log_shares(self) -> tuple[float, ...]:

@@ -1,9 +1,9 @@
 """The objectives of a batching policy: a weighted cost, or a service level objective (the SLA)."""
 
-import math
 import re
 from dataclasses import dataclass, replace
 
+from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
 
 
@@ -23,12 +23,8 @@ class Weights:
     energy_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.latency_weight) and self.latency_weight > 0):
-            raise InvalidInputError(f"latency weight: must be above 0, not {self.latency_weight:g}")
-        if not (math.isfinite(self.energy_weight) and self.energy_weight >= 0):
-            raise InvalidInputError(
-                f"energy weight: must be at least 0, not {self.energy_weight:g}"
-            )
+        check_above_0("latency weight", self.latency_weight)
+        check_at_least(0, "energy weight", self.energy_weight)
 
 
 def fault_of_percentile(percentile: float) -> str | None:
@@ -64,10 +60,7 @@ class ServiceLevelObjective:
     percentile: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.response_time_ms) and self.response_time_ms > 0):
-            raise InvalidInputError(
-                f"response time: must be above 0 ms, not {self.response_time_ms:g}"
-            )
+        check_above_0("response time in ms", self.response_time_ms)
         if not 0 < self.percentile < 100:
             raise InvalidInputError(
                 f"percentile: must be between 0 and 100, not {self.percentile:g}"

@@ -14,7 +14,6 @@ threads, the measurement had.
 """
 
 import json
-import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.checks import check_above_0, check_at_least
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
@@ -107,16 +107,11 @@ class Profile:
                 f"profile: latency_quantiles has {quantiles.ratios.shape[1]} batch sizes, "
                 f"latency_ms {self.latency_ms.size}; both must have max_batch_size entries"
             )
-        if self.cpus is not None and not (math.isfinite(self.cpus) and self.cpus > 0):
-            raise InvalidInputError(
-                f"profile: cpus must be a finite number above 0, not {self.cpus:g}"
-            )
+        if self.cpus is not None:
+            check_above_0("profile: cpus", self.cpus)
 
     def _check_idle_power(self, idle_power_w: float) -> None:
-        if not (math.isfinite(idle_power_w) and idle_power_w >= 0):
-            raise InvalidInputError(
-                f"profile: idle_power_w must be a finite number of at least 0, not {idle_power_w:g}"
-            )
+        check_at_least(0, "profile: idle_power_w", idle_power_w)
         if self.energy_mj is None:
             raise InvalidInputError("profile: idle_power_w needs energy_mj")
         least_w = float(np.min(self.energy_mj / self.latency_ms))
@@ -213,8 +208,7 @@ class Profile:
 
     def up_to(self, batch_size: int) -> "Profile":
         """Return the profile without the batch sizes above `batch_size`."""
-        if batch_size < 1:
-            raise InvalidInputError(f"batch size: must be at least 1, not {batch_size}")
+        check_at_least(1, "batch size", batch_size)
         if batch_size >= self.max_batch_size:
             return self
         quantiles = self.latency_quantiles
@@ -255,8 +249,7 @@ class Profile:
             The rate is at or above `capacity_per_s`: the queue would grow without end.
         """
         capacity_per_s = self.capacity_per_s
-        if not (math.isfinite(arrival_rate_per_s) and arrival_rate_per_s > 0):
-            raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
+        check_above_0("arrival rate", arrival_rate_per_s)
         if arrival_rate_per_s >= MAX_LOAD * capacity_per_s:
             stage = "event loop" if self.bottleneck(capacity_per_s) == "event_loop" else "device"
             raise InfeasibleError(

@@ -1,9 +1,8 @@
 """The network delays between the load balancer and a replica."""
 
-import math
 from dataclasses import dataclass
 
-from policy.errors import InvalidInputError
+from policy.checks import check_at_least
 
 #: How many times HAProxy tries another replica after a refusal: RAND's retries.
 RETRIES = 5
@@ -34,12 +33,9 @@ class TryDelays:
 
     def __post_init__(self) -> None:
         for name in ("request_delay_ms", "reply_delay_ms", "retry_delay_ms"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InvalidInputError(
-                    f"{name}: must be at least 0 and finite, not {getattr(self, name)}"
-                )
-        if self.retries is not None and self.retries < 0:
-            raise InvalidInputError(f"retries: must be at least 0, not {self.retries}")
+            check_at_least(0, name, getattr(self, name))
+        if self.retries is not None:
+            check_at_least(0, "retries", self.retries)
 
     @property
     def round_trip_ms(self) -> float:

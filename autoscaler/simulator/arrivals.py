@@ -16,6 +16,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.simulator.engines.compiling import compiled
+from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
@@ -44,7 +45,7 @@ def check_rate(name: str, rate_per_s: float) -> None:
 def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArray:
     """Draw the counts per second of a Poisson process, shape (seconds,)."""
     check_rate("rate_per_s", rate_per_s)
-    _check_seconds(seconds)
+    check_at_least(1, "seconds", seconds)
     return random.poisson(rate_per_s, seconds)
 
 
@@ -53,7 +54,7 @@ def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArr
 
     `InvalidInputError`: the factor is not above 0, or a second has more than `MAX_PER_S`.
     """
-    _check_factor(factor)
+    check_above_0("scale", factor)
     scaled = factor * np.asarray(counts, dtype=np.float64)
     _check_largest(scaled)
     whole = np.floor(scaled)
@@ -70,7 +71,7 @@ def superposed_counts(
     is a mean over enough seconds for `requests` on average, so its relative error is about one over
     the root of them. It raises as `scaled_counts` does.
     """
-    _check_factor(factor)
+    check_above_0("scale", factor)
     rates_per_s = factor * smoothed_rate(counts, requests)
     _check_largest(rates_per_s)
     drawn: IntArray = random.poisson(rates_per_s).astype(np.int64)
@@ -132,19 +133,9 @@ def _fill_times(
         times[i] = min(second + u * (left + right) / (left + root), before_next)
 
 
-def _check_factor(factor: float) -> None:
-    if not 0 < factor < math.inf:
-        raise InvalidInputError(f"scale: must be above 0, not {factor}")
-
-
 def _check_largest(per_s: FloatArray) -> None:
     largest = float(np.max(per_s, initial=0.0))
     if not largest <= MAX_PER_S:
         raise InvalidInputError(
             f"arrivals: at most {MAX_PER_S:,} requests per second can be simulated, not {largest:g}"
         )
-
-
-def _check_seconds(seconds: int) -> None:
-    if seconds < 1:
-        raise InvalidInputError(f"seconds: must be at least 1, not {seconds}")

@@ -11,6 +11,7 @@ from numpy.random import Generator
 from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.standbys import StandbyPool
 from autoscaler.simulator.start_time import StartTime
+from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 
 
@@ -30,8 +31,7 @@ class Failures:
     def __post_init__(self) -> None:
         spans = (value for span in self.full_cluster for value in span)
         for value in (*self.times_s, *spans):
-            if not 0 <= value < math.inf:
-                raise InvalidInputError(f"failures: must be at least 0, not {value}")
+            check_at_least(0, "failures", value)
         if not 0 <= self.failed_start_share < 1:
             raise InvalidInputError(
                 f"failures: failed_start_share must be in [0, 1), not {self.failed_start_share}"

@@ -1,6 +1,5 @@
 """The scenario of a simulation: the load, the replicas, the balancer, and failures."""
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -16,6 +15,7 @@ from autoscaler.simulator.start_time import StartTime
 from autoscaler.sizing.service_estimator import ServiceEstimator
 from autoscaler.standbys import TwoTierStarts
 from policy.batching_policy import BatchingPolicy
+from policy.checks import check_above_0
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
@@ -106,8 +106,7 @@ class Scenario:
             raise InvalidInputError("counts: must be one number for each second, at least one")
         if not (np.all(np.isfinite(counts)) and np.all(counts >= 0)):
             raise InvalidInputError("counts: must be finite and at least 0")
-        if not 0 < self.scale < math.inf:
-            raise InvalidInputError(f"scale: must be above 0, not {self.scale}")
+        check_above_0("scale", self.scale)
         counts.setflags(write=False)
         object.__setattr__(self, "counts", counts)
         _check_whole("seed", self.seed, 0, 2**63 - 1)

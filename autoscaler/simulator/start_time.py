@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 from numpy.random import Generator
 
-from policy.errors import InvalidInputError
+from policy.checks import check_at_least
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,7 @@ class StartTime:
 
     def __post_init__(self) -> None:
         for name in ("median_s", "spread"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InvalidInputError(
-                    f"start time: {name} must be at least 0, not {getattr(self, name)}"
-                )
+            check_at_least(0, f"start time: {name}", getattr(self, name))
 
     def draw_s(self, random: Generator) -> float:
         """Draw a start time in s."""

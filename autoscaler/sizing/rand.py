@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
+from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
 from policy.try_delays import TryDelays
 
@@ -109,8 +110,7 @@ def busy_probability(arrival_rate_per_s: float, replicas: int, service_rate_per_
     It is 1 if λ ≥ nμ, and exact below if every request is served in the end.
     """
     check_load(arrival_rate_per_s, replicas)
-    if not 0 < service_rate_per_s < math.inf:
-        raise InvalidInputError(f"service_rate_per_s: must be above 0, not {service_rate_per_s}")
+    check_above_0("service_rate_per_s", service_rate_per_s)
     return min(1.0, arrival_rate_per_s / (replicas * service_rate_per_s))
 
 
@@ -146,12 +146,8 @@ def _last_retry(left_ms: FloatArray, try_ms: float, limit: float) -> FloatArray:
 
 def check_load(arrival_rate_per_s: float, replicas: int) -> None:
     """Raise `InvalidInputError` if the arrival rate or the number of replicas is out of range."""
-    if not 0 <= arrival_rate_per_s < math.inf:
-        raise InvalidInputError(
-            f"arrival_rate_per_s: must be at least 0 and finite, not {arrival_rate_per_s}"
-        )
-    if replicas < 1:
-        raise InvalidInputError(f"replicas: must be at least 1, not {replicas}")
+    check_at_least(0, "arrival_rate_per_s", arrival_rate_per_s)
+    check_at_least(1, "replicas", replicas)
 
 
 @dataclass(frozen=True)

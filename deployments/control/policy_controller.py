@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from autoscaler.reports import power_to_floats
 from deployments.config.user_config import UserConfig
-from deployments.control.event_loop_fit import EventLoopFit
 from deployments.control.model_corrections import ModelCorrections
 from deployments.control.observations import Observations
 from deployments.control.policy_solver import (

@@ -16,6 +16,7 @@ from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage, Step, cpus_p
 from deployments.pipelines.stage_workers import StageWorkers
 from deployments.pipelines.streams import stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
+from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective
 
@@ -50,8 +51,7 @@ class Pipeline:
         replicas: Mapping[str, ReplicaAccess] | None = None,
         cpus: Sequence[int] | None = None,
     ) -> None:
-        if max_pending < 1:
-            raise InvalidInputError(f"max_pending: must be at least 1, not {max_pending}")
+        check_at_least(1, "max_pending", max_pending)
         if cpus is not None and (problem := cpus_problem(cpus)):
             raise InvalidInputError(f"pipeline: {problem}")
         self._cpus = cpus
@@ -190,8 +190,7 @@ class Pipeline:
         yielded, by default half of the pipeline's room.
         """
         limit = max(1, self.core.max_pending // 2) if in_flight is None else in_flight
-        if limit < 1:
-            raise InvalidInputError(f"in_flight: must be at least 1, not {in_flight}")
+        check_at_least(1, "in_flight", limit)
         return stream_results(values, self._submit_when_room, self.give_up, limit)
 
     async def _submit_when_room(self, value: Any) -> Flow:

@@ -21,7 +21,8 @@ from scipy.optimize import isotonic_regression, nnls
 from deployments.errors import StartError
 from deployments.models.base import EnergyMeter, Model
 from deployments.models.example_request import example_batch
-from policy.errors import InvalidInputError, SojournError
+from policy.checks import check_at_least
+from policy.errors import SojournError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 
@@ -94,8 +95,7 @@ def measure_profile(
         ("warm-up", warm_up),
         ("repeats", repeats),
     ):
-        if count < 1:
-            raise InvalidInputError(f"{name}: must be at least 1, not {count}")
+        check_at_least(1, name, count)
     sizes = default_batch_sizes(max_batch_size)
     texts = [spec.name for spec in model.inputs if spec.datatype == "BYTES"]
     if texts and type(model).example is Model.example:

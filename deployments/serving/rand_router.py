@@ -22,7 +22,7 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from policy.errors import InvalidInputError
+from policy.checks import check_at_least
 
 #: Default of RAND's retry delay Δ: about the cost of one try.
 RETRY_DELAY_MS = 5.0
@@ -39,8 +39,7 @@ class RandRequestRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         InvalidInputError
             The delay is not at least 0.
         """
-        if not retry_delay_ms >= 0:
-            raise InvalidInputError(f"retry_delay_ms: must be at least 0, not {retry_delay_ms}")
+        check_at_least(0, "retry_delay_ms", retry_delay_ms)
         self._retry_delay_s = 1e-3 * retry_delay_ms
 
     async def choose_replicas(

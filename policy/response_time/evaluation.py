@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from policy.batching_policy import BatchingPolicy
+from policy.checks import check_above_0
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import LEAST_RATE_PER_S, MAX_LOAD, TOO_CLOSE, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
@@ -216,10 +217,7 @@ def evaluate(
 def _check(
     profile: Profile, policy: BatchingPolicy, arrival_rate_per_s: float, max_queue_rows: int | None
 ) -> None:
-    if not (arrival_rate_per_s > 0 and np.isfinite(arrival_rate_per_s)):
-        raise InvalidInputError(
-            f"arrival_rate_per_s: must be above 0 and finite, not {arrival_rate_per_s:g}"
-        )
+    check_above_0("arrival_rate_per_s", arrival_rate_per_s)
     size = policy.max_batch_size
     if size > profile.max_batch_size:
         raise InvalidInputError(

@@ -24,7 +24,7 @@ def test_when_the_policies_start_a_batch(name, sizes, max_wait_ms):
     [
         ("static:0", "must be 1 to 32"),
         ("timeout:33:1", "must be 1 to 32"),
-        ("timeout:8:inf", "at least 0 ms and finite"),
+        ("timeout:8:inf", "wait in ms: must be finite, not inf"),
     ],
 )
 def test_a_batch_size_or_a_wait_out_of_range_is_refused(name, message):

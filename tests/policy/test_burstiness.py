@@ -70,12 +70,12 @@ def test_bursts_are_between_the_mean_and_twice_the_mean(rate, index, window_s):
 
 
 def test_values_out_of_range_are_refused():
-    with pytest.raises(InvalidInputError, match="memory: must be at least 2 windows, not 1"):
+    with pytest.raises(InvalidInputError, match="memory in windows: must be at least 2"):
         DispersionMeter(1)
-    with pytest.raises(InvalidInputError, match="window: must be above 0 s, not 0"):
+    with pytest.raises(InvalidInputError, match="window_s: must be above 0"):
         burst_rate_per_s(1, 1, 0)
     for rate, index in [(-1, 1), (1, math.nan)]:
-        with pytest.raises(InvalidInputError, match="must not be negative"):
+        with pytest.raises(InvalidInputError, match="must be at least 0"):
             burst_rate_per_s(rate, index, 1)
 
 

@@ -67,7 +67,7 @@ def test_the_largest_batch_of_the_highest_throughput_is_the_best():
         ({"latency_ms": {"per_request": 10**400, "fixed": 1}}, "finite numbers, not 1000"),
         ({"max_batch_size": 10_000}, "at most 2048, not 10000"),  # took 12 s and 2 GB
         ({"latency_ms": {"per_request": 0, "fixed": 1e-300}}, "1e-09 to 1e\\+12"),  # overflowed
-        ({"cpus": 0}, "cpus must be a finite number above 0"),
+        ({"cpus": 0}, "cpus: must be above 0"),
         ({"energy_mj": [1.0]}, "energy_mj has 1 entries, max_batch_size is 32"),
         ({"energy_mj": {"per_request": -1, "fixed": 1}}, "must not be negative"),
     ],

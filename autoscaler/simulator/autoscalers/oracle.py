@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.simulator.scaling import FleetView
+from policy.checks import check_above_0
 from policy.errors import InvalidInputError
 
 IntArray = NDArray[np.int64]
@@ -36,8 +37,7 @@ def required_replicas_by_second(
     offered: ArrayLike, sla_rate_per_s: float, min_replicas: int = 1
 ) -> IntArray:
     """Return the replicas whose rate within the SLA, above 0, covers each second's requests."""
-    if not 0 < sla_rate_per_s < math.inf:
-        raise InvalidInputError(f"sla_rate_per_s: must be above 0, not {sla_rate_per_s}")
+    check_above_0("sla_rate_per_s", sla_rate_per_s)
     required = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
     return np.maximum(min_replicas, required.astype(np.int64))
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from deployments.models.loading import DEVICES
 from policy.batching_policy import BatchingPolicy
+from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
@@ -228,8 +229,7 @@ class Each:
     expected_items: int = 1
 
     def __post_init__(self) -> None:
-        if self.max_items < 1:
-            raise InvalidInputError(f"each: max_items must be at least 1, not {self.max_items}")
+        check_at_least(1, "each: max_items", self.max_items)
         if not 1 <= self.expected_items <= self.max_items:
             raise InvalidInputError(
                 f"each: expected_items must be 1 to {self.max_items}, not {self.expected_items}"

@@ -5,7 +5,6 @@ times of its items into their departure times, as `StageCore` does. Batch times 
 profile; if it has their variation, each is drawn independently. Nothing is refused or cancelled.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from deployments.pipelines.core.stage_core import longest_wait_ms
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.batching_policy import BatchingPolicy
+from policy.checks import check_above_0
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
 
@@ -66,8 +66,7 @@ def simulate(
     Raises `InvalidInputError` if a stage has no profile or the rate is not above 0 and finite, and
     `InfeasibleError` if a stage cannot keep up.
     """
-    if not 0 < arrival_rate_per_s < math.inf:
-        raise InvalidInputError(f"arrival rate: must be above 0, not {arrival_rate_per_s:g}")
+    check_above_0("arrival rate", arrival_rate_per_s)
     random = np.random.default_rng(seed)
     gaps_ms = random.exponential(1e3 / arrival_rate_per_s, requests)
     arrivals_ms = np.cumsum(gaps_ms)

@@ -20,7 +20,7 @@ GPU-Based Platforms", IEEE ICC 2023, arXiv 2301.12865, equations (17)-(22).
 
 import numpy as np
 
-from policy.errors import InfeasibleError, InvalidInputError
+from policy.errors import InfeasibleError
 from policy.solvers.reference.truncated import IntArray, TruncatedSmdp, TruncatedSolution
 
 # With the largest step allowed, some state is always left at once, so the chain may be periodic.
@@ -44,8 +44,6 @@ def solve(
         If false, return the policy of the last sweep instead of giving up, as the paper does. Its
         `average_cost` is then the middle of bounds that may still be far apart.
     """
-    if not span > 0:
-        raise InvalidInputError(f"span: must be above 0, not {span}")
     step = _STEP_SHARE * largest_step_ms(smdp)
     cost_rate = smdp.cost / smdp.period_ms
     share = step / smdp.period_ms

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from scipy.special import pdtrc
 
 from policy.batching_policy import BatchingPolicy
+from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.numerics.probability import poisson_table
 from policy.objective import Weights
@@ -84,8 +85,7 @@ class TruncatedSmdp:
                 f"max queue length: must be at least the maximum batch size {largest}, "
                 f"not {self.max_queue_length}"
             )
-        if not self.overflow_cost >= 0:
-            raise InvalidInputError(f"overflow cost: must be at least 0, not {self.overflow_cost}")
+        check_at_least(0, "overflow cost", self.overflow_cost)
         energy_mj = self.profile.energy_mj_for_weight(self.weights.energy_weight)
         latency_ms = self.profile.latency_ms
         lengths = np.append(np.arange(self.max_queue_length + 1), self.max_queue_length)

@@ -51,7 +51,7 @@ def test_a_stage_that_is_wrong(options, complaint):
         (lambda: Switch(abs, {1: []}, {2: 1.0}), "shares must have one above 0 for each branch"),
         (lambda: Switch(abs, {1: [], 2: []}, {1: 1.0, 2: 0.0}), "shares must have one above 0"),
         (lambda: Switch(abs, {1: [], 2: []}, {1: 1.0, 2: math.nan}), "and add up to 1"),
-        (lambda: Each([], max_items=0), "max_items must be at least 1"),
+        (lambda: Each([], max_items=0), "max_items: must be at least 1"),
         (lambda: Each([], max_items=4, expected_items=5), "expected_items must be 1 to 4"),
     ],
 )
