@@ -77,13 +77,11 @@ class Autoscaler:
         """How far the forecast for replicas looks ahead: the time until one of them serves."""
         return self._tiers.standby_s if self._total is not None else self._start_time_s
 
-    def observe(
-        self, reports: Iterable[ReplicaReport], now_s: float | None = None, weight: float = 1.0
-    ) -> None:
+    def observe(self, reports: Iterable[ReplicaReport], now_s: float, weight: float = 1.0) -> None:
         """Record reports, in any order; late and repeated ones are ignored.
 
-        Those read at `now_s`, on the clock of `decide`, count even with a wrong clock; None: all
-        clocks are right. If they are a sample, each stands for `weight` replicas.
+        They were read at `now_s`, on the clock of `decide`, whatever their own clocks show. If they
+        are a sample, each stands for `weight` replicas.
         """
         self._monitor.observe(reports, now_s, weight)
 
@@ -91,18 +89,14 @@ class Autoscaler:
         """Decide how many replicas and standbys there should be, on the clock of the reports."""
         self._update(now_s, fleet)
         decision = self._decide(now_s, fleet)
-        if fleet.ready_replicas is not None:
-            ordered = decision.replicas + decision.standbys
-            self._monitor.start_times.track(now_s, ordered, fleet.total_ready)
+        ordered = decision.replicas + decision.standbys
+        self._monitor.start_times.track(now_s, ordered, fleet.total_ready)
         return decision
 
     def _update(self, now_s: float, fleet: FleetState) -> None:
-        if fleet.ready_replicas is not None:
-            self._monitor.start_times.track(now_s, fleet.total_ordered, fleet.total_ready)
-            self._pending.observe(now_s, fleet.total_ordered, fleet.total_ready)
-        is_known = fleet.ready_replicas is not None
-        serving = fleet.current_replicas if fleet.ready_replicas is None else fleet.ready_replicas
-        self._monitor.update(now_s, serving, all_known=is_known)
+        self._monitor.start_times.track(now_s, fleet.total_ordered, fleet.total_ready)
+        self._pending.observe(now_s, fleet.total_ordered, fleet.total_ready)
+        self._monitor.update(now_s, fleet.ready_replicas)
         self._scale_from_zero.observe(now_s, fleet, self._monitor.load)
         if not self._standbys_wanted:
             self._total = None

@@ -13,15 +13,15 @@ class FleetState:
     """The replicas of a deployment, and the bounds on their number, standbys included.
 
     `current_replicas` and `current_standbys` are what was ordered so far, started or not.
-    `ready_replicas` serve, whether they report or not; None: unknown. `waiting` requests wait
-    outside for a first replica. If `min_replicas` is 0, the last replica goes after no request has
+    `ready_replicas` serve, whether they report or not. `waiting` requests wait outside for a first
+    replica. If `min_replicas` is 0, the last replica goes after no request has
     come for `AutoscalerSettings.scale_to_zero_delay_s`.
     """
 
     current_replicas: int
     min_replicas: int
     max_replicas: int
-    ready_replicas: int | None = None
+    ready_replicas: int
     waiting: float = 0.0
     current_standbys: int = 0
     ready_standbys: int = 0
@@ -49,7 +49,7 @@ class FleetState:
 
     @property
     def total_ready(self) -> int:
-        return (self.ready_replicas or 0) + self.ready_standbys
+        return self.ready_replicas + self.ready_standbys
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,8 @@ class DecisionLog:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         usable = (entry for entry in entries if {"time_s", "replicas"} <= entry.keys())
         self._recorded: deque[Entry] = deque(usable, maxlen=DECISIONS_KEPT)
-        self._newest: Entry | None = self._recorded[-1] if self._recorded else None
-
-    @property
-    def newest(self) -> Entry | None:
-        """The decision in force, recorded or not; None before the first."""
-        return self._newest
+        #: The decision in force, recorded or not; None before the first.
+        self.newest: Entry | None = self._recorded[-1] if self._recorded else None
 
     @property
     def recorded(self) -> list[Entry]:
@@ -133,7 +129,7 @@ class DecisionLog:
         """Add a decision made with `target_replicas` ordered; return whether it was recorded."""
         # Its fields are plain values, so `asdict`, which copies deeply, would only take longer.
         entry = {"time_s": time_s, "target_replicas": target_replicas, **vars(decision)}
-        self._newest = entry
+        self.newest = entry
         if self._recorded:
             last = self._recorded[-1]
             # If the clock was set back, the last one counts as old, too.

@@ -60,7 +60,6 @@ class ReplicaReport:
     time_s: float
     offered_total: float
     refused_total: float
-    completed_total: float
     queue_length: float
     full_batch_size: float
     full_batch_ms: float
@@ -91,7 +90,6 @@ class ReplicaReport:
             self.time_s,
             self.offered_total,
             self.refused_total,
-            self.completed_total,
             self.queue_length,
             self.start_time_s,
             self.sla_rate_per_s,

@@ -114,7 +114,7 @@ class ScaledDeployment:
             replace(
                 fleet,
                 current_replicas=fleet.current_replicas - ordered,
-                ready_replicas=fleet.ready_replicas and fleet.ready_replicas - ready,
+                ready_replicas=max(0, fleet.ready_replicas - ready),
                 current_standbys=ordered,
                 ready_standbys=ready,
             ),

@@ -100,7 +100,6 @@ class FleetMonitor:
         self.history = LoadHistory()
         self.start_times = StartTimes()
         self.sla_correction = SlaRateCorrection()
-        self._reports: dict[str, ReplicaReport] = {}
         #: The newest report of each replica as it was read, before its time was corrected.
         self._read: dict[str, ReplicaReport] = {}
         self._clocks = ReplicaClocks()
@@ -116,33 +115,27 @@ class FleetMonitor:
         #: Replicas that should report, and replicas that serve.
         self._expected = self._serving = 0
 
-    def observe(
-        self, reports: Iterable[ReplicaReport], now_s: float | None = None, weight: float = 1.0
-    ) -> None:
+    def observe(self, reports: Iterable[ReplicaReport], now_s: float, weight: float = 1.0) -> None:
         """Record reports, as `Autoscaler.observe` does."""
         self._weight = weight
         reports = list(reports)
         if weight > 1:
             # One that comes back into the sample begins anew: others stood for it meanwhile.
-            for name in self._reports.keys() - {report.replica_id for report in reports}:
-                self.load.forget(name)
+            for name in self.load.reports.keys() - {report.replica_id for report in reports}:
                 self._forget(name)
         for report in reports:
             name = report.replica_id
             if self._read.get(name) is report:
                 continue
             self._read[name] = report
-            if now_s is not None:
-                placed_s = self._clocks.place(report, now_s)
-                if placed_s != report.time_s:
-                    report = replace(report, time_s=placed_s)
-            newest_s = self.load.newest_s
+            placed_s = self._clocks.place(report, now_s)
+            if placed_s != report.time_s:
+                report = replace(report, time_s=placed_s)
+            newest_s, before = self.load.newest_s, self.load.reports.get(name)
             if not self.load.observe(report, weight):
                 continue
             self.known_since_s = min(self.known_since_s, report.time_s)
             self._live = None
-            before = self._reports.get(name)
-            self._reports[name] = report
             if before is not None:
                 self._intervals_s.append(report.time_s - before.time_s)
                 if report.answered_total and report.sla_rate_per_s and not report.standby:
@@ -155,18 +148,18 @@ class FleetMonitor:
                     name, report.start_time_s, serving_since_s, int(report.weights_tier_code)
                 )
 
-    def update(self, now_s: float, serving_replicas: int, *, all_known: bool = True) -> None:
-        """Learn from all reports; unless `all_known`, `serving_replicas` were only ordered."""
+    def update(self, now_s: float, serving_replicas: int) -> None:
+        """Learn from all reports, of which those of `serving_replicas` should come."""
         self._serving = serving_replicas
-        if all_known:
-            self._expected = self.load.expect(now_s, serving_replicas)
+        self._expected = self.load.expect(now_s, serving_replicas)
         if self._is_stale(now_s):
             return
-        for name in self.load.forget_before(now_s - _FORGET_AFTER_S):
-            self._forget(name)
+        for name, report in list(self.load.reports.items()):
+            if report.time_s < now_s - _FORGET_AFTER_S:
+                self._forget(name)
         if self._live is None:
             cutoff_s = min(self.load.newest_s, now_s) - MAX_LAG_S
-            self._live = _Live.of(self._reports.values(), cutoff_s, self._weight)
+            self._live = _Live.of(self.load.reports.values(), cutoff_s, self._weight)
         known_until_s = -math.inf if self.history.end_s is None else self.history.end_s
         settings = self.settings
         self._rates = self.load.history(now_s, settings.window_s, settings.retries, known_until_s)
@@ -189,10 +182,10 @@ class FleetMonitor:
         self.history.observe(self._rates.end_s, self._rates.rates_per_s)
 
     def _forget(self, name: str) -> None:
-        if name in self._reports:
-            del self._reports[name], self._read[name]
-            self._clocks.forget(name)
-            self._live = None
+        """Forget a replica, but keep its counts."""
+        del self.load.reports[name], self._read[name]
+        self._clocks.forget(name)
+        self._live = None
 
     def status(self, now_s: float) -> FleetStatus | UnknownStatus:
         """Return the state of the fleet at the last update, or why it is unknown."""
@@ -205,7 +198,7 @@ class FleetMonitor:
         if live is None or not live.replicas or rates is None:
             return UnknownStatus("the arrival rate is not known yet")
         since_s = now_s - self._stale_after_s
-        fresh = sum(one.time_s >= since_s and not one.standby for one in self._reports.values())
+        fresh = sum(one.time_s >= since_s and not one.standby for one in self.load.reports.values())
         reporting = round(self._weight * fresh)
         silent = max(0, self._expected - reporting)
         share_known = (self._expected - silent) / self._expected if silent else 1.0

@@ -12,7 +12,6 @@ those that do.
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,16 +60,6 @@ class RateHistory:
     recent: RecentAttempts
 
 
-class _Counters(NamedTuple):
-    """The counters in a replica's newest report."""
-
-    time_s: float
-    counted_s: float
-    attempts: float
-    refusals: float
-    by_balancer: float
-
-
 @dataclass(slots=True)
 class _Second:
     """The counts of one second, and the replicas whose reports cover it or should."""
@@ -97,7 +86,8 @@ class OfferedLoad:
         self.first_s = self.newest_s = self.last_request_s = -math.inf
         self._head = 0
         self._seconds: dict[int, _Second] = {}
-        self._counters: dict[str, _Counters] = {}
+        #: The newest report of each replica.
+        self.reports: dict[str, ReplicaReport] = {}
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
         self._ready: deque[tuple[float, int]] = deque()
         self._ready_since_s = math.inf
@@ -110,20 +100,20 @@ class OfferedLoad:
         A standby takes no share of the load, so its reports cover no time.
         """
         time_s, counted_s = report.time_s, report.counted_s
-        known = self._counters.get(report.replica_id)
+        known = self.reports.get(report.replica_id)
         if known is not None and not _is_newer(report, known):
             return False
         if math.isinf(self.first_s):
             self.first_s = time_s
-        counted = (report.offered_total, report.refused_total, report.refused_by_balancer_total)
-        self._counters[report.replica_id] = _Counters(time_s, counted_s, *counted)
+        self.reports[report.replica_id] = report
         if time_s > self.newest_s:
             self.newest_s = time_s
             self._advance(math.floor(time_s))
         if known is None and weight > 1:
             return True  # other replicas of the sample covered its past
-        attempts, refusals, by_balancer = counted
-        if known is None or attempts < known.attempts or refusals < known.refusals:
+        attempts, refusals = report.offered_total, report.refused_total
+        by_balancer = report.refused_by_balancer_total
+        if known is None or attempts < known.offered_total or refusals < known.refused_total:
             since_s = time_s - counted_s
             waited_since_s, waited_until_s = self._waited_s
             if known is None and waited_since_s <= since_s <= waited_until_s + _TOOK_WAITING_S:
@@ -132,8 +122,8 @@ class OfferedLoad:
             since_s = time_s - (counted_s - known.counted_s)
             if abs(since_s - known.time_s) < 1 and known.time_s < time_s:
                 since_s = known.time_s
-            attempts, refusals = attempts - known.attempts, refusals - known.refusals
-            by_balancer = max(0.0, by_balancer - known.by_balancer)
+            attempts, refusals = attempts - known.offered_total, refusals - known.refused_total
+            by_balancer = max(0.0, by_balancer - known.refused_by_balancer_total)
         if attempts:
             self.last_request_s = max(self.last_request_s, time_s)
         if attempts or not report.standby:
@@ -174,17 +164,6 @@ class OfferedLoad:
                 at.expected = min(at.expected, expected)
         return expected
 
-    def forget(self, name: str) -> None:
-        """Forget a replica, but keep its counts."""
-        self._counters.pop(name, None)
-
-    def forget_before(self, cutoff_s: float) -> list[str]:
-        """Forget replicas that have not reported since `cutoff_s`, but keep their counts."""
-        forgotten = [name for name, seen in self._counters.items() if seen.time_s < cutoff_s]
-        for name in forgotten:
-            self.forget(name)
-        return forgotten
-
     def history(
         self, now_s: float, window_s: float, retries: int, since_s: float = -math.inf
     ) -> RateHistory | None:
@@ -199,7 +178,7 @@ class OfferedLoad:
             return None
         cutoff_s = newest_s - MAX_LAG_S
         reported_s = min(
-            (seen.time_s for seen in self._counters.values() if seen.time_s >= cutoff_s),
+            (seen.time_s for seen in self.reports.values() if seen.time_s >= cutoff_s),
             default=newest_s,
         )
         end = math.floor(min(reported_s, newest_s))
@@ -278,7 +257,7 @@ class OfferedLoad:
         return counts
 
 
-def _is_newer(report: ReplicaReport, known: _Counters) -> bool:
+def _is_newer(report: ReplicaReport, known: ReplicaReport) -> bool:
     """Return whether a report is newer than the known one of its replica.
 
     The time for which it has counted decides, because a wall clock may be set back, unless the

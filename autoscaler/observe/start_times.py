@@ -175,9 +175,9 @@ class StartTimes:
         """Make one from what `state_dict` returned."""
         restored = cls()
         for replica_id, start_time_s in state["reported_s"].items():
-            tier = int(state.get("tiers", {}).get(replica_id, 0))
+            tier = int(state["tiers"][replica_id])
             restored.observe(str(replica_id), float(start_time_s), tier=tier)
-        for replica_id, wait_s in state.get("waits_s", {}).items():
+        for replica_id, wait_s in state["waits_s"].items():
             if replica_id in restored._reported_s:
                 restored._waits_s[replica_id] = float(wait_s)
         return restored

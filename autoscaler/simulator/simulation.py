@@ -163,7 +163,6 @@ class Simulation:
             time_s=now_s,
             offered_total=counted.offered,
             refused_total=counted.refused,
-            completed_total=counted.completed,
             queue_length=counted.waiting,
             full_batch_size=limits.max_batch_size,
             full_batch_ms=float(limits.latency_ms[-1]),

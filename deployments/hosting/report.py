@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 #: Counters, which only grow; other values are gauges.
 _COUNTERS = (
-    *("offered_total", "refused_total", "completed_total", "answered_total", "late_total"),
-    "refused_by_balancer_total",
+    *("offered_total", "refused_total", "refused_by_balancer_total"),
+    *("answered_total", "late_total"),
 )
 
 

@@ -269,7 +269,6 @@ class InferenceService(BatchedService):
             "offered_total": batcher.rows.offered,
             "refused_total": batcher.rows.refused,
             "refused_by_balancer_total": self.counts.rows_refused_by_balancer,
-            "completed_total": batcher.rows.completed,
             "queue_length": batcher.core.queue_length,
             "full_batch_size": batcher.core.limits.max_batch_size,
             "full_batch_ms": batcher.core.limits.latency_ms[-1],

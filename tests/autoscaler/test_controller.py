@@ -21,8 +21,8 @@ from tests.support.autoscaling.reports import report
 
 
 def decide(autoscaler, second, **given):
-    bounds = {"current_replicas": 3, "min_replicas": 1, "max_replicas": 50}
-    return autoscaler.decide(START_S + second, FleetState(**{**bounds, **given}))
+    fleet = {"current_replicas": 3, "min_replicas": 1, "max_replicas": 50, "ready_replicas": 1}
+    return autoscaler.decide(START_S + second, FleetState(**{**fleet, **given}))
 
 
 def test_before_any_report_it_holds_within_the_bounds():
@@ -48,7 +48,9 @@ def test_a_decision_shows_the_delays_that_replicas_measure_and_the_retries_in_fo
     autoscaler = Autoscaler(replace(SETTINGS, retries=2))
     measured = {"request_delay_ms": 1.5, "reply_delay_ms": 0.5, "retry_delay_ms": 3.0}
     for second in range(30):
-        autoscaler.observe([report("r0", START_S + second, 10.0 * second, **measured)])
+        autoscaler.observe(
+            [report("r0", START_S + second, 10.0 * second, **measured)], START_S + second
+        )
         decision = decide(autoscaler, second)
     assert decision.try_delays == {**measured, "retries": 2}
 
@@ -152,10 +154,11 @@ def test_replicas_that_are_still_starting_carry_no_share():
 
     def decided(**given):
         autoscaler = copy.deepcopy(fleet.autoscaler)
-        autoscaler.observe([replace(told, time_s=told.time_s + 0.5)])
+        told_later = replace(told, time_s=told.time_s + 0.5, counted_s=told.counted_s + 0.5)
+        autoscaler.observe([told_later], told_later.time_s)
         return decide(autoscaler, fleet.second + 1, current_replicas=20, **given).replicas
 
-    assert decided() > decided(ready_replicas=1) == 1
+    assert decided(ready_replicas=20) > decided(ready_replicas=1) == 1
 
 
 def test_replica_that_never_starts_does_not_keep_the_others():

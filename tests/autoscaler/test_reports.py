@@ -11,7 +11,6 @@ from policy.load_lateness import LoadLatenessCurve
 VALUES = {
     "offered_total": 10.0,
     "refused_total": 1.0,
-    "completed_total": 8.0,
     "queue_length": 1.0,
     "full_batch_size": 32.0,
     "full_batch_ms": 10.8,

@@ -77,7 +77,7 @@ class StageAutoscaler:
             self._start_time_s = now_s - self._ordered_s.popleft()
         self._ready = stage.workers
         if stage.workers:
-            self.autoscaler.observe([self._report(now_s)], weight=stage.workers)
+            self.autoscaler.observe([self._report(now_s)], now_s, stage.workers)
         standbys = min(last.standbys, max(0, stage.workers - last.replicas))
         fleet = FleetState(
             current_replicas=last.replicas,
@@ -108,7 +108,6 @@ class StageAutoscaler:
             now_s,
             offered_total=self._offered_total,
             refused_total=self._missed_total,
-            completed_total=0.0,
             queue_length=stage.waiting / workers,
             full_batch_size=size,
             full_batch_ms=full_batch_ms,

@@ -144,7 +144,6 @@ class PipelineAutoscaler:
         return {
             "offered_total": core.offered,
             "refused_total": core.refused,
-            "completed_total": core.completed,
             "queue_length": len(core.open),
             "full_batch_size": 1e-3 * sla.response_time_ms * table.capacity_per_s,
             "full_batch_ms": sla.response_time_ms,

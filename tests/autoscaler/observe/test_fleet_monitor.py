@@ -53,6 +53,18 @@ def test_a_monitor_that_is_asked_between_reports_says_the_same():
         assert (said.silent_replicas > 0) == (second in SILENT and second + 1 - SILENT.start >= 10)
 
 
+def test_replicas_that_have_not_reported_for_an_hour_are_forgotten():
+    monitor = FleetMonitor(AutoscalerSettings())
+    monitor.observe(reports(1), START_S + 2)
+    later = [
+        replace(one, time_s=one.time_s + 3700, counted_s=one.counted_s + 3700)
+        for one in reports(1)[:2]
+    ]
+    monitor.observe(later, START_S + 3702)
+    monitor.update(START_S + 3702, 2)
+    assert monitor.load.reports.keys() == {"r0", "r1"}
+
+
 def test_queues_within_what_is_normal_do_not_make_up_for_longer_ones():
     monitor = FleetMonitor(AutoscalerSettings())
     for second in range(1, 20):

@@ -103,17 +103,6 @@ def test_rates_that_are_known_are_left_out_and_nothing_else_changes():
             assert getattr(newer.recent, name).tolist() == values.tolist()
 
 
-def test_replicas_that_have_not_reported_since_are_forgotten_once():
-    load = OfferedLoad()
-    for name, second in (("old", 10), ("new", 20), ("old", 30), ("older", 5)):
-        load.observe(report(name, second, 100.0 + second))
-    assert load.forget_before(START_S + 5) == []
-    assert load.forget_before(START_S + 15) == ["older"]
-    assert load.forget_before(START_S + 25) == ["new"]
-    assert load.forget_before(START_S + 25) == []
-    assert load.forget_before(START_S + 31) == ["old"]
-
-
 SPANS = st.lists(
     st.tuples(st.floats(0.0, 500.0), st.floats(0.01, 90.0), st.integers(0, 10_000)),
     min_size=1,

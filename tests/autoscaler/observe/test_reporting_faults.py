@@ -26,7 +26,6 @@ def report(name, second, counted_s, *, per_s=LOAD, clock_s=0.0, begun=0.0, **giv
         time_s=START_S + second + clock_s,
         offered_total=total,
         answered_total=total,
-        completed_total=total,
         start_time_s=60.0,
         counted_s=counted_s,
         **given,

@@ -63,7 +63,6 @@ def context(
     offered.add(name, now_s, rate_per_s, serving)
     values = {
         "refused_total": 0.0,
-        "completed_total": 0.0,
         "queue_length": 0.0,
         "full_batch_size": 10.0,
         "full_batch_ms": 1e3 * 10 / CAPACITY_PER_S,

@@ -148,7 +148,6 @@ class Fleet:
             time_s=START_S + self.second,
             offered_total=replica.offered,
             refused_total=replica.refused,
-            completed_total=replica.answered,
             queue_length=len(replica.waiting),
             full_batch_size=32.0,
             full_batch_ms=float(PROFILE.latency_ms[-1]),

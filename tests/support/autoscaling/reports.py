@@ -10,7 +10,6 @@ def report(replica_id: str, time_s: float, offered: float, **more: Any) -> Repli
     values: dict[str, Any] = {
         "offered_total": offered,
         "refused_total": 0.0,
-        "completed_total": offered,
         "queue_length": 0.0,
         "full_batch_size": 32.0,
         "full_batch_ms": 10.8,
