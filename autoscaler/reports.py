@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
+from operator import attrgetter
 
 from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -86,31 +87,13 @@ class ReplicaReport:
     power_code: float = 0.0
 
     def __post_init__(self) -> None:
-        values = (
-            self.time_s,
-            self.offered_total,
-            self.refused_total,
-            self.queue_length,
-            self.start_time_s,
-            self.sla_rate_per_s,
-            self.answered_total,
-            self.late_total,
-            self.counted_s,
-            self.bottleneck_code,
-            self.weights_tier_code,
-            self.refused_by_balancer_total,
-            self.standby,
-            self.request_delay_ms,
-            self.reply_delay_ms,
-            self.retry_delay_ms,
-            self.power_limit_w,
-        )
         # Many reports come every second and nearly all are valid, so check all values at once.
+        values = _checked(self)
         if not (
             min(values) >= 0
             and sum(values) < math.inf
-            and 0 < self.full_batch_size < math.inf
-            and 0 < self.full_batch_ms < math.inf
+            and self.full_batch_size > 0
+            and self.full_batch_ms > 0
         ):
             self._raise_for_invalid_value()
         try:
@@ -266,6 +249,7 @@ _REPORT_FLOATS = tuple(
     if value.name
     not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels", "powers")
 )
+_checked = attrgetter("time_s", *_REPORT_FLOATS)
 _REQUIRED = tuple(
     value.name
     for value in fields(ReplicaReport)

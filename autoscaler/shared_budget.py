@@ -23,7 +23,7 @@ CLAIM_LASTS_S = 30.0
 
 @dataclass(frozen=True)
 class Claim:
-    """A deployment's claim on the budget: it never gets more than `wanted_replicas`.
+    """A deployment's claim on the budget: it gets from `min_replicas` to `wanted_replicas`.
 
     With `keeps_held` it keeps what it holds, if the budget allows: its load is unknown.
     """
@@ -33,13 +33,6 @@ class Claim:
     wanted_replicas: int
     held_replicas: int = 0
     keeps_held: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min_replicas <= self.wanted_replicas:
-            raise InvalidInputError(
-                f"{self.name}: wanted_replicas must be at least the minimum of "
-                f"{self.min_replicas}, not {self.wanted_replicas}"
-            )
 
     def priority(self, share: int) -> float:
         """Return its priority for one more replica than `share`; below 0 if it wants none."""
@@ -53,19 +46,12 @@ def share_budget(claims: Sequence[Claim], budget: int) -> dict[str, int]:
     """Share `budget` replicas between claims; return the number by the name of the claim.
 
     It is all that is wanted, if that fits; otherwise at least the minimum and at most what is
-    wanted, together no more than the budget. `InvalidInputError`: the budget does not cover the
-    minima.
+    wanted, together the budget, which covers the minima.
     """
     shares = {claim.name: claim.min_replicas for claim in claims}
-    left = budget - sum(shares.values())
-    if left < 0:
-        raise InvalidInputError(
-            f"replica_budget: must be at least {budget - left}, the sum of the min_replicas, "
-            f"not {budget}"
-        )
     if sum(claim.wanted_replicas for claim in claims) <= budget:
         return {claim.name: claim.wanted_replicas for claim in claims}
-    for _ in range(left):
+    for _ in range(budget - sum(shares.values())):
         first = max(claims, key=lambda claim: (claim.priority(shares[claim.name]), claim.name))
         shares[first.name] += 1
     return shares

@@ -25,12 +25,10 @@ from autoscaler.simulator.autoscalers.registry import (
     FAMILIES,
     Choice,
 )
-from autoscaler.simulator.fleet import Failures
 from autoscaler.simulator.results import Run
-from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
-from policy.errors import InvalidInputError
 
 #: Share of the windows that a setting must hold.
 GOAL = 0.99
@@ -49,13 +47,11 @@ BoolArray = NDArray[np.bool_]
 class Load:
     """A scenario on which autoscalers are measured.
 
-    Its counts must be whole numbers, with a scale of 1. Its replicas and their upper bound are
+    Its counts must be whole numbers. Its replicas and their upper bound are
     replaced by those of the oracle.
     """
 
     def __init__(self, name: str, scenario: Scenario) -> None:
-        if scenario.scale != 1 or np.any(scenario.counts % 1):
-            raise InvalidInputError(f"load {name}: the counts must be whole numbers, not scaled")
         self.name = name
         sla_rate_per_s = scenario.load_lateness_curve.sla_rate_per_s
         self._required = required_replicas_by_second(scenario.counts, sla_rate_per_s)

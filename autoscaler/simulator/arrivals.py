@@ -16,7 +16,6 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.simulator.engines.compiling import compiled
-from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
@@ -35,57 +34,48 @@ class WithinSecond(StrEnum):
     LINEAR = "linear"  # at a density that connects the seconds before and after
 
 
-def check_rate(name: str, rate_per_s: float) -> None:
-    """Raise `InvalidInputError` if a rate is negative or above `MAX_PER_S`."""
-    if not 0 <= rate_per_s < math.inf:
-        raise InvalidInputError(f"{name}: must be at least 0 and finite, not {rate_per_s}")
-    _check_largest(np.array([rate_per_s]))
-
-
 def poisson_counts(rate_per_s: float, seconds: int, random: Generator) -> IntArray:
-    """Draw the counts per second of a Poisson process, shape (seconds,)."""
-    check_rate("rate_per_s", rate_per_s)
-    check_at_least(1, "seconds", seconds)
+    """Draw the counts per second of a Poisson process, shape (seconds,).
+
+    `InvalidInputError`: the rate is above `MAX_PER_S`.
+    """
+    _check_largest(np.array([rate_per_s]))
     return random.poisson(rate_per_s, seconds)
 
 
 def scaled_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
     """Multiply counts; fractions are rounded up or down at random, unbiased.
 
-    `InvalidInputError`: the factor is not above 0, or a second has more than `MAX_PER_S`.
+    `InvalidInputError`: a second has more than `MAX_PER_S`.
     """
-    check_above_0("scale", factor)
     scaled = factor * np.asarray(counts, dtype=np.float64)
     _check_largest(scaled)
     whole = np.floor(scaled)
     return (whole + (random.random(scaled.size) < scaled - whole)).astype(np.int64)
 
 
-def superposed_counts(
-    counts: ArrayLike, factor: float, random: Generator, requests: float = REQUESTS_PER_MEAN
-) -> IntArray:
+def superposed_counts(counts: ArrayLike, factor: float, random: Generator) -> IntArray:
     """Draw the sum of many services like one: its rate smoothed and multiplied, then Poisson.
 
     Multiplying a trace's counts would turn each request into a burst of `factor` requests. The sum
-    of as many independent services has the same rate, but the noise of a Poisson process. The rate
-    is a mean over enough seconds for `requests` on average, so its relative error is about one over
-    the root of them. It raises as `scaled_counts` does.
+    of as many independent services has the same rate, but the noise of a Poisson process. It raises
+    as `scaled_counts` does.
     """
-    check_above_0("scale", factor)
-    rates_per_s = factor * smoothed_rate(counts, requests)
+    rates_per_s = factor * smoothed_rate(counts)
     _check_largest(rates_per_s)
     drawn: IntArray = random.poisson(rates_per_s).astype(np.int64)
     return drawn
 
 
-def smoothed_rate(counts: ArrayLike, requests: float = REQUESTS_PER_MEAN) -> FloatArray:
-    """Return the mean rate around each second, over a span with this number of `requests`.
+def smoothed_rate(counts: ArrayLike) -> FloatArray:
+    """Return the mean rate around each second, over a span with `REQUESTS_PER_MEAN` on average.
 
-    The span is the same everywhere but at the ends, where it is cut off.
+    Its relative error is about one over the root of them. The span is the same everywhere but at
+    the ends, where it is cut off.
     """
     values = np.asarray(counts, dtype=np.float64)
     mean = float(values.mean()) if values.size else 0.0
-    half = min(values.size, math.ceil(requests / mean)) // 2 if mean else 0
+    half = min(values.size, math.ceil(REQUESTS_PER_MEAN / mean)) // 2 if mean else 0
     sums = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(0, np.arange(values.size) - half)
     last = np.minimum(values.size, np.arange(values.size) + half + 1)

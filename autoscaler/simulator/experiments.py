@@ -26,7 +26,7 @@ from policy.errors import InfeasibleError, InvalidInputError
 
 def compare(scenario: Scenario, choices: Sequence[Choice]) -> Comparison:
     """Run autoscalers and the oracle on the same arrivals, from the oracle's initial fleet on."""
-    scenario = with_trace(scenario, scenario.counts, scenario.scale)
+    scenario = with_trace(scenario, scenario.counts, 1.0)
     oracle = Choice(ORACLE, AUTOSCALERS[ORACLE])
     runs: dict[str, Run] = {}
     everything = {choice.name: choice for choice in (*choices, oracle)}
@@ -53,7 +53,7 @@ def with_trace(
     random = np.random.default_rng(scenario.seed)
     draw = superposed_counts if superpose else scaled_counts
     scaled = draw(counts, scale, random).astype(np.float64)
-    return replace(scenario, counts=scaled, scale=1.0)
+    return replace(scenario, counts=scaled)
 
 
 def with_history(
@@ -84,7 +84,7 @@ def poisson_scenario(scenario: Scenario, arrival_rate_per_s: float, requests: in
         )
     random = np.random.default_rng(scenario.seed)
     counts = poisson_counts(arrival_rate_per_s, seconds, random).astype(np.float64)
-    return replace(scenario, counts=counts, scale=1.0, within_second=WithinSecond.UNIFORM)
+    return replace(scenario, counts=counts, within_second=WithinSecond.UNIFORM)
 
 
 def run_fixed(scenario: Scenario, replicas: int) -> Comparison:

@@ -9,39 +9,9 @@ from itertools import count
 from numpy.random import Generator
 
 from autoscaler.simulator.engines.compiled import CompiledEngine
+from autoscaler.simulator.scenario import Failures
 from autoscaler.simulator.standbys import StandbyPool
 from autoscaler.simulator.start_time import StartTime
-from policy.checks import check_at_least
-from policy.errors import InvalidInputError
-
-
-@dataclass(frozen=True)
-class Failures:
-    """When ready replicas die, starts fail, and the cluster is full.
-
-    `failed_start_share` is the probability, below 1, that a start fails at its very end and is
-    tried again. In a span (begin_s, end_s, replicas) of `full_cluster` there is room for so many
-    only: further orders wait, and the replicas that exist stay.
-    """
-
-    times_s: tuple[float, ...] = ()
-    failed_start_share: float = 0.0
-    full_cluster: tuple[tuple[float, float, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        spans = (value for span in self.full_cluster for value in span)
-        for value in (*self.times_s, *spans):
-            check_at_least(0, "failures", value)
-        if not 0 <= self.failed_start_share < 1:
-            raise InvalidInputError(
-                f"failures: failed_start_share must be in [0, 1), not {self.failed_start_share}"
-            )
-
-    def room(self, now_s: float) -> float:
-        return min(
-            (room for begin_s, end_s, room in self.full_cluster if begin_s <= now_s < end_s),
-            default=math.inf,
-        )
 
 
 class _Phase(Enum):

@@ -1,5 +1,6 @@
 """The scenario of a simulation: the load, the replicas, the balancer, and failures."""
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -9,13 +10,11 @@ from numpy.typing import NDArray
 from autoscaler.history.traces import Trace
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.arrivals import WithinSecond
-from autoscaler.simulator.engines.interface import ReplicaModel, Routing
-from autoscaler.simulator.fleet import Failures
+from autoscaler.simulator.engines.interface import Routing
 from autoscaler.simulator.start_time import StartTime
 from autoscaler.sizing.service_estimator import ServiceEstimator
 from autoscaler.standbys import TwoTierStarts
 from policy.batching_policy import BatchingPolicy
-from policy.checks import check_above_0
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
@@ -27,6 +26,26 @@ from policy.try_delays import RETRIES, TryDelays
 FloatArray = NDArray[np.float64]
 
 _MAX_RETRIES = 1000
+
+
+@dataclass(frozen=True)
+class Failures:
+    """When ready replicas die, starts fail, and the cluster is full.
+
+    `failed_start_share` is the probability, below 1, that a start fails at its very end and is
+    tried again. In a span (begin_s, end_s, replicas) of `full_cluster` there is room for so many
+    only: further orders wait, and the replicas that exist stay.
+    """
+
+    times_s: tuple[float, ...] = ()
+    failed_start_share: float = 0.0
+    full_cluster: tuple[tuple[float, float, int], ...] = ()
+
+    def room(self, now_s: float) -> float:
+        return min(
+            (room for begin_s, end_s, room in self.full_cluster if begin_s <= now_s < end_s),
+            default=math.inf,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +61,6 @@ class Scenario:
         The client's SLA. A response time counts from sending the request to having the answer.
     counts : FloatArray, shape (seconds,)
         Requests in each second. Fractions are rounded up or down at random, right on average.
-    scale : float
-        Factor on the counts.
     within_second : WithinSecond
         How requests are spread over their second; `UNIFORM` suits the counts of a Poisson process.
     start_time : StartTime
@@ -84,7 +101,6 @@ class Scenario:
     profile: Profile
     objective: ServiceLevelObjective
     counts: FloatArray
-    scale: float = 1.0
     within_second: WithinSecond = WithinSecond.LINEAR
     start_time: StartTime = field(default_factory=StartTime)
     seed: int = 0
@@ -106,7 +122,6 @@ class Scenario:
             raise InvalidInputError("counts: must be one number for each second, at least one")
         if not (np.all(np.isfinite(counts)) and np.all(counts >= 0)):
             raise InvalidInputError("counts: must be finite and at least 0")
-        check_above_0("scale", self.scale)
         counts.setflags(write=False)
         object.__setattr__(self, "counts", counts)
         _check_whole("seed", self.seed, 0, 2**63 - 1)
@@ -189,10 +204,6 @@ class Scenario:
         near_s = self.standby_start_time.percentile_s(90)
         cold_s = self.start_time.percentile_s(90)
         return TwoTierStarts(min(near_s, cold_s), cold_s)
-
-    def replica_model(self) -> ReplicaModel:
-        """Return the properties of a live replica, unless set otherwise."""
-        return ReplicaModel(self.service, self.table, self.routing)
 
     @property
     def estimator(self) -> ServiceEstimator:

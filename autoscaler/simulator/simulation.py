@@ -59,13 +59,12 @@ class Simulation:
         # start times.
         streams = np.random.SeedSequence(scenario.seed).spawn(6)
         rounding, arrivals, routing, starts, failures, batches = map(np.random.default_rng, streams)
-        self._counts = scaled_counts(scenario.counts, scenario.scale, rounding)
+        self._counts = scaled_counts(scenario.counts, 1.0, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
         self._counters = FleetCounters.zeros(scenario.seconds)
-        model = scenario.replica_model()
-        self._limits = model.service.limits
+        self._limits = scenario.service.limits
         self._engine = CompiledEngine(
-            model,
+            scenario,
             self._counters,
             int(routing.integers(2**63)),
             int(batches.integers(2**63)),
@@ -105,12 +104,12 @@ class Simulation:
             fleet.scale_to(replicas, getattr(self._autoscaler, "standbys", 0))
         paid_replica_s = fleet.finish()
         counters = self._counters
-        work = self._engine.work()
+        batches, devices_busy_s, loops_busy_s = self._engine.work()
         serial_event_loop_s, event_loop = 0.0, scenario.profile.event_loop
         if event_loop is not None and event_loop.shares_cpu:
             answered = float(counters.histogram.sum())
             serial_event_loop_s = 1e-3 * (
-                event_loop.request_ms * answered + event_loop.batch_ms * work.batches
+                event_loop.request_ms * answered + event_loop.batch_ms * batches
             )
         has_energy = scenario.profile.energy_mj is not None
         return Run(
@@ -126,8 +125,8 @@ class Simulation:
             energy_j=counters.energy_j if has_energy else np.full(seconds, math.nan),
             histogram=counters.histogram,
             bin_edges_ms=bin_edges_ms(),
-            device_busy_s=work.devices_busy_s - serial_event_loop_s,
-            event_loop_busy_s=work.loops_busy_s + serial_event_loop_s,
+            device_busy_s=devices_busy_s - serial_event_loop_s,
+            event_loop_busy_s=loops_busy_s + serial_event_loop_s,
         )
 
     def request_log(self) -> list[AnsweredRequest]:

@@ -10,8 +10,7 @@ from autoscaler.history.traces import load_trace
 from autoscaler.simulator.arena import Load
 from autoscaler.simulator.arrivals import WithinSecond, smoothed_rate
 from autoscaler.simulator.experiments import with_trace
-from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.start_time import StartTime
 from benchmarks.inputs import GOOGLENET_P4
 from policy.objective import ServiceLevelObjective

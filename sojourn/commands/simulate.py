@@ -19,8 +19,7 @@ from autoscaler.simulator.experiments import (
     with_history,
     with_trace,
 )
-from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError

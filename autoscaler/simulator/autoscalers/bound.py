@@ -6,7 +6,7 @@ oracle by seconds never uses the late requests that a window allows, and the ora
 changes within a window. This module bounds the cost of all schedules from below:
 
     minimize    sum_t R(t) + s * sum_t max(0, R(t) - R(t - 1))
-    subject to  sum_{t in w} late_t(R(t)) <= a * N_w   for each window w,    R(t) >= r an integer,
+    subject to  sum_{t in w} late_t(R(t)) <= a * N_w   for each window w,    R(t) >= 1 an integer,
 
 with the start time s, the share a that the SLA allows late, and N_w requests in window w. R(-1) is
 free, because the fleet that a run begins with serves at once. R replicas answer at most c requests
@@ -39,7 +39,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.simulator.engines.compiling import compiled
 from autoscaler.simulator.results import WINDOW_S
-from policy.errors import InvalidInputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -56,7 +55,6 @@ def bound_replica_seconds(
     late_share_allowed: float,
     start_time_s: float,
     *,
-    min_replicas: int = 1,
     window_s: int = WINDOW_S,
     rounds: int = _ROUNDS,
 ) -> float:
@@ -66,16 +64,6 @@ def bound_replica_seconds(
     from its order, and serves `start_time_s` later. The prices are improved in `rounds`.
     """
     counts = np.asarray(offered, dtype=np.float64)
-    if counts.ndim != 1 or not counts.size or counts.min() < 0:
-        raise InvalidInputError("offered: must be at least 0, for at least one second")
-    for name, value, is_valid in (
-        ("capacity_per_s", capacity_per_s, 0 < capacity_per_s < math.inf),
-        ("late_share_allowed", late_share_allowed, 0 <= late_share_allowed < 1),
-        ("start_time_s", start_time_s, 0 <= start_time_s < math.inf),
-        ("min_replicas", min_replicas, min_replicas >= 0),
-    ):
-        if not is_valid:
-            raise InvalidInputError(f"{name}: out of range, {value}")
     starts = np.arange(0, counts.size, window_s)
     lengths = np.diff(np.append(starts, counts.size))
     allowed = late_share_allowed * np.add.reduceat(counts, starts)
@@ -83,9 +71,9 @@ def bound_replica_seconds(
     prices = np.full(starts.size, 2.0 / capacity_per_s)
     replicas = np.empty(counts.size, np.int64)
     came = np.empty(counts.size, np.uint8)
-    best = float(min_replicas * counts.size)
+    best = float(counts.size)
     for step in np.geomspace(_FIRST_STEP, _LAST_STEP, rounds):
-        replicas[:] = min_replicas
+        replicas[:] = 1
         cost = _solve(
             counts, np.repeat(prices, lengths), capacity_per_s, start_time_s, levels, replicas, came
         )
@@ -108,15 +96,14 @@ def _solve(
 ) -> float:
     """Return the least cost with late requests at these prices.
 
-    `replicas` holds the minimum at first, and then the replicas of every second. `came` is space
+    `replicas` holds 1 at first, and then the replicas of every second. `came` is space
     for the decisions: bit 0 if being off at t follows from on, bit 1 if on follows from off.
     """
     seconds = counts.size
-    min_replicas = replicas[0]
-    cost = float(min_replicas * seconds)
+    cost = float(seconds)
     for t in range(seconds):
-        cost += prices[t] * max(0.0, counts[t] - capacity_per_s * min_replicas)
-    for level in range(min_replicas + 1, levels + 1):
+        cost += prices[t] * max(0.0, counts[t] - capacity_per_s)
+    for level in range(2, levels + 1):
         off, on = 0.0, 0.0
         for t in range(seconds):
             left = counts[t] - capacity_per_s * (level - 1)

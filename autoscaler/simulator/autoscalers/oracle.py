@@ -26,8 +26,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoscaler.simulator.scaling import FleetView
-from policy.checks import check_above_0
-from policy.errors import InvalidInputError
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -37,7 +35,6 @@ def required_replicas_by_second(
     offered: ArrayLike, sla_rate_per_s: float, min_replicas: int = 1
 ) -> IntArray:
     """Return the replicas whose rate within the SLA, above 0, covers each second's requests."""
-    check_above_0("sla_rate_per_s", sla_rate_per_s)
     required = np.ceil(np.asarray(offered, dtype=float) / sla_rate_per_s - 1e-9)
     return np.maximum(min_replicas, required.astype(np.int64))
 
@@ -49,10 +46,6 @@ def clairvoyant_schedule(required_replicas: ArrayLike, start_time_s: int) -> Int
     first second are the initial fleet and serve at once.
     """
     required = np.asarray(required_replicas, dtype=np.int64)
-    if required.ndim != 1 or not required.size or required.min() < 0 or start_time_s < 0:
-        raise InvalidInputError(
-            "required replicas and start time: must be at least 0, for at least one second"
-        )
     steps = np.zeros(required.size + 1, dtype=np.int64)
     for level in range(1, int(required.max()) + 1):
         begins, ends = _true_intervals(required >= level)
@@ -85,10 +78,6 @@ class Clairvoyant:
     @property
     def initial_replicas(self) -> int:
         return int(self.ordered[0])
-
-    @property
-    def replica_seconds(self) -> float:
-        return float(self.ordered.sum())
 
     def replicas(self, view: FleetView) -> int:
         return int(self.ordered[min(int(view.now_s), self.ordered.size - 1)])

@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 from autoscaler.simulator.engines import kernel
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
-    BatchTimes,
     FleetCounters,
-    FleetWork,
     ReplicaCounters,
-    ReplicaModel,
     Routing,
 )
 from autoscaler.simulator.engines.kernel import Rules, State
+from autoscaler.simulator.scenario import Scenario
 from policy.batcher.arrival_rate import horizon_s
 from policy.event_loop import EventLoopCosts
 
@@ -26,6 +24,8 @@ T = TypeVar("T", bound=np.generic)
 
 _INITIAL_SLOTS = 8
 _INITIAL_RETRY_RING = 64
+#: As in a live replica.
+_RATE_WINDOW_S = 5.0
 
 
 class CompiledEngine:
@@ -36,17 +36,16 @@ class CompiledEngine:
 
     def __init__(
         self,
-        model: ReplicaModel,
+        scenario: Scenario,
         counters: FleetCounters,
         seed: int,
         batch_seed: int = 0,
         log_requests: bool = False,
-        rate_window_s: float = 5.0,
     ) -> None:
-        self._rules = rules_of(model, rate_window_s)
+        self._rules = rules_of(scenario)
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
-        room = max(1, model.service.limits.max_queue_rows)
+        room = max(1, self._rules.max_queue_rows)
         ring = _power_of_two(room + self._rules.latency_s.size)
         unread = _power_of_two(self._rules.concurrency) if self._rules.has_loop else 1
         self._state = State(
@@ -167,11 +166,13 @@ class CompiledEngine:
         self._state.fleet_times[kernel.ONGOING_S] = 0.0
         return ongoing_s
 
-    def work(self) -> FleetWork:
-        """Return the total work of all replicas so far."""
+    def work(self) -> tuple[int, float, float]:
+        """Return the batches of all replicas, and for how long devices and event loops were busy.
+
+        The times are in s.
+        """
         devices_s, loops_s = self._state.fleet_times[[kernel.DEVICES_BUSY_S, kernel.LOOPS_BUSY_S]]
-        batches = int(self._state.fleet_counts[kernel.BATCHES])
-        return FleetWork(batches, float(devices_s), float(loops_s))
+        return int(self._state.fleet_counts[kernel.BATCHES]), float(devices_s), float(loops_s)
 
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
@@ -225,15 +226,20 @@ class CompiledEngine:
         self._state = state._replace(retry_times=times, retry_counts=counts)
 
 
-def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
+def rules_of(scenario: Scenario) -> Rules:
     """Return the constants of a run, in the kernel's types.
 
-    A whole number given as an int would trigger another compilation, which takes 20 s.
+    A whole number given as an int would trigger another compilation, which takes 20 s. The energy
+    of a batch is counted without what the device would draw idle in its time; `Simulation` adds
+    that for all the time that a replica exists.
     """
-    policies = model.table.policies
-    service, profile = model.service, model.service.profile
+    table, service = scenario.table, scenario.service
+    policies, profile = table.policies, service.profile
     limits, delays = service.limits, service.delays
-    batch_times = BatchTimes.of(profile.latency_quantiles)
+    assert delays.retries is not None
+    ratios, weights = np.empty((0, 0)), np.empty(0)
+    if profile.latency_quantiles is not None:
+        ratios, weights = profile.latency_quantiles.points
     event_loop = profile.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False)
     lengths = max(len(policy.actions) for policy in policies)
     latency_ms = np.asarray(limits.latency_ms, dtype=np.float64)
@@ -245,7 +251,7 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         for policy in policies
     ]
     return Rules(
-        rates_per_s=np.array(model.table.rates_per_s, dtype=np.float64),
+        rates_per_s=np.array(table.rates_per_s, dtype=np.float64),
         actions=np.array(
             [[policy.batch_size(length) for length in range(lengths)] for policy in policies]
         ),
@@ -253,28 +259,28 @@ def rules_of(model: ReplicaModel, rate_window_s: float) -> Rules:
         max_wait_s=1e-3 * np.array(waits_ms, dtype=np.float64),
         latency_s=1e-3 * latency_ms,
         latency_ms=latency_ms,
-        time_ranks=batch_times.ranks,
-        time_ratios=batch_times.ratios,
+        time_ranks=np.cumsum(weights),
+        time_ratios=np.ascontiguousarray(ratios),
         admit_within_ms=float(limits.admit_within_ms),
         answer_within_ms=float(limits.answer_within_ms),
         try_ms=float(limits.try_ms),
         late_share_allowed=float(limits.late_share_allowed),
         energy_j=np.zeros(latency_ms.size) if energy_mj is None else 1e-3 * energy_mj,
-        idle_power_w=float(model.idle_power_w),
+        idle_power_w=float(profile.idle_power_w or 0.0),
         has_loop=profile.event_loop is not None,
         loop_request_s=1e-3 * event_loop.request_ms,
         loop_batch_s=1e-3 * event_loop.batch_ms,
-        rate_window_s=float(rate_window_s),
-        rate_horizon_s=float(horizon_s(1e-3 * limits.max_age_ms, rate_window_s)),
+        rate_window_s=_RATE_WINDOW_S,
+        rate_horizon_s=float(horizon_s(1e-3 * limits.max_age_ms, _RATE_WINDOW_S)),
         request_delay_s=1e-3 * delays.request_delay_ms,
         reply_delay_s=1e-3 * delays.reply_delay_ms,
         try_s=1e-3 * delays.try_ms,
         response_time_ms=float(service.client_sla.response_time_ms),
         replica_response_time_ms=float(service.sla.response_time_ms),
         max_queue_rows=limits.max_queue_rows,
-        concurrency=model.concurrency,
-        retries=model.retries,
-        routing=list(Routing).index(model.routing),
+        concurrency=limits.concurrency or limits.max_queue_rows + limits.max_batch_size,
+        retries=delays.retries,
+        routing=list(Routing).index(scenario.routing),
     )
 
 

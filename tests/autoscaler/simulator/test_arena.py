@@ -21,7 +21,6 @@ from autoscaler.simulator.autoscalers.registry import choose
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -106,9 +105,3 @@ def test_every_family_is_tuned_on_one_load_and_judged_on_another():
         assert tuned.published in tuned.judged
         assert tuned.published.choice.name == tuned.family
         assert all(one.over_bound >= one.over_oracle > 0 for one in tuned.judged)
-
-
-def test_counts_must_be_whole_and_not_scaled():
-    for bad in (scenario(COUNTS + 0.5), replace(scenario(), scale=2.0)):
-        with pytest.raises(InvalidInputError, match="whole numbers"):
-            Load("load", bad)

@@ -62,18 +62,15 @@ MOST = "at most 10,000,000 requests per second"
 
 
 @pytest.mark.parametrize(
-    ("draw", "given", "complaint"),
+    ("draw", "given"),
     [
-        (poisson_counts, (-1.0, 5), "must be at least 0"),
-        (poisson_counts, (1.0, 0), "seconds: must be"),
-        (poisson_counts, (1e19, 10), MOST),
-        (scaled_counts, ([1], 0.0), "scale: must be above 0"),
-        (scaled_counts, ([5, 3], 1e17), MOST),
-        (superposed_counts, ([5, 3], 1e30), MOST),
+        (poisson_counts, (1e19, 10)),
+        (scaled_counts, ([5, 3], 1e17)),
+        (superposed_counts, ([5, 3], 1e30)),
     ],
 )
-def test_values_out_of_range_are_rejected(draw, given, complaint):
-    with pytest.raises(InvalidInputError, match=complaint):
+def test_values_out_of_range_are_rejected(draw, given):
+    with pytest.raises(InvalidInputError, match=MOST):
         draw(*given, seeded())
 
 
@@ -87,13 +84,13 @@ def test_a_superposed_trace_has_the_rate_of_the_trace_and_the_noise_of_a_poisson
     assert drawn.var() == pytest.approx(100 + 5000 / 51, rel=0.1)
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=60))
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=60))
 def test_a_smoothed_rate_stays_within_the_counts(counts):
-    rate = smoothed_rate(counts, requests=10)
+    rate = smoothed_rate(counts)
     assert rate.shape == (len(counts),)
     assert np.all((rate >= min(counts) - 1e-9) & (rate <= max(counts) + 1e-9))
 
 
 def test_a_busy_trace_is_left_as_it_is():
     counts = np.array([500.0, 900.0, 700.0])
-    assert_array_equal(smoothed_rate(counts, requests=100), counts)
+    assert_array_equal(smoothed_rate(counts), counts)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from autoscaler.forecasting.load_history import RequiredRate
 from autoscaler.simulator.arrivals import WithinSecond
-from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy

@@ -6,8 +6,7 @@ from numpy.testing import assert_array_equal
 
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
-from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.simulation import Simulation, simulate
 from autoscaler.simulator.start_time import StartTime
 from policy.batching_policy import BatchingPolicy
@@ -60,7 +59,7 @@ def content(run):
 def test_the_seed_determines_the_run_and_not_the_autoscaler_the_arrivals():
     def logged(seed, replicas):
         simulation = Simulation(
-            scenario(scale=1.3337, seed=seed), Steady(replicas), log_requests=True
+            scenario(counts=np.full(20, 2000.5), seed=seed), Steady(replicas), log_requests=True
         )
         run = simulation.run()
         assert run.refused.sum() == 0

@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from autoscaler.simulator.engines.compiled import CompiledEngine
+from autoscaler.simulator.engines.compiled import CompiledEngine, rules_of
 from autoscaler.simulator.engines.interface import (
     AnsweredRequest,
-    BatchTimes,
     FleetCounters,
     ReplicaCounters,
-    ReplicaModel,
     Routing,
 )
 from autoscaler.simulator.engines.kernel import bin_of, draw_ratio, random_bits
-from autoscaler.simulator.fleet import Failures
-from autoscaler.simulator.scenario import Scenario
+from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.simulation import Simulation
 from autoscaler.simulator.start_time import StartTime
 from policy.batcher.core import BatcherCore
@@ -59,15 +56,14 @@ DEVICE, READ, ARRIVAL = range(3)
 class LiveReplica:
     """A batcher core between an event loop and a device, in a queue of events."""
 
-    def __init__(self, model: ReplicaModel, counters: FleetCounters) -> None:
-        self.service, self.counters = model.service, counters
-        self.core = BatcherCore(model.table, model.service.limits)
-        self.idle_power_w, self.concurrency = model.idle_power_w, model.concurrency
+    def __init__(self, scenario: Scenario, counters: FleetCounters) -> None:
+        self.service, self.counters = scenario.service, counters
+        self.core = BatcherCore(scenario.table, self.service.limits)
+        self.rules = rules_of(scenario)
         self.offered = self.refused = self.late = self.expired = 0
         self.log: list[AnsweredRequest] = []
-        self._times = BatchTimes.of(model.service.profile.latency_quantiles)
         self._random = np.array([random_bits(np.array([0], np.uint64), 0)], np.uint64)
-        self._loop = model.service.profile.event_loop
+        self._loop = self.service.profile.event_loop
         self._loop_free_s = -math.inf
         self._unread = 0
         self._waiting: deque[Request] = deque()
@@ -109,7 +105,7 @@ class LiveReplica:
         load = self._unread + len(self._waiting)
         since_s = now_s - (read_s - now_s)  # its answer waits in the same queue
         has_room = self.core.has_room(1 + self._unread, read_s, since_s)
-        if load >= self.concurrency or not has_room:
+        if load >= self.rules.concurrency or not has_room:
             refusal = self.core.refusal(1, now_s, now_s)
             self.core.count_refused(refusal, 1, now_s)
             self._refuse(request, refusal)
@@ -148,14 +144,14 @@ class LiveReplica:
             return
         self._batch = batch.size
         batch_s = 1e-3 * self.service.limits.latency_ms[batch.size - 1]
-        if self._times.ranks.size:
-            ranks, ratios = self._times.ranks, self._times.ratios
+        if self.rules.time_ranks.size:
+            ranks, ratios = self.rules.time_ranks, self.rules.time_ratios
             batch_s *= draw_ratio(ranks, ratios, batch.size, self._random, 0)
         if self.service.profile.energy_mj is not None:
             energy_j = self.counters.energy_j
             second = min(int(now_s), energy_j.size - 1)
             energy_j[second] += 1e-3 * self.service.profile.energy_mj[batch.size - 1]
-            energy_j[second] -= self.idle_power_w * batch_s
+            energy_j[second] -= self.rules.idle_power_w * batch_s
         self._push(now_s + batch_s, DEVICE, self._decision)
 
     def _end_batch(self, now_s: float) -> None:
@@ -236,14 +232,13 @@ def scenarios(draw):
 def check_that_a_replica_decides_as_the_live_core(scenario, sent_s):
     """Compare all that is done in the hour after requests that are sent at these times."""
     seconds = int(sent_s[-1]) + 1 if sent_s else 1
-    model = scenario.replica_model()
     found, expected = FleetCounters.zeros(seconds), FleetCounters.zeros(seconds)
-    engine = CompiledEngine(model, found, seed=1, log_requests=True)
+    engine = CompiledEngine(scenario, found, seed=1, log_requests=True)
     engine.add(0, 0.0)
     engine.route_to([0], 0.0)
     engine.offer(np.array(sent_s))
     engine.advance(HORIZON_S)
-    live = LiveReplica(model, expected)
+    live = LiveReplica(scenario, expected)
     counts = live.serve(sent_s)
     assert engine.request_log() == sorted(live.log)
     assert engine.counters(0) == counts
@@ -292,7 +287,7 @@ def test_requests_avoid_the_busier_replicas_as_the_routing_promises(routing):
         delays=TryDelays(0.0, 0.0, 0.0, 0),
         routing=routing,
     )
-    engine = CompiledEngine(scenario.replica_model(), FleetCounters.zeros(60), seed=1)
+    engine = CompiledEngine(scenario, FleetCounters.zeros(60), seed=1)
     slots = range(4)
     for slot in slots:
         engine.add(slot, 0.0)
