@@ -14,65 +14,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autoscaler.history.traces import load_trace
-    from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-    from autoscaler.simulator.scenario import Scenario
-    from autoscaler.simulator.simulation import simulate
-    from autoscaler.simulator.start_time import StartTime
-    from deployments.errors import BadRequestError, RequestError, RowsError
-    from deployments.models.base import Model, TensorSpec
-    from deployments.modelstore.client import open_model
-    from deployments.modelstore.errors import StoreError
-    from deployments.modelstore.sharing import shared_weights
-    from deployments.modelstore.tensors import load_state_dict
-    from deployments.pipelines.core.errors import StageError
-    from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
-    from deployments.pipelines.pipeline import Pipeline
-    from policy.batching_policy import BatchingPolicy
-    from policy.errors import InfeasibleError, InvalidInputError, SojournError
-    from policy.objective import ServiceLevelObjective, Weights
-    from policy.optimization import solve
-    from policy.profile import Profile
-    from policy.response_time.evaluation import Evaluation, evaluate
-    from policy.solvers.solution import Solution
-    from policy.tables.solving import solve_table
-    from policy.tables.table import PolicyTable
-
-__all__ = [
-    "BadRequestError",
-    "BatchingPolicy",
-    "Each",
-    "Ensemble",
-    "Evaluation",
-    "InfeasibleError",
-    "InvalidInputError",
-    "Model",
-    "Pipeline",
-    "PolicyTable",
-    "Profile",
-    "RequestError",
-    "RowsError",
-    "Scenario",
-    "ServiceLevelObjective",
-    "SojournAutoscaler",
-    "SojournError",
-    "Solution",
-    "Stage",
-    "StageError",
-    "StartTime",
-    "StoreError",
-    "Switch",
-    "TensorSpec",
-    "Weights",
-    "evaluate",
-    "load_state_dict",
-    "load_trace",
-    "open_model",
-    "shared_weights",
-    "simulate",
-    "solve",
-    "solve_table",
-]
+    from autoscaler.history.traces import load_trace as load_trace
+    from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler as SojournAutoscaler
+    from autoscaler.simulator.scenario import Scenario as Scenario
+    from autoscaler.simulator.simulation import simulate as simulate
+    from autoscaler.simulator.start_time import StartTime as StartTime
+    from deployments.errors import BadRequestError as BadRequestError
+    from deployments.errors import RequestError as RequestError
+    from deployments.errors import RowsError as RowsError
+    from deployments.models.base import Model as Model
+    from deployments.models.base import TensorSpec as TensorSpec
+    from deployments.modelstore.client import open_model as open_model
+    from deployments.modelstore.errors import StoreError as StoreError
+    from deployments.modelstore.sharing import shared_weights as shared_weights
+    from deployments.modelstore.tensors import load_state_dict as load_state_dict
+    from deployments.pipelines.core.errors import StageError as StageError
+    from deployments.pipelines.core.steps import Each as Each
+    from deployments.pipelines.core.steps import Ensemble as Ensemble
+    from deployments.pipelines.core.steps import Stage as Stage
+    from deployments.pipelines.core.steps import Switch as Switch
+    from deployments.pipelines.pipeline import Pipeline as Pipeline
+    from policy.batching_policy import BatchingPolicy as BatchingPolicy
+    from policy.errors import InfeasibleError as InfeasibleError
+    from policy.errors import InvalidInputError as InvalidInputError
+    from policy.errors import SojournError as SojournError
+    from policy.objective import ServiceLevelObjective as ServiceLevelObjective
+    from policy.objective import Weights as Weights
+    from policy.optimization import solve as solve
+    from policy.profile import Profile as Profile
+    from policy.response_time.evaluation import Evaluation as Evaluation
+    from policy.response_time.evaluation import evaluate as evaluate
+    from policy.solvers.solution import Solution as Solution
+    from policy.tables.solving import solve_table as solve_table
+    from policy.tables.table import PolicyTable as PolicyTable
 
 _NAMES = {
     "autoscaler.history.traces": "load_trace",
@@ -100,6 +74,7 @@ _NAMES = {
     "policy.tables.solving": "solve_table",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_public_name_can_be_imported_and_is_documented():
-    assert sojourn.__all__ == sorted(sojourn._MODULES)
     for name in sojourn.__all__:
         assert getattr(sojourn, name).__name__ == name
         public = getattr(sojourn, name)
