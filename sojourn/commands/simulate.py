@@ -220,11 +220,11 @@ def command(
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
         # Importing matplotlib takes half a second.
-        from autoscaler.simulator.reporting.report import save_report
+        from autoscaler.simulator.reporting.report import render, write_page
 
         load = output.load_in_words(trace_file, scale, arrival_rate)
         title = f"{load}, {profile.model} on {profile.device}"
-        save_report(report_file, comparison, title, command_line(context), predicted)
+        write_page(report_file, render(comparison, title, command_line(context), predicted))
     if as_json:
         print_json(output.content(comparison, predicted, replicas, least))
         return

@@ -8,7 +8,6 @@ from typing import Any
 
 from autoscaler.simulator.results import Run
 from autoscaler.sizing.service_estimator import ServicePrediction
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 
 #: Percentiles of the response time in a row.
@@ -49,24 +48,12 @@ class Row:
 class Comparison:
     """Runs on the same arrivals under the same SLA, and the oracle that cost is measured against.
 
-    Labels are for people, by name. `InvalidInputError`: there is no run, two have the same name, or
-    they differ in the SLA or in length.
+    Labels are for people, by name.
     """
 
     runs: tuple[Run, ...]
     oracle: Run | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.runs:
-            raise InvalidInputError("comparison: needs at least one run")
-        names = [run.name for run in self.runs]
-        if len(set(names)) < len(names):
-            raise InvalidInputError(f"comparison: the names of the runs must differ, not {names}")
-        first = self.runs[0]
-        for run in (*self.runs, self.oracle or first):
-            if run.objective != first.objective or run.offered.size != first.offered.size:
-                raise InvalidInputError("comparison: runs must share the SLA and the arrivals")
 
     @property
     def objective(self) -> ServiceLevelObjective:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,9 +28,7 @@ def load(comparison: Comparison) -> Picture:
     """Draw the offered load and the arrival rates that the autoscalers sized for."""
     step_s = _step_s(comparison.seconds)
     forecasting = [
-        (color, run)
-        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
-        if np.isfinite(run.forecast_per_s).any()
+        (color, run) for color, run in _colored(comparison) if np.isfinite(run.forecast_per_s).any()
     ]
 
     def draw(figure: Figure) -> None:
@@ -54,9 +53,7 @@ def replicas(comparison: Comparison) -> Picture:
     """Draw each autoscaler's replicas over time, one row each, in front of the oracle's."""
     oracle = comparison.oracle
     shown = [
-        (color, run)
-        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
-        if not comparison.is_oracle(run.name)
+        (color, run) for color, run in _colored(comparison) if not comparison.is_oracle(run.name)
     ]
     if not shown or (oracle is None and all(np.ptp(run.ready) == 0 for _, run in shown)):
         return None
@@ -94,11 +91,7 @@ def response_times(
 ) -> Picture:
     """Draw the share of requests not answered within a time in ms, refused ones included."""
     objective = comparison.objective
-    shown = [
-        (color, run)
-        for color, run in zip(_colors(comparison), comparison.runs, strict=True)
-        if run.histogram.sum() > 0
-    ]
+    shown = [(color, run) for color, run in _colored(comparison) if run.histogram.sum() > 0]
     if not shown:
         return None
     # The tail of an overloaded run must not compress the part around the SLA.
@@ -145,14 +138,12 @@ def response_times(
 _UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 
 
-def _colors(comparison: Comparison) -> list[str]:
-    """Return a color for each run; the oracle has its own."""
-    colors, used = [], 0
-    for run in comparison.runs:
-        oracle = comparison.is_oracle(run.name)
-        colors.append(ORACLE if oracle else SERIES[used % len(SERIES)])
-        used += not oracle
-    return colors
+def _colored(comparison: Comparison) -> list[tuple[str, Run]]:
+    """Return the runs with their colors; the oracle has its own."""
+    colors = cycle(SERIES)
+    return [
+        (ORACLE if comparison.is_oracle(run.name) else next(colors), run) for run in comparison.runs
+    ]
 
 
 def _step_s(seconds: int) -> int:

@@ -73,16 +73,6 @@ def environment() -> Environment:
     return pages
 
 
-def save_report(
-    path: str | Path,
-    comparison: Comparison,
-    title: str,
-    command: str,
-    predicted: ServicePrediction | None = None,
-) -> None:
-    write_page(path, render(comparison, title, command, predicted))
-
-
 def write_page(path: str | Path, page: str) -> None:
     try:
         Path(path).write_text(page, encoding="utf-8")

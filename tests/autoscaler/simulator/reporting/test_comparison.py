@@ -1,15 +1,8 @@
 import pytest
 
 from autoscaler.simulator.reporting.comparison import Comparison, percent
-from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from tests.support.autoscaling.simulated_runs import run
-
-
-@pytest.mark.parametrize("runs", [(), (run("a"), run("a")), (run("a"), run("b", seconds=10))])
-def test_runs_must_be_comparable(runs):
-    with pytest.raises(InvalidInputError, match="comparison"):
-        Comparison(runs)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from autoscaler.simulator.reporting.report import render, save_report
+from autoscaler.simulator.reporting.report import render, write_page
 from policy.errors import InvalidInputError
 from tests.support.autoscaling.simulated_runs import comparison
 from tests.support.html_pages import check_whole
@@ -33,4 +33,4 @@ def test_the_page_is_whole_and_has_the_numbers_of_each_autoscaler():
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(InvalidInputError, match="no-such-folder"):
-        save_report(tmp_path / "no-such-folder" / "out.html", comparison(), *PAGE)
+        write_page(tmp_path / "no-such-folder" / "out.html", "")
