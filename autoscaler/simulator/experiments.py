@@ -13,7 +13,7 @@ from autoscaler.simulator.arrivals import (
     scaled_counts,
     superposed_counts,
 )
-from autoscaler.simulator.autoscalers.fixed import FIXED, FixedFleet
+from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.oracle import Clairvoyant
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS, ORACLE, Choice
 from autoscaler.simulator.reporting.comparison import Comparison
@@ -91,7 +91,7 @@ def run_fixed(scenario: Scenario, replicas: int) -> Comparison:
     """Run a fixed fleet; the comparison holds that one run."""
     label = f"{replicas} replica" + ("s" if replicas > 1 else "")
     fixed = replace(scenario, replicas=replicas, min_replicas=replicas, max_replicas=replicas)
-    return Comparison((simulate(fixed, FixedFleet(replicas)),), labels={FIXED: label})
+    return Comparison((simulate(fixed, FixedFleet(replicas)),), labels={FixedFleet.name: label})
 
 
 def least_predicted(scenario: Scenario, arrival_rate_per_s: float) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from autoscaler.simulator.autoscalers.fixed import FIXED
+from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.reporting.comparison import (
     Comparison,
     beside_prediction,
@@ -35,7 +35,7 @@ def content(
     }
     if replicas is not None:
         # At a constant rate the oracle runs the least number of replicas that meets the SLA.
-        rows[FIXED]["over_oracle"] = None if least is None else replicas / least
+        rows[FixedFleet.name]["over_oracle"] = None if least is None else replicas / least
         content["least_replicas"] = least
         content["predicted"] = predicted and {
             "service_level": predicted.service_level,

@@ -4,16 +4,13 @@ from dataclasses import dataclass
 
 from autoscaler.simulator.scaling import FleetView
 
-#: The name of its run.
-FIXED = "fixed"
-
 
 @dataclass(frozen=True)
 class FixedFleet:
     """A constant number of replicas, at least 1."""
 
     count: int
-    name: str = FIXED
+    name = "fixed"
 
     def replicas(self, view: FleetView) -> int:
         return self.count

@@ -69,10 +69,9 @@ class Clairvoyant:
     With a start time of 0 it is the instant bound. The start time is rounded up to whole seconds.
     """
 
-    def __init__(
-        self, required_replicas: ArrayLike, start_time_s: float, name: str = "oracle"
-    ) -> None:
-        self.name = name
+    name = "oracle"
+
+    def __init__(self, required_replicas: ArrayLike, start_time_s: float) -> None:
         self.ordered = clairvoyant_schedule(required_replicas, math.ceil(start_time_s))
 
     @property

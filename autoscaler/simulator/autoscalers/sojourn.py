@@ -40,6 +40,8 @@ class SojournAutoscaler:
         Its last decision; None before the first.
     """
 
+    name = "sojourn"
+
     def __init__(
         self,
         settings: AutoscalerSettings | None = None,
@@ -47,11 +49,9 @@ class SojournAutoscaler:
         min_replicas: int = 1,
         max_replicas: int = 1000,
         report_lag_s: int = REPORT_LAG_S,
-        name: str = "sojourn",
         starts: TwoTierStarts | None = None,
         history: Trace | None = None,
     ) -> None:
-        self.name = name
         self.autoscaler = Autoscaler(settings, starts)
         self.decision: Decision | None = None
         self._bounds = (min_replicas, max_replicas)
