@@ -24,6 +24,11 @@ T = TypeVar("T", bound=np.generic)
 
 _INITIAL_SLOTS = 8
 _INITIAL_RETRY_RING = 64
+#: The arrays of a state with a row for each slot.
+_BY_SLOT = (
+    *("times", "counts", "sent_s", "reached_s", "attempts", "unread_times", "unread_attempts"),
+    *("ready", "batch_random"),
+)
 #: As in a live replica.
 _RATE_WINDOW_S = 5.0
 
@@ -77,17 +82,9 @@ class CompiledEngine:
         slots = state.times.shape[0]
         if slot >= slots:
             more = max(slots, slot + 1 - slots)
-            self._state = state = state._replace(
-                times=np.concatenate([state.times, np.full((more, kernel.N_TIMES), np.inf)]),
-                counts=_extended(state.counts, more),
-                sent_s=_extended(state.sent_s, more),
-                reached_s=_extended(state.reached_s, more),
-                attempts=_extended(state.attempts, more),
-                unread_times=_extended(state.unread_times, more),
-                unread_attempts=_extended(state.unread_attempts, more),
-                ready=_extended(state.ready, more),
-                batch_random=_extended(state.batch_random, more),
-            )
+            grown = {name: _extended(getattr(state, name), more) for name in _BY_SLOT}
+            grown["times"][slots:] = np.inf
+            self._state = state = state._replace(**grown)
         times = state.times[slot]
         times[:] = math.inf
         times[kernel.LOOP_FREE_S] = -math.inf
