@@ -22,7 +22,6 @@ from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from autoscaler.sizing.rand import rand_equilibrium, response_time_cdf
 from policy.response_time.evaluation import Evaluation
@@ -101,25 +100,28 @@ class FleetResponse:
         It is infinite if fewer requests than that are ever answered.
         """
         share = percentile / 100
-        if share >= self.answered_share:
-            return inf
-        first_try_ms = self._delays.request_delay_ms + self._accepted.response_percentile_ms(
-            percentile
-        )
-        return _least_time_ms(self.service_level, share, first_try_ms + self._reply_ms)
+        return inf if share >= self.answered_share else self._time_ms(share, percentile)
 
     def answered_percentile_ms(self, percentile: float) -> float:
         """Return the response time, in ms, at a percentile of the answered requests.
 
-        Those that exhaust their retries are left out, as in a measurement at the client. Accurate
-        to a millionth.
+        Those that exhaust their retries are left out, as in a measurement at the client.
         """
-        share = self.answered_share * percentile / 100
-        low = self._delays.request_delay_ms + self._reply_ms
-        high = 2 * (low + self._accepted.response_percentile_ms(percentile))
+        return self._time_ms(self.answered_share * percentile / 100, percentile)
+
+    def _time_ms(self, share: float, percentile: float) -> float:
+        """Return the least time within which a share of all requests is answered, to 1e-9.
+
+        The percentile of the answered ones at the first replica asked is a lower bound.
+        """
+        accepted_ms = self._accepted.response_percentile_ms(percentile)
+        low = high = self._delays.request_delay_ms + accepted_ms + self._reply_ms
         while self.service_level(high) < share:
-            high *= 2
-        return float(brentq(lambda t_ms: self.service_level(t_ms) - share, low, high, rtol=1e-6))
+            low, high = high, 2 * high
+        while high - low > 1e-9 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.service_level(middle) >= share else (middle, high)
+        return high
 
     @property
     def mean_batch_size(self) -> float:
@@ -130,19 +132,3 @@ class FleetResponse:
         """The mean power of all replicas together, in W; None if the profile has no energy."""
         power_w = self._accepted.mean_power_w
         return None if power_w is None else self._replicas * power_w
-
-
-def _least_time_ms(share_within: Callable[[float], float], share: float, low: float) -> float:
-    """Find the least time within which `share` of the requests is answered, to 1e-9.
-
-    `low` is a lower bound up to rounding.
-    """
-    high = low
-    while share_within(high) < share:
-        low, high = high, 2 * high
-    if high == low:
-        return high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if share_within(middle) >= share else (middle, high)
-    return high
