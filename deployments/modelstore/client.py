@@ -129,11 +129,10 @@ def ask(
     **options: Any,
 ) -> Any:
     """Send a request, such as `stats`; wait for the answer at most `timeout_s`."""
-    with wire.connect(socket_path or wire.default_socket()) as connection:
-        connection.settimeout(timeout_s)
-        _send(connection, {"do": do, "name": name, **options})
-        message, _ = _receive(connection)
-        return message["result"]
+    request = {"do": do, "name": name, **options}
+    connection, message, _ = _request(request, [], socket_path, timeout_s)
+    connection.close()
+    return message["result"]
 
 
 def list_models(socket_path: Path | None = None) -> list[dict[str, Any]]:

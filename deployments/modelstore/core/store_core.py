@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deployments.modelstore.core.actions import Action, Drop, Fault, Granted, Refused, Resolve, Tier
-from deployments.modelstore.core.transfers import Failure, Transfers
+from deployments.modelstore.core.transfers import Transfers
 from deployments.modelstore.errors import InUseError, StoreError, StoreFullError, UnknownModelError
 from deployments.modelstore.names import Blob, Manifest, ModelName, Origin
 from policy.errors import InvalidInputError
@@ -169,8 +169,8 @@ class StoreCore:
         return self._advance()
 
     def copy_failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Action]:
-        for failure in self._transfers.failed(blob, tier, fault, error):
-            self._refuse_waiting(failure)
+        for failed in self._transfers.failed(blob, tier, fault):
+            self._refuse_waiting(blob, failed, error)
         return self._advance()
 
     def evict(self, name: ModelName, *, disk: bool = False) -> list[Action]:
@@ -325,15 +325,15 @@ class StoreCore:
         self._counts["refused"] += 1
         self._actions.append(Refused(holder, error))
 
-    def _refuse_waiting(self, failure: Failure) -> None:
+    def _refuse_waiting(self, blob: Blob, tier: Tier, error: StoreError) -> None:
         """Refuse all opens that wait for a blob whose copy failed; its entry is already removed."""
         for holder, waiting in list(self._opens.items()):
             manifest = self._manifests.get(waiting.name)
-            if manifest is None or holder in self._unplaced or waiting.tier != failure.tier:
+            if manifest is None or holder in self._unplaced or waiting.tier != tier:
                 continue
-            if failure.blob in manifest.blobs:
-                self._refuse(holder, failure.error)
-                self._release(waiting, without=failure.blob)
+            if blob in manifest.blobs:
+                self._refuse(holder, error)
+                self._release(waiting, without=blob)
 
     def _kept_free_bytes(self, tier: Tier, name: ModelName) -> int:
         return self._activation_bytes[name] if tier is Tier.DEVICE else 0

@@ -10,7 +10,6 @@ from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Fault, Tier
 from deployments.modelstore.core.tier_space import TierSpace
-from deployments.modelstore.errors import StoreError
 from deployments.modelstore.names import Blob, Manifest
 
 
@@ -20,15 +19,6 @@ class _Fill:
 
     source: Tier
     waiting: bool
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A blob that could not be copied to a tier."""
-
-    blob: Blob
-    tier: Tier
-    error: StoreError
 
 
 class Transfers:
@@ -149,15 +139,15 @@ class Transfers:
         if not any((blob, other) in self._fills for other in self.spaces):
             self._forget_faults(blob)
 
-    def failed(self, blob: Blob, tier: Tier, fault: Fault, error: StoreError) -> list[Failure]:
-        """Record a failed copy. Return the blobs that can no longer be copied."""
+    def failed(self, blob: Blob, tier: Tier, fault: Fault) -> list[Tier]:
+        """Record a failed copy. Return the tiers that the blob can no longer be copied to."""
         fill = self._finish(blob, tier)
         if fault is Fault.SOURCE and fill.source is Tier.DISK:
             self._refill(blob, tier)
             return []
         if fault is Fault.TARGET:
-            return self._leave_out(blob, tier, error)
-        return self._give_up(blob, tier, error)
+            return self._leave_out(blob, tier)
+        return self._give_up(blob, tier)
 
     def describe(self) -> dict[str, Any]:
         """Return each tier's size and counters, and the copies between tiers since the start."""
@@ -208,7 +198,7 @@ class Transfers:
         self._bypassed.add((blob, Tier.DISK))
         self.fill(blob, tier)
 
-    def _leave_out(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
+    def _leave_out(self, blob: Blob, tier: Tier) -> list[Tier]:
         """Skip a tier that cannot take the blob; refuse opens that need it there."""
         self._bypassed.add((blob, tier))
         waiters = self._waiters(blob, tier)
@@ -217,16 +207,16 @@ class Transfers:
             self.fill(blob, above)
         if not waiters:
             self._forget_faults(blob)
-        return [Failure(blob, tier, error)]
+        return [tier]
 
-    def _give_up(self, blob: Blob, tier: Tier, error: StoreError) -> list[Failure]:
-        failures = [Failure(blob, tier, error)]
+    def _give_up(self, blob: Blob, tier: Tier) -> list[Tier]:
+        failed = [tier]
         self.spaces[tier].remove(blob)
         for above in self._waiters(blob, tier):
             del self._fills[blob, above]
-            failures += self._give_up(blob, above, error)
+            failed += self._give_up(blob, above)
         self._forget_faults(blob)
-        return failures
+        return failed
 
     def _forget_faults(self, blob: Blob) -> None:
         self._bypassed -= {(blob, tier) for tier in self.spaces}

@@ -6,7 +6,6 @@ The holder, a child process of the manager, allocates and fills memory. Clients 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 #: The driver that is used unless the settings name another.
@@ -75,9 +74,3 @@ class ClientDriver(Protocol):
 
     def attach(self, export: Export) -> Region:
         """Attach to exported memory, or raise `DeviceError`; the descriptor stays the caller's."""
-
-
-def open_holder_driver(module: str) -> HolderDriver:
-    """Open the first device that this process sees, or raise `DeviceError` if there is none."""
-    driver: HolderDriver = import_module(module).open_holder()
-    return driver

@@ -14,15 +14,11 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from deployments.modelstore import wire
-from deployments.modelstore.device.driver import (
-    Export,
-    HolderDriver,
-    Staging,
-    open_holder_driver,
-)
+from deployments.modelstore.device.driver import Export, HolderDriver, Staging
 from deployments.modelstore.device.layout import Piece, offsets, pieces, windows
 from deployments.modelstore.errors import FetchError, StoreError
 from deployments.modelstore.files.safetensors_header import header_end, read_header
@@ -97,7 +93,7 @@ def _read_all(descriptor: int, target: memoryview, offset: int) -> None:
 
 def serve(connection: socket.socket, driver_module: str) -> None:
     try:
-        driver = open_holder_driver(driver_module)
+        driver: HolderDriver = import_module(driver_module).open_holder()
     except StoreError as error:
         wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
         return

@@ -37,6 +37,8 @@ _Work = tuple[Callable[[], Event], Callable[[Exception], Event]]
 
 #: Clients may request any number of unknown names, and share any number of files.
 LOOKUPS_AT_ONCE = 8
+#: From the remote, and as many from the disk.
+COPIES_AT_ONCE = 2
 #: Work that reads the remote may hang, so `close` waits only this long for it.
 CLOSE_WAIT_S = 1.0
 _NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
@@ -59,12 +61,10 @@ class Background:
         device: DeviceTier | None,
         report: Callable[[Event], None],
         stopped: threading.Event,
-        copies_at_once: int,
     ) -> None:
         self._core, self._remote, self._disk = core, remote, disk
         self._memory, self._device = memory, device
         self._report, self._stopped = report, stopped
-        self._copies_at_once = copies_at_once
         self._threads: set[threading.Thread] = set()
         self._identifying: dict[Identity, list[Identified]] = {}
         # Work that waits for a thread, and how much has one, by kind.
@@ -140,7 +140,7 @@ class Background:
         self._start_next(kind)
 
     def _start_next(self, kind: _Kind) -> None:
-        limit = LOOKUPS_AT_ONCE if isinstance(kind, str) else self._copies_at_once
+        limit = LOOKUPS_AT_ONCE if isinstance(kind, str) else COPIES_AT_ONCE
         if not self._waiting[kind] or self._running[kind] >= limit:
             return
         self._running[kind] += 1

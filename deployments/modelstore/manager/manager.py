@@ -81,7 +81,6 @@ class Manager:
             self._device,
             self._report,
             self._stopped,
-            settings.copies_at_once,
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_read, selectors.EVENT_READ)

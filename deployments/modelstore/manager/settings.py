@@ -18,8 +18,6 @@ class ManagerSettings:
     host_bytes: int
     disk_bytes: int
     socket: Path = field(default_factory=wire.default_socket)
-    #: From the remote, and as many from the disk.
-    copies_at_once: int = 2
     #: 0 for a store without that tier.
     device_bytes: int = 0
     #: The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
@@ -34,7 +32,6 @@ class ManagerSettings:
         for name, least in (
             ("host_bytes", 1),
             ("disk_bytes", 0),
-            ("copies_at_once", 1),
             ("device_bytes", 0),
         ):
             value = getattr(self, name)

@@ -81,7 +81,7 @@ class Machine:
     def copy(self, remote, target=Tier.DISK, origins=((NAME, FILE),), source=Tier.REMOTE):
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         tiers = remote, self.disk, self.memory, None
-        background = Background(Core(), *tiers, events.put, self.stopped, 2)
+        background = Background(Core(), *tiers, events.put, self.stopped)
         background.copy(Copy(BLOB, source, target), origins)
         events.get(timeout=LIMIT_S)()
 
@@ -144,7 +144,7 @@ def test_so_many_copies_run_at_once_and_each_in_its_turn(machine):
 
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     tiers = Waiting(), machine.disk, machine.memory, None
-    background = Background(Core(), *tiers, events.put, machine.stopped, 2)
+    background = Background(Core(), *tiers, events.put, machine.stopped)
     for number in range(6):
         name = ModelName("pytorch", str(number), "1")
         blob = Blob(f"{number:064}", 1)
