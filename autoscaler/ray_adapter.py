@@ -14,6 +14,7 @@ import heapq
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ray.serve.config import AutoscalingContext
@@ -23,11 +24,7 @@ from autoscaler.ray import metrics as ray_metrics
 from autoscaler.ray.store import store
 from autoscaler.reports import SCALARS, SERIES, ReplicaReport
 from autoscaler.scaled_deployments import ScaledDeployment, scaled_deployment
-from autoscaler.shared_budget import (
-    Claim,
-    check_budget,
-    decide_within_budget,
-)
+from autoscaler.shared_budget import Claim, check_budget, decide_within_budget
 from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
@@ -102,7 +99,7 @@ class SojournAutoscalingPolicy:
 
 
 def _decide(
-    ctx: AutoscalingContext, now_s: float, *, may_have_standbys: bool = True
+    ctx: AutoscalingContext, now_s: float, *, may_have_standbys: bool
 ) -> tuple[ScaledDeployment, Decision]:
     """Return the entry of the deployment of `ctx`, and its autoscaler's decision.
 
@@ -114,7 +111,7 @@ def _decide(
     reporting = metrics.get("offered_total", {})
     sample: Collection[Any] = reporting
     if len(reporting) > MAX_REPORTS:
-        sample = heapq.nsmallest(MAX_REPORTS, reporting, key=_unique_id)
+        sample = heapq.nsmallest(MAX_REPORTS, reporting, key=attrgetter("unique_id"))
     dry_run = _newest(metrics, sample, "dry_run")
     decision = deployment.decide(
         now_s,
@@ -169,11 +166,6 @@ def _apply(
         logger.info("%s: %s", ctx.deployment_name, decision.reason)
     target: int = ctx.target_num_replicas if deployment.dry_run else ordered
     return target
-
-
-def _unique_id(replica: Any) -> str:
-    name: str = replica.unique_id
-    return name
 
 
 def replica_reports(

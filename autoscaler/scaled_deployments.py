@@ -108,7 +108,8 @@ class ScaledDeployment:
             current = fleet.current_replicas
             return Decision(current, f"hold {current}: the history is being read")
         self.autoscaler.observe(reports, now_s, weight)
-        ordered, ready = self._standbys(fleet), self.roles.standbys_of(running)
+        ordered = self._standbys_among(fleet.current_replicas)
+        ready = self.roles.standbys_of(running)
         decision = self.autoscaler.decide(
             now_s,
             replace(
@@ -126,8 +127,8 @@ class ScaledDeployment:
             decision = replace(decision, reason=f"dry run: would {decision.reason}")
         return decision
 
-    def _standbys(self, fleet: FleetState) -> int:
-        return min(self.roles.roles.ordered, max(0, fleet.current_replicas - 1))
+    def _standbys_among(self, ordered: int) -> int:
+        return min(self.roles.roles.ordered, max(0, ordered - 1))
 
     def _log_trouble(self, decision: Decision) -> None:
         """Log once that replicas do not start or do not report in time, and once that all do."""
@@ -156,8 +157,8 @@ class ScaledDeployment:
             return False
         if decision.replicas < self._decided:
             self.autoscaler.note_limited(now_s)
-        ordered = min(self.roles.roles.ordered, max(0, target_replicas - 1))
-        recorded = self.log.add(now_s, target_replicas - ordered, decision)
+        serving = target_replicas - self._standbys_among(target_replicas)
+        recorded = self.log.add(now_s, serving, decision)
         if not self.dry_run:
             self.roles.publish(
                 now_s, self._running, decision.replicas, decision.standbys, self.reports

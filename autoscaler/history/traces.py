@@ -156,13 +156,13 @@ def _parse(text: str) -> Trace:
         allowed = (values >= 0) & (values < 2**53) & (values == np.floor(values))
         wrong = ~(allowed | np.isnan(values)) if may_be_nan else ~allowed
         if wrong.any():
-            number, line = _line(body, int(np.argmax(wrong)))
+            number, line = _rows(body)[int(np.argmax(wrong))]
             raise InvalidInputError(
                 f"line {number}: {name} must be a whole number of at least 0, not {line!r}"
             )
     gaps = np.diff(times)
     if (gaps <= 0).any():
-        number, _ = _line(body, int(np.argmax(gaps <= 0)) + 1)
+        number, _ = _rows(body)[int(np.argmax(gaps <= 0)) + 1]
         raise InvalidInputError(f"line {number}: {unit}s must be ascending")
     unit_s = HEADERS[header]
     step_s = unit_s or int(gaps.min() if gaps.size else MAX_STEP_S)
@@ -174,7 +174,7 @@ def _parse(text: str) -> Trace:
         )
     offsets, beside = np.divmod(in_s - in_s[0], step_s)
     if step_s > MAX_STEP_S or beside.any():
-        number, _ = _line(body, int(np.argmax(beside)) if beside.any() else 1)
+        number, _ = _rows(body)[int(np.argmax(beside)) if beside.any() else 1]
         raise InvalidInputError(
             f"line {number}: timestamps must be a whole number of steps apart, of at most "
             f"{MAX_STEP_S} s"
@@ -202,10 +202,6 @@ def _rows(body: str) -> list[tuple[int, str]]:
     """Return the rows that are not empty, each with its line number in the file."""
     lines = enumerate(body.splitlines(), start=2)
     return [(number, line.strip()) for number, line in lines if line.strip()]
-
-
-def _line(body: str, row: int) -> tuple[int, str]:
-    return _rows(body)[row]
 
 
 def _is_pair(line: str) -> bool:
