@@ -3,7 +3,6 @@
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -16,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_folders(tmp_path_factory):
     """Keep temporary files, and solved tables, from other runs and workers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -25,6 +24,6 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_path(monkeypatch):
     """Undo what a command adds to the path: the folder in which a user's code is."""
     monkeypatch.setattr(sys, "path", [*sys.path])

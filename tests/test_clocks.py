@@ -1,5 +1,4 @@
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ _READERS = {
 }
 
 
-def reads_time_of_day(path: Path) -> bool:
+def reads_time_of_day(path):
     """Return whether the code of a file reads the time of day."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute):

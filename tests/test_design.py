@@ -1,7 +1,6 @@
 import ast
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ PACKAGES = ("policy", "autoscaler", "deployments", "loadtests", "sojourn", "benc
 
 
 @cache
-def names_in(path: Path) -> frozenset[str]:
+def names_in(path):
     """Return what a module defines, and ``Class.member`` of each of its classes."""
     names: set[str] = set()
     for node in ast.parse(path.read_text()).body:
@@ -22,7 +21,7 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def defined_by(node: ast.stmt) -> set[str]:
+def defined_by(node):
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -54,7 +53,7 @@ def test_every_dotted_name_on_a_page_exists(page):
     assert [name for name in sorted(dotted) if not exists(name)] == []
 
 
-def exists(dotted: str) -> bool:
+def exists(dotted):
     """Return whether a dotted name is a module, or a name that a module defines or imports."""
     parts = dotted.split(".")
     if module_file(parts):
@@ -72,7 +71,7 @@ def exists(dotted: str) -> bool:
     return False
 
 
-def module_file(parts: list[str]) -> Path | None:
+def module_file(parts):
     path = ROOT.joinpath(*parts)
     candidates = (path.with_suffix(".py"), path / "__init__.py")
     return next((candidate for candidate in candidates if candidate.is_file()), None)

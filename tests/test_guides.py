@@ -71,7 +71,7 @@ async def test_what_a_service_of_serve_batch_becomes(tmp_path, monkeypatch, caps
     assert (answer.status_code, answer.json()) == (200, 0)
 
 
-def _numbers(table: str) -> dict[str, float]:
+def _numbers(table):
     """Return the numbers of a table of two columns by their names."""
     rows = re.findall(r"^│ (.+?) +│ +([\d.]+) │$", table, re.MULTILINE)
     return {name: float(value) for name, value in rows}

@@ -29,7 +29,7 @@ TESTS_WITH_BENCHMARKS = (
 )
 
 
-def imported_modules(path: Path) -> set[str]:
+def imported_modules(path):
     """Return the modules that the file imports, including those imported inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -76,14 +76,14 @@ def test_the_locks_have_what_the_project_admits():
         _check_admitted(wanted, served | others if name in ("dev", "docs", "onnx") else served)
 
 
-def _locked(name: str) -> set[tuple[str, str]]:
+def _locked(name):
     lines = [
         Requirement(line) for line in (ROOT / name).read_text().splitlines() if line[:1] != "#"
     ]
     return {(canonicalize_name(line.name), str(line.specifier)[2:]) for line in lines}
 
 
-def _check_admitted(wanted: list[str], lock: set[tuple[str, str]]) -> None:
+def _check_admitted(wanted, lock):
     versions = dict(lock) | {"sojourn": "0.1.0"}
     for line in wanted:
         requirement = Requirement(line)

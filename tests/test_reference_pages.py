@@ -2,8 +2,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +15,7 @@ KEYED = {"branches"}
 STEPS = {"stage", "each", "switch", "ensemble"}
 
 
-def keys_of(content: Any) -> Iterator[str]:
+def keys_of(content):
     """Yield the keys of a part of a config that are not the user's."""
     if isinstance(content, list):
         for part in content:

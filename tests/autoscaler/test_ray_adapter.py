@@ -5,7 +5,6 @@
 
 import warnings
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,7 +50,7 @@ def offered():
     return Offered()
 
 
-def run(offered: Offered, policy: SojournAutoscalingPolicy, seconds: range, **given: Any) -> int:
+def run(offered: Offered, policy: SojournAutoscalingPolicy, seconds, **given):
     for now_s in seconds:
         replicas, _ = policy(context(offered, now_s=now_s, **given))
     return replicas
@@ -77,7 +76,7 @@ def test_a_deployment_without_replicas_stays_so_until_a_request_waits(offered: O
 
 
 def test_an_error_in_the_autoscaler_keeps_the_replicas(offered: Offered, monkeypatch, caplog):
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise RuntimeError("of the autoscaler")
 
     monkeypatch.setattr(ray_adapter, "_decide", fail)
@@ -128,7 +127,7 @@ def test_a_curve_that_did_not_change_is_not_read_again(
 def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(offered: Offered, monkeypatch):
     """A decision on 10,000 replicas once took Serve's controller a third of a second."""
 
-    def decided(most_reports: int) -> list[Any]:
+    def decided(most_reports):
         monkeypatch.setattr(ray_adapter, "MAX_REPORTS", most_reports)
         monkeypatch.setattr(scaled_deployments, "_deployments", {})
         store = Store()
@@ -158,7 +157,7 @@ def test_the_code_of_a_history_reaches_the_deployment(offered: Offered, store: S
     assert (scaled_deployments.history_key("app", "Model") in store.loaded) == bool(code)
 
 
-def published(store: Store) -> StandbyRoles | None:
+def published(store: Store):
     return StandbyRoles.from_bytes(store.kept.get(roles_key("app", "Model")))
 
 
@@ -168,12 +167,10 @@ def test_standbys_are_ordered_and_the_roles_published(offered: Offered, store: S
     both = {**wanted, "names": ["Model0", "Model1"], "target": 2}
     assert run(offered, policy, range(1020, 1025), **both, standbys=["Model1"]) == 2
     roles = published(store)
-    assert roles is not None
     assert (roles.serving, roles.standbys) == (("Model0",), ("Model1",))
     # A standby takes the place of a replica that dies, and the replacement stands by.
     assert run(offered, policy, range(1025, 1026), **{**both, "names": ["Model1"]}) == 2
     roles = published(store)
-    assert roles is not None
     assert roles.serving == ("Model1",)
     assert roles.stands_by("Model2")
 

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 import orjson
@@ -8,7 +7,6 @@ import pytest
 
 from autoscaler import scaled_deployments
 from autoscaler.decision import Decision, FleetState
-from autoscaler.reports import ReplicaReport
 from autoscaler.scaled_deployments import (
     FORGOTTEN_AFTER_S,
     SAVE_PERIOD_S,
@@ -31,17 +29,11 @@ SETTINGS = AutoscalerSettings(scale_down_delay_s=30)
 REPLICA = {"full_batch_size": 10, "full_batch_ms": 100, "start_time_s": 5, "settings": SETTINGS}
 
 
-def report(now_s: float, offered: float, **more: object) -> ReplicaReport:
+def report(now_s, offered, **more):
     return replica_report("r1", now_s, offered, sla_response_time_ms=1000, **REPLICA, **more)
 
 
-def run(
-    deployment: ScaledDeployment,
-    times_s: Sequence[float],
-    rate_per_s: float = 20,
-    target_replicas: int = 3,
-    dry_run: bool | None = None,
-) -> Decision:
+def run(deployment: ScaledDeployment, times_s, rate_per_s=20, target_replicas=3, dry_run=None):
     for now_s in times_s:
         decision = deployment.decide(
             now_s,

@@ -1,5 +1,4 @@
 import warnings
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +22,7 @@ QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None
 
 
 @st.composite
-def some_claims(draw: st.DrawFn) -> list[Claim]:
+def some_claims(draw):
     claims = []
     for number in range(draw(st.integers(1, 4))):
         least = draw(st.integers(0, 3))
@@ -65,7 +64,7 @@ def test_shares_are_proportional_to_what_is_wanted(wanted, data):
 
 
 def test_no_replica_moves_for_a_fluctuating_forecast():
-    def shares(wanted: int, held: int) -> int:
+    def shares(wanted, held):
         first = Claim("first", 1, wanted, held_replicas=held)
         second = Claim("second", 1, 10, held_replicas=10 - held)
         return share_budget([first, second], 10)["first"]
@@ -86,7 +85,7 @@ def _in_memory(monkeypatch):
 class Fleets:
     """Two deployments under one budget; ordered replicas are ready at once."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget):
         self.policies = {
             name: SojournAutoscalingPolicy(replica_budget=budget) for name in ("First", "Second")
         }
@@ -94,7 +93,7 @@ class Fleets:
         self.most_together = 0
         self._offered = Offered()
 
-    def run(self, seconds: range, rates_per_s: dict[str, float], **given: Any) -> dict[str, int]:
+    def run(self, seconds, rates_per_s, **given):
         for now_s in seconds:
             for name, policy in self.policies.items():
                 self.targets[name], _ = policy(
@@ -161,9 +160,7 @@ def test_the_budget_is_kept_while_replicas_move():
     assert fleets.most_together <= 6
 
 
-def decided(
-    budget: SharedBudget, now_s: float, name: str, named: int, wanted: int, held: int = 1
-) -> Decision:
+def decided(budget: SharedBudget, now_s, name, named, wanted, held=1):
     claim = Claim(name, 1, wanted, held)
     return budget.decide(now_s, claim, named, Decision(wanted, "load"))
 

@@ -1,12 +1,9 @@
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.controller import Autoscaler
-from autoscaler.decision import Decision, FleetState
-from autoscaler.reports import ReplicaReport
+from autoscaler.decision import FleetState
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.standbys import (
     PROMOTION_S,
@@ -42,14 +39,14 @@ class Live:
     The load is shared by the replicas that serve, the first ones; each is given up to 2,370/s.
     """
 
-    def __init__(self, most: int = 100, start_s: float = 10.0, **settings: object) -> None:
+    def __init__(self, most=100, start_s=10.0, **settings):
         self.autoscaler = Autoscaler()
         self.settings = AutoscalerSettings(window_s=5, scale_down_delay_s=10, **settings)
         self.second, self.serving, self.standbys = 0, 1, 0
         self.offered = [0.0] * 100
         self.most, self.start_s = most, start_s
 
-    def run(self, seconds: int, rate_per_s: float, least: int = 1) -> Decision:
+    def run(self, seconds, rate_per_s, least=1):
         for _ in range(seconds):
             self.second += 1
             for number in range(self.serving):
@@ -173,18 +170,18 @@ def test_roles_that_cannot_be_read_are_none(content):
     assert StandbyRoles.from_bytes(content) is None
 
 
-def published(store: Store) -> StandbyRoles | None:
+def published(store: Store):
     return StandbyRoles.from_bytes(store.kept.get(roles_key("shop", "Model")))
 
 
-def publisher(store: Store) -> RolesPublisher:
+def publisher(store: Store):
     made = RolesPublisher("shop", "Model", store)
     store.answer()
     assert made.is_loaded()
     return made
 
 
-def reports_of(now_s: float, **standby: bool) -> Sequence[ReplicaReport]:
+def reports_of(now_s, **standby):
     return [report(name, now_s, 0.0, standby=float(on)) for name, on in standby.items()]
 
 

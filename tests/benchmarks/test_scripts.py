@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ SCRIPTS = sorted(
 )
 
 
-def module_of(script: Path) -> str:
+def module_of(script):
     return ".".join(script.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
 
 

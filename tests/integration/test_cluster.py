@@ -3,7 +3,6 @@
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -26,7 +25,7 @@ Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 def shell(tmp_path):
     """Run commands as a new login of a user without a token would; stop Ray at the end."""
 
-    def run(commands: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    def run(commands, folder=ROOT):
         return subprocess.run(
             ["bash", "-e", "-c", commands],
             cwd=folder,
@@ -46,7 +45,7 @@ def shell(tmp_path):
         run(".venv/bin/ray stop --force")
 
 
-def ours(home: Path) -> list[psutil.Process]:
+def ours(home):
     """Return the processes of Ray that were started with `home`."""
     found = []
     for process in psutil.process_iter():
@@ -77,7 +76,7 @@ def test_the_section_on_a_cluster_and_a_users_own_model_work_as_written(shell, t
     assert not ours(tmp_path)
 
 
-def _deploy_a_project(shell: Shell, home: Path) -> None:
+def _deploy_a_project(shell, home):
     """Pack and deploy as docs/deploying.md says, in a project of `sojourn init`."""
     project = home / "my-models"
     assert main(["init", str(project)]) == 0

@@ -64,7 +64,7 @@ def page(url, tmp_path_factory):
         yield made
 
 
-def text(page: Page, name: str) -> str:
+def text(page: Page, name):
     """Return the text of the element with an id."""
     return str(page.script(f"document.getElementById('{name}').textContent"))
 
@@ -86,7 +86,7 @@ def test_shows_the_service(page: Page):
     assert page.problems == []
 
 
-def cell(row: int, column: int) -> str:
+def cell(row, column):
     """Return the expression of a number in the table of the what-if."""
     found = f"document.querySelector('#answers tbody').rows[{row}].cells[{column}]"
     return f"{found}.firstChild.textContent"
@@ -99,7 +99,7 @@ TABLE = (
 )
 
 
-def value(page: Page, row: int, column: int) -> float:
+def value(page: Page, row, column):
     """Return a number in the table of the what-if."""
     return float(page.script(cell(row, column)).split()[0].replace(",", ""))
 
@@ -185,7 +185,7 @@ def test_the_what_if_of_a_pipeline_sizes_its_stages(tmp_path_factory):
             page.until("document.querySelectorAll('#stages tbody tr').length === 3")
             page.script("document.getElementById('what-if').scrollIntoView()")
 
-            def asked() -> object:
+            def asked():
                 client.post(f"{address}/v2/models/digits-pipeline/infer", content=example)
                 return page.script("document.querySelector('#answers tbody') && true")
 

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from deployments.haproxy.stats import HaproxyStats
 from tests.support.haproxy.node import new_node
-from tests.support.haproxy.servers import Answer, Server
+from tests.support.haproxy.servers import Server
 
 pytestmark = pytest.mark.integration
 
@@ -18,12 +17,12 @@ THINKS_S, ANSWERS_AFTER_S = 0.1, 0.02
 
 
 class Replica(Server):
-    def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+    def answer(self, path, fields):
         time.sleep(ANSWERS_AFTER_S)
         return 200, b"ok", {}
 
 
-async def _ask_and_think(port: int, rounds: int) -> list[float]:
+async def _ask_and_think(port, rounds):
     """Ask again and again on one connection, with a pause after each answer; return their times."""
     times_s = []
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -48,6 +47,5 @@ async def test_the_time_in_which_clients_think_is_not_counted(tmp_path):
         seen = await asyncio.gather(*(_ask_and_think(port, ROUNDS) for _ in range(CONNECTIONS)))
         report = await stats.read()
     # The rest of what clients saw is their own, and with their thinking it would be more.
-    assert report.mean_ms is not None
     assert 1e3 * ANSWERS_AFTER_S <= report.mean_ms < 1e3 * (np.mean(seen) + THINKS_S / 2)
     assert report.denied == 0

@@ -44,7 +44,7 @@ def check(x):
 """
 
 
-def processes_by_name(service: Running, *names: str) -> list[psutil.Process]:
+def processes_by_name(service: Running, *names):
     return [
         process
         for process in service.process.children(recursive=True)

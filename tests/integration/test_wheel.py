@@ -8,7 +8,6 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
@@ -24,7 +23,7 @@ PACKAGES = ("autoscaler", "deployments", "loadtests", "policy", "sojourn")
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder):
     """Build the wheel from a copy of the source, and check that it has all of it."""
     source = folder / "source"
     source.mkdir()
@@ -69,14 +68,14 @@ def project(sojourn, tmp_path_factory):
     return folder
 
 
-def environment(sojourn: Path) -> dict[str, str]:
+def environment(sojourn):
     path = f"{sojourn.parent}{os.pathsep}{os.environ['PATH']}"
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "PATH": path
     }
 
 
-def run(command: str, sojourn: Path, folder: Path, status: int = 0) -> str:
+def run(command, sojourn, folder, status=0):
     ran = subprocess.run(
         command, shell=True, cwd=folder, env=environment(sojourn), capture_output=True, text=True
     )

@@ -13,7 +13,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def lines(keyword: str) -> list[str]:
+def lines(keyword):
     return re.findall(rf"^{keyword} (.+)$", DOCKERFILE, flags=re.MULTILINE)
 
 

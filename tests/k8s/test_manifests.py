@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
@@ -32,7 +31,7 @@ def kustomization(request):
     return str(request.param)
 
 
-def source_of(kustomization: str) -> Path:
+def source_of(kustomization):
     return ROOT / "configs" / ("emulated-p4.yaml" if kustomization == DEMO else "digits.yaml")
 
 
@@ -153,7 +152,7 @@ def test_only_rays_autoscaler_may_speak_to_kubernetes(kustomization):
     assert holders <= {volume["name"] for volume in head["spec"]["volumes"]}
 
 
-def drain_script_of(kustomization: str) -> str:
+def drain_script_of(kustomization):
     _, workers = pods_of(kustomization)
     (container,) = workers["spec"]["containers"]
     return str(container["lifecycle"]["preStop"]["exec"]["command"][-1])

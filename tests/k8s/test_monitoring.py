@@ -38,7 +38,7 @@ ALERTS = [rule for rule in RULES if "alert" in rule]
 RAY_LABELS = ("application", "deployment", "replica")
 
 
-def store_metrics() -> dict[str, set[str]]:
+def store_metrics():
     """Return the metrics of the model store's manager, and their labels, off its exposition."""
     types = re.findall(r"^# TYPE (\S+)", exposition(StoreCore({}).stats()), re.MULTILINE)
     tiered = re.compile("hits|misses|evictions|used_bytes|budget_bytes")
@@ -86,7 +86,7 @@ def test_an_alert_is_tested_and_says_what_to_do(rule):
     assert rule["labels"]["severity"] in ("page", "ticket")
 
 
-def labels_of(metric: str) -> set[str]:
+def labels_of(metric):
     base = re.sub("_(bucket|count)$", "", metric)
     return CATALOG[base] | {"le"} if base in HISTOGRAMS else CATALOG[metric]
 

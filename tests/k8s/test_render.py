@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, NEEDS_KUBECTL]
 IMAGE = "registry.example:5000/team/sojourn@sha256:" + "0123456789abcdef" * 4
 
 
-def rendered(folder: Path, *arguments: str | Path) -> int:
+def rendered(folder, *arguments):
     command = ["k8s", "render", "--image", IMAGE, "--out", folder / "k8s", *arguments]
     return main([*map(str, command)])
 

@@ -58,7 +58,6 @@ def test_outputs_may_come_in_any_order_and_rounded_otherwise(case):
 )
 def test_wrong_answers(case, wrong, complaint):
     fault = case.fault(wrong)
-    assert fault is not None
     assert re.search(complaint, fault)
 
 

@@ -6,7 +6,7 @@ import pytest
 from loadtests.run import Settings, _stop, _wait
 
 
-def process(code: str) -> subprocess.Popen[bytes]:
+def process(code):
     return subprocess.Popen([sys.executable, "-S", "-c", code])
 
 

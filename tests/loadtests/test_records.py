@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from loadtests.records import Records
 
 
-def made(n: int) -> Records:
+def made(n):
     random = np.random.default_rng(n)
     records = Records.begin(np.sort(random.uniform(0, 10, n)))
     records.sent_s[:] = records.scheduled_s + random.uniform(size=n)
@@ -14,7 +14,7 @@ def made(n: int) -> Records:
     return records
 
 
-def same(one: Records, other: Records) -> bool:
+def same(one: Records, other: Records):
     return all(
         np.array_equal(values, getattr(other, name), equal_nan=values.dtype.kind == "f")
         for name, values in vars(one).items()

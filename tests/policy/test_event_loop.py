@@ -12,7 +12,7 @@ LATENCY_MS = np.array([1.0, 1.2, 1.4, 1.6])
 costs_ms = st.floats(0, 5)
 
 
-def profile_with(event_loop: EventLoopCosts | None, **others: object) -> Profile:
+def profile_with(event_loop: EventLoopCosts | None, **others):
     return Profile("m", "d", LATENCY_MS, event_loop=event_loop, **others)
 
 

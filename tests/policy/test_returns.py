@@ -59,7 +59,7 @@ CAPACITY_PER_S, OVERLOAD_S, TOTAL_S = 100.0, 30, 400
 REFUSAL_COST, ROOM_S = 0.05, 0.1
 
 
-def simulate(clients: str, total_s: int = TOTAL_S) -> Run:
+def simulate(clients, total_s=TOTAL_S):
     """Three times the capacity for half a minute, then six tenths of it, on virtual time."""
     random = np.random.default_rng(7)
     rates = np.where(np.arange(total_s) < OVERLOAD_S, 3.0, 0.6) * CAPACITY_PER_S

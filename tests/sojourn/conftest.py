@@ -1,8 +1,6 @@
 """Commands of `sojourn`, run in this process."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -10,10 +8,10 @@ from sojourn.cli import main
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(capsys):
     """Run a command that must fail as user errors do; return its only line."""
 
-    def run(*arguments: str) -> str:
+    def run(*arguments):
         assert main([*map(str, arguments)]) == 2
         out, error = capsys.readouterr()
         assert out == ""
@@ -24,10 +22,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def as_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def as_json(capsys):
     """Run a command with --json; return what it prints."""
 
-    def run(*arguments: str) -> Any:
+    def run(*arguments):
         assert main([*map(str, arguments), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 

@@ -1,12 +1,8 @@
-from pathlib import Path
-from typing import Any
-
 import joblib
 import numpy as np
 import onnx
 import pytest
 import torch
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -22,9 +18,7 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "word")
 TEXTS = ("good", "bad word", "good good bad", "")
 
 
-def save_graph(
-    path: Path, node: onnx.NodeProto, kind: int, shape: list[Any], result: list[Any]
-) -> Path:
+def save_graph(path, node, kind, shape, result):
     graph = helper.make_graph(
         [node],
         "graph",
@@ -37,17 +31,17 @@ def save_graph(
     return path
 
 
-def linear(path: Path, batch: Any = "batch") -> Path:
+def linear(path, batch="batch"):
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     return save_graph(path, node, TensorProto.FLOAT, [batch, 4], [batch, 3])
 
 
-def loaded(model: Model) -> Model:
+def loaded(model: Model):
     model.load("cpu")
     return model
 
 
-def rows_of(model: Model, batch: dict[str, NDArray[Any]]) -> dict[str, list[NDArray[Any]]]:
+def rows_of(model: Model, batch):
     """Compute a batch, check its outputs' types and shapes, and return their rows."""
     found = model.forward(batch)
     size = len(next(iter(batch.values())))

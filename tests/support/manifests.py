@@ -38,8 +38,7 @@ def build(kustomization: str) -> dict[str, dict[str, Any]]:
 
 
 def cluster_of(kustomization: str) -> dict[str, Any]:
-    cluster: dict[str, Any] = build(kustomization)["RayService"]["spec"]["rayClusterConfig"]
-    return cluster
+    return build(kustomization)["RayService"]["spec"]["rayClusterConfig"]
 
 
 def pods_of(kustomization: str) -> list[dict[str, Any]]:

@@ -1,6 +1,4 @@
-from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import orjson
@@ -20,10 +18,10 @@ class WatchedFleet(Autoscaler):
 
     watched, taken = 30.0, 0
 
-    def watched_s(self, now_s: float) -> float:
+    def watched_s(self, now_s):
         return self.watched
 
-    def learn(self, load: Mapping[str, Any]) -> None:
+    def learn(self, load):
         super().learn(load)
         self.taken += 1
 
@@ -31,15 +29,15 @@ class WatchedFleet(Autoscaler):
 class Beside:
     """A store that answers when it is asked to."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.loads: list[Future[bytes | None]] = []
 
-    def load(self) -> "Future[bytes | None]":
+    def load(self):
         self.loads.append(Future())
         return self.loads[-1]
 
 
-def stored(code: int = CODE) -> bytes:
+def stored(code=CODE):
     history = LoadHistory()
     history.observe(NOW_S - 3600, np.full(1200, 20.0))
     return orjson.dumps({"code": code, "load": history.state_dict()})

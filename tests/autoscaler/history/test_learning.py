@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,14 +14,14 @@ LATE_SHARE = 0.01
 LAWS = settings(max_examples=10, derandomize=True, deadline=None)
 
 
-def hourly_bursts(seconds: int, begin_s: int = 0, seed: int = 1) -> np.ndarray:
+def hourly_bursts(seconds, begin_s=0, seed=1):
     """Return a load of 30 requests/s that is 150 in the first two minutes of each hour."""
     times = begin_s + np.arange(seconds)
     rate = np.where(times % 3600 < 120, 150.0, 30.0)
     return np.random.default_rng(seed).poisson(rate).astype(float)
 
 
-def trace_of(counts: np.ndarray, begin_s: int = 0, step_s: int = 1) -> Trace:
+def trace_of(counts, begin_s=0, step_s=1):
     return Trace(counts, step_s, begin_s, True)
 
 
@@ -83,17 +81,16 @@ def test_a_history_is_learned_once_in_a_worker_and_again_if_it_changes(tmp_path)
     file.write_text("second,requests\n0,3\n9,4\n")
     stored: list[bytes] = []
 
-    def store() -> int:
+    def store():
         source = HistorySource(str(file))
         return store_history(source, 1e9, LATE_SHARE, lambda: stored[-1] if stored else None, saved)
 
-    def saved(content: bytes) -> None:
+    def saved(content):
         stored.append(content)
 
     code = store()
     assert store() == code
     load = stored_load(stored[0], code)
-    assert load is not None
     assert stored_load(stored[0], code + 1) is None
     assert restored(load).second_rates.values.sum() == pytest.approx(7, rel=1e-3)
     file.write_text("second,requests\n0,3\n9,5\n")
@@ -101,7 +98,7 @@ def test_a_history_is_learned_once_in_a_worker_and_again_if_it_changes(tmp_path)
     assert len(stored) == 2
 
 
-def restored(load: Any) -> LoadHistory:
+def restored(load):
     history = LoadHistory()
     history.load_state(load)
     return history

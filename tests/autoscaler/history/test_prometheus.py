@@ -3,10 +3,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -22,11 +20,11 @@ BEGIN_S = 1_700_000_040  # a whole minute
 
 
 @contextmanager
-def answering(answer: Callable[[dict[str, str]], tuple[int, Any]]) -> Iterator[str]:
+def answering(answer):
     """Serve what `answer` returns for each query: the status, and JSON or bytes."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             asked = {name: values[0] for name, values in parse_qs(body).items()}
             status, content = answer({"path": self.path, **asked})
@@ -36,7 +34,7 @@ def answering(answer: Callable[[dict[str, str]], tuple[int, Any]]) -> Iterator[s
                 content if isinstance(content, bytes) else json.dumps(content).encode()
             )
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format, *args):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -50,7 +48,7 @@ def answering(answer: Callable[[dict[str, str]], tuple[int, Any]]) -> Iterator[s
         server.server_close()
 
 
-def matrix(*series: list[tuple[int, str]]) -> dict[str, Any]:
+def matrix(*series):
     result = [{"metric": {}, "values": values} for values in series]
     return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
@@ -59,7 +57,7 @@ def test_whole_minutes_are_asked_for():
     """A point stands for the minute before it, and a missing or NaN one is not known."""
     asked = []
 
-    def answer(query: dict[str, str]) -> tuple[int, Any]:
+    def answer(query):
         asked.append(query)
         times = range(int(query["start"]), int(query["end"]) + 1, 60)
         minutes = [(time_s, (time_s - BEGIN_S) // 60) for time_s in times]

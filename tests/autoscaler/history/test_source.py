@@ -1,5 +1,4 @@
 import gzip
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ NOON = 1_795_341_600 + 2 * 3600  # 2026-11-22T12:00:00Z
 SECONDS = b"second,requests\n0,3\n1,4\n"
 
 
-def write(folder: Path, content: bytes = SECONDS, name: str = "week.csv") -> str:
+def write(folder, content=SECONDS, name="week.csv"):
     path = folder / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     return str(path)

@@ -14,10 +14,10 @@ class Recorder:
 
     values: dict[str, list[float]]
 
-    def __init__(self, field: str) -> None:
+    def __init__(self, field):
         self._field = field
 
-    def set(self, value: float, tags: dict[str, str]) -> None:
+    def set(self, value, tags):
         assert tags == {"application": "shop", "deployment": "Model"}
         self.values.setdefault(self._field, []).append(value)
 

@@ -29,7 +29,7 @@ COUNTS = np.rint(300 + 150 * np.sin(np.arange(300) / 90))
 (PEAK,) = choose("peak")
 
 
-def scenario(counts=COUNTS, **options) -> Scenario:
+def scenario(counts=COUNTS, **options):
     return Scenario(
         PROFILE,
         ServiceLevelObjective(200, 99),
@@ -39,7 +39,7 @@ def scenario(counts=COUNTS, **options) -> Scenario:
     )
 
 
-def at(cost: float, held: float) -> Score:
+def at(cost, held):
     return Score(PEAK, held, (held, held), cost, cost, None, 0.0)
 
 

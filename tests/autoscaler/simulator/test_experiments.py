@@ -31,7 +31,6 @@ def test_a_history_lies_before_the_run(begin_s, early_s, step_s):
     trace = Trace(np.ones(10), 1, begin_s, False)
     past = Trace(np.arange(1.0, 6.0), step_s, begin_s - early_s - 5 * step_s, False)
     history = with_history(EMPTY, trace, past, scale=2.0).history
-    assert history is not None
     assert history.end_s == (-early_s if early_s >= 0 else 0)
     assert (history.step_s, history.counts.tolist()) == (step_s, [2, 4, 6, 8, 10])
 
@@ -39,7 +38,6 @@ def test_a_history_lies_before_the_run(begin_s, early_s, step_s):
 def test_a_history_is_superposed_with_noise_of_its_own():
     trace, past = (Trace(np.full(600, 50.0), 1, begin_s, False) for begin_s in (600, 0))
     history = with_history(EMPTY, trace, past, scale=20.0, superpose=True).history
-    assert history is not None
     # 600 Poisson counts of mean 1000: to five standard errors.
     assert history.counts.mean() == pytest.approx(1000, abs=5 * np.sqrt(1000 / 600))
     assert history.counts.var() == pytest.approx(1000, abs=5 * 1000 * np.sqrt(2 / 600))
@@ -75,6 +73,5 @@ def test_an_overloaded_fleet_is_predicted_with_its_refusals_by_time(
         (row,) = comparison.rows
         predicted = poisson.estimator.predict(rate_per_s, replicas, sla)
         assert predicted.service_level == pytest.approx(row.service_level, abs=0.02)
-        assert row.energy_j is not None
         power_w = row.energy_j / comparison.seconds
         assert predicted.mean_power_w == pytest.approx(power_w, rel=0.05)

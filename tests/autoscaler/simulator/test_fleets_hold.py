@@ -7,7 +7,6 @@ from scipy import stats
 from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
 from autoscaler.simulator.autoscalers.sojourn import SojournAutoscaler
-from autoscaler.simulator.results import Run
 from autoscaler.simulator.scenario import Scenario
 from autoscaler.simulator.simulation import simulate
 from autoscaler.simulator.start_time import StartTime
@@ -30,7 +29,7 @@ FLAT = Profile("constant", "d", np.full(32, 40.0))
 STEPS = Profile("steps of 8", "d", 1 + 2.0 * np.ceil(SIZES / 8))
 
 
-def ran(template: Scenario, rate_per_s: float, seconds: int, replicas: int = 1) -> Run:
+def ran(template: Scenario, rate_per_s, seconds, replicas=1):
     """Simulate Poisson arrivals at a fixed fleet."""
     counts = poisson_counts(rate_per_s, seconds, np.random.default_rng(3)).astype(np.float64)
     scenario = replace(
@@ -43,12 +42,12 @@ def ran(template: Scenario, rate_per_s: float, seconds: int, replicas: int = 1) 
     return simulate(scenario, FixedFleet(replicas))
 
 
-def served(profile: Profile, response_time_ms: float, percentile: float = 99.0) -> Scenario:
+def served(profile: Profile, response_time_ms, percentile=99.0):
     objective = ServiceLevelObjective(response_time_ms, percentile)
     return Scenario(profile, objective, np.ones(1))
 
 
-def unbatched(profile: Profile, response_time_ms: float, *, serve_late: bool = False) -> Scenario:
+def unbatched(profile: Profile, response_time_ms, *, serve_late=False):
     """Make a replica that starts whenever its device is free.
 
     Behind an event loop of its own it starts batches that are worth the event loop's time.
@@ -61,7 +60,7 @@ def unbatched(profile: Profile, response_time_ms: float, *, serve_late: bool = F
     return replace(template, delays=delays, settings=settings, batching=batching)
 
 
-def varied(profile: Profile, variation: float) -> Profile:
+def varied(profile: Profile, variation):
     """Make batch times vary as a gamma distribution."""
     percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
     times = stats.gamma(variation**-2, scale=variation**2).ppf(percentiles / 100)
@@ -69,7 +68,7 @@ def varied(profile: Profile, variation: float) -> Profile:
     return replace(profile, latency_quantiles=LatencyQuantiles(percentiles, ratios))
 
 
-def behind(request_ms: float, batch_ms: float, *, shares_cpu: bool = False) -> Profile:
+def behind(request_ms, batch_ms, *, shares_cpu=False):
     return replace(P4, event_loop=EventLoopCosts(request_ms, batch_ms, shares_cpu))
 
 
@@ -190,7 +189,7 @@ def test_a_fleet_takes_what_rand_says_and_hardly_more(
     )
     rate_per_s = fleet.rate_within_sla_per_s(1 - percentile / 100, replicas)
 
-    def in_time(factor: float) -> float:
+    def in_time(factor):
         per_s = factor * replicas * rate_per_s
         return ran(template, per_s, max(5, round(5e4 / per_s)), replicas).service_level
 

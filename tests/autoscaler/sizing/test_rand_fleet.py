@@ -11,7 +11,7 @@ LAWS = settings(max_examples=60, derandomize=True, deadline=None)
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> RandFleet:
+def fleets(draw):
     """Return replicas that lose just what the SLA allows at their SLA rate, and more beyond."""
     count = len(LoadLatenessCurve.MULTIPLES)
     at_rate = LoadLatenessCurve.MULTIPLES.index(1.0)
@@ -60,7 +60,7 @@ def test_the_fewest_replicas_are_those_of_a_search_one_by_one(fleet: RandFleet, 
     rate_per_s = load * fleet.curve.sla_rate_per_s
     with_reserve_per_s = rate_per_s / (1 - _RESERVE)
 
-    def keep_the_sla(replicas: int) -> bool:
+    def keep_the_sla(replicas):
         return replicas >= fleet.curve.replicas_needed(rate_per_s) or (
             replicas * fleet.capacity_per_s >= with_reserve_per_s * (1 - 1e-9)
             and fleet.keeps(with_reserve_per_s, replicas, ALLOWED)

@@ -14,7 +14,7 @@ from benchmarks.resilience.tally import (
 SLA_S = 0.5
 
 
-def answered(due_s: float, took_s: float = 0.1) -> Request:
+def answered(due_s, took_s=0.1):
     return Request(due_s, due_s + took_s, Outcome.RIGHT, 200)
 
 

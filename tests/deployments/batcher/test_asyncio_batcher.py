@@ -2,16 +2,13 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
 from deployments.batcher.model_runner import PROBE_AFTER, BatchRecord
@@ -42,15 +39,15 @@ def on_loop(request):
 @asynccontextmanager
 async def running(
     model: Squares,
-    on_loop: bool = False,
+    on_loop=False,
     *,
-    control_limit: int = 1,
-    cap: int = 4,
-    wait_ms: float | None = None,
-    latency_ms: list[float] | None = None,
-    limits: dict[str, float] | None = None,
-    **options: Any,
-) -> AsyncIterator[Batcher]:
+    control_limit=1,
+    cap=4,
+    wait_ms=None,
+    latency_ms=None,
+    limits=None,
+    **options,
+):
     """Run a batcher with these limits (`Limits`) and options (`Batcher`)."""
     placement = BatchPlacement()
     if on_loop:
@@ -66,7 +63,7 @@ async def running(
         batcher.close()
 
 
-def squares(values: Any) -> Any:
+def squares(values):
     return np.square(values).tolist()
 
 
@@ -80,7 +77,7 @@ def squares(values: Any) -> Any:
 def test_until_a_drain_each_request_without_fault_gets_its_own_answer(requests, cap, on_loop):
     """5 costs its batch a row."""
 
-    async def check() -> None:
+    async def check():
         model = Squares()
         model.answer = lambda x: np.square(x[x != 5])
         async with running(model, on_loop, control_limit=cap, cap=cap) as batcher:
@@ -103,7 +100,7 @@ async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(on
     """OpenMP keeps a number of threads for each thread, so the device thread must set its own."""
     model, prepared = Squares(), list[int]()
 
-    def prepare() -> None:
+    def prepare():
         prepared.append(threading.get_ident())
 
     async with running(model, on_loop, cap=8, prepare_thread=prepare) as batcher:
@@ -114,7 +111,7 @@ async def test_requests_read_in_one_iteration_of_the_event_loop_share_a_batch(on
 
 
 async def test_a_callback_that_fails_keeps_no_other_request_from_its_answer(on_loop):
-    def fail(outcome: Outcome) -> None:
+    def fail(outcome: Outcome):
         raise ZeroDivisionError
 
     async with running(Squares(), on_loop, control_limit=2) as batcher:
@@ -263,14 +260,14 @@ async def test_a_request_whose_deadline_passes_is_answered_at_once_and_not_compu
     assert model.batches == [[1]]
 
 
-def compute(x: NDArray[Any]) -> NDArray[Any]:
+def compute(x):
     end_s = time.thread_time() + 0.03
     while time.thread_time() < end_s:
         pass
     return x
 
 
-def wait(x: NDArray[Any]) -> NDArray[Any]:
+def wait(x):
     threading.Event().wait(3e-3)
     return x
 
@@ -297,7 +294,7 @@ async def test_full_batches_follow_each_other_on_the_event_loop_for_a_limited_ti
     model = Squares()
     clock_s = 0.0
 
-    def answer(x: NDArray[Any]) -> NDArray[Any]:
+    def answer(x):
         nonlocal clock_s
         clock_s += LONGEST_TURN_S / batches_in_turn
         in_turn.append(turn)
@@ -327,7 +324,7 @@ class PaddedWords(Words):
     inputs = (TensorSpec("x", "FP64", (-1,), pad=9),)
     outputs = (TensorSpec("y", "FP64", (-1,), length_of="x"),)
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.answer = lambda x: np.where(x == 9, np.nan, x * x)
 

@@ -1,9 +1,7 @@
 import errno
 import os
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from tests.support.batching.journal_peer import Peer
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[CrashJournal]:
+def opened(directory):
     journal = CrashJournal(directory)
     try:
         yield journal
@@ -94,7 +92,7 @@ def test_a_journal_for_which_there_is_no_memory_is_an_error_and_leaves_no_file(
 ):
     """Into a hole of its file, a write would kill the process by SIGBUS."""
 
-    def full(descriptor: int, offset: int, length: int) -> None:
+    def full(descriptor, offset, length):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
@@ -120,7 +118,7 @@ def test_a_second_journal_of_the_process_is_no_death(directory):
         peer.die()
 
 
-def dead(directory: Path) -> Path:
+def dead(directory):
     """Return the journal of a peer that died on a batch of request 1."""
     peer = Peer(directory)
     peer.tell("begin 1")

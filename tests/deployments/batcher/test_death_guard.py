@@ -1,10 +1,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ class SquaresOnce(Squares):
 
 
 @asynccontextmanager
-async def replica(model: Squares, directory: Path) -> AsyncIterator[Batcher]:
+async def replica(model: Squares, directory):
     """A replica that starts a batch as soon as `BATCH` rows wait, and runs it on the loop."""
     policy = BatchingPolicy.from_control_limit(BATCH, BATCH, 5.0)
     core = BatcherCore(FixedPolicy(policy), Limits(10_000.0, 1000, [1.0] * BATCH))
@@ -49,17 +46,17 @@ async def replica(model: Squares, directory: Path) -> AsyncIterator[Batcher]:
         batcher.close()
 
 
-async def ask(batcher: Batcher, *values: float) -> list[Any]:
+async def ask(batcher: Batcher, *values):
     """Return the answer to each of these requests, or the type of its error."""
     ends = await squares_of(batcher, *([value] for value in values))
     return [end[0] if isinstance(end, list) else type(end) for end in ends]
 
 
-def digests(*values: float) -> str:
+def digests(*values):
     return " ".join(str(digest_of({"x": np.array([float(value)])})) for value in values)
 
 
-def one_that_dies(directory: Path, *values: float) -> None:
+def one_that_dies(directory, *values):
     """Have a replica die on a batch of `values`, after a look at the deaths before it."""
     peer = Peer(directory)
     peer.tell("look")
@@ -118,7 +115,7 @@ async def test_what_may_not_be_computed_twice_is_answered_after_one_death(direct
     assert model.batches == [[1, 2, 4]]
 
 
-async def loses_its_device(model: Squares, directory: Path, *values: float) -> list[Any]:
+async def loses_its_device(model: Squares, directory, *values):
     """Return the ends of these requests on a device that hangs."""
     model.gate.clear()
     async with replica(model, directory) as batcher:
@@ -145,7 +142,7 @@ async def test_the_second_device_that_a_request_hangs_answers_it(directory):
     assert await loses_its_device(Squares(), directory, 1) == [ReplicaDiedError]
 
 
-def with_content(contents: set[int]) -> Callable[[Request], bool]:
+def with_content(contents):
     return lambda request: request.content in contents
 
 

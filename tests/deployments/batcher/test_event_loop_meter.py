@@ -13,7 +13,7 @@ from tests.support.clocks.virtual_loop import VirtualLoop
 BOTH_LOOPS = pytest.mark.parametrize("marks_after_poll", [False, True], ids=["uvloop", "asyncio"])
 
 
-def meter_on(loop: VirtualLoop) -> EventLoopMeter:
+def meter_on(loop: VirtualLoop):
     return EventLoopMeter(
         loop.call_soon,
         loop.call_later,
@@ -23,13 +23,11 @@ def meter_on(loop: VirtualLoop) -> EventLoopMeter:
     )
 
 
-def drive(
-    loop: VirtualLoop, meter: EventLoopMeter, requests: list[tuple[float, float]], end_s: float
-) -> list[tuple[float, float]]:
+def drive(loop: VirtualLoop, meter: EventLoopMeter, requests, end_s):
     """Read requests, each readable at a time and with work to do; return (readable, since)."""
     since: list[tuple[float, float]] = []
 
-    def read(readable_s: float, work_s: float) -> None:
+    def read(readable_s, work_s):
         since.append((readable_s, meter.request_read(loop.now_s)))
         loop.work(work_s)
 
@@ -70,7 +68,7 @@ def test_a_loop_kept_from_running_is_seen_by_its_overdue_heartbeat():
     loop.read_at(1.0, lambda: meter.request_read(loop.now_s))
     found: list[float] = []
 
-    def read_after_lock() -> None:
+    def read_after_lock():
         loop.now_s = 1.101
         found.append(meter.request_read(loop.now_s))
 
@@ -94,15 +92,15 @@ def test_counts_and_times_since_the_last_take():
     loop = VirtualLoop()
     meter = meter_on(loop)
 
-    def read() -> None:
+    def read():
         meter.request_read(loop.now_s)
         loop.work(0.003, cpu_s=0.001)
 
-    def refuse() -> None:
+    def refuse():
         meter.request_read(loop.now_s)
         meter.request_refused()
 
-    def end_batch() -> None:
+    def end_batch():
         loop.work(0.02)
         meter.batch_ended(loop.now_s, forward_s=0.02, forward_cpu_s=0.02)
         loop.work(0.001)
@@ -125,7 +123,7 @@ def test_counts_and_times_since_the_last_take():
 def test_on_real_loops_a_request_behind_work_was_readable_when_the_work_began(new_loop):
     now_s = 1.0
 
-    async def run() -> list[float]:
+    async def run():
         nonlocal now_s
         loop = asyncio.get_running_loop()
         meter = EventLoopMeter(loop.call_soon, loop.call_later, clock=lambda: now_s)
@@ -155,7 +153,7 @@ def test_the_end_of_a_steady_iteration_is_foreseen(marks_after_poll, batches_s):
     meter = meter_on(loop)
     left_s: list[float] = []
 
-    def read() -> None:
+    def read():
         meter.request_read(loop.now_s)
         left_s.append(meter.time_left_s(loop.now_s))
         loop.work(1e-3)

@@ -1,13 +1,13 @@
 from deployments.batcher.model_errors import ModelErrors
 
 
-def forward(value: object) -> object:
+def forward(value):
     if value is None:
         raise KeyError("pixels")
     return 1 / int(str(value))
 
 
-def record(errors: ModelErrors, value: object) -> None:
+def record(errors: ModelErrors, value):
     try:
         forward(value)
     except Exception as error:

@@ -9,7 +9,7 @@ from deployments.batcher.placement import IN_A_ROW, BatchPlacement
 LATENCY_MS = [0.05, 0.1, 0.15, 0.3, 0.5]
 
 
-def short() -> BatchPlacement:
+def short():
     placement = BatchPlacement()
     placement.use(LATENCY_MS, 0.2, now_s=0.0)
     return placement

@@ -13,7 +13,7 @@ from policy.batcher.requests import Refusal, Request
 from tests.support.batching.batcher_core import make_core
 
 
-def handler(core: BatcherCore) -> tuple[Handler, RowCounts]:
+def handler(core: BatcherCore):
     rows = RowCounts()
     return Handler(core, rows), rows
 
@@ -44,15 +44,15 @@ def test_what_is_rejected_unparsed_counts_as_offered_load():
     assert core.arrival_rate.per_s(10.2) > 0
 
 
-def too_late(requests: Handler, request: Request, _: float) -> None:
+def too_late(requests: Handler, request: Request, _):
     requests.too_late(request)
 
 
-def crowded_out(requests: Handler, request: Request, _: float) -> None:
+def crowded_out(requests: Handler, request: Request, _):
     requests.crowded_out(request)
 
 
-def lost(requests: Handler, request: Request, now_s: float) -> None:
+def lost(requests: Handler, request: Request, now_s):
     requests.device_lost("it hangs", [request], now_s)
 
 

@@ -1,10 +1,7 @@
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from deployments.batcher.shapes import BatchShapes
 from deployments.errors import ModelError
@@ -15,14 +12,14 @@ TOKENS = TensorSpec("tokens", "INT64", (-1,), pad=-7, lengths="lengths")
 TAGS = TensorSpec("tags", "INT64", (2, -1), length_of="tokens")
 
 
-def slices_of(*arrays: NDArray[Any]) -> list[Slice]:
+def slices_of(*arrays):
     return [Slice(Request(0.0, len(one), {"tokens": one}), 0, len(one)) for one in arrays]
 
 
 def test_requests_share_a_batch_if_their_rows_have_one_shape():
     shapes = BatchShapes((TensorSpec("image", "FP32", (3, -1, -1)), TensorSpec("k", "INT8")), ())
 
-    def kind(rows: int, *shape: int) -> object:
+    def kind(rows, *shape):
         return shapes.class_of({"image": np.zeros((rows, 3, *shape)), "k": np.zeros(rows)})
 
     assert kind(1, 4, 6) == kind(5, 4, 6)

@@ -40,7 +40,7 @@ async def test_the_log_is_read_once_a_second_and_nobody_waits_long_for_a_store_t
     result = threading.Event()
     reads: list[str] = []
 
-    def read(key: str) -> bytes:
+    def read(key):
         reads.append(key)
         assert result.wait(LIMIT_S)
         return orjson.dumps(LOG)

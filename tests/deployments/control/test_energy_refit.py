@@ -12,14 +12,12 @@ ABOVE_IDLE_MJ = 30.0 + 12.0 * SIZES
 TICK_MS = 1000.0
 
 
-def profile(idle_w: float, factor: float) -> Profile:
+def profile(idle_w, factor):
     energy_mj = idle_w * LATENCY_MS + factor * ABOVE_IDLE_MJ
     return Profile("m", "d", LATENCY_MS, energy_mj, idle_power_w=idle_w)
 
 
-def followed(
-    believed: Profile, device: Profile, ticks: int, seed: int, noise: float
-) -> list[Profile]:
+def followed(believed: Profile, device: Profile, ticks, seed, noise):
     """Return the profiles that follow from ticks on `device`, a third of them without batches."""
     rng, refit, found = np.random.default_rng(seed), EnergyRefit(), [believed]
     for number in range(ticks):

@@ -11,14 +11,12 @@ from tests.support.batching.event_loop_counts import event_loop_counts
 REQUEST_MS, BATCH_MS = 0.08, 0.2
 
 
-def second(
-    requests: int, batches: int, *, factor: float = 1.0, slowdown: float = 1.0
-) -> EventLoopCounts:
+def second(requests, batches, *, factor=1.0, slowdown=1.0):
     costs_s = [1e-3 * factor * ms for ms in (REQUEST_MS, BATCH_MS, REFUSAL_MS)]
     return event_loop_counts(requests, batches, costs_s=costs_s, slowdown=slowdown)
 
 
-def varied(seconds: int, seed: int = 0, **options: float) -> list[EventLoopCounts]:
+def varied(seconds, seed=0, **options):
     rng = np.random.default_rng(seed)
     counts = []
     for _ in range(seconds):
@@ -27,7 +25,7 @@ def varied(seconds: int, seed: int = 0, **options: float) -> list[EventLoopCount
     return counts
 
 
-def fitted(counts: list[EventLoopCounts], costs: EventLoopCosts | None = None) -> EventLoopFit:
+def fitted(counts: list[EventLoopCounts], costs: EventLoopCosts | None = None):
     fit = EventLoopFit(costs)
     for one in counts:
         fit.observe(one, shares_cpu=False)
@@ -53,7 +51,6 @@ def test_the_cost_per_request_is_right_for_the_batches_of_late(
     batches = int((3000 - refused) / batch_size)
     costs_s = [1e-3 * ms for ms in (request_ms, BATCH_MS, REFUSAL_MS)]
     fit = fitted([event_loop_counts(3000, batches, refused, costs_s=costs_s)] * 60, belief)
-    assert fit.mean_batch_size is not None
     expected_ms = request_ms + BATCH_MS / fit.mean_batch_size
     assert fit.measured().ms_per_request(fit.mean_batch_size) == pytest.approx(expected_ms)
     assert fit.measured().batch_ms <= (0.1 if believed_ms is None else believed_ms)
@@ -70,7 +67,6 @@ def test_unknown_costs_are_measured_as_soon_as_there_is_data():
     assert EventLoopFit.MIN_SECONDS <= first <= EventLoopFit.MIN_SECONDS + 1  # it forgets a little
     assert revised[first:] == (10 - first) * [None]
     assert fit.costs == revised[first - 1]
-    assert fit.costs is not None
     assert fit.costs.request_ms == pytest.approx(fit.measured().request_ms, rel=0.05)
 
 
@@ -102,7 +98,6 @@ def test_little_work_and_a_neighbor_that_ended_a_minute_ago_share_no_cores():
 def test_costs_are_revised_at_once_if_the_device_comes_to_share_the_cpu():
     fit = fitted(varied(20), EventLoopCosts(REQUEST_MS, BATCH_MS, True))
     event_loop = fit.revise()
-    assert event_loop is not None
     assert not event_loop.shares_cpu
 
 

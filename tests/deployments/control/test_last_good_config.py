@@ -18,15 +18,15 @@ WRONG: dict[str, Any] = {"sla": {"response_time_ms": -1}}
 OUT_OF_REACH: dict[str, Any] = {"sla": {"response_time_ms": 2}, "policy": {"objective": "sla"}}
 
 
-def last_good(store: Store, model: str = "m") -> LastGoodConfig:
+def last_good(store: Store, model="m"):
     return LastGoodConfig("app", "Replica", model, store.kept.get, store.save)
 
 
-async def apply(service: InferenceService, content: dict[str, Any], store: Store) -> None:
+async def apply(service: InferenceService, content, store: Store):
     await apply_user_config(service, content, last_good(store), parse_user_config)
 
 
-def starting_service() -> InferenceService:
+def starting_service():
     config = ModelConfig(name="m", import_path="emulated", max_batch_size=4)
     return InferenceService(config, Emulated(PROFILE.to_dict()), PROFILE)
 

@@ -1,6 +1,5 @@
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,21 +25,19 @@ from tests.support.batching.event_loop_counts import event_loop_counts
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
 
-def seen(duration_s: float = 0.006, *arrival_counts: int, **batch: Any) -> Observations:
+def seen(duration_s=0.006, *arrival_counts, **batch):
     """Return a tick with full batches, which by default take twice what the profile says."""
     record = BatchRecord(2, StartReason.FULL, 0, 0.0, duration_s, **{"failed": False, **batch})
     return Observations(LatencyRefit.MIN_BATCHES * [record], 1000 * [0.01], 0, list(arrival_counts))
 
 
-def event_loop_second(cost_ms: float) -> Observations:
+def event_loop_second(cost_ms):
     """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
     event_loop = event_loop_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
     return Observations([], [], 0, [], event_loop)
 
 
-def refits(
-    corrections: ModelCorrections, ticks: Iterable[Observations], **options: bool
-) -> Iterator[int]:
+def refits(corrections: ModelCorrections, ticks: Iterable[Observations], **options):
     for tick, observed in enumerate(ticks, 1):
         corrections.observe(observed, 0.01)
         if corrections.refit_profile(**options):
@@ -80,7 +77,6 @@ def test_the_event_loop_is_measured_put_in_force_and_followed():
     # Measured once, and revised when the average of all that it has seen is off by a quarter.
     assert in_force == [pytest.approx(cost, rel=0.1) for cost in (0.1, 0.14, 0.18)]
     newest = corrections.newest_profile.event_loop
-    assert newest is not None
     assert newest.ms_per_request(2.0) > in_force[-1]
 
 
@@ -103,12 +99,10 @@ def test_the_newest_profile_varies_as_the_batches_do(shares_cpu):
         tick = replace(event_loop_second(0.1), batches=[batch], shares_cpu=shares_cpu)
         list(refits(corrections, [tick]))
     newest = corrections.newest_profile
-    assert newest.latency_quantiles is not None
     mean_ms = newest.latency_quantiles.means_ms(newest.latency_ms)[1]
     p90_ms = newest.latency_ms[1] * newest.latency_quantiles.ratios[4, 1]
     assert mean_ms == pytest.approx(1.25, rel=0.05)
     assert p90_ms == pytest.approx(1.61, rel=0.05)
-    assert newest.event_loop is not None
     assert newest.event_loop.shares_cpu == shares_cpu
 
 

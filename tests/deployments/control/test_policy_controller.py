@@ -25,11 +25,11 @@ def _own_cache_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(solver, "cache_folder", lambda: tmp_path)
 
 
-def report_of(service: InferenceService) -> ReplicaReport:
+def report_of(service: InferenceService):
     return ReplicaReport.from_floats("a", 1.0, service.autoscaling_stats())
 
 
-async def solved(service: InferenceService) -> ReplicaReport:
+async def solved(service: InferenceService):
     await until_solved(service)
     return report_of(service)
 

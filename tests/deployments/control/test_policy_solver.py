@@ -48,12 +48,12 @@ CURVE = LoadLatenessCurve(100.0, tuple(np.linspace(0, 1, 16).tolist()))
 
 
 class Solves:
-    def __init__(self) -> None:
+    def __init__(self):
         self.requests: list[SolveRequest] = []
         self.cancelled: list[SolveRequest] = []
         self._results: list[asyncio.Future[Solved]] = []
 
-    async def __call__(self, worker: WorkerProcess, request: SolveRequest) -> Solved:
+    async def __call__(self, worker: WorkerProcess, request: SolveRequest):
         self.requests.append(request)
         self._results.append(asyncio.get_running_loop().create_future())
         try:
@@ -62,9 +62,7 @@ class Solves:
             self.cancelled.append(request)
             raise
 
-    async def finish(
-        self, error: Exception | None = None, curve: LoadLatenessCurve | None = None
-    ) -> None:
+    async def finish(self, error=None, curve: LoadLatenessCurve | None = None):
         if error is None:
             table = work_conserving_table(PROFILE, Weights())
             self._results[-1].set_result((table, curve, None))
@@ -80,12 +78,12 @@ def solves(monkeypatch):
     return solves
 
 
-async def turns() -> None:
+async def turns():
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-async def begin(solver: PolicySolver, request: SolveRequest, sla: SLAConfig = SLA) -> None:
+async def begin(solver: PolicySolver, request: SolveRequest, sla: SLAConfig = SLA):
     solver.solve(request, sla)
     await turns()
 
@@ -154,7 +152,7 @@ async def test_a_solver_that_dies_is_started_again_after_longer_and_longer_pause
     pauses_s: list[float] = []
     ends = asyncio.Queue[None]()
 
-    async def sleep(duration_s: float) -> None:
+    async def sleep(duration_s):
         pauses_s.append(duration_s)
         await ends.get()
 
@@ -205,7 +203,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-async def solve(*requests: SolveRequest) -> list[Solved]:
+async def solve(*requests: SolveRequest):
     with closing(WorkerProcess()) as worker:
         return [await solve_in_worker(worker, request) for request in requests]
 

@@ -8,7 +8,7 @@ from autoscaler.sizing.fleet_sizing import FleetSizing, median_replica
 from deployments.config.user_config import parse_user_config
 from deployments.config.validation import ConfigError
 from deployments.control import policy_solver as solver
-from deployments.control.policy_solver import Solved, SolveRequest, work_conserving_table
+from deployments.control.policy_solver import SolveRequest, work_conserving_table
 from policy.batcher.arrival_rate import ArrivalRate
 from policy.errors import InvalidInputError
 from policy.profile import Profile
@@ -32,7 +32,7 @@ SLA = {"response_time_ms": 20, "percentile": 99}
 def solved_here(monkeypatch):
     """Solve in a thread: a worker has the lowest priority, which can take minutes."""
 
-    async def solved(_: object, request: SolveRequest) -> Solved:
+    async def solved(_, request: SolveRequest):
         service, power = request.service, request.power
         table = work_conserving_table(service.profile, service.objective)
         curve = await asyncio.to_thread(solve_curve, replace(service, given=table))

@@ -14,7 +14,7 @@ PROFILE = Profile("m", "d", np.array([4.0, 5.0, 6.0, 7.0]))
 LIMIT_2 = BatchingPolicy.from_control_limit(2, 4, max_wait_ms=30.0)
 
 
-def core_at(rate_per_s: float, monkeypatch: pytest.MonkeyPatch) -> BatcherCore:
+def core_at(rate_per_s, monkeypatch):
     core = BatcherCore(FixedPolicy(LIMIT_2), Limits(20.0, 8, PROFILE.latency_ms.tolist()))
     monkeypatch.setattr(core.arrival_rate, "per_s", lambda now_s: rate_per_s)
     return core
@@ -47,7 +47,7 @@ async def test_predicts_the_policy_with_the_wait_that_the_limits_allow_and_the_d
 async def test_predictions_that_take_long_are_seldom(monkeypatch):
     made_at: list[int] = []
 
-    def slow(*arguments: object) -> tuple[list[float], float, float]:
+    def slow(*arguments):
         made_at.append(percentiles._ticks)
         return [1.0, 2.0, 3.0], 20.0, 0.2  # 20 s of rest
 

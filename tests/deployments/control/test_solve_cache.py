@@ -27,7 +27,7 @@ def test_a_stored_solution_is_loaded_by_the_code_that_computed_it(tmp_path, cont
 
 
 def test_the_digest_follows_from_every_source_its_place_and_every_version(tmp_path):
-    def of(content: str, name: str, version: str) -> str:
+    def of(content, name, version):
         path = tmp_path / name
         path.write_text(content)
         found = digest(tmp_path, [path], [version])

@@ -17,7 +17,7 @@ from tests.support.haproxy.standby_fleet import standby_fleet
 from tests.support.waiting import wait_for
 
 
-def roles(number: int, *, standby: bool) -> bytes:
+def roles(number, *, standby):
     me, other = ("me",), ("other",)
     return (
         StandbyRoles(number, 1, other, me) if standby else StandbyRoles(number, 1, me, other)
@@ -27,7 +27,7 @@ def roles(number: int, *, standby: bool) -> bytes:
 class Followed:
     """A role, what it reads, its clock and its changes."""
 
-    def __init__(self, content: bytes | None = None) -> None:
+    def __init__(self, content=None):
         self.content = content
         self.now_s = 0.0
         self.changes: list[bool] = []
@@ -37,14 +37,14 @@ class Followed:
             *(self.changes.append, lambda: self.now_s),
         )
 
-    async def reads(self, content: bytes | None, after_s: float = 1.0) -> bool:
+    async def reads(self, content, after_s=1.0):
         self.now_s += after_s
         self.content = content
         await self.role.follow()
         return self.role.standby
 
 
-async def follower(content: bytes | None = None) -> Followed:
+async def follower(content=None):
     made = Followed(content)
     await made.role.configure(1)
     return made
@@ -64,7 +64,7 @@ async def test_a_replica_that_is_told_nothing_serves_and_one_that_stands_by_is_p
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=6))
 def test_an_older_publication_is_never_followed(published):
-    async def follow() -> None:
+    async def follow():
         me = await follower()
         newest = 0
         for number, standby in published:
@@ -111,7 +111,7 @@ def test_behind_haproxy_roles_change_without_a_failed_request(tmp_path):
         assert wait_for(lambda: fleet.answering() == only_a)
         seen: set[tuple[int, bytes]] = set()
 
-        def answers(expected: set[tuple[int, bytes]]) -> bool:
+        def answers(expected):
             found = fleet.answering()
             seen.update(found)
             return found == expected

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from contextlib import closing
-from typing import Any
 from unittest import mock
 
 import psutil
@@ -38,7 +37,7 @@ def worker():
     worker.close()
 
 
-async def ask(worker: WorkerProcess, *arguments: Any, time_limit_s: float = LIMIT_S) -> Any:
+async def ask(worker: WorkerProcess, *arguments, time_limit_s=LIMIT_S):
     return await worker.ask("answer:answer", *arguments, time_limit_s=time_limit_s)
 
 
@@ -127,7 +126,6 @@ async def test_a_paused_process_ends_with_its_parent(module):
         f"worker.stdin.write({question('answer:answer')!r}); worker.stdin.flush(); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
-    assert parent.stderr is not None
     worker = psutil.Process(int(parent.stderr.readline()))
     with parent:
         parent.kill()

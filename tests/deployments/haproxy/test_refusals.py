@@ -2,9 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,7 +20,7 @@ from deployments.haproxy.refusals import (
 )
 from deployments.haproxy.stats import HaproxyStats
 from tests.support.haproxy.node import new_node
-from tests.support.haproxy.servers import Answer, Server
+from tests.support.haproxy.servers import Server
 from tests.support.waiting import LIMIT_S
 
 
@@ -34,7 +32,7 @@ def test_each_backend_has_variables_of_its_own():
 class Replica(Server):
     """Answers when `gate` is open, and says how many requests it takes at a time."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit):
         self.limit = limit
         self.told: dict[str, str] = {}
         self.gate = threading.Event()
@@ -43,7 +41,7 @@ class Replica(Server):
         self._lock = threading.Lock()
         super().__init__()
 
-    def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+    def answer(self, path, fields):
         if path == "/-/healthz":
             return 200, b"", {}
         with self._lock:
@@ -56,9 +54,7 @@ class Replica(Server):
 
 
 @asynccontextmanager
-async def fleet(
-    tmp_path: Path, *limits: int
-) -> AsyncIterator[tuple[list[Replica], httpx.AsyncClient]]:
+async def fleet(tmp_path, *limits):
     """Run HAProxy in front of replicas."""
     with new_node(tmp_path) as node:
         replicas = [Replica(limit) for limit in limits]
@@ -71,11 +67,11 @@ async def fleet(
             yield replicas, client
 
 
-def stats_of(folder: Path, replica: Replica) -> HaproxyStats:
+def stats_of(folder, replica: Replica):
     return HaproxyStats(f"replica-{replica.port}", folder / "admin.sock")
 
 
-async def held(replicas: list[Replica], count: int) -> None:
+async def held(replicas: list[Replica], count):
     while sum(one.holds for one in replicas) < count:
         await asyncio.sleep(0.005)
 
@@ -83,20 +79,18 @@ async def held(replicas: list[Replica], count: int) -> None:
 class Denied:
     """The replicas' counts of the requests that HAProxy refused."""
 
-    def __init__(self, folder: Path, replicas: list[Replica]) -> None:
+    def __init__(self, folder, replicas: list[Replica]):
         self._replicas = [stats_of(folder, one) for one in replicas]
         self._counts = [0] * len(replicas)
 
-    async def look(self) -> list[int]:
+    async def look(self):
         """Return what each has counted, since the first look."""
         for number, one in enumerate(self._replicas):
             self._counts[number] += (await one.read()).denied
         return self._counts
 
 
-async def let_in_until_full(
-    replicas: list[Replica], client: httpx.AsyncClient
-) -> tuple[list[asyncio.Task[httpx.Response]], httpx.Response]:
+async def let_in_until_full(replicas: list[Replica], client):
     """Send requests that are held, until one is refused; return both."""
     let_in: list[asyncio.Task[httpx.Response]] = []
     while True:
@@ -205,7 +199,7 @@ async def test_refused_clients_return_at_random_when_the_replicas_say(tmp_path):
 async def test_bodies_that_come_late_or_are_large_get_their_answers(tmp_path):
     """HAProxy refuses when all of a body has come, and leaves what it cannot hold to a replica."""
 
-    async def slowly(size: int) -> AsyncIterator[bytes]:
+    async def slowly(size):
         for _ in range(4):
             await asyncio.sleep(0.01)
             yield b" " * (size // 4)

@@ -16,7 +16,6 @@ def test_a_replica_is_found_by_its_port_while_it_listens():
     port = free_port()
     assert not is_served(port)
     one = open_socket(port)
-    assert one is not None
     with one:
         assert not is_served(port)
         one.listen()

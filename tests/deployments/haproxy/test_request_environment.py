@@ -18,12 +18,12 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 IMAGE_BYTES = 4 * 3 * 224 * 224
 
 
-def config_of(**limits: object) -> ServiceConfig:
+def config_of(**limits):
     service = load_service_configs(CONFIGS / "digits.yaml")[0]
     return service.model_copy(update={"user_config": parse_user_config({"limits": limits})})
 
 
-def buffer_bytes(config: ServiceConfig, traits: RequestTraits) -> int:
+def buffer_bytes(config: ServiceConfig, traits: RequestTraits):
     environment = request_environment([config], [traits], own={})
     return int(environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"])
 

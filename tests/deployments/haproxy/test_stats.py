@@ -21,7 +21,7 @@ HEADER = "# pxname,svname,stot,qtime,ctime,rtime,ttime,bck,addr,dreq,status,hrsp
 WITH_IDLE_CLIENTS_MS = 5000
 
 
-def table(requests: int, total_ms: int, earlier_tries_ms: int = 0) -> str:
+def table(requests, total_ms, earlier_tries_ms=0):
     """Return the statistics of a server whose name ends with ``-x7``, and of others."""
     connect_ms = min(1, total_ms - earlier_tries_ms)
     response_ms = total_ms - earlier_tries_ms - connect_ms
@@ -39,7 +39,7 @@ def answers(monkeypatch):
     """Return what HAProxy answers to the next questions."""
     answers: list[str | Exception] = []
 
-    def ask(path: Path, command: bytes, timeout_s: float) -> bytes:
+    def ask(path, command, timeout_s):
         assert (path, command) == (PATH, b"show stat -1 6 -1")
         answer = answers.pop(0)
         if isinstance(answer, Exception):

@@ -5,7 +5,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -16,7 +15,7 @@ from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.ray_config import UNAVAILABLE
 from deployments.haproxy.replica_sockets import open_socket
 from tests.support.haproxy.node import Node, haproxy_of, new_node
-from tests.support.haproxy.servers import Answer, Server
+from tests.support.haproxy.servers import Server
 from tests.support.readme import ROOT
 from tests.support.waiting import has_ended, wait_for
 
@@ -32,7 +31,7 @@ def node(tmp_path):
         yield node
 
 
-def answer_of(server: Server) -> tuple[int, bytes]:
+def answer_of(server: Server):
     return 200, b"%d" % server.port
 
 
@@ -40,7 +39,7 @@ def test_replicas_of_the_node_are_reached_over_unix_sockets(node: Node):
     """One that listens on none is reached over TCP."""
 
     class OverUnix(Server):
-        def answer(self, path: str, fields: Mapping[str, str]) -> Answer:
+        def answer(self, path, fields):
             return 200, b"over Unix", {}
 
     with closing(OverUnix(open_socket(node.replicas[0].port))):
@@ -68,7 +67,7 @@ def test_a_reload_loses_no_client_and_the_old_one_ends(node: Node):
     stop = threading.Event()
     statuses: list[int] = []
 
-    def ask_again_and_again() -> None:
+    def ask_again_and_again():
         while not stop.is_set():
             statuses.append(node.get()[0])
 
@@ -128,7 +127,7 @@ def test_a_kept_connection_gets_an_answer_when_two_replicas_die_at_its_request(n
     node.start()
     with closing(node.connect()) as client:
 
-        def ask_again() -> int:
+        def ask_again():
             client.request("GET", "/x")
             answer = client.getresponse()
             answer.read()

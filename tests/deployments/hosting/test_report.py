@@ -10,15 +10,15 @@ COUNTERS = tuple(
 
 
 class Counting:
-    def __init__(self, rate_per_s: float, full_batch_ms: float = 10.0) -> None:
+    def __init__(self, rate_per_s, full_batch_ms=10.0):
         self.counters = dict.fromkeys(COUNTERS, 0.0)
         self.queue_length = 0.0
         self.rate_per_s, self.full_batch_ms = rate_per_s, full_batch_ms
 
-    def serve(self, rows: float) -> None:
+    def serve(self, rows):
         self.counters = {name: total + rows for name, total in self.counters.items()}
 
-    def autoscaling_stats(self) -> dict[str, float]:
+    def autoscaling_stats(self):
         return {
             **self.counters,
             "queue_length": self.queue_length,

@@ -37,7 +37,7 @@ def test_a_history_that_cannot_be_used_is_told(tmp_path):
             check_service(P4.model_copy(update={"user_config": user_config}))
 
 
-def in_this_process(function: str, *arguments: Any, **_: Any) -> Any:
+def in_this_process(function, *arguments, **_):
     found: Any = pydoc.locate(function.replace(":", "."))
     return found(*arguments)
 

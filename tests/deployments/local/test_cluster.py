@@ -14,13 +14,13 @@ with warnings.catch_warnings():
 
 
 class Clock:
-    def __init__(self) -> None:
+    def __init__(self):
         self.now_s = 100.0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now_s
 
-    def sleep(self, duration_s: float) -> None:
+    def sleep(self, duration_s):
         self.now_s += duration_s
 
 

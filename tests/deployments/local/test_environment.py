@@ -46,7 +46,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 

@@ -3,7 +3,6 @@ import json
 from email.message import Message
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request
 
 import pytest
 
@@ -18,13 +17,11 @@ def without_ray(monkeypatch):
     monkeypatch.setattr(serve_api, "_POLL_S", 0.0)
 
 
-def dashboard(
-    monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, Any]
-) -> tuple[ServeApi, list[Any]]:
+def dashboard(monkeypatch, *answers):
     """Give `answers` one after the other, the last for ever; return the bodies that come, too."""
     left, bodies = [*answers], list[Any]()
 
-    def urlopen(request: Request, timeout: float) -> io.BytesIO:
+    def urlopen(request, timeout):
         bodies.append(request.data)
         status, content = left.pop(0) if len(left) > 1 else left[0]
         if status != 200:
@@ -35,7 +32,7 @@ def dashboard(
     return ServeApi("http://ray/"), bodies
 
 
-def state(status: str, deployment: str, message: str = "", replicas: int = 2) -> dict[str, Any]:
+def state(status, deployment, message="", replicas=2):
     entry = {"status": deployment, "message": message, "replicas": [{}] * replicas}
     return {
         "proxy_location": "EveryNode",

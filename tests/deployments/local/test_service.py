@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(config, mo
     assert steps == ["deploying digits", "stopping"]
 
 
-def serve(config: LocalRun, report: Callable[[str], None] = lambda line: None) -> None:
+def serve(config: LocalRun, report=lambda line: None):
     with local_service(config, report):
         pass
 
@@ -102,7 +101,7 @@ def test_an_interrupt_while_ray_stops_kills_its_processes_even_while_output_is_r
     monkeypatch.setattr(threading, "excepthook", failures.append)
     readers, ended = queue.Queue[threading.Thread](), threading.Event()
 
-    def report(line: str) -> None:
+    def report(line):
         if line == "[replica 7] hello":
             readers.put(threading.current_thread())
             ended.wait()
@@ -144,7 +143,6 @@ def test_a_signal_ends_the_command_wherever_it_is(config, monkeypatch, does, num
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
     last = "deploying digits" if does == "starts-for-ever" else "ready"
     assert f"{last}\n" in iter(process.stderr.readline, "")
     started = psutil.Process(process.pid).children(recursive=True)

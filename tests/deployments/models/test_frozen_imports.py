@@ -5,7 +5,7 @@ from deployments.models.frozen_imports import frozen_imports
 
 
 class Knot:
-    def __init__(self) -> None:
+    def __init__(self):
         self.itself = self
 
 

@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import warnings
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -23,11 +22,11 @@ PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 
 class Recorder:
     by_name: dict[str, "Recorder"]
 
-    def __init__(self, name: str, *_: Any) -> None:
+    def __init__(self, name, *_):
         self.values: dict[tuple[str, ...], list[float]] = {}
         self.by_name[name] = self
 
-    def set(self, value: float, tags: dict[str, str] | None = None) -> None:
+    def set(self, value, tags=None):
         self.values.setdefault(tuple((tags or {}).values()), []).append(value)
 
     inc = observe = set

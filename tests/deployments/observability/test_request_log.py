@@ -11,23 +11,23 @@ PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Machine(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now_s = 100.0
         self.lines: list[dict[str, Any]] = []
         self.levels: list[int] = []
         self.log = RequestLog("m", lambda: self.now_s)
 
-    def __enter__(self) -> "Machine":
+    def __enter__(self):
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         logger.removeHandler(self)
         logger.setLevel(logging.NOTSET)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         message = record.getMessage()
         assert "\n" not in message
         self.lines.append(json.loads(message))

@@ -26,10 +26,10 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, NOT_SAMPLED = (f"00-{TRACE}-{SPAN}-{flags}".encode() for flags in ("01", "00"))
 
 
-def tracing_of(config: TracingConfig) -> tuple[Tracing, InMemorySpanExporter]:
+def tracing_of(config: TracingConfig):
     exporter = InMemorySpanExporter()
 
-    def provider(_: TracingConfig, model: str) -> TracerProvider:
+    def provider(_: TracingConfig, model):
         made = TracerProvider(shutdown_on_exit=False)
         made.add_span_processor(SimpleSpanProcessor(exporter))
         return made
@@ -39,7 +39,7 @@ def tracing_of(config: TracingConfig) -> tuple[Tracing, InMemorySpanExporter]:
     return tracing, exporter
 
 
-def begun(tracing: Tracing, traceparent: bytes | None, number: int, now_s: float = 0.0) -> int:
+def begun(tracing: Tracing, traceparent, number, now_s=0.0):
     return sum(tracing.begin(traceparent, b"id", now_s) is not None for _ in range(number))
 
 
@@ -60,7 +60,6 @@ def test_an_invalid_traceparent_counts_as_none():
     for value in (*wrong, no_trace.encode(), no_span.encode()):
         assert never.begin(value, b"id", 0.0) is None
         trace = always.begin(value, b"id", 0.0)
-        assert trace is not None
         assert trace.traceparent is None
 
 
@@ -70,14 +69,14 @@ def test_clients_cannot_ask_for_more_traces_than_allowed():
     assert begun(tracing, SAMPLED, 100, 1.0) == 5
 
 
-def by_name(spans: tuple[ReadableSpan, ...]) -> dict[str, list[ReadableSpan]]:
+def by_name(spans):
     named: dict[str, list[ReadableSpan]] = {}
     for span in sorted(spans, key=lambda span: (span.start_time, span.end_time)):
         named.setdefault(span.name, []).append(span)
     return named
 
 
-def milliseconds(spans: list[ReadableSpan], origin: ReadableSpan) -> list[list[float]]:
+def milliseconds(spans, origin):
     return [
         [round(1e-6 * (at - origin.start_time), 3) for at in (span.start_time, span.end_time)]
         for span in spans
@@ -102,7 +101,6 @@ def test_a_request_in_two_batches_has_the_times_of_both():
     assert milliseconds([root], root)[0][1] >= 1000
     assert abs(1e-9 * root.end_time - time.time()) < 5
     assert root.kind is SpanKind.SERVER
-    assert root.parent is not None
     assert (f"{root.parent.trace_id:x}".zfill(32), f"{root.parent.span_id:x}") == (TRACE, SPAN)
     assert root.attributes == {
         "http.request.method": "POST",
@@ -171,7 +169,7 @@ def test_the_exporter_reaches_a_collector():
     received: queue.Queue[tuple[str, bytes]] = queue.Queue()
 
     class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             content = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Content-Encoding"] == "gzip":
                 content = gzip.decompress(content)
@@ -180,7 +178,7 @@ def test_the_exporter_reaches_a_collector():
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -189,7 +187,6 @@ def test_the_exporter_reaches_a_collector():
         tracing = Tracing("digits", "1")
         tracing.configure(TracingConfig(sample_percent=100, endpoint=endpoint))
         trace = tracing.begin(SAMPLED, b"id-7", time.monotonic())
-        assert trace is not None
         tracing.end(trace, 503, 1)
         tracing.close()  # sends what is left
         path, content = received.get(timeout=LIMIT_S)

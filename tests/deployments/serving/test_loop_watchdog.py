@@ -25,7 +25,7 @@ asyncio.run(main())
 """
 
 
-def run(then: str) -> subprocess.CompletedProcess[str]:
+def run(then):
     script = SCRIPT.replace("{then}", then)
     return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=False

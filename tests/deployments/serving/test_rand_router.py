@@ -15,22 +15,22 @@ with warnings.catch_warnings():
     from deployments.serving.rand_router import RandRequestRouter
 
 
-def router_of(retry_delay_ms: float) -> RandRequestRouter:
+def router_of(retry_delay_ms):
     # The constructor of Ray's router needs a cluster; the choice of a replica does not.
     router = RandRequestRouter.__new__(RandRequestRouter)
     router.initialize_state(retry_delay_ms=retry_delay_ms)
     return router
 
 
-def replicas_of(number: int) -> list[SimpleNamespace]:
+def replicas_of(number):
     return [SimpleNamespace(replica_id=index) for index in range(number)]
 
 
-def new_request() -> SimpleNamespace:
+def new_request():
     return SimpleNamespace(routing_context=SimpleNamespace())
 
 
-async def chosen(router: RandRequestRouter, number: int, request: SimpleNamespace) -> object:
+async def chosen(router: RandRequestRouter, number, request):
     """Return the replica that is chosen of so many."""
     ((replica,),) = await router.choose_replicas(replicas_of(number), request)
     return replica.replica_id
@@ -49,7 +49,7 @@ async def test_retries_wait_a_constant_delay_and_the_first_try_none(monkeypatch)
     """Ray's own delay, which doubles with each attempt, adds nothing."""
     slept: list[float] = []
 
-    async def sleep(delay_s: float) -> None:
+    async def sleep(delay_s):
         slept.append(delay_s)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)

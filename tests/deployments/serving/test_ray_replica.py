@@ -1,7 +1,6 @@
 import asyncio
 import warnings
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ with warnings.catch_warnings():
 def test_the_grpc_server_listens_where_the_node_does(monkeypatch, node, asked, bound):
     addresses: list[str] = []
 
-    def add_port(server: object, address: str) -> int:
+    def add_port(server, address):
         addresses.append(address)
         return 1
 
@@ -37,13 +36,13 @@ def test_the_grpc_server_listens_where_the_node_does(monkeypatch, node, asked, b
 def test_draining_is_heard_of_before_ray_waits(monkeypatch):
     order: list[str] = []
 
-    async def stop(self: Any) -> None:
+    async def stop(self):
         order.append("Ray stops the replica")
 
     monkeypatch.setattr(replica.Replica, "_perform_graceful_shutdown", stop)
     ray_replica.call_when_draining(lambda: order.append("draining"))
 
-    async def shut_down() -> None:
+    async def shut_down():
         fake = SimpleNamespace(_graceful_shutdown_task=None)
         fake._event_loop = asyncio.get_running_loop()
         fake._perform_graceful_shutdown = lambda: replica.Replica._perform_graceful_shutdown(fake)
@@ -60,9 +59,8 @@ def test_a_replica_is_left_out_while_a_condition_holds(monkeypatch):
     conditions = [False, True]
     ray_replica.leave_out_while(lambda: conditions.pop(0))
 
-    def looked() -> tuple[bool, str]:
-        found: tuple[bool, str] = asyncio.run(replica.Replica._dataplane_health_check(fake))
-        return found
+    def looked():
+        return asyncio.run(replica.Replica._dataplane_health_check(fake))
 
     assert looked() == (True, "success")
     assert looked() == (False, "LEFT OUT")

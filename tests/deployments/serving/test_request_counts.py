@@ -28,7 +28,7 @@ async def test_policy_report_autoscaler_and_wait_correction_count_the_same_late_
 ):
     corrections: list[tuple[int, int]] = []
 
-    def revise(self: WaitCorrection, requests: int, late: int, late_share_allowed: float) -> float:
+    def revise(self: WaitCorrection, requests, late, late_share_allowed):
         corrections.append((requests, late))
         return self.factor
 

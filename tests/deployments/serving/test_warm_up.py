@@ -1,6 +1,3 @@
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,14 +11,14 @@ LATENCY_MS = [float(10 * size) for size in range(1, 13)]
 class Timed(Model):
     inputs = outputs = (TensorSpec("x", "FP32"),)
 
-    def __init__(self, first_s: float = 0.0, compile_s: float = 0.0, slower: float = 1.0) -> None:
+    def __init__(self, first_s=0.0, compile_s=0.0, slower=1.0):
         self.now_s = 0.0
         self.sizes: list[int] = []
         self._first_s, self._compile_s, self._slower = first_s, compile_s, slower
 
-    def load(self, device: str) -> None: ...
+    def load(self, device): ...
 
-    def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    def forward(self, batch):
         size = len(batch["x"])
         if not self.sizes:
             self.now_s += self._first_s
@@ -36,7 +33,7 @@ class Waits(Timed):
     waits = True
 
 
-def warmed(model: Timed, budget_s: float = 60.0) -> WarmUp:
+def warmed(model: Timed, budget_s=60.0):
     return warm_up(model, LATENCY_MS, budget_s, lambda: model.now_s)
 
 
@@ -71,7 +68,7 @@ def test_sizes_that_there_was_no_time_for_are_named():
 
 def test_outputs_are_checked_at_every_size_that_is_run():
     class WrongFrom8(Timed):
-        def forward(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        def forward(self, batch):
             outputs = super().forward(batch)
             return outputs if len(batch["x"]) != 8 else {"y": outputs["x"]}
 

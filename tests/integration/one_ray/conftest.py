@@ -1,18 +1,16 @@
 """The one Ray of the tests in this folder."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sojourn.cli import main
 from tests.support.processes.fragile_service import fragile_document
-from tests.support.processes.services import ROOT, Running, serving
+from tests.support.processes.services import ROOT, serving
 
 
 @pytest.fixture(scope="package")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory):
     """Return the folder of a user's project, whose model replicas can import."""
     folder = tmp_path_factory.mktemp("project")
     assert main(["init", str(folder)]) == 0
@@ -23,7 +21,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def one_ray(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[Running]:
+def one_ray(tmp_path_factory, project):
     # Ray starts with HAProxy's buffers for the first model, so it has the largest requests of all.
     first = fragile_document("SlowFragile", 1)
     config = tmp_path_factory.mktemp("one_ray") / "service.yaml"

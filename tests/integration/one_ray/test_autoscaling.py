@@ -6,10 +6,8 @@ All tests share one service and run in order; each leaves it in the state that t
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,7 +24,7 @@ STRICT = {"response_time_ms": 200, "percentile": 99.99}
 TIMES = {"scale_down_delay_s": 5, "expert": {"window_s": 6, "scale_to_zero_delay_s": 2}}
 
 
-def document_of(**changes: Any) -> dict[str, Any]:
+def document_of(**changes):
     """Return the config with changes to the SLA, the autoscaler, or the minimum of replicas.
 
     What is late is refused, unless `late` is true.
@@ -46,7 +44,7 @@ def service(one_ray: Running):
 
 
 @contextmanager
-def load(service: Running) -> Iterator[None]:
+def load(service: Running):
     command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
     options = ["--arrival-rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
     process = subprocess.Popen(
@@ -67,7 +65,7 @@ def test_a_changed_sla_changes_the_replicas_and_a_restart_of_the_controller_does
     with load(service):
         assert wait_for(lambda: arrival_rate(service) > 0.8 * RATE_PER_S)
 
-        def would_scale_out() -> bool:
+        def would_scale_out():
             decision = newest(service)
             begins = str(decision["reason"]).startswith("dry run: would scale out")
             return begins and int(decision["replicas"]) > 1
@@ -114,7 +112,7 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(service
     numbers = [float(number) for number in range(8)]
     with ThreadPoolExecutor(len(numbers)) as clients:
 
-        def answers() -> list[float]:
+        def answers():
             return list(clients.map(lambda number: infer(service, number), numbers))
 
         service.redeploy(document_of(min_replicas=0, late=True))
@@ -126,35 +124,33 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(service
     assert len(service.replicas()) == 1
 
 
-def arrival_rate(service: Running) -> float:
+def arrival_rate(service: Running):
     content = get(f"{service.url}/sojourn/policy").json()
     return float(content["arrival_rate_per_s"])
 
 
-def log(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = get(f"{service.url}/sojourn/autoscaler").json()
-    return content
+def log(service: Running):
+    return get(f"{service.url}/sojourn/autoscaler").json()
 
 
-def newest(service: Running) -> dict[str, Any]:
+def newest(service: Running):
     # There is no decision at first.
     return log(service)["newest"] or {"reason": "", "target_replicas": 0, "time_s": 0.0}
 
 
-def deployment_of(service: Running) -> dict[str, Any]:
+def deployment_of(service: Running):
     """Return the status of the deployment from Serve's API."""
-    deployment: dict[str, Any] = service.applications()[NAME]["deployments"]["Replica"]
-    return deployment
+    return service.applications()[NAME]["deployments"]["Replica"]
 
 
-def all_run(service: Running) -> bool:
+def all_run(service: Running):
     """Return whether exactly the ordered replicas run."""
     deployment = deployment_of(service)
     states = [replica["state"] for replica in deployment["replicas"]]
     return states == ["RUNNING"] * deployment["target_num_replicas"]
 
 
-def autoscaler_metrics(service: Running) -> dict[str, float]:
+def autoscaler_metrics(service: Running):
     prefix = "ray_sojourn_autoscaler_"
     text = get(service.summary["metrics_url"]).text
     return {
@@ -165,7 +161,7 @@ def autoscaler_metrics(service: Running) -> dict[str, float]:
     }
 
 
-def infer(service: Running, number: int) -> float:
+def infer(service: Running, number):
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1], "data": [number]}
     answer = post(f"{service.url}/v2/models/googlenet/infer", json={"inputs": [tensor]})
     assert answer.status_code == 200, answer.text

@@ -5,7 +5,6 @@ import math
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.integration
 REPLICAS = 3
 
 
-def ask(url: str, first: float, shape: tuple[int, ...] = (4,)) -> tuple[int, dict[str, Any]]:
+def ask(url, first, shape=(4,)):
     """Send a request in one piece; return the status and the content of its answer."""
     host, _, port = url.removeprefix("http://").partition(":")
     data = [first] + [0.0] * (math.prod(shape) - 1)
@@ -63,7 +62,7 @@ def test_large_bodies_survive_full_replicas(one_ray: Running):
 
     wrong, ended = list[object](), threading.Event()
 
-    def send(first: float) -> int:
+    def send(first):
         sent = 0
         while not ended.is_set():
             status, content = ask(service.url, first + sent, SHAPE)
@@ -92,7 +91,7 @@ def test_large_bodies_survive_full_replicas(one_ray: Running):
         assert wrong == []
 
 
-def refused(url: str) -> int:
+def refused(url):
     """Return how many requests the replica that is asked has refused."""
     rows = get(f"{url}/sojourn/policy").json()["rows"]
     return int(rows["refused"])

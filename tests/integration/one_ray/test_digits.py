@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-from typing import Any
 
 import httpx
 import numpy as np
@@ -21,7 +20,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.integration
 
 
-def document(**user_config: Any) -> dict[str, Any]:
+def document(**user_config):
     """Return the config of the digits with changes; with one replica, whatever the load.
 
     How fast this machine is, is not the question here: what is late is served.
@@ -98,9 +97,8 @@ def test_a_changed_sla_acts_without_restarting_a_replica(service: Running, capfd
     assert set(service.replicas()) == before
 
 
-def policy(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = get(f"{service.url}/sojourn/policy").json()
-    return content
+def policy(service: Running):
+    return get(f"{service.url}/sojourn/policy").json()
 
 
 def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_path):
@@ -117,7 +115,7 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
     # One connection for all: a token counts on connections that were opened without one, too.
     with httpx.Client() as client:
 
-        def infer_as(secret: str | None) -> httpx.Response:
+        def infer_as(secret):
             headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
             return client.post(infer, json=example, headers=headers)
 
@@ -153,9 +151,8 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
     assert set(service.replicas()) == before
 
 
-def example_of(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = get(f"{service.url}/sojourn/example").json()
-    return content
+def example_of(service: Running):
+    return get(f"{service.url}/sojourn/example").json()
 
 
 def test_a_killed_replica_is_replaced(service: Running):
@@ -167,7 +164,7 @@ def test_a_killed_replica_is_replaced(service: Running):
     os.kill(victim, signal.SIGKILL)
     infer = f"{service.url}/v2/models/digits/infer"
 
-    def answers() -> bool:
+    def answers():
         answer = post(infer, json=example)
         return answer.status_code == 200 and answer.json()["outputs"][0]["data"] == [3]
 

@@ -3,9 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +17,7 @@ NAME = "drained"
 PERIOD_S = 0.025
 
 
-def document(replicas: int, version: str) -> dict[str, Any]:
+def document(replicas, version):
     content = serving_late(load_document("emulated-p4.yaml"))
     application = content["applications"][0]
     application["name"] = NAME
@@ -31,12 +29,12 @@ def document(replicas: int, version: str) -> dict[str, Any]:
 
 
 @contextmanager
-def load(service: Running) -> Iterator[Counter[object]]:
+def load(service: Running):
     """Send a request every `PERIOD_S` from each of two clients, and count what comes back."""
     seen: Counter[object] = Counter()
     stop = threading.Event()
 
-    def send(first: int) -> None:
+    def send(first):
         with httpx.Client(timeout=LIMIT_S) as client:
             value = first
             while not stop.is_set():
@@ -88,6 +86,6 @@ def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Run
         assert set(seen) == {200}
 
 
-def version(service: Running) -> str:
+def version(service: Running):
     (found,) = get(f"{service.url}/v2/models/googlenet").json()["versions"]
     return str(found)

@@ -5,7 +5,6 @@ All tests share one service. `benchmarks.resilience` has more faults, for longer
 
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ import pytest
 
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.service import emulated_document
-from benchmarks.resilience.tally import Outcome, Request
+from benchmarks.resilience.tally import Outcome
 from tests.support.processes.services import Running
 from tests.support.waiting import LIMIT_S, wait_for
 
@@ -35,7 +34,7 @@ def service(one_ray: Running):
 
 
 @contextmanager
-def load(service: Running) -> Iterator[Bystanders]:
+def load(service: Running):
     address = urlsplit(service.url)
     assert address.hostname
     assert address.port
@@ -49,19 +48,19 @@ def load(service: Running) -> Iterator[Bystanders]:
         bystanders.end()
 
 
-def newest(service: Running, part: str) -> psutil.Process | None:
+def newest(service: Running, part):
     """Return the youngest process of the service whose command line contains `part`."""
     found = [one for one, words in service.processes().items() if part in " ".join(words)]
     return max(found, key=psutil.Process.create_time, default=None)
 
 
-def answered_from(bystanders: Bystanders, since_s: float, count: int) -> bool:
+def answered_from(bystanders: Bystanders, since_s, count):
     """Return whether `count` requests that were due since then have been answered right."""
     right = [one for one in bystanders.requests if one.outcome is Outcome.RIGHT]
     return sum(one.due_s > since_s for one in right) >= count
 
 
-def broken(bystanders: Bystanders) -> list[Request]:
+def broken(bystanders: Bystanders):
     """Return the requests that were neither answered right nor refused, as busy replicas do."""
     return [
         one

@@ -3,7 +3,6 @@
 import itertools
 import math
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -70,7 +69,7 @@ def service(one_ray: Running, document):
     return one_ray.serve_instead(document)
 
 
-def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, float]]:
+def answers(service: Running, name, number=12):
     """Return the versions and values that a number of new connections are answered."""
     found = set()
     for _ in range(number):
@@ -82,11 +81,11 @@ def answers(service: Running, name: str, number: int = 12) -> set[tuple[str, flo
 
 
 @contextmanager
-def asking(service: Running, *names: str) -> Iterator[None]:
+def asking(service: Running, *names):
     """Ask models again and again; no request may fail, and each answer be that of its version."""
     stop = threading.Event()
 
-    def ask(name: str) -> int:
+    def ask(name):
         with httpx.Client(timeout=LIMIT_S) as client:
             for asked in itertools.count():
                 if stop.is_set():
@@ -121,7 +120,7 @@ def test_each_model_answers_and_the_store_holds_each_once(service: Running):
 
 
 def test_the_autoscaler_knows_how_long_starts_from_each_tier_take(service: Running):
-    def times_s() -> dict[str, float]:
+    def times_s():
         newest = get(f"{service.url}/sojourn/autoscaler").json()["newest"] or {}
         return newest.get("start_times_s") or {}
 
@@ -130,7 +129,7 @@ def test_the_autoscaler_knows_how_long_starts_from_each_tier_take(service: Runni
     assert min(times_s().values()) > 0
 
 
-def unique_weight_bytes(replica: psutil.Process) -> tuple[int, int]:
+def unique_weight_bytes(replica):
     """Return the bytes of a process's mapped weights that are its own, and those it shares."""
     mappings = [entry for entry in replica.memory_maps(grouped=False) if "sojourn:" in entry.path]
     assert mappings
@@ -170,7 +169,7 @@ def test_a_deploy_of_new_weights_replaces_no_replica_and_fails_no_request(
     assert versions == {"twos": "2", "threes": "1", "layers": "1"}
     socket_path = get(f"{service.url}/sojourn/policy").json()["start"]["store_socket"]
 
-    def old_weights_are_given_back() -> bool:
+    def old_weights_are_given_back():
         leases = {row["name"]: row["leases"] for row in list_models(socket_path)}
         return (leases["pytorch/twos@1"], leases["pytorch/twos@2"]) == (0, 2)
 

@@ -26,7 +26,7 @@ def service(one_ray: Running, project):
 def shell(project, service: Running):
     """Run commands in the project's folder, on the ports of this service."""
 
-    def run(commands: str) -> str:
+    def run(commands):
         real = {
             "http://127.0.0.1:8000": service.url,
             "http://127.0.0.1:8265": service.summary["dashboard"],
@@ -76,7 +76,7 @@ def test_upgrades(shell, service: Running, project):
     shell("\n".join(deploy))
     metadata = f"{service.url}/next/v2/models/classifier"
 
-    def is_up() -> bool:
+    def is_up():
         answer = get(metadata)
         return answer.status_code == 200 and answer.json()["versions"] == ["2"]
 

@@ -8,13 +8,10 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from deployments.config.replica_args import StoreConfig
@@ -29,7 +26,7 @@ NAME, STAGE = "digits-pipeline", "classify"
 STORE = StoreConfig(remote="file:///none", disk_bytes=0)
 
 
-def document(**sla: Any) -> dict[str, Any]:
+def document(**sla):
     """Return the digits pipeline: how fast this machine is, is not the question."""
     content = load_document("digits-pipeline.yaml")
     (deployment,) = content["applications"][0]["deployments"]
@@ -37,7 +34,7 @@ def document(**sla: Any) -> dict[str, Any]:
     return content
 
 
-def deployed_document() -> dict[str, Any]:
+def deployed_document():
     """Return the digits pipeline, whose second stage has replicas of its own."""
     content = document()
     (application,) = content["applications"]
@@ -79,7 +76,7 @@ def service(one_ray: Running):
     return one_ray.serve_instead(document())
 
 
-def workers(service: Running) -> set[psutil.Process]:
+def workers(service: Running):
     """Return the worker processes of the stages, wherever Ray has started them."""
     return {
         process
@@ -88,7 +85,7 @@ def workers(service: Running) -> set[psutil.Process]:
     }
 
 
-def replicas(service: Running, deployment: str) -> set[psutil.Process]:
+def replicas(service: Running, deployment):
     """Return the processes of a deployment's replicas."""
     return {
         process
@@ -97,32 +94,31 @@ def replicas(service: Running, deployment: str) -> set[psutil.Process]:
     }
 
 
-def ask(service: Running) -> httpx.Response:
+def ask(service: Running):
     example = get(f"{service.url}/sojourn/example").json()
     return post(f"{service.url}/v2/models/{NAME}/infer", json=example)
 
 
-def described(service: Running) -> dict[str, Any]:
-    content: dict[str, Any] = get(f"{service.url}/sojourn/pipeline").json()
-    return content
+def described(service: Running):
+    return get(f"{service.url}/sojourn/pipeline").json()
 
 
-def stage_workers(service: Running) -> int:
+def stage_workers(service: Running):
     (stage,) = (stage for stage in described(service)["stages"] if stage["name"] == STAGE)
     return int(stage["workers"])
 
 
 @contextmanager
-def load(service: Running, rate_per_s: float) -> Iterator[Counter[int]]:
+def load(service: Running, rate_per_s):
     """Send requests at a rate; count the answers by status."""
     ends: Counter[int] = Counter()
     stop = threading.Event()
     example = get(f"{service.url}/sojourn/example").json()
 
-    async def send() -> None:
+    async def send():
         async with httpx.AsyncClient(base_url=service.url, timeout=LIMIT_S) as client:
 
-            async def ask() -> None:
+            async def ask():
                 answer = await client.post(f"/v2/models/{NAME}/infer", json=example)
                 ends[answer.status_code] += 1
 
@@ -150,7 +146,7 @@ def test_it_reads_the_digit_before_and_after_its_worker_was_killed(service: Runn
     worker.kill()
     answers: list[httpx.Response] = []
 
-    def is_replaced() -> bool:
+    def is_replaced():
         answers.append(ask(service))
         return answers[-1].is_success and worker not in workers(service)
 

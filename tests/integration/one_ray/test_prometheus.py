@@ -72,7 +72,7 @@ def test_every_metric_arrives(prometheus: Prometheus):
         if given.name not in EVENTS | UNKNOWN_YET
     } | {"ray_sojourn_autoscaler_replicas_decided"}
 
-    def arrived() -> set[str]:
+    def arrived():
         return set(prometheus.get("label/__name__/values", **{"match[]": OURS}))
 
     wait_for(lambda: expected <= arrived())
@@ -92,7 +92,7 @@ def test_metrics_have_the_right_values_after_a_known_load(prometheus: Prometheus
         f"round(sojourn:sla_budget:ratio{OURS}, 0.001)": 0.01,
     }.items():
 
-        def is_right(expression: str = expression, value: float = value) -> bool:
+        def is_right(expression=expression, value=value):
             return prometheus.value(expression) == pytest.approx(value)
 
         assert wait_for(is_right), expression

@@ -1,8 +1,5 @@
 """The tutorial from its third step on, against a real service; `tests.test_guides` has the rest."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -40,7 +37,7 @@ def test_the_tutorial(one_ray: Running, tmp_path):
     assert "scale out 1 -> " in shell(why)
 
 
-def shell_for(folder: Path, url: str, dashboard: str) -> Callable[[str], str]:
+def shell_for(folder, url, dashboard):
     """Run commands on the ports of a service; a shared machine need not keep the SLA."""
     real = {
         "http://127.0.0.1:8000": url,

@@ -15,18 +15,12 @@ SETTING = Setting("m<odel>", "2026-01-01 12:00", "sojourn loadtest --model m", 6
 DRAWN_AT_TIMES = {"SLA: p99", "p99", "p99 predicted", "sized for", "replicas", "failed"}
 
 
-def service(**changes: Any) -> list[dict[str, Any]]:
+def service(**changes):
     said: dict[str, Any] = {"predicted_ms": {}, "replicas": None, "demand_per_s": None}
     return [{"at_s": 0.5 + second, **said, **changes} for second in range(5)]
 
 
-def page(
-    response_ms: float = 50.0,
-    lag_ms: float = 0.0,
-    failed: int | None = None,
-    every: int = 10,
-    **told: Any,
-) -> str:
+def page(response_ms=50.0, lag_ms=0.0, failed=None, every=10, **told):
     """Render a test of five seconds; one request in `every` has the outcome `failed`."""
     schedule = poisson_schedule([Step(2, 20), Step(3, 60)], seed=1)
     records = Records.begin(schedule.arrivals_s)

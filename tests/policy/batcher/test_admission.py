@@ -10,21 +10,14 @@ LATENCY_MS = st.lists(st.floats(0.1, 50.0), min_size=1, max_size=8).map(sorted)
 WITHIN_MS = st.floats(1.0, 300.0)
 
 
-def admits(
-    admission: Admission,
-    rows: int,
-    ahead: int,
-    *,
-    free_s: float | None = None,
-    arrival_s: float = 5.0,
-) -> bool:
+def admits(admission: Admission, rows, ahead, *, free_s=None, arrival_s=5.0):
     """Return whether rows may wait behind others, at 5 s."""
     return admission.admits(
         rows, queued=ahead, ahead=ahead, device_free_s=free_s, now_s=5.0, arrival_s=arrival_s
     )
 
 
-def limits(latency_ms: list[float], within_ms: float, room: int = 1000) -> Limits:
+def limits(latency_ms, within_ms, room=1000):
     return Limits(10.0, room, latency_ms, admit_within_ms=within_ms, answer_within_ms=within_ms)
 
 
@@ -58,7 +51,7 @@ def test_the_more_a_replica_refuses_the_less_it_admits(latency_ms, refused):
         10.0, 1000, latency_ms, admit_within_ms=300.0, answer_within_ms=300.0, try_ms=5.0, retries=5
     )
 
-    def most(admission: Admission) -> int:
+    def most(admission: Admission):
         return sum(admits(admission, 1, ahead, free_s=5.0) for ahead in range(200))
 
     fresh, refusing = Admission(bounds), Admission(bounds)

@@ -2,15 +2,15 @@ from policy.batcher.bisection import BatchBisection
 from policy.batcher.requests import Request, Slice
 
 
-def slices(names: str) -> list[Slice]:
+def slices(names):
     return [Slice(Request(0.0, 1, name), 0, 1) for name in names]
 
 
-def names(parts: list[Slice]) -> str:
+def names(parts: list[Slice]):
     return "".join(part.request.content for part in parts)
 
 
-def cancel(bisection: BatchBisection, part: Slice) -> None:
+def cancel(bisection: BatchBisection, part: Slice):
     part.request.cancelled = True
     bisection.discard(part.request)
 

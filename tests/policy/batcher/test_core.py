@@ -142,7 +142,7 @@ def test_the_time_that_a_request_waited_to_be_read_counts():
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> PolicyTable:
+def tables(draw):
     cells = draw(st.integers(1, 4))
     rates = draw(st.lists(st.floats(0.5, 500.0), min_size=cells, max_size=cells, unique=True))
     policies = [

@@ -16,7 +16,7 @@ from policy.try_delays import TryDelays
 from tests.support.batching.batcher_core import Run, contents, make_core, names
 
 
-def queued(core: BatcherCore, count: int, **options: float) -> list[Request]:
+def queued(core: BatcherCore, count, **options):
     requests = [Request(0.0, 1, number, **options) for number in range(count)]
     for request in requests:
         assert core.arrive(0.0, request) is None
@@ -198,12 +198,12 @@ def test_an_overloaded_device_with_poison_still_answers_most_in_time(failure_tim
     profile = Profile(model="m", device="d", latency_ms=np.array(latency_ms))
     limits = limits_for(profile, ServiceLevelObjective(150.0, 99.0), TryDelays())
 
-    def answers_in_time(poison_fraction: float) -> int:
+    def answers_in_time(poison_fraction):
         random = np.random.default_rng(1)
         due_s = np.cumsum(random.exponential(1 / 727, 6000)).tolist()
         poison = set(np.flatnonzero(random.uniform(size=6000) < poison_fraction).tolist())
 
-        def batch_s(batch: Batch) -> float:
+        def batch_s(batch: Batch):
             factor = failure_time if poison.intersection(contents(batch)) else 1.0
             return 1e-3 * latency_ms[batch.size - 1] * factor
 

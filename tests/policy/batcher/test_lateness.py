@@ -23,15 +23,15 @@ LIMITS = Limits(
 )
 
 
-def core_of(control_limit: int = 1) -> BatcherCore:
+def core_of(control_limit=1):
     return BatcherCore(FixedPolicy(BatchingPolicy.from_control_limit(control_limit, 8)), LIMITS)
 
 
-def expected_s(batch: Batch) -> float:
+def expected_s(batch: Batch):
     return 1e-3 * LATENCY_MS[batch.size - 1]
 
 
-def fill(core: BatcherCore) -> int:
+def fill(core: BatcherCore):
     """Let in requests of the lowest priority until there is no room; return how many wait."""
     core.arrive(0.0, Request(0.0, 1, "first"))
     core.next_batch(0.0)

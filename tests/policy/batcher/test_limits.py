@@ -20,11 +20,11 @@ from policy.try_delays import TryDelays
 NO_DELAYS = TryDelays(0.0, 0.0, 0.0, 0)
 
 
-def profile(full_batch_ms: float) -> Profile:
+def profile(full_batch_ms):
     return Profile("m", "d", np.linspace(min(10, full_batch_ms), full_batch_ms, 32))
 
 
-def within(response_time_ms: float) -> ServiceLevelObjective:
+def within(response_time_ms):
     return ServiceLevelObjective(response_time_ms, 99)
 
 
@@ -107,7 +107,6 @@ def test_the_balancer_sends_what_the_event_loop_handles_in_a_part_of_the_respons
     limits = limits_for(
         replace(profile(1), event_loop=event_loop), within(response_time_ms), NO_DELAYS
     )
-    assert limits.concurrency is not None
     # One batch on the device and one that gathers, whatever the event loop takes.
     batches = limits.concurrency / limits.max_batch_size
     assert batches >= 2

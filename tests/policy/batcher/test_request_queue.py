@@ -1,5 +1,4 @@
 import math
-from collections.abc import Hashable
 
 import pytest
 from hypothesis import example, given
@@ -12,20 +11,18 @@ HEAD_START_S = 0.1
 ANSWER_WITHIN_S = 5.0
 
 
-def queue_of(*requests: Request) -> RequestQueue:
+def queue_of(*requests: Request):
     queue = RequestQueue()
     for request in requests:
         queue.append(request)
     return queue
 
 
-def take(
-    queue: RequestQueue, size: int, done_s: float = 0.0, kind: Hashable = None
-) -> tuple[list[tuple[object, int, int]], list[Request]]:
+def take(queue: RequestQueue, size, done_s=0.0, kind=None):
     """Return the slices taken, and the requests that missed their deadline."""
     missed: list[Request] = []
 
-    def miss(request: Request) -> None:
+    def miss(request: Request):
         missed.append(request)
         request.cancelled = True
         queue.discard(request)
@@ -86,7 +83,7 @@ def test_the_queue_is_a_list_sorted_by_effective_arrival(arrivals, sizes, hurrie
         requests.append(Request(now_s, rows, number, deadline_s, priority, kind))
         queue.append(requests[-1])
 
-    def order(request: Request) -> tuple[float, int]:
+    def order(request: Request):
         return request.arrival_s - request.priority * HEAD_START_S, -request.priority
 
     expected = [(one, row) for one in sorted(requests, key=order) for row in range(one.rows)]

@@ -36,7 +36,7 @@ SIMULATED = [
 ]
 
 
-def tandem(bottleneck: str, **others: object) -> Profile:
+def tandem(bottleneck, **others):
     latency_ms, event_loop = EVENT_LOOPS[bottleneck]
     return Profile(bottleneck, "d", latency_ms, event_loop=event_loop, **others)
 

@@ -39,7 +39,7 @@ def test_the_curl_line_is_short_and_can_be_pasted(tmp_path, data):
 
 @pytest.mark.parametrize("status", [401, 503])
 def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypatch, capsys, status):
-    def get(url: str, _token: str | None) -> None:
+    def get(url, _token):
         raise urllib.error.HTTPError(url, status, "not now", Message(), None)
 
     monkeypatch.setattr(serve, "get_json", get)

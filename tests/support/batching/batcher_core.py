@@ -31,13 +31,11 @@ def make_core(
 def started(core: BatcherCore, now_s: float) -> tuple[int, StartReason]:
     """Return the size of the batch that starts, and why."""
     batch = core.next_batch(now_s)
-    assert batch is not None
     return batch.size, batch.reason
 
 
 def contents(batch: Batch | None) -> list[object]:
     """Return the contents of the requests in a batch, a slice each."""
-    assert batch is not None
     return names(batch.slices)
 
 

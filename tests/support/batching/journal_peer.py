@@ -44,11 +44,9 @@ class Peer:
         self._wait_for("ready\n")
 
     def _wait_for(self, word: str) -> None:
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == word
 
     def tell(self, command: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
         self._wait_for("done\n")

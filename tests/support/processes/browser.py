@@ -43,8 +43,7 @@ class Page:
             message = json.loads(self._connection.recv(LIMIT_S))
             if message.get("id") == number:
                 assert "error" not in message, message["error"]
-                result: dict[str, Any] = message["result"]
-                return result
+                return message["result"]
             self._take(message)
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -105,7 +104,6 @@ def browsing(folder: Path) -> Iterator[Page]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
     try:
         port = next(
             found[1] for line in process.stderr if (found := re.search(r":(\d+)/devtools/", line))

@@ -121,7 +121,6 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True
         )
-        assert process.stdout is not None
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -148,8 +147,7 @@ def serving(config: Path, document: dict[str, Any], *options: str) -> Iterator[R
 
 
 def load_document(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
-    return document
+    return yaml.safe_load((ROOT / "configs" / name).read_text())
 
 
 def serving_late(document: dict[str, Any]) -> dict[str, Any]:

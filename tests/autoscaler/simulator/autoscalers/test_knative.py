@@ -6,7 +6,7 @@ from autoscaler.simulator.autoscalers.knative import Knative, KnativeScale, Knat
 from tests.support.autoscaling.fleet_views import view
 
 
-def scale(target: float, ready: int = 1, **changed: float) -> KnativeScale:
+def scale(target, ready=1, **changed):
     """Set it up as `newTestAutoscaler` does: factors of at most ten, all of the target used."""
     chosen = {"max_scale_up_rate": 10.0, "max_scale_down_rate": 10.0, **changed}
     return KnativeScale(KnativeSettings(target, target_utilization=1, **chosen), ready, 0.0)

@@ -67,13 +67,13 @@ def test_a_simulated_fleet_follows_and_pays_for_the_schedule(start_time_s):
     assert run.compliant().all()
 
 
-def cost_of(schedule, start_time_s: float) -> float:
+def cost_of(schedule, start_time_s):
     """Return what a schedule of serving replicas costs; the first ones serve at once."""
     starts = np.maximum(0, np.diff(schedule)).sum()
     return float(np.sum(schedule) + start_time_s * starts)
 
 
-def optimum_by_enumeration(counts, capacity, share, start_time_s, window_s) -> float:
+def optimum_by_enumeration(counts, capacity, share, start_time_s, window_s):
     """Return the least cost of all schedules that hold every window of the relaxed problem."""
     most = int(np.ceil(max(counts) / capacity)) + 1
     starts = np.arange(0, len(counts), window_s)

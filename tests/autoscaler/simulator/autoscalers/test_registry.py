@@ -21,7 +21,7 @@ SCENARIO = Scenario(
 )
 
 
-def made(text: str):
+def made(text):
     (choice,) = choose(text)
     return choice.make(SCENARIO)
 

@@ -56,7 +56,7 @@ DEVICE, READ, ARRIVAL = range(3)
 class LiveReplica:
     """A batcher core between an event loop and a device, in a queue of events."""
 
-    def __init__(self, scenario: Scenario, counters: FleetCounters) -> None:
+    def __init__(self, scenario: Scenario, counters: FleetCounters):
         self.service, self.counters = scenario.service, counters
         self.core = BatcherCore(scenario.table, self.service.limits)
         self.rules = rules_of(scenario)
@@ -71,7 +71,7 @@ class LiveReplica:
         self._decision = 0
         self._order = count()
 
-    def serve(self, sent_s: list[float]) -> ReplicaCounters:
+    def serve(self, sent_s):
         delay_s = 1e-3 * self.service.delays.request_delay_ms
         self._events: list[tuple[float, int, int, Any]] = [
             (sent + delay_s, ARRIVAL, next(self._order), Request(sent + delay_s, 1, sent))
@@ -91,14 +91,14 @@ class LiveReplica:
         counts = (self.offered, self.refused, answered, self.late, self.expired)
         return ReplicaCounters(*counts, self.core.queue_length)
 
-    def _push(self, at_s: float, kind: int, subject: object) -> None:
+    def _push(self, at_s, kind, subject):
         heapq.heappush(self._events, (at_s, kind, next(self._order), subject))
 
-    def _use_loop(self, now_s: float, work_ms: float) -> float:
+    def _use_loop(self, now_s, work_ms):
         self._loop_free_s = max(now_s, self._loop_free_s) + 1e-3 * work_ms
         return self._loop_free_s
 
-    def _reach(self, now_s: float, request: Request) -> None:
+    def _reach(self, now_s, request: Request):
         """Add a request to the event loop's queue, unless it would be too late or one too many."""
         work_s = 1e-3 * self._loop.request_ms
         read_s = max(now_s, self._loop_free_s) + work_s
@@ -113,7 +113,7 @@ class LiveReplica:
             self._unread += 1
             self._push(self._use_loop(now_s, self._loop.request_ms), READ, request)
 
-    def _admit(self, now_s: float, request: Request) -> None:
+    def _admit(self, now_s, request: Request):
         refusal = self.core.arrive(now_s, request)
         if refusal is not None:
             self._refuse(request, refusal)
@@ -123,14 +123,14 @@ class LiveReplica:
         if self._batch is None:
             self._decide(now_s)
 
-    def _refuse(self, request: Request, refusal: Refusal) -> None:
+    def _refuse(self, request: Request, refusal: Refusal):
         self.offered += 1
         self.counters.refused[int(request.content)] += 1
         self.refused += refusal is not Refusal.EXPIRED
         self.expired += refusal is Refusal.EXPIRED
         self.late += refusal is Refusal.EXPIRED
 
-    def _decide(self, now_s: float) -> None:
+    def _decide(self, now_s):
         batch = self.core.next_batch(now_s)
         for _ in self.core.deadline_missed:
             self.counters.refused[int(self._waiting.popleft().content)] += 1
@@ -154,7 +154,7 @@ class LiveReplica:
             energy_j[second] -= self.rules.idle_power_w * batch_s
         self._push(now_s + batch_s, DEVICE, self._decision)
 
-    def _end_batch(self, now_s: float) -> None:
+    def _end_batch(self, now_s):
         if self._batch is None:
             return
         self.core.device_free()

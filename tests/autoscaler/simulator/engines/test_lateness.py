@@ -18,7 +18,7 @@ from tests.support.profiles import GOOGLENET_P4
 SLA = ServiceLevelObjective(9.0, 99.0)
 
 
-def scenario(delays: TryDelays) -> Scenario:
+def scenario(delays: TryDelays):
     return Scenario(
         GOOGLENET_P4,
         SLA,

@@ -79,7 +79,7 @@ async def test_each_worker_is_pinned_to_its_cpu_whatever_starts_and_ends(place):
     async with Pipeline(steps, cpus=cpus[:1]) as pipeline:
         assert os.sched_getaffinity(0) == {cpus[0]}
 
-        def has(workers: int) -> bool:
+        def has(workers):
             return pipeline.core.stages[0].workers == workers
 
         for workers in (2, 1, 2):
