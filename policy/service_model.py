@@ -142,21 +142,16 @@ class ServiceModel:
         """Return the curve of a replica with another policy in force at each arrival rate."""
         from policy.solvers.load_lateness import solve_load_lateness_curve
 
-        try:
-            return solve_load_lateness_curve(
-                self.profile,
-                self.sla,
-                self.limits.max_queue_rows,
-                admit_within_ms=self.limits.admit_within_ms,
-                search_sizes=search_sizes,
-                policy_at=policy_at,
-                max_age_ms=self.limits.max_age_ms,
-            )
-        except InfeasibleError as error:
-            raise InfeasibleError(
-                f"{error} (the delays to the replica and back take {self.delays.round_trip_ms:g} "
-                f"of the SLA's {self.client_sla.response_time_ms:g} ms)"
-            ) from None
+        return solve_load_lateness_curve(
+            self.profile,
+            self.client_sla,
+            self.limits.max_queue_rows,
+            admit_within_ms=self.limits.admit_within_ms,
+            search_sizes=search_sizes,
+            policy_at=policy_at,
+            max_age_ms=self.limits.max_age_ms,
+            round_trip_ms=self.delays.round_trip_ms,
+        )
 
     def check_feasible(self) -> None:
         """Raise `InfeasibleError` if even a batch of one, on an idle replica, is too late."""

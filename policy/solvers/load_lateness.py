@@ -49,6 +49,7 @@ def solve_load_lateness_curve(
     search_sizes: bool = True,
     policy_at: Callable[[float], BatchingPolicy] | None = None,
     max_age_ms: float = math.inf,
+    round_trip_ms: float = 0.0,
 ) -> LoadLatenessCurve:
     """Compute the curve of one replica, by bisection on the response-time model.
 
@@ -57,8 +58,7 @@ def solve_load_lateness_curve(
     profile : Profile
         Up to the largest batch that the replica may start.
     objective : ServiceLevelObjective
-        Its response time is what the SLA's leaves the replica, once the network's share is taken
-        off.
+        The client's SLA.
     max_queue_rows : int
         Requests that may wait besides those in service.
     admit_within_ms : float
@@ -72,6 +72,8 @@ def solve_load_lateness_curve(
         the device starts whenever it is free.
     max_age_ms : float
         The age of the oldest request at which a batch starts, whatever the policy says.
+    round_trip_ms : float
+        The network's share of the response time.
 
     Raises
     ------
@@ -80,6 +82,7 @@ def solve_load_lateness_curve(
         because of the waits.
     """
     profile = profile.serial()
+    client_sla, objective = objective, objective.after(round_trip_ms)
     allowed = objective.late_share_allowed
     best: _PolicyCurve | None = None
     level, reachable_ms, refused = 0.0, math.inf, math.inf  # of a nearly idle replica
@@ -103,18 +106,20 @@ def solve_load_lateness_curve(
             reachable_ms = min(reachable_ms, curve.percentile_ms(low, objective.percentile))
             refused = min(refused, curve.refused_share(low))
     if best is None:
-        in_reach, allow = _in_reach(reachable_ms, objective), "a longer response time"
+        in_reach, allow = "", "a longer response time"
+        if 0 < reachable_ms < math.inf:
+            reachable_ms = _rounded_up(reachable_ms + round_trip_ms)
+            in_reach = f", and {objective.percentile:g}% within {reachable_ms:.3g} ms"
         if allowed < refused < math.inf:
             in_reach = f", and its waiting room for {max_queue_rows} refuses {100 * refused:.3g}%"
             allow = "a larger waiting room"
         raise InfeasibleError(
-            f"{objective.percentile:g}% within {objective.response_time_ms:g} ms is out of reach: "
-            f"a nearly idle replica answers {100 * level:.3g}% in time{in_reach}"
-            f"; allow {allow} or a lower percentile, or use a faster device"
+            f"{client_sla.in_words()} is out of reach: a nearly idle replica answers "
+            f"{100 * level:.3g}% in time{in_reach}; allow {allow} or a lower percentile, or use a faster device"
         )
     if policy_at is not None and not best.keeps_with_waits(policy_at, max_age_ms):
         raise InfeasibleError(
-            f"{objective.in_words()} is out of reach: batches wait too long at every arrival rate"
+            f"{client_sla.in_words()} is out of reach: batches wait too long at every arrival rate"
         )
     rate_per_s = best.sla_rate_per_s
     shares = [best.late_share(multiple * rate_per_s) for multiple in LoadLatenessCurve.MULTIPLES]
@@ -133,13 +138,10 @@ def solve_load_lateness_curve(
     )
 
 
-def _in_reach(reachable_ms: float, objective: ServiceLevelObjective) -> str:
-    """Return the response time that a nearly idle replica keeps, rounded up, in words."""
-    if not math.isfinite(reachable_ms) or reachable_ms <= 0:
-        return ""
-    unit = 10.0 ** (math.floor(math.log10(reachable_ms)) - 1)
-    rounded_ms = math.ceil(reachable_ms / unit) * unit
-    return f", and {objective.percentile:g}% within {rounded_ms:.3g} ms"
+def _rounded_up(time_ms: float) -> float:
+    """Return a time rounded up to two digits."""
+    unit = 10.0 ** (math.floor(math.log10(time_ms)) - 1)
+    return math.ceil(time_ms / unit) * unit
 
 
 class _PolicyCurve:

@@ -102,7 +102,7 @@ def test_with_prices_the_lowest_cost_is_chosen(plan, default_plan):
     ("more", "message"),
     [
         (["--sla", "15ms@99"], "--sla: omit it, or --response-time-ms and --percentile"),
-        (["--response-time-ms", "1"], "of the SLA's 1 ms"),
+        (["--response-time-ms", "1"], "within 1 ms is out"),
         (["--estimator", "rand", "--response-time-ms", "1.7"], "allow 11.07 ms or more"),
         (["--estimator", "rand", "--max-replicas", "5"], "allow more replicas"),
         (["--power-limit-w", "900", "--energy-price", "1"], "--power-limit-w: omit --energy"),

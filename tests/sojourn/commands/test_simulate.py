@@ -104,7 +104,7 @@ def test_report(as_json, trace, tmp_path):
         (f"--trace {PROFILE}", "second,requests"),
         (f"--profile {CONFIGS}/digits.yaml", "digits.yaml"),
         ("--response-time-ms 1", "a nearly idle replica answers 0% in time, and 99% within"),
-        ("--response-time-ms 1.8", "take 0.5 of the SLA's 1.8 ms"),
+        ("--response-time-ms 1.8", "within 1.8 ms is out"),
         ("--report no-such-folder/out.html", "no folder no-such-folder"),
         (f"--history {PROFILE}", "the first line must be second,requests"),
     ],
