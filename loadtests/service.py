@@ -16,18 +16,25 @@ from policy.errors import InvalidInputError
 ASK_TIMEOUT_S = 10.0
 
 
-def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, Any]:
+def model_metadata(url: str, model: str | None, token: str | None = None) -> dict[str, Any]:
     """Return the metadata of a model that the service hosts, as in the Open Inference Protocol.
 
-    Whatever the service answers instead is an `InvalidInputError`.
+    None stands for its only model. Whatever the service answers instead is an `InvalidInputError`.
     """
     check_url("--url", url)
     try:
+        if model is None:
+            hosted = get_json(f"{url}/v2/models", token, ASK_TIMEOUT_S)["models"]
+            if len(hosted) > 1:
+                names = ", ".join(hosted)
+                raise InvalidInputError(f"the service at {url} has {names}: choose one by --model")
+            (model,) = hosted
         metadata = get_json(f"{url}/v2/models/{quote(model, safe='')}", token, ASK_TIMEOUT_S)
     except urllib.error.HTTPError as error:
         if error.code == 404:
+            what = "list of models" if model is None else f"model {model!r}"
             raise InvalidInputError(
-                f"the service at {url} has no model {model!r}{_error_message(error)}; "
+                f"the service at {url} has no {what}{_error_message(error)}; "
                 "--model names it, and --url ends with its route prefix, if it has one"
             ) from None
         if error.code in (401, 403):
@@ -41,9 +48,9 @@ def model_metadata(url: str, model: str, token: str | None = None) -> dict[str, 
         raise InvalidInputError(
             f"no service answers at {url} ({reason}); `sojourn serve` starts one"
         ) from None
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         metadata = None
-    if not isinstance(metadata, dict) or not {"inputs", "outputs"} <= metadata.keys():
+    if not isinstance(metadata, dict) or not {"name", "inputs", "outputs"} <= metadata.keys():
         raise InvalidInputError(f"the service at {url} does not speak the Open Inference Protocol")
     return metadata
 

@@ -13,6 +13,7 @@ from deployments.errors import BusyError, CrowdedOutError, DeadlineError, Device
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Refusal, Request
 
+FULL = "this replica is full; try again later"
 TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
@@ -36,8 +37,7 @@ class RejectionHandler:
             return DeadlineError(TOO_LATE)
         if refusal is Refusal.DEADLINE:
             return BusyError("this replica cannot answer before the request's deadline", "deadline")
-        waiting = self._core.queue_length
-        return BusyError(f"this replica is full: {waiting} rows are waiting; try again later")
+        return BusyError(FULL)
 
     def rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float

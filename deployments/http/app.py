@@ -15,7 +15,7 @@ from starlette.types import Scope as AsgiScope
 
 from deployments.access.control import DENIALS, OPERATIONS, scope_of
 from deployments.access.web_pages import is_foreign
-from deployments.batcher.rejections import TOO_LATE
+from deployments.batcher.rejections import FULL, TOO_LATE
 from deployments.config.user_config import Scope
 from deployments.console.planner import ModelPlanning, Planning
 from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
@@ -81,8 +81,6 @@ async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> No
 ARRIVAL = "sojourn.arrival_s"
 #: A larger answer may not leave at once, whether its client reads it or not.
 SOCKET_BYTES = 64 << 10
-#: Why a request was refused before it was parsed.
-FULL = "this replica is full; try again later"
 
 
 async def _no_autoscaler() -> Mapping[str, Any]:

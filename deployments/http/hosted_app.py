@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from deployments.batcher.rejections import TOO_LATE
+from deployments.batcher.rejections import FULL, TOO_LATE
 from deployments.errors import BusyError, DeadlineError, RequestError
 from deployments.haproxy.refusals import MAX_BODY_HEADER, RETURN_HEADER, status_on_wire
 from deployments.http.answers import JSON, Answer, Outcomes, counted_as, error_answer
-from deployments.http.app import FULL, InferenceApp
+from deployments.http.app import InferenceApp
 from deployments.http.request_head import HeaderCache, Headers
 from deployments.observability.request_info import RequestInfo
 from policy.batcher.requests import Refusal

@@ -27,6 +27,7 @@ from deployments.http.signature import (
 )
 from deployments.http.tensors import TensorCodec, booleans_possible
 
+_EXAMPLE = "GET /sojourn/example is a valid request"
 _EMPTY = memoryview(b"")
 _ONLY_INT = frozenset({int})
 _ONLY_DICT = frozenset({dict})
@@ -111,7 +112,7 @@ def _load(text: bytes | memoryview) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise BadRequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(content, dict):
-        raise BadRequestError('the body must be a JSON object with "inputs"')
+        raise BadRequestError(f'the body must be a JSON object with "inputs"; {_EXAMPLE}')
     return content
 
 
@@ -252,7 +253,7 @@ def _parse_outputs(
 
 def _check_objects(entries: object, name: str) -> list[dict[str, Any]]:
     if not isinstance(entries, list) or not _ONLY_DICT.issuperset(map(type, entries)):
-        raise BadRequestError(f'"{name}" must be a list of objects')
+        raise BadRequestError(f'"{name}" must be a list of objects; {_EXAMPLE}')
     return entries
 
 

@@ -115,7 +115,8 @@ def solve_load_lateness_curve(
             allow = "a larger waiting room"
         raise InfeasibleError(
             f"{client_sla.in_words()} is out of reach: a nearly idle replica answers "
-            f"{100 * level:.3g}% in time{in_reach}; allow {allow} or a lower percentile, or use a faster device"
+            f"{100 * level:.3g}% in time{in_reach}; allow {allow} or a lower "
+            "percentile, or use a faster device"
         )
     if policy_at is not None and not best.keeps_with_waits(policy_at, max_age_ms):
         raise InfeasibleError(

@@ -44,7 +44,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 
 @click.command("loadtest")
 @url_option
-@click.option("--model", default="digits", show_default=True, help="Name of its model.")
+@click.option("--model", help="Name of its model.  [default: its only one]")
 @click.option(
     "--arrival-rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]"
 )
@@ -135,7 +135,7 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 def command(
     context: click.Context,
     url: str,
-    model: str,
+    model: str | None,
     arrival_rate: float | None,
     duration_s: float | None,
     shape: str | None,
@@ -175,6 +175,7 @@ def command(
     sla = None if threshold is None else SLAConfig(**asdict(threshold))
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
+    model = metadata["name"]
     sla = sla or service_sla(url, model, token)
     if sla is None:
         raise InvalidInputError(
@@ -252,12 +253,12 @@ def _write(
 
 
 def _make_cases(
-    url: str, model: str, token: str | None, number: int, record: bool, seed: int
+    url: str, model: str | None, token: str | None, number: int, record: bool, seed: int
 ) -> None:
-    inputs = model_metadata(url, model, token)["inputs"]
-    for case in random_cases(inputs, number, seed):
+    metadata = model_metadata(url, model, token)
+    for case in random_cases(metadata["inputs"], number, seed):
         if record:
-            case["outputs"] = recorded_outputs(url, model, parse_case(case), token)
+            case["outputs"] = recorded_outputs(url, metadata["name"], parse_case(case), token)
         click.echo(orjson.dumps(case))
 
 

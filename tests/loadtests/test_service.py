@@ -2,7 +2,8 @@ import pytest
 
 from deployments.config.user_config import SLAConfig
 from loadtests import service
-from loadtests.service import policy_of, service_sla
+from loadtests.service import model_metadata, policy_of, service_sla
+from policy.errors import InvalidInputError
 
 SLOW, FAST = (
     {"sla": {"response_time_ms": response_time_ms, "percentile": 99.0}}
@@ -27,3 +28,17 @@ def test_the_sla_is_that_of_the_model_under_test(monkeypatch, model, policy, exp
     found = service_sla("http://service", model)
     assert found == (expected and SLAConfig(**expected))
     assert policy_of(model, policy).get("sla") == expected
+
+
+def test_a_service_of_one_model_is_asked_for_its_name(monkeypatch):
+    hosted = ["tickets"]
+    metadata = {"name": "tickets", "inputs": [], "outputs": []}
+    paths = {"/v2/models": {"models": hosted}, "/v2/models/tickets": metadata}
+    monkeypatch.setattr(service, "get_json", lambda url, *_: paths[url.removeprefix("http://s")])
+    assert model_metadata("http://s", None) == metadata
+    hosted.append("mails")
+    with pytest.raises(InvalidInputError, match="has tickets, mails: choose one by --model"):
+        model_metadata("http://s", None)
+    hosted.clear()
+    with pytest.raises(InvalidInputError, match="does not speak the Open Inference Protocol"):
+        model_metadata("http://s", None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from deployments.batcher.queued_request import Outcome, QueuedRequest
-from deployments.batcher.rejections import TOO_LATE
+from deployments.batcher.rejections import FULL, TOO_LATE
 from deployments.batcher.rejections import RejectionHandler as Handler
 from deployments.batcher.row_counts import RowCounts
 from deployments.errors import BusyError, CrowdedOutError, DeadlineError, DeviceError
@@ -21,7 +21,7 @@ def handler(core: BatcherCore):
 @pytest.mark.parametrize(
     ("refusal", "error", "says", "counter"),
     [
-        (Refusal.FULL, BusyError, "0 rows are waiting", "refused"),
+        (Refusal.FULL, BusyError, FULL, "refused"),
         (Refusal.DEADLINE, BusyError, "before the request's deadline", "refused"),
         (Refusal.HOPELESS, DeadlineError, "its own processing time", "deadline_missed"),
         (Refusal.EXPIRED, DeadlineError, TOO_LATE, "expired"),

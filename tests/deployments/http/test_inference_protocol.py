@@ -70,8 +70,8 @@ def test_names_the_problem_of_an_input(changes, problem):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ([], "must be a JSON object"),
-        ({}, '"inputs" must be a list'),
+        ([], 'must be a JSON object with "inputs"; GET /sojourn/example is a valid request'),
+        ({"text": "Hi"}, "must be a list of objects; GET /sojourn/example is a valid request"),
         ({"inputs": [1]}, '"inputs" must be a list of objects'),
         ({"inputs": body()["inputs"][:1]}, "input 'k' is missing"),
         ({"inputs": body()["inputs"][:1] * 2}, "input 'x' is given more than once"),

@@ -57,7 +57,7 @@ def test_another_model_at_the_url_is_named(refused, monkeypatch):
         raise urllib.error.HTTPError(request.full_url, 404, "Not Found", None, io.BytesIO(words))
 
     monkeypatch.setattr(urllib.request, "urlopen", not_found)
-    error = refused("loadtest", "--url", "http://127.0.0.1:8000")
+    error = refused("loadtest", "--model", "digits")
     assert "has no model 'digits' (there is no model 'digits'; this service has 'tickets')" in error
     assert "--model names it" in error
 
@@ -70,7 +70,7 @@ def test_results_that_cannot_be_written_are_printed(capsys, as_json, monkeypatch
         return Finished(records, [], 0.0, 0.0)
 
     monkeypatch.setattr(loadtest, "run", run)
-    monkeypatch.setattr(loadtest, "model_metadata", lambda *_: {})
+    monkeypatch.setattr(loadtest, "model_metadata", lambda *_: {"name": "digits"})
     monkeypatch.setattr(loadtest, "read_json", lambda *_: None)
     (tmp_path / "report.json").mkdir()
     command = ["loadtest", "--arrival-rate", "50", "--duration-s", "1", "--sla", "100ms@99"]
