@@ -39,13 +39,29 @@ def default_scale_down_delay_s(start_time_s: float, window_s: float) -> float:
     return min(start_time_s, _NOISE_WINDOWS * window_s)
 
 
+class RecentMaximum:
+    """The maximum of a sliding window."""
+
+    def __init__(self) -> None:
+        #: (time, value) of the values that no later one reaches, so that values descend.
+        self.values: deque[tuple[float, float]] = deque()
+
+    def add(self, now_s: float, value: float, length_s: float) -> float:
+        """Add the current value, and return the maximum of those not older than `length_s`."""
+        while self.values and self.values[-1][1] <= value:
+            self.values.pop()
+        self.values.append((now_s, value))
+        while now_s - self.values[0][0] > length_s:
+            self.values.popleft()
+        return self.values[0][1]
+
+
 class ScaleDownStabilizer:
     """Track the highest demand over the scale-down delay."""
 
     def __init__(self) -> None:
-        # (time, demand): times ascend and demands descend, because a later and higher demand
-        # supersedes the earlier ones.
-        self._demands: deque[tuple[float, float]] = deque()
+        self._demands = RecentMaximum()
+        self._highest_per_s = 0.0
         self._since_s, self._observed_s = math.inf, -math.inf
 
     def observe(self, now_s: float, demand_per_s: float, delay_s: float) -> None:
@@ -56,24 +72,15 @@ class ScaleDownStabilizer:
         if now_s - self._observed_s > MAX_GAP_S:
             self._since_s = now_s
         self._observed_s = now_s
-        demands = self._demands
-        while demands and demands[-1][1] <= demand_per_s:
-            demands.pop()
-        demands.append((now_s, demand_per_s))
-        while demands[0][0] < now_s - delay_s:
-            demands.popleft()
+        self._highest_per_s = self._demands.add(now_s, demand_per_s, delay_s)
 
     def watched_s(self, now_s: float) -> float:
         """Return for how long demands have been observed without a break, in s."""
         return now_s - self._since_s
 
-    @property
-    def highest_per_s(self) -> float:
-        return self._demands[0][1]
-
     def held_until_s(self, delay_s: float, needs_all: Callable[[float], bool]) -> float:
         """Return when no demand that needs all replicas is remembered; infinity if unknown."""
-        remembered = [*self._demands]
+        remembered = [*self._demands.values]
         index = bisect_left(remembered, True, key=lambda entry: not needs_all(entry[1]))
         if 0 < index < len(remembered):
             return remembered[index - 1][0] + delay_s
@@ -88,4 +95,4 @@ class ScaleDownStabilizer:
         noise = 0.0
         if offered_per_s > 0:
             noise = _NOISE_DEVIATIONS / math.sqrt(offered_per_s * WINDOW_S)
-        return max(self.highest_per_s, (1 + noise) * demand_per_s)
+        return max(self._highest_per_s, (1 + noise) * demand_per_s)

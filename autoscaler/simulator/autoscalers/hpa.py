@@ -15,7 +15,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from autoscaler.simulator.autoscalers.peak import RecentMaximum
+from autoscaler.scale_down import RecentMaximum
 from autoscaler.simulator.scaling import FleetView
 
 
@@ -40,7 +40,7 @@ class KubernetesHpa:
     def __init__(self, settings: HpaSettings) -> None:
         self.settings = settings
         self._offered: deque[float] = deque(maxlen=int(settings.rate_window_s))
-        self._wanted = RecentMaximum(settings.stabilization_s)
+        self._wanted = RecentMaximum()
         self._next_sync_s = -math.inf
 
     def replicas(self, view: FleetView) -> int:
@@ -58,7 +58,7 @@ class KubernetesHpa:
         return max(1, math.ceil(rate_per_s / self.settings.target_per_s))
 
     def _stabilized(self, now_s: float, wanted: int, current: int) -> int:
-        stabilized = int(self._wanted.add(now_s, wanted))
+        stabilized = int(self._wanted.add(now_s, wanted, self.settings.stabilization_s))
         if wanted > current:
             return min(wanted, max(2 * current, current + 4))
         return min(current, stabilized)

@@ -17,7 +17,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from autoscaler.simulator.autoscalers.peak import RecentMaximum
+from autoscaler.scale_down import RecentMaximum
 from autoscaler.simulator.scaling import FleetView
 
 
@@ -51,8 +51,7 @@ class KnativeScale:
         self._settings = settings
         self._panic_since_s = now_s if ready_at_start > 1 else None
         self._max_panic_pods = ready_at_start
-        # A decision counts for less than the delay.
-        self._recent_decisions = RecentMaximum(math.nextafter(settings.scale_down_delay_s, 0.0))
+        self._recent_decisions = RecentMaximum()
 
     @property
     def is_panicking(self) -> bool:
@@ -82,7 +81,9 @@ class KnativeScale:
             self._max_panic_pods = desired = max(self._max_panic_pods, desired)
         if not settings.scale_down_delay_s:
             return desired
-        return int(self._recent_decisions.add(now_s, desired))
+        # A decision counts for less than the delay.
+        less_s = math.nextafter(settings.scale_down_delay_s, 0.0)
+        return int(self._recent_decisions.add(now_s, desired, less_s))
 
 
 class Knative:

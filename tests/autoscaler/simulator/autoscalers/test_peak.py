@@ -2,21 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.simulator.autoscalers.peak import Peak, RecentMaximum
+from autoscaler.simulator.autoscalers.peak import Peak
 from tests.support.autoscaling.fleet_views import fleet_sizes
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=30),
-    st.integers(0, 8),
-)
-def test_the_recent_maximum_is_that_of_a_window(steps, length_s):
-    maximum, seen, now_s = RecentMaximum(length_s), [], 0
-    for wait_s, value in steps:
-        now_s += wait_s
-        seen.append((now_s, value))
-        recent = [value for time_s, value in seen if now_s - time_s <= length_s]
-        assert maximum.add(now_s, value) == max(recent)
 
 
 @given(
