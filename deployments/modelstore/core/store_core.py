@@ -188,8 +188,7 @@ class StoreCore:
             for tier, space in self._spaces.items():
                 entry = space.get(blob)
                 if entry is not None and entry.idle and (disk or tier <= Tier.HOST):
-                    self._transfers.evictions[tier] += 1
-                    self._transfers.drop(blob, tier)
+                    self._transfers.evict(blob, tier)
         return self._advance()
 
     def models(self) -> list[dict[str, Any]]:

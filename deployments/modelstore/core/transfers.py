@@ -4,6 +4,7 @@ A fill reads the nearest lower tier that has the blob. It also fills the tiers i
 room, and skips those that are full or fail.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,11 +35,9 @@ class Transfers:
             tier: TierSpace(budgets_bytes[tier], page_bytes.get(tier, 1))
             for tier in sorted(budgets_bytes)
         }
-        self.hits = dict.fromkeys(self.spaces, 0)
-        self.misses = dict.fromkeys(self.spaces, 0)
-        self.evictions = dict.fromkeys(self.spaces, 0)
-        self.copied_bytes: dict[tuple[Tier, Tier], int] = {}
-        self.copied_s: dict[tuple[Tier, Tier], float] = {}
+        self.hits, self.misses, self.evictions = Counter[Tier](), Counter[Tier](), Counter[Tier]()
+        self.copied_bytes = Counter[tuple[Tier, Tier]]()
+        self.copied_s: defaultdict[tuple[Tier, Tier], float] = defaultdict(float)
         self._actions = actions
         self._fills: dict[tuple[Blob, Tier], _Fill] = {}
         self._bypassed: set[tuple[Blob, Tier]] = set()
@@ -70,8 +69,7 @@ class Transfers:
             return False
         space.kept_free_bytes += kept_free_bytes
         for blob in victims:
-            self.evictions[tier] += 1
-            self.drop(blob, tier)
+            self.evict(blob, tier)
         for blob in new:
             space.add(blob)
         return True
@@ -82,8 +80,7 @@ class Transfers:
         space.kept_free_bytes += more_bytes
         victims = space.victims(0, ())
         for blob in space.idle() if victims is None else victims:
-            self.evictions[tier] += 1
-            self.drop(blob, tier)
+            self.evict(blob, tier)
 
     def copy_s(self, size_bytes: int) -> dict[Tier, float]:
         """Return the time that so many bytes take from each tier, at the measured bandwidths."""
@@ -96,8 +93,9 @@ class Transfers:
             for source, (total_bytes, total_s) in moved.items()
         }
 
-    def drop(self, blob: Blob, tier: Tier) -> None:
+    def evict(self, blob: Blob, tier: Tier) -> None:
         """Remove an idle blob from a tier."""
+        self.evictions[tier] += 1
         self.spaces[tier].remove(blob)
         self._actions.append(Drop(blob, tier))
 
@@ -131,8 +129,8 @@ class Transfers:
         """Record a finished copy and start the fills that waited for it."""
         fill = self._finish(blob, tier)
         link = (fill.source, tier)
-        self.copied_bytes[link] = self.copied_bytes.get(link, 0) + blob.size_bytes
-        self.copied_s[link] = self.copied_s.get(link, 0.0) + seconds
+        self.copied_bytes[link] += blob.size_bytes
+        self.copied_s[link] += seconds
         self.spaces[tier].entries[blob].resident = True
         for above in self._waiters(blob, tier):
             self.fill(blob, above)
