@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from autoscaler.sizing.rand import busy_probability, check_load, response_time_cdf
 from policy.errors import InfeasibleError
@@ -35,10 +35,7 @@ class Prediction:
         return self.service_level >= objective.least_level
 
 
-P_co = TypeVar("P_co", bound=Prediction, covariant=True)
-
-
-class Estimator(Protocol[P_co]):
+class Estimator(Protocol):
     """A model of the response time of a fleet."""
 
     @property
@@ -51,7 +48,7 @@ class Estimator(Protocol[P_co]):
 
     def predict(
         self, arrival_rate_per_s: float, replicas: int, objective: ServiceLevelObjective
-    ) -> P_co:
+    ) -> Prediction:
         """Predict the performance of `replicas` replicas that share `arrival_rate_per_s`."""
 
     def check_feasible(self, objective: ServiceLevelObjective) -> None:
@@ -113,15 +110,12 @@ class FullBatchEstimator:
         return first_try_ms + retries * self.delays.try_ms
 
 
-P = TypeVar("P", bound=Prediction)
-
-
 def least_replicas(
-    estimator: Estimator[P],
+    estimator: Estimator,
     arrival_rate_per_s: float,
     objective: ServiceLevelObjective,
     max_replicas: int = 1000,
-) -> P:
+) -> Prediction:
     """Find the least number of replicas whose predicted service level meets the SLA.
 
     The search bisects if the estimator is monotone. Otherwise it tries one number after the other,
@@ -145,10 +139,10 @@ def least_replicas(
 
 
 def _bisect(
-    estimator: Estimator[P], rate: float, objective: ServiceLevelObjective, low: int, high: int
-) -> P | None:
+    estimator: Estimator, rate: float, objective: ServiceLevelObjective, low: int, high: int
+) -> Prediction | None:
     @cache  # a prediction may take seconds
-    def predict(replicas: int) -> P:
+    def predict(replicas: int) -> Prediction:
         return estimator.predict(rate, replicas, objective)
 
     # The answer is usually close to `low`, so widen the bracket from there.
@@ -161,8 +155,8 @@ def _bisect(
 
 
 def _scan(
-    estimator: Estimator[P], rate: float, objective: ServiceLevelObjective, low: int, high: int
-) -> P | None:
+    estimator: Estimator, rate: float, objective: ServiceLevelObjective, low: int, high: int
+) -> Prediction | None:
     for replicas in range(low, high + 1):
         prediction = estimator.predict(rate, replicas, objective)
         if prediction.meets(objective):

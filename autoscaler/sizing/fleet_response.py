@@ -34,8 +34,8 @@ class FleetResponse:
     """The response time and power of identical replicas that batch and queue.
 
     `evaluate_at` evaluates a replica at a rate of tries per second; what finds no room is refused.
-    Requests arrive at all replicas together, Poisson. A response time ends with the batch, or with
-    `counts_reply` at the client. `busy_probability` is P_busy; 1 if the replicas cannot carry the
+    Requests arrive at all replicas together, Poisson. A response time ends at the client.
+    `busy_probability` is P_busy; 1 if the replicas cannot carry the
     load.
     """
 
@@ -45,15 +45,12 @@ class FleetResponse:
         delays: TryDelays,
         arrival_rate_per_s: float,
         replicas: int,
-        *,
-        counts_reply: bool = False,
     ) -> None:
         if delays.retries is not None:
             # A replica that refused is still full a try later, and the only one is not asked again.
             delays = replace(delays, retries=min(delays.retries, replicas - 1))
         self._delays = delays
         self._replicas = replicas
-        self._reply_ms = delays.reply_delay_ms if counts_reply else 0.0
         evaluated_at = cache(evaluate_at)
         equilibrium = rand_equilibrium(
             arrival_rate_per_s,
@@ -84,7 +81,7 @@ class FleetResponse:
     def cdf(self, times_ms: ArrayLike) -> FloatArray:
         """Return the fraction of all requests answered within some times in ms, any shape."""
         return response_time_cdf(
-            np.asarray(times_ms) - self._reply_ms,
+            np.asarray(times_ms) - self._delays.reply_delay_ms,
             self.busy_probability,
             self._accepted.cdf,
             self._delays,
@@ -115,7 +112,7 @@ class FleetResponse:
         The percentile of the answered ones at the first replica asked is a lower bound.
         """
         accepted_ms = self._accepted.response_percentile_ms(percentile)
-        low = high = self._delays.request_delay_ms + accepted_ms + self._reply_ms
+        low = high = self._delays.round_trip_ms + accepted_ms
         while self.service_level(high) < share:
             low, high = high, 2 * high
         while high - low > 1e-9 * high:

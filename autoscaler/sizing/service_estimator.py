@@ -133,9 +133,7 @@ class ServiceEstimator:
         hopeless = ServicePrediction(replicas, 0.0, math.inf, policy, None, bottleneck)
         try:
             evaluate_at = self._evaluation(policy, share_per_s)
-            fleet = FleetResponse(
-                evaluate_at, self.delays, arrival_rate_per_s, replicas, counts_reply=True
-            )
+            fleet = FleetResponse(evaluate_at, self.delays, arrival_rate_per_s, replicas)
         except InfeasibleError:
             return hopeless  # its event loop cannot keep up
         if fleet.is_overloaded:
