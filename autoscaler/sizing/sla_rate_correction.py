@@ -191,24 +191,21 @@ class SlaRateCorrection:
         # Requests miss the SLA in clusters: a few full batches in a row after a long queue.
         cluster = 4 * batch_size
         may_miss = late_share_allowed * self._requests
-        before = self.correction
+        before, tracked = self.correction, [*zip(_FACTORS, self._expected, strict=True)]
         if self._lost > may_miss + SIGNIFICANT_DEVIATIONS * math.sqrt(cluster * may_miss):
-            fitting = next(
-                (
-                    factor
-                    for factor, expected in zip(
-                        reversed(_FACTORS), reversed(self._expected), strict=True
-                    )
-                    if expected >= self._missed
-                ),
-                MIN_CORRECTION,
+            fitting = max(
+                (factor for factor, expected in tracked if expected >= self._missed),
+                default=MIN_CORRECTION,
             )
             self.correction = max(min(before, fitting), MAX_DECREASE * before)
             return
-        supported = next(
-            factor
-            for factor, expected in zip(_FACTORS, (*self._expected[:-1], 0.0), strict=True)
-            if expected - SIGNIFICANT_DEVIATIONS * math.sqrt(cluster * expected) <= self._missed
+        supported = min(
+            (
+                factor
+                for factor, expected in tracked
+                if expected - SIGNIFICANT_DEVIATIONS * math.sqrt(cluster * expected) <= self._missed
+            ),
+            default=MAX_CORRECTION,
         )
         if supported > before:
             self.correction = min(supported, MAX_INCREASE * before)
