@@ -26,7 +26,7 @@ def content(
     replicas: int | None,
     least: int | None,
 ) -> dict[str, Any]:
-    rows = {row.name: row.to_dict() for row in comparison.rows}
+    rows = {row.name: asdict(row) for row in comparison.rows}
     content: dict[str, Any] = {
         "sla": asdict(comparison.objective),
         "requests": int(comparison.runs[0].offered.sum()),

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from autoscaler.simulator.results import Run
 from autoscaler.sizing.service_estimator import ServicePrediction
@@ -35,13 +34,6 @@ class Row:
     scalings_per_hour: float
     refused: float
     bottleneck: str = "device"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON content, without its name."""
-        content = dict(vars(self))
-        del content["name"]
-        content["response_percentiles_ms"] = dict(self.response_percentiles_ms)
-        return content
 
 
 @dataclass(frozen=True, eq=False)

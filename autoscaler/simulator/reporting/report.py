@@ -1,6 +1,5 @@
 """The report of simulated runs: one HTML file without external resources."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,6 @@ from autoscaler.simulator.reporting.comparison import (
 from autoscaler.simulator.results import WINDOW_S
 from autoscaler.sizing.service_estimator import ServicePrediction
 from policy.errors import InvalidInputError
-
-
-@dataclass(frozen=True)
-class _Section:
-    heading: str
-    picture: str
-    caption: str
 
 
 def render(
@@ -87,11 +79,14 @@ def _percentiles(comparison: Comparison) -> list[str]:
     return [name for name in known if name in shown]
 
 
-def _sections(comparison: Comparison, predicted: ServicePrediction | None) -> list[_Section]:
+def _sections(
+    comparison: Comparison, predicted: ServicePrediction | None
+) -> list[tuple[str, plots.Picture, str]]:
+    """Return the heading, the picture and the caption of each section."""
     oracle = comparison.oracle and comparison.label(comparison.oracle)
     behind = f" Gray: the replicas of {oracle}." if oracle else ""
     sized = any(np.isfinite(run.forecast_per_s).any() for run in comparison.runs)
-    pictures = [
+    sections = [
         (
             "The load and its forecasts" if sized else "The load",
             plots.load(comparison),
@@ -111,8 +106,4 @@ def _sections(comparison: Comparison, predicted: ServicePrediction | None) -> li
             "A curve that enters the shaded corner misses the SLA.",
         ),
     ]
-    return [
-        _Section(heading, picture, caption)
-        for heading, picture, caption in pictures
-        if picture is not None
-    ]
+    return [section for section in sections if section[1] is not None]
