@@ -269,10 +269,9 @@ class Autoscaler:
     @property
     def _standbys_wanted(self) -> int | str:
         """The number of standbys to keep, or `AUTO`; 0 where none pays."""
-        if not self.may_have_standbys:
-            return 0
         wanted = self.settings.standbys if self._starts is None else AUTO
-        return wanted if wanted != AUTO or self._tiers.pay else 0
+        none_pays = wanted == AUTO and self._tiers.standby_s >= self._tiers.cold_s
+        return 0 if none_pays or not self.may_have_standbys else wanted
 
     def _horizon(self, seconds: float, risk: float) -> Horizon:
         return Horizon(seconds, risk, self._scale_down_delay_s(seconds))

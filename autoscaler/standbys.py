@@ -46,10 +46,6 @@ class TwoTierStarts:
     standby_s: float
     cold_s: float
 
-    @property
-    def pay(self) -> bool:
-        return self.standby_s < self.cold_s
-
 
 def standby_risk(risk: float, price: float = STANDBY_PRICE) -> float:
     """Return the risk up to which a standby pays where `risk` is that of a replica."""

@@ -80,7 +80,7 @@ class Fleet:
         # dies.
         self._events: list[tuple[float, int, Replica | None]] = []
         self._paid_s = 0.0
-        self._now_s = 0.0
+        self.now_s = 0.0
         # Replica-seconds since `run_until` last returned.
         self._ordered_s = self._ready_s = self._existing_s = 0.0
         for _ in range(replicas):
@@ -108,17 +108,13 @@ class Fleet:
     def _existing(self) -> int:
         return self.ordered - len(self._pending) + len(self._draining)
 
-    @property
-    def now_s(self) -> float:
-        return self._now_s
-
     def run_until(self, until_s: float) -> tuple[float, float, float]:
         """Simulate up to and including `until_s`; return the mean replicas since the last call.
 
         They are those ordered, ready, and existing: starting and draining replicas exist, replicas
         without room in the cluster do not.
         """
-        since_s = self._now_s
+        since_s = self.now_s
         while self._events and self._events[0][0] <= until_s:
             time_s, _, replica = heapq.heappop(self._events)
             if replica is None:
@@ -146,14 +142,14 @@ class Fleet:
         missing.
         """
         while self.ordered < replicas:
-            self._order_replica(self._now_s)
+            self._order_replica(self.now_s)
         while self.ordered > replicas and self.starting:
             cancelled = self.starting.pop()
             if cancelled in self._pending:
                 self._pending.remove(cancelled)
                 cancelled.phase = _Phase.GONE
             else:
-                self._pay(cancelled, self._now_s)
+                self._pay(cancelled, self.now_s)
                 self._keep_as_standby(cancelled.created_s + cancelled.start_time_s, standbys)
         if self.ordered > replicas:
             removed = self.ready[replicas:]
@@ -161,21 +157,21 @@ class Fleet:
             self._route()
             for replica in removed:
                 replica.phase = _Phase.DRAINING
-                self._engine.drain(replica.slot, self._now_s)
-                self._keep_as_standby(self._now_s, standbys)
+                self._engine.drain(replica.slot, self.now_s)
+                self._keep_as_standby(self.now_s, standbys)
             self._draining += removed
             self._release_drained()
         self._create_pending()
         if self._pool is not None:
-            self._pool.scale_to(self._now_s, standbys)
+            self._pool.scale_to(self.now_s, standbys)
 
     def _keep_as_standby(self, up_s: float, wanted: int) -> None:
         if self._pool is not None and len(self._pool) < wanted:
-            self._pool.put(self._now_s, up_s)
+            self._pool.put(self.now_s, up_s)
 
     def finish(self) -> float:
         """Finish every request in flight and return the replica-seconds paid for in the run."""
-        end_s = self._now_s
+        end_s = self.now_s
         self._engine.finish(end_s)
         for replica in (*self.ready, *self.starting):
             if replica not in self._pending:
@@ -187,15 +183,15 @@ class Fleet:
         return self._paid_s
 
     def _advance(self, until_s: float) -> None:
-        passed_s = until_s - self._now_s
+        passed_s = until_s - self.now_s
         self._ordered_s += self.ordered * passed_s
         self._ready_s += len(self.ready) * passed_s
         self._existing_s += self._existing * passed_s
         self._engine.advance(until_s)
-        self._now_s = until_s
+        self.now_s = until_s
 
     def _route(self) -> None:
-        self._engine.route_to([replica.slot for replica in self.ready], self._now_s)
+        self._engine.route_to([replica.slot for replica in self.ready], self.now_s)
 
     def _order_replica(self, now_s: float) -> None:
         start_time_s = None if self._pool is None else self._pool.take(now_s)
@@ -210,7 +206,7 @@ class Fleet:
         """Create pending replicas as far as the cluster has room."""
         if not self._pending:
             return
-        now_s = self._now_s
+        now_s = self.now_s
         while self._pending and self._existing < self._failures.room(now_s):
             replica = self._pending.pop(0)
             replica.created_s = now_s
@@ -255,9 +251,9 @@ class Fleet:
     def _release_drained(self) -> None:
         for replica in tuple(self._draining):
             drained_at_s = self._engine.drained_at_s(replica.slot)
-            if drained_at_s <= self._now_s:
+            if drained_at_s <= self.now_s:
                 self._draining.remove(replica)
-                self._existing_s -= self._now_s - drained_at_s
+                self._existing_s -= self.now_s - drained_at_s
                 self._release(replica, drained_at_s)
 
     def _release(self, replica: Replica, now_s: float) -> None:

@@ -1,7 +1,6 @@
 """`sojourn deploy`: change a running service, and say what is in force once it is."""
 
 import os
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,7 @@ def command(
 def _set_sla(
     entries: dict[str, dict[str, Any]], sla: ServiceLevelObjective, application: str | None
 ) -> None:
-    ours = [name for name, one in entries.items() if next(_deployments(one), None)]
+    ours = [name for name, one in entries.items() if _deployment(one)]
     names = ours if application is None else [application]
     if len(names) != 1 or names[0] not in ours:
         raise InvalidInputError(
@@ -104,16 +103,13 @@ def _set_sla(
         )
     content = {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}
     parse_user_config({"sla": content})
-    for deployment in _deployments(entries[names[0]]):
-        deployment.setdefault("user_config", {})["sla"] = content
+    _deployment(entries[names[0]]).setdefault("user_config", {})["sla"] = content
 
 
-def _deployments(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the deployment of an application of Sojourn that has the SLA."""
+def _deployment(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the deployment that has the SLA; empty if the application is none of Sojourn."""
     name = _DEPLOYMENTS.get(entry.get("import_path", ""))
-    for deployment in entry.get("deployments") or ():
-        if deployment.get("name") == name:
-            yield deployment
+    return next((one for one in entry.get("deployments") or () if one.get("name") == name), {})
 
 
 def _url_of(document: dict[str, Any], dashboard: str) -> str:

@@ -1,6 +1,5 @@
 """Plots of a batching policy, for readers who have not read the papers."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -152,14 +151,15 @@ def draw_trade_off(
             power_w = solution.mean_power_w
             spent = 100 * solution.device_busy_fraction if power_w is None else power_w
             bounded.append((solution.percentile_ms, spent))
-    axes.plot(*_columns(bounded), "-o", color=GREEN, ms=3.5, label="least, with a limit on waiting")
+    within = np.reshape(bounded, (-1, 2)).T  # also of no point
+    axes.plot(*within, "-o", color=GREEN, ms=3.5, label="least, with a limit on waiting")
     if profile.energy_mj is not None:
         weighted = [
             _point(evaluate(profile, policy, rate), percentile)
             for policy in _weighted(profile, rate)
         ]
         axes.plot(
-            *_columns(weighted), "--s", color=GRAY, ms=3.5, lw=1, label="by queue length alone"
+            *np.transpose(weighted), "--s", color=GRAY, ms=3.5, lw=1, label="by queue length alone"
         )
     axes.plot(*_point(greedy, percentile), "D", color=ORANGE, ms=7, label="start whenever free")
     axes.plot(*_point(evaluation, percentile), "*", color=BLUE, ms=16, label="this policy")
@@ -196,7 +196,3 @@ def _point(evaluation: Evaluation, percentile: float) -> tuple[float, float]:
         evaluation.response_percentile_ms(percentile),
         100 * evaluation.device_busy_fraction if power_w is None else power_w,
     )
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
