@@ -2,8 +2,7 @@
 
 import heapq
 import math
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
 from itertools import count
 
 from numpy.random import Generator
@@ -12,13 +11,6 @@ from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.scenario import Failures
 from autoscaler.simulator.standbys import StandbyPool
 from autoscaler.simulator.start_time import StartTime
-
-
-class _Phase(Enum):
-    STARTING = auto()
-    READY = auto()
-    DRAINING = auto()
-    GONE = auto()
 
 
 @dataclass(eq=False)
@@ -34,11 +26,10 @@ class Replica:
     created_s: float = math.nan
     ready_s: float = math.nan
     slot: int = -1
-    phase: _Phase = field(default=_Phase.STARTING, repr=False)
 
 
 #: Placeholder of an event without a replica: the cluster has room again.
-_NOBODY = Replica("", math.nan, phase=_Phase.GONE)
+_NOBODY = Replica("", math.nan)
 
 
 class Fleet:
@@ -76,8 +67,8 @@ class Fleet:
         self._slots = 0
         self._names = count()
         self._sequence = count()
-        # (time, order, replica): a starting replica becomes ready; with None, a random ready one
-        # dies.
+        # (time, order, replica): a replica becomes ready, if it is still starting; with None, a
+        # random ready one dies.
         self._events: list[tuple[float, int, Replica | None]] = []
         self._paid_s = 0.0
         self.now_s = 0.0
@@ -124,7 +115,7 @@ class Fleet:
             elif replica is _NOBODY:
                 self._advance(time_s)
                 self._create_pending()
-            elif replica.phase is _Phase.STARTING:
+            elif replica in self.starting:
                 self._advance(time_s)
                 self._end_start(time_s, replica)
         self._advance(until_s)
@@ -147,7 +138,6 @@ class Fleet:
             cancelled = self.starting.pop()
             if cancelled in self._pending:
                 self._pending.remove(cancelled)
-                cancelled.phase = _Phase.GONE
             else:
                 self._pay(cancelled, self.now_s)
                 self._keep_as_standby(cancelled.created_s + cancelled.start_time_s, standbys)
@@ -156,7 +146,6 @@ class Fleet:
             del self.ready[replicas:]
             self._route()
             for replica in removed:
-                replica.phase = _Phase.DRAINING
                 self._engine.drain(replica.slot, self.now_s)
                 self._keep_as_standby(self.now_s, standbys)
             self._draining += removed
@@ -231,7 +220,6 @@ class Fleet:
             self._free_slots.append(self._slots)
             self._slots += 1
         replica.slot = heapq.heappop(self._free_slots)
-        replica.phase = _Phase.READY
         replica.ready_s = now_s
         self.ready.append(replica)
         self._engine.add(replica.slot, now_s)
@@ -261,7 +249,6 @@ class Fleet:
         self._pay(replica, now_s)
 
     def _pay(self, replica: Replica, until_s: float) -> None:
-        replica.phase = _Phase.GONE
         self._paid_s += until_s - replica.created_s
 
     def _schedule(self, time_s: float, replica: Replica | None) -> None:
