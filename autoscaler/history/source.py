@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autoscaler.history.prometheus import query_range
-from autoscaler.history.traces import Trace, read_file, read_trace, unzipped
+from autoscaler.history.traces import Trace, read_file, read_trace_file
 from policy.errors import InvalidInputError
 
 DAY_S = 86_400
@@ -87,8 +87,7 @@ class HistorySource:
         return int.from_bytes(digest[:6]) or 1
 
     def _read(self, directory: str | Path = ".") -> Trace:
-        content = read_file(Path(directory) / self.file, self._name)
-        return read_trace(unzipped(content, self.file, self._name), self._name)
+        return read_trace_file(Path(directory) / self.file, self._name)
 
     @property
     def _name(self) -> str:

@@ -98,10 +98,16 @@ def load_trace(path: str | Path) -> IntArray:
     return counts_by_second(read_trace_file(path), f"trace {path}")
 
 
-def read_trace_file(path: str | Path) -> Trace:
-    """Read a trace of any kind."""
-    name = f"trace {path}"
-    return read_trace(unzipped(read_file(path, name), str(path), name), name)
+def read_trace_file(path: str | Path, name: str | None = None) -> Trace:
+    """Read a trace of any kind, gzipped if its file's name ends in ``.gz``; errors have `name`."""
+    name = name or f"trace {path}"
+    content = read_file(path, name)
+    if str(path).endswith(".gz"):
+        try:
+            content = gzip.decompress(content)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InvalidInputError(f"{name}: incomplete, or not gzipped") from error
+    return read_trace(content, name)
 
 
 def counts_by_second(trace: Trace, name: str) -> IntArray:
@@ -121,16 +127,6 @@ def read_file(path: str | Path, name: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidInputError(f"{name}: {error.strerror}") from error
-
-
-def unzipped(content: bytes, file_name: str, name: str) -> bytes:
-    """Return the content of a file, unzipped if the file's name ends in ``.gz``."""
-    if not file_name.endswith(".gz"):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidInputError(f"{name}: incomplete, or not gzipped") from error
 
 
 def read_trace(content: bytes, name: str) -> Trace:
