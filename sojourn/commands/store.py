@@ -19,17 +19,12 @@ from deployments.modelstore.names import ModelName
 from deployments.modelstore.wire import default_socket
 from sojourn.output import json_option, print_json, print_table, say
 
-_GB = 1_000_000_000
-_DEFAULT_HOST_BYTES = 8 * _GB
-_DEFAULT_DISK_BYTES = 50 * _GB
-
 _socket_option = click.option(
     "--socket",
     "socket_path",
     type=click.Path(path_type=Path),
     help="The manager's socket.  [default: $SOJOURN_STORE, or this user's]",
 )
-_name_argument = click.argument("name")
 
 
 @click.group(name="store")
@@ -54,14 +49,22 @@ def command() -> None:
     help="Folder of the files on this machine.  [default: ~/.cache/sojourn/store]",
 )
 @click.option(
-    "--host-bytes", type=int, default=_DEFAULT_HOST_BYTES, show_default=True, help="Memory budget."
+    "--host-bytes",
+    type=click.IntRange(min=1),
+    default=8_000_000_000,
+    show_default=True,
+    help="Memory budget.",
 )
 @click.option(
-    "--disk-bytes", type=int, default=_DEFAULT_DISK_BYTES, show_default=True, help="Disk budget."
+    "--disk-bytes",
+    type=click.IntRange(min=0),
+    default=50_000_000_000,
+    show_default=True,
+    help="Disk budget.",
 )
 @click.option(
     "--device-bytes",
-    type=int,
+    type=click.IntRange(min=0),
     default=0,
     show_default=True,
     help="Budget of a GPU's memory; 0 leaves the GPU out.",
@@ -158,7 +161,7 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
 
 
 @command.command(short_help="Bring a model into memory for the next process.")
-@_name_argument
+@click.argument("name")
 @_socket_option
 @json_option
 def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
@@ -176,7 +179,7 @@ def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
 
 
 @command.command(short_help="Drop a model that nobody uses from memory.")
-@_name_argument
+@click.argument("name")
 @click.option("--disk", is_flag=True, help="Remove it from the disk, too.")
 @_socket_option
 @json_option

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from deployments.modelstore import wire
-from deployments.modelstore.device.driver import CUDA, Export
+from deployments.modelstore.device.driver import Export
 from deployments.modelstore.errors import ERRORS, FetchError, StoreError
 from deployments.modelstore.names import Blob, Manifest
 
@@ -27,7 +27,7 @@ class DeviceTier:
     `fault` says why the device cannot be used; `name` names it in all processes of the machine.
     """
 
-    def __init__(self, device: str, driver: str = CUDA) -> None:
+    def __init__(self, device: str, driver: str) -> None:
         self._device, self._driver = device, driver
         self._exports: dict[str, Export] = {}
         # One copy at a time: it takes the whole bus.

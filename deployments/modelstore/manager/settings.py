@@ -29,11 +29,3 @@ class ManagerSettings:
     def __post_init__(self) -> None:
         if self.remote is None and not self.files:
             raise InvalidInputError("a store without a remote and without files has nothing")
-        for name, least in (
-            ("host_bytes", 1),
-            ("disk_bytes", 0),
-            ("device_bytes", 0),
-        ):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidInputError(f"{name}: must be a whole number of at least {least}")
