@@ -90,11 +90,8 @@ def chosen_sla(
     return None
 
 
-def required_sla(
-    sla: ServiceLevelObjective | None, response_time_ms: float | None, percentile: float | None
-) -> ServiceLevelObjective:
-    """Return what `chosen_sla` returns, which must be there."""
-    chosen = chosen_sla(sla, response_time_ms, percentile)
+def required(chosen: ServiceLevelObjective | None) -> ServiceLevelObjective:
+    """Return the SLA that `chosen_sla` returned, which must be there."""
     if chosen is None:
         raise InvalidInputError("give the SLA: --sla 50ms@95, or --response-time-ms 50")
     return chosen

@@ -129,7 +129,7 @@ def command(
     measured, user_config = _profile_and_config(profile_file, config)
     delays = TryDelays(request_delay_ms, reply_delay_ms, retry_delay_ms, retries)
     if user_config is None:
-        objective, settings = option_types.required_sla(given, None, None), None
+        objective, settings = option_types.required(given), None
     else:
         objective, settings = given or user_config.sla.objective, user_config.batching()
         power_limit_w = power_limit_w or user_config.power_limit_w

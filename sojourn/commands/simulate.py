@@ -178,7 +178,7 @@ def command(
     if report_file is not None and not report_file.parent.is_dir():
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
-    objective = option_types.required_sla(sla, response_time_ms, percentile)
+    objective = option_types.required(option_types.chosen_sla(sla, response_time_ms, percentile))
     choices = choose(names)
     settings, policy = parse_batching(batching, profile)
     given: PolicyTable | BatchingPolicy | None = policy

@@ -8,7 +8,7 @@ from sojourn import option_types
 def test_an_sla_is_given_in_one_word_or_in_two_options():
     sla = option_types.sla.convert("p95=50ms", None, None)
     assert option_types.chosen_sla(sla, None, None) == sla
-    assert option_types.required_sla(None, 50.0, 95.0) == sla
+    assert option_types.chosen_sla(None, 50.0, 95.0) == sla
     assert option_types.chosen_sla(None, 50.0, None).percentile == 99
     assert option_types.chosen_sla(None, None, None) is None
     for wrong, message in (
@@ -17,7 +17,7 @@ def test_an_sla_is_given_in_one_word_or_in_two_options():
         ((None, None, None), "give the SLA: --sla 50ms@95, or --response-time-ms 50"),
     ):
         with pytest.raises(InvalidInputError, match=message):
-            option_types.required_sla(*wrong)
+            option_types.required(option_types.chosen_sla(*wrong))
 
 
 @pytest.mark.parametrize(
