@@ -309,7 +309,8 @@ class Autoscaler:
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Copy all that was learned, and return a function that packs it for `load_state`.
 
-        The copy takes a fraction of a millisecond. Packing takes longer, and any thread may do it.
+        It becomes plain numbers, text, lists and dicts, ready for JSON. The copy takes a fraction
+        of a millisecond. Packing takes longer, and any thread may do it.
         """
         monitor, replicas = self._monitor.snapshot(), self._replicas.state_dict()
         total = None if self._total is None else self._total.state_dict()
@@ -320,12 +321,8 @@ class Autoscaler:
             "total": total,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that was learned as plain numbers, text, lists and dicts, ready for JSON."""
-        return self.snapshot()()
-
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned, or raise `InvalidInputError` and change nothing."""
+        """Restore what was packed, or raise `InvalidInputError` and change nothing."""
         if not isinstance(state, Mapping) or state.get("version") != _STATE_VERSION:
             raise InvalidInputError(f"state: must have version {_STATE_VERSION}")
         try:

@@ -10,7 +10,7 @@ those that do.
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +85,7 @@ class OfferedLoad:
     def __init__(self) -> None:
         self.first_s = self.newest_s = self.last_request_s = -math.inf
         self._head = 0
-        self._seconds: dict[int, _Second] = {}
+        self._seconds: defaultdict[int, _Second] = defaultdict(_Second)
         #: The newest report of each replica.
         self.reports: dict[str, ReplicaReport] = {}
         # (time, ready replicas) of the last `REPORTING_AFTER_S`.
@@ -156,7 +156,7 @@ class OfferedLoad:
             expected = min(count for _, count in ready)
         second = math.floor(now_s)
         self._advance(second)
-        self._at(second).expected = expected
+        self._seconds[second].expected = expected
         # A replica that has just gone may not have reported its last seconds.
         for earlier in range(second - math.ceil(MAX_LAG_S), second):
             if earlier in self._seconds:
@@ -205,12 +205,6 @@ class OfferedLoad:
             recent=RecentAttempts(*(values[-_RECENT_S:] for values in series)),
         )
 
-    def _at(self, second: int) -> _Second:
-        at = self._seconds.get(second)
-        if at is None:
-            at = self._seconds[second] = _Second()
-        return at
-
     def _advance(self, head: int) -> None:
         if head > self._head:
             self._head = head
@@ -234,7 +228,7 @@ class OfferedLoad:
         for second in range(max(math.floor(since_s), oldest), math.floor(until_s) + 1):
             covered_s = min(until_s, second + 1) - max(since_s, second)
             if covered_s > 0:
-                at, share = self._at(second), covered_s / (until_s - since_s)
+                at, share = self._seconds[second], covered_s / (until_s - since_s)
                 at.covered += weight * covered_s
                 at.attempts += share * attempts
                 at.refusals += share * refusals

@@ -91,7 +91,7 @@ def test_the_first_fleet_stays_until_the_load_is_known_across_a_restart():
     fleet = Fleet(3)
     fleet.run(200, 0.2 * PER_REPLICA)
     restored = Autoscaler(SETTINGS)
-    restored.load_state(fleet.autoscaler.state_dict())
+    restored.load_state(fleet.autoscaler.snapshot()())
     fleet.autoscaler = restored
     assert "the load has been known for" in fleet.run(75, 0.2 * PER_REPLICA).reason
     assert fleet.history[-1] == 3
@@ -272,7 +272,7 @@ def test_a_restored_autoscaler_decides_alike():
     fleet.run(100, 0.5 * PER_REPLICA)
     standing = fleet.history[-1]
     restored = Autoscaler()
-    restored.load_state(json.loads(json.dumps(fleet.autoscaler.state_dict())))
+    restored.load_state(json.loads(json.dumps(fleet.autoscaler.snapshot()())))
     assert restored.settings == SETTINGS
     held = decide(restored, fleet.second, current_replicas=standing)
     assert held.replicas == standing  # no replica has reported since
@@ -289,7 +289,7 @@ def test_a_restored_autoscaler_decides_alike():
 def test_unusable_state_is_refused_and_changes_nothing(state):
     fleet = Fleet(1)
     fleet.run(60, 3.5 * PER_REPLICA)
-    before = fleet.autoscaler.state_dict()
+    before = fleet.autoscaler.snapshot()()
     with pytest.raises(InvalidInputError, match=r"^state"):
         fleet.autoscaler.load_state(state)
-    assert fleet.autoscaler.state_dict() == before
+    assert fleet.autoscaler.snapshot()() == before

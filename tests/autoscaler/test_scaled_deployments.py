@@ -51,7 +51,7 @@ def test_a_new_process_resumes_with_the_history_and_the_log():
     run(first, range(1000, 1021))
     second = ScaledDeployment(*KEY, store)
     decision = run(second, range(1021, 1028))
-    learned, saved = second.autoscaler.state_dict(), first.autoscaler.state_dict()
+    learned, saved = second.autoscaler.snapshot()(), first.autoscaler.snapshot()()
     assert learned.keys() == saved.keys()
     assert decision.arrival_rate_per_s == pytest.approx(20, rel=0.1)
     assert second.log.recorded[0]["time_s"] == 1000

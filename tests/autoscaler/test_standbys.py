@@ -111,14 +111,14 @@ def test_standbys_end_with_the_setting_and_the_horizon_is_that_of_starts_again()
     fleet.settings = AutoscalerSettings(window_s=5, scale_down_delay_s=10)
     decision = fleet.run(5, 500)
     assert (decision.standbys, decision.horizon_s) == (0, 10.0)
-    assert fleet.autoscaler.state_dict()["total"] is None
+    assert fleet.autoscaler.snapshot()()["total"] is None
 
 
 def test_a_new_controller_goes_on_with_both_tiers():
     fleet = Live(standbys=2)
     before = fleet.run(60, 2500)
     restarted = Autoscaler()
-    restarted.load_state(fleet.autoscaler.state_dict())
+    restarted.load_state(fleet.autoscaler.snapshot()())
     assert restarted.settings == fleet.settings
     fleet.autoscaler = restarted
     after = fleet.run(8, 2500)

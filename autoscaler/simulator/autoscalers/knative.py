@@ -79,8 +79,6 @@ class KnativeScale:
         if self.is_panicking:
             desired = max(desired, min(max(panic_pods, min_pods), max_pods))
             self._max_panic_pods = desired = max(self._max_panic_pods, desired)
-        if not settings.scale_down_delay_s:
-            return desired
         # A decision counts for less than the delay.
         less_s = math.nextafter(settings.scale_down_delay_s, 0.0)
         return int(self._recent_decisions.add(now_s, desired, less_s))

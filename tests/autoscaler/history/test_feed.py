@@ -77,13 +77,13 @@ def test_a_history_that_does_not_fit_changes_nothing():
     beside, fleet = Beside(), WatchedFleet()
     feed = HistoryFeed("Model", beside.load)
     fleet._monitor.history.observe(NOW_S, np.ones(100))
-    before = fleet.state_dict()
+    before = fleet.snapshot()()
     feed.follow(NOW_S, CODE, fleet)
     beside.loads[0].set_result(orjson.dumps({"code": CODE, "load": {}}))
     for second in range(1, 100):
         feed.follow(NOW_S + second, CODE, fleet)
     assert (len(beside.loads), feed.settled) == (1, CODE)
-    assert fleet.state_dict() == before
+    assert fleet.snapshot()() == before
 
 
 @pytest.mark.parametrize("settled", [0, CODE])

@@ -41,7 +41,7 @@ def decide(autoscaler, second, reports, *, current, ready=None):
 def restarted(autoscaler):
     """Return a new autoscaler with the saved state."""
     heir = Autoscaler()
-    heir.load_state(json.loads(json.dumps(autoscaler.state_dict())))
+    heir.load_state(json.loads(json.dumps(autoscaler.snapshot()())))
     return heir
 
 

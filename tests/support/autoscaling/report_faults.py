@@ -80,4 +80,4 @@ class FaultySojourn(SojournAutoscaler):
                 self.autoscaler.load_state(self._saved[1])
             self._delayed.clear()
         elif now_s - self._saved[0] >= self._faults.save_period_s:
-            self._saved = now_s, self.autoscaler.state_dict()
+            self._saved = now_s, self.autoscaler.snapshot()()
