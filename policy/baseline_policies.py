@@ -14,9 +14,9 @@ for efficient inference on GPU-based platforms" (2023).
 from collections.abc import Callable
 
 from policy.batching_policy import BatchingPolicy
-from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.profile import Profile
+from policy.values import check_at_least
 
 FORMS = ("work-conserving", "static:B", "timeout:B:T")
 """The forms of the names; B is a batch size, T a time in milliseconds."""

@@ -13,7 +13,7 @@ Source of the index: Cox, Lewis, "The Statistical Analysis of Series of Events" 
 
 import math
 
-from policy.checks import check_above_0, check_at_least
+from policy.values import check_above_0, check_at_least
 
 #: Length of the windows in which a replica counts arrivals. It must be short against the bursts: if
 #: the rate stays for half a second, windows of 1 s show 0.61 of its swing, windows of 0.1 s 0.94.

@@ -6,12 +6,12 @@ hand-over and the wake-ups besides. In a profile's file::
     "event_loop": {"request_ms": 0.08, "batch_ms": 0.15, "shares_cpu": true}
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from policy.checks import check_at_least
 from policy.errors import InvalidInputError
-from policy.profile_values import check_keys, check_number
+from policy.values import check_at_least, number
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ class EventLoopCosts:
 
     def __post_init__(self) -> None:
         for name in ("request_ms", "batch_ms"):
-            value = getattr(self, name)
-            check_number("event_loop", name, value)
-            check_at_least(0, f"event loop: {name}", value)
+            check_at_least(0, f"event loop: {name}", getattr(self, name))
         if not isinstance(self.shares_cpu, bool):
             raise InvalidInputError(
                 f"event loop: shares_cpu must be true or false, not {self.shares_cpu!r}"
@@ -50,7 +48,13 @@ class EventLoopCosts:
 
     @classmethod
     def from_dict(cls, content: object) -> "EventLoopCosts":
-        return cls(**check_keys("event_loop", content, [field.name for field in fields(cls)]))
+        keys = [field.name for field in fields(cls)]
+        if not isinstance(content, Mapping) or set(content) != set(keys):
+            raise InvalidInputError(
+                f"event_loop: must be an object with the keys {', '.join(keys)}, not {content!r}"
+            )
+        request_ms, batch_ms = (number(key, content[key]) for key in ("request_ms", "batch_ms"))
+        return cls(request_ms, batch_ms, content["shares_cpu"])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
+from policy.values import check_above_0, check_at_least
 
 # Smaller late shares are errors of the quadrature.
 _MIN_LATE_SHARE = 1e-10

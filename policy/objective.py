@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, replace
 
-from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
+from policy.values import check_above_0, check_at_least
 
 
 @dataclass(frozen=True)

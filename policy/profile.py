@@ -23,11 +23,10 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.checks import check_above_0, check_at_least
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.event_loop import EventLoopCosts
 from policy.latency_quantiles import LatencyQuantiles
-from policy.profile_values import check_table, expand_table, number
+from policy.values import check_above_0, check_at_least, check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
 

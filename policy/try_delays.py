@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from policy.checks import check_at_least
+from policy.values import check_at_least
 
 #: How many times HAProxy tries another replica after a refusal: RAND's retries.
 RETRIES = 5

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 from numpy.random import Generator
 
-from policy.checks import check_at_least
+from policy.values import check_at_least
 
 
 @dataclass(frozen=True)

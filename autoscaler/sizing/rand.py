@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from policy.checks import check_above_0, check_at_least
 from policy.errors import InvalidInputError
 from policy.try_delays import TryDelays
+from policy.values import check_above_0, check_at_least
 
 FloatArray = NDArray[np.float64]
 Cdf = Callable[[FloatArray], FloatArray]

@@ -16,9 +16,9 @@ from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage, Step, cpus_p
 from deployments.pipelines.stage_workers import StageWorkers
 from deployments.pipelines.streams import stream_results
 from deployments.pipelines.workers.replicas import ReplicaAccess
-from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective
+from policy.values import check_at_least
 
 MAX_PENDING = 1024
 

@@ -21,10 +21,10 @@ from scipy.optimize import isotonic_regression, nnls
 from deployments.errors import StartError
 from deployments.models.base import EnergyMeter, Model
 from deployments.models.example_request import example_batch
-from policy.checks import check_at_least
 from policy.errors import SojournError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
+from policy.values import check_at_least
 
 logger = logging.getLogger("sojourn.service")
 

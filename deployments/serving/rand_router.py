@@ -22,7 +22,7 @@ from ray.serve.request_router import (
     RunningReplica,
 )
 
-from policy.checks import check_at_least
+from policy.values import check_at_least
 
 #: Default of RAND's retry delay Δ: about the cost of one try.
 RETRY_DELAY_MS = 5.0

@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from policy.batching_policy import BatchingPolicy
-from policy.checks import check_above_0
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import LEAST_RATE_PER_S, MAX_LOAD, TOO_CLOSE, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
 from policy.response_time.sample import Overload, Sample
+from policy.values import check_above_0
 
 FloatArray = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ def profile_with(event_loop: EventLoopCosts | None, **others):
         ([1.0, 2.0], "must be an object with the keys request_ms, batch_ms, shares_cpu"),
         ({"request_ms": 1, "batch_ms": 0, "shares_cpu": True, "x": 1}, "keys request_ms"),
         ({"request_ms": -1.0, "batch_ms": 0.0, "shares_cpu": True}, "at least 0, not -1"),
-        ({"request_ms": 1, "batch_ms": 10**400, "shares_cpu": True}, "must be a number, not 10"),
+        ({"request_ms": 1, "batch_ms": 10**400, "shares_cpu": True}, "finite numbers, not 10"),
         ({"request_ms": 1.0, "batch_ms": 0.0, "shares_cpu": 1}, "must be true or false, not 1"),
     ],
 )

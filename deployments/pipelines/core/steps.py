@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 from deployments.models.loading import DEVICES
 from policy.batching_policy import BatchingPolicy
-from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.profile import Profile
+from policy.values import check_at_least
 
 Place = Literal["process", "thread", "loop", "deployment"]
 PLACES = get_args(Place)

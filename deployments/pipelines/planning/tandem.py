@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from deployments.pipelines.core.stage_core import longest_wait_ms
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.batching_policy import BatchingPolicy
-from policy.checks import check_above_0
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import Profile
+from policy.values import check_above_0
 
 FloatArray = NDArray[np.float64]
 

@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 from scipy.special import pdtrc
 
 from policy.batching_policy import BatchingPolicy
-from policy.checks import check_at_least
 from policy.errors import InvalidInputError
 from policy.numerics.probability import poisson_table
 from policy.objective import Weights
 from policy.profile import Profile
+from policy.values import check_at_least
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]

@@ -1,9 +1,9 @@
-"""The values in a profile's file, read and checked: tables by batch size, and small objects."""
+"""Values that a user gives, read and checked: numbers, and the tables of a profile's file."""
 
 import math
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,9 @@ def expand_table(name: str, value: object, size: int) -> FloatArray | None:
 
 
 def number(name: str, value: object) -> float:
-    if is_number(value) and math.isfinite(value):
-        return float(value)
+    with suppress(OverflowError):  # integers have no end
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
     raise InvalidInputError(f"profile: {name} must hold finite numbers, not {reprlib.repr(value)}")
 
 
@@ -55,26 +56,15 @@ def check_table(name: str, table: FloatArray) -> None:
         )
 
 
-def check_keys(part: str, content: object, keys: Collection[str]) -> Mapping[str, Any]:
-    """Return the content of a part if it is an object with these keys."""
-    if isinstance(content, Mapping) and set(content) == set(keys):
-        return content
-    raise InvalidInputError(
-        f"{part}: must be an object with the keys {', '.join(keys)}, not {content!r}"
-    )
+def check_above_0(name: str, value: float) -> None:
+    _check(name, value, value > 0, "above 0")
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number, and as a float as well: integers have no end."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
+def check_at_least(least: int, name: str, value: float) -> None:
+    _check(name, value, value >= least, f"at least {least}")
 
 
-def check_number(part: str, key: str, value: object) -> None:
-    if not is_number(value):
-        raise InvalidInputError(f"{part}: {key} must be a number, not {reprlib.repr(value)}")
+def _check(name: str, value: float, is_within: bool, bound: str) -> None:
+    if not is_within or math.isinf(value):
+        bound = "finite" if is_within else bound
+        raise InvalidInputError(f"{name}: must be {bound}, not {value:g}")
