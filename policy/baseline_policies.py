@@ -11,7 +11,7 @@ queue delay); the first two are the benchmarks of Xu, Sun, Zhou, Niu, "SMDP-base
 for efficient inference on GPU-based platforms" (2023).
 """
 
-from collections.abc import Callable
+from contextlib import suppress
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
@@ -40,19 +40,15 @@ def timeout(profile: Profile, batch_size: int, max_wait_ms: float) -> BatchingPo
 
 
 def reference_policy(name: str, profile: Profile) -> BatchingPolicy:
-    kind, *words = name.strip().split(":")
-    makers: dict[tuple[str, int], Callable[[], BatchingPolicy]] = {
-        ("work-conserving", 0): lambda: work_conserving(profile),
-        ("static", 1): lambda: static(profile, int(words[0])),
-        ("timeout", 2): lambda: timeout(profile, int(words[0]), float(words[1])),
-    }
-    unknown = InvalidInputError(f"policy {name!r}: must be one of {', '.join(FORMS)}")
-    if (kind, len(words)) not in makers:
-        raise unknown
-    try:
-        return makers[kind, len(words)]()
-    except ValueError:
-        raise unknown from None
+    with suppress(ValueError):
+        match name.strip().split(":"):
+            case ["work-conserving"]:
+                return work_conserving(profile)
+            case ["static", size]:
+                return static(profile, int(size))
+            case ["timeout", size, wait_ms]:
+                return timeout(profile, int(size), float(wait_ms))
+    raise InvalidInputError(f"policy {name!r}: must be one of {', '.join(FORMS)}")
 
 
 def _check_batch_size(profile: Profile, batch_size: int) -> None:

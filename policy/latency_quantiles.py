@@ -11,8 +11,7 @@ Ratios outlive a refit: a device that becomes twice as slow is taken to vary as 
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from statistics import NormalDist
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,10 @@ FloatArray = NDArray[np.float64]
 _NAME = "profile: latency_quantiles"
 
 # The distribution is represented by this many points, equally spaced in the standard normal
-# variable of the same rank, up to this many standard deviations (a probability of 3e-6).
-_POINTS, _MAX_DEVIATIONS = 2001, 4.5
-_DEVIATIONS = np.linspace(-_MAX_DEVIATIONS, _MAX_DEVIATIONS, _POINTS)
+# variable of the same rank, up to this many standard deviations (a probability of 3e-6); where few
+# are to do, by the means of so many groups of them.
+_POINTS, _MAX_DEVIATIONS, _FEW_POINTS = 2001, 4.5, 65
+_DEVIATIONS, _STEP = np.linspace(-_MAX_DEVIATIONS, _MAX_DEVIATIONS, _POINTS, retstep=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,24 +109,28 @@ class LatencyQuantiles:
         weights : ndarray of float, shape (points,)
             They sum to 1.
         """
-        ranks = np.array(
-            [NormalDist().inv_cdf(percentile / 100) for percentile in self.percentiles]
-        )
-        ratios = np.exp(_monotone_cubic(ranks, np.log(self.ratios), _DEVIATIONS))
-        return np.ascontiguousarray(ratios.T), _weights()
+        # Importing these takes a while, and most profiles have no quantiles.
+        from scipy.interpolate import PchipInterpolator
+        from scipy.special import ndtr, ndtri
 
-    def few_points(self, count: int = 65) -> tuple[FloatArray, FloatArray]:
-        """Return the means of about `count` neighboring `points` each, and their weights."""
+        ranks = ndtri(self.percentiles / 100)
+        curve = PchipInterpolator(ranks, np.log(self.ratios))
+        inside = np.clip(_DEVIATIONS, ranks[0], ranks[-1])
+        logs = curve(inside) + (_DEVIATIONS - inside)[:, None] * curve(inside, 1)
+        weights = np.diff(ndtr(np.append(_DEVIATIONS - _STEP / 2, _MAX_DEVIATIONS + _STEP / 2)))
+        return np.ascontiguousarray(np.exp(logs).T), weights / weights.sum()
+
+    def few_points(self) -> tuple[FloatArray, FloatArray]:
+        """Return the means of neighboring `points`, and their weights."""
         ratios, weights = self.points
-        starts = np.linspace(0, weights.size, count, endpoint=False).astype(int)
+        starts = np.linspace(0, weights.size, _FEW_POINTS, endpoint=False).astype(int)
         sums = np.add.reduceat(weights, starts)
         return np.add.reduceat(ratios * weights, starts, axis=1) / sums, sums
 
     @staticmethod
     def ranks(deviates: FloatArray) -> FloatArray:
         """Return the places of standard normal variables among `points`, same shape."""
-        step = 2 * _MAX_DEVIATIONS / (_POINTS - 1)
-        return np.clip((deviates + _MAX_DEVIATIONS) / step, 0.0, _POINTS - 1.0)
+        return np.clip((deviates + _MAX_DEVIATIONS) / _STEP, 0.0, _POINTS - 1.0)
 
     def means_ms(self, latency_ms: FloatArray) -> FloatArray:
         """Return the mean time of a batch by batch size, for the profile's latency."""
@@ -138,27 +142,3 @@ def _key(percentile: float) -> str:
     """Return a percentile as text that says exactly it, without a needless point."""
     short = f"{percentile:g}"
     return short if float(short) == percentile else repr(percentile)
-
-
-@lru_cache(maxsize=1)
-def _weights() -> FloatArray:
-    """Return the probabilities of a standard normal variable around `_DEVIATIONS`."""
-    step = _DEVIATIONS[1] - _DEVIATIONS[0]
-    below = np.array(
-        [
-            NormalDist().cdf(edge)
-            for edge in np.append(_DEVIATIONS, _MAX_DEVIATIONS + step) - step / 2
-        ]
-    )
-    weights = np.diff(below)
-    return np.asarray(weights / weights.sum())
-
-
-def _monotone_cubic(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray:
-    """Interpolate columns of `values` through `knots`, monotone between; straight beyond."""
-    # Importing it takes a while, and most profiles have no quantiles.
-    from scipy.interpolate import PchipInterpolator
-
-    curve = PchipInterpolator(knots, values)
-    inside = np.clip(at, knots[0], knots[-1])
-    return np.asarray(curve(inside) + (at - inside)[:, None] * curve(inside, 1))
