@@ -69,10 +69,6 @@ class Panels:
         """Integrate over all panels."""
         return np.asarray((values @ _WEIGHTS) @ self.widths_ms)
 
-    def cumulative(self, values: FloatArray) -> "CumulativeIntegral":
-        """Integrate `values` at the nodes, shape (..., panels, order), up to any time."""
-        return CumulativeIntegral(self, values)
-
 
 class CumulativeIntegral:
     """The integral of one or more densities from the first edge up to any time."""
@@ -87,27 +83,11 @@ class CumulativeIntegral:
         self._coefficients[..., 1:, 0] = before[..., :-1]
 
     def at(self, time_ms: FloatArray) -> FloatArray:
-        """Evaluate the integral of a single density at times of any shape."""
-        panel, fraction = self._locate(time_ms)
-        return _polynomial(self._coefficients[panel], fraction)
-
-    def at_rows(self, time_ms: FloatArray) -> FloatArray:
-        """Evaluate at times of shape (times, rows), each row with its own density."""
-        panel, fraction = self._locate(time_ms)
-        rows = np.arange(time_ms.shape[1])
-        return _polynomial(self._coefficients[rows, panel], fraction)
-
-    def _locate(self, time_ms: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
-        """Return the panel of each time, and the fraction of that panel that lies before."""
+        """Evaluate the integral at times of any shape; of several, shape (times, densities)."""
         edges = self._panels.edges_ms
         inside = np.clip(time_ms, edges[0], edges[-1])
         panel = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, edges.size - 2)
-        return panel, (inside - edges[panel]) / self._panels.widths_ms[panel]
-
-
-def _polynomial(coefficients: FloatArray, fraction: FloatArray) -> FloatArray:
-    """Evaluate polynomials, the constant first, by Horner's rule."""
-    value = coefficients[..., -1]
-    for power in range(coefficients.shape[-1] - 2, -1, -1):
-        value = value * fraction + coefficients[..., power]
-    return value
+        fraction = (inside - edges[panel]) / self._panels.widths_ms[panel]
+        place = panel if self.total.ndim == 0 else (np.arange(self.total.size), panel)
+        coefficients = np.moveaxis(self._coefficients[place], -1, 0)
+        return np.asarray(polynomial.polyval(fraction, coefficients, tensor=False))

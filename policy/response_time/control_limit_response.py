@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import gammainccinv, pdtr
 
 from policy.numerics.probability import convolve, poisson_pmf, poisson_table
-from policy.numerics.quadrature import Panels
+from policy.numerics.quadrature import CumulativeIntegral, Panels
 from policy.response_time.control_limit_chain import ControlLimitChain
 from policy.response_time.distribution import (
     AgesAtStart,
@@ -208,7 +208,7 @@ class ControlLimitResponse(ResponseTimeDistribution):
         if limit == 1:
             self.atoms.append((float(system.batch_times_ms[0]), empty))
             return
-        running_below = axis.cumulative(timer_running)
+        running_below = CumulativeIntegral(axis, timer_running)
         longest = min(d, float(gammainccinv(limit - 1, 1e-16)) / rate)
         batch_time_ms = float(system.batch_times_ms[limit - 1])
         if longest > 0:

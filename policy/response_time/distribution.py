@@ -1,39 +1,20 @@
 """Distributions of response times, put together from requests counted by response time.
 
 Requests are counted per batch start. A distribution collects *components*: requests whose response
-times have a density, atoms (requests of exactly one response time) and uniforms. Its cdf is the
-count up to a time over the count of all (docs/policy.md).
+times have a density, with their count and the sum of their times; atoms (requests of exactly one
+response time); and uniforms. Its cdf is the count up to a time over the count of all
+(docs/policy.md).
 """
-
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.numerics.quadrature import Panels
+from policy.numerics.quadrature import CumulativeIntegral, Panels
 
 FloatArray = NDArray[np.float64]
 
 # A response time that equals a target but for the rounding of sums meets it.
 _ROUNDING = 1e-12
-
-
-class ResponseTimeCount(Protocol):
-    """Requests per batch start, counted by their response time.
-
-    Attributes
-    ----------
-    count : float
-        Of all these requests.
-    total_response_ms : float
-        Sum of their response times.
-    """
-
-    count: float
-    total_response_ms: float
-
-    def count_within(self, response_time_ms: FloatArray) -> FloatArray:
-        """Count the requests with at most each response time, shapes (times,)."""
 
 
 class AgesAtStart:
@@ -66,8 +47,9 @@ class AgesAtStart:
         self._batch_times_ms = batch_times_ms
         nodes = panels.nodes_ms
         both = exact if uniform is None else exact + uniform
-        self._both = panels.cumulative(both)
-        self._uniform_over_age = None if uniform is None else panels.cumulative(uniform / nodes)
+        self._both, self._uniform_over_age = CumulativeIntegral(panels, both), None
+        if uniform is not None:
+            self._uniform_over_age = CumulativeIntegral(panels, uniform / nodes)
         mean_part = exact if uniform is None else exact + uniform / 2
         self.count = float(np.sum(self._both.total))
         self.total_response_ms = float(
@@ -76,9 +58,9 @@ class AgesAtStart:
 
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
         age = np.maximum(response_time_ms[:, None] - self._batch_times_ms, 0.0)
-        count = self._both.at_rows(age)
+        count = self._both.at(age)
         if self._uniform_over_age is not None:
-            older = self._uniform_over_age.total - self._uniform_over_age.at_rows(age)
+            older = self._uniform_over_age.total - self._uniform_over_age.at(age)
             count = count + age * older
         return np.asarray(count.sum(axis=1))
 
@@ -117,7 +99,10 @@ class AgesInFullBatches:
         log_ratio: float = -np.inf,
     ) -> None:
         self._end_ms, self._batch_time_ms = float(panels.edges_ms[-1]), batch_time_ms
-        self._rows, self._last_row = panels.cumulative(density), panels.cumulative(density[-1])
+        self._rows, self._last_row = (
+            CumulativeIntegral(panels, density),
+            CumulativeIntegral(panels, density[-1]),
+        )
         self._waits_ms = batch_time_ms * (batches_before + np.arange(density.shape[0]))
         self._log_ratio = log_ratio
         counts = self._rows.total
@@ -132,7 +117,7 @@ class AgesInFullBatches:
 
     def count_within(self, response_time_ms: FloatArray) -> FloatArray:
         left = response_time_ms[:, None] - self._batch_time_ms - self._waits_ms
-        count = self._rows.at_rows(np.maximum(left, 0.0)).sum(axis=1)
+        count = self._rows.at(np.maximum(left, 0.0)).sum(axis=1)
         if np.isinf(self._log_ratio):
             return np.asarray(count)
         beyond = left[:, -1]
@@ -164,7 +149,7 @@ class ResponseTimeDistribution:
     """
 
     def __init__(self) -> None:
-        self.components: list[ResponseTimeCount] = []
+        self.components: list[AgesAtStart | AgesInFullBatches] = []
         self.atoms: list[tuple[float, float]] = []
         self.uniforms: list[tuple[float, float, float]] = []
 

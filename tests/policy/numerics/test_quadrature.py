@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from policy.numerics.quadrature import Panels, gauss_legendre
+from policy.numerics.quadrature import CumulativeIntegral, Panels, gauss_legendre
 
 
 @pytest.mark.parametrize("order", [1, 5, 24])
@@ -23,12 +23,12 @@ def test_panels_are_cut_at_the_jumps_and_no_wider_than_asked():
 def test_cumulative_integrals_are_those_of_the_density():
     panels = Panels.cut(4.0, np.array([1.0]), 0.5)
     density = np.where(panels.nodes_ms < 1, 2.0, np.exp(-panels.nodes_ms))
-    cumulative = panels.cumulative(density)
+    cumulative = CumulativeIntegral(panels, density)
     times = np.array([-1.0, 0.0, 0.3, 1.0, 2.2, 4.0, 9.0])
     inside = np.clip(times, 0, 4)
     expected = np.where(inside < 1, 2 * inside, 2 + np.exp(-1.0) - np.exp(-inside))
     assert_allclose(cumulative.at(times), expected, atol=1e-9)
     assert cumulative.total == pytest.approx(panels.integral(density))
-    rows = panels.cumulative(np.stack([density, 3 * density]))
-    both = rows.at_rows(np.stack([times, times], axis=1))
+    rows = CumulativeIntegral(panels, np.stack([density, 3 * density]))
+    both = rows.at(np.stack([times, times], axis=1))
     assert_allclose(both, np.stack([expected, 3 * expected], axis=1), atol=1e-8)
