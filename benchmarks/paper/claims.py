@@ -13,7 +13,7 @@ from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
-from policy.solvers.reference import policy_iteration
+from policy.solvers.reference.methods import policy_iteration
 from policy.solvers.solution import Solution
 
 LOADS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 10))
@@ -81,7 +81,7 @@ def length_that_settles(overflow_cost: float) -> int:
     shortest, longest = published.QUEUE_LENGTHS
     for length in range(shortest, longest + 1):
         smdp = table_1.truncated_problem(length, overflow_cost)
-        solution = policy_iteration.solve(smdp)
+        solution = policy_iteration(smdp)
         served = solution.actions[-1] > 0
         if served and abs(solution.average_cost / exact_cost - 1) < _WITHIN:
             return length

@@ -25,8 +25,7 @@ from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
-from policy.solvers.reference import policy_iteration
-from policy.solvers.reference.stopping import TOLERANCE
+from policy.solvers.reference.methods import TOLERANCE, policy_iteration, value_iteration
 
 COLORS = ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#777777")
 MARKS = {"start whenever free": "D", "always 8": "v", "always 16": "^", "always 32": "s"}
@@ -166,12 +165,9 @@ def truncation(out: Path, *, quick: bool) -> None:
 
 
 def _costs(length: int, overflow_cost: float, *, quick: bool) -> tuple[float, float]:
-    if not quick:
-        row = table_1.row_at(length, overflow_cost)
-        return row.average_cost, row.overflow_cost_per_ms
-    smdp = table_1.truncated_problem(length, overflow_cost)
-    solution = policy_iteration.solve(smdp)
-    return solution.average_cost, policy_iteration.overflow_cost_per_ms(smdp, solution.actions)
+    solve = policy_iteration if quick else value_iteration
+    found = solve(table_1.truncated_problem(length, overflow_cost))
+    return found.average_cost, found.overflow_cost_per_ms
 
 
 def percentiles(out: Path, *, quick: bool) -> None:

@@ -17,8 +17,12 @@ from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.solvers.reference import policy_iteration
-from policy.solvers.reference.stopping import MAX_SWEEPS, TOLERANCE, solve_truncated
+from policy.solvers.reference.methods import (
+    MAX_SWEEPS,
+    TOLERANCE,
+    policy_iteration,
+    value_iteration,
+)
 from policy.solvers.reference.truncated import TruncatedSmdp
 from sojourn.output import print_table, say
 
@@ -46,7 +50,7 @@ def truncated_problem(
 
 def row_at(max_queue_length: int, overflow_cost: float) -> TableRow:
     """Solve one queue length as the paper does, and evaluate the policy that comes out."""
-    found = solve_truncated(truncated_problem(max_queue_length, overflow_cost), "rvi")
+    found = value_iteration(truncated_problem(max_queue_length, overflow_cost))
     space = published.MAX_BATCH_SIZE * max_queue_length
     return TableRow(
         overflow_cost,
@@ -88,9 +92,12 @@ def unrounded_rows() -> list[UnroundedRow]:
     found = []
     for printed in published.TABLE_1:
         smdp = truncated_problem(printed.max_queue_length, printed.overflow_cost, UNROUNDED)
-        solution = policy_iteration.solve(smdp)
-        overflow = policy_iteration.overflow_cost_per_ms(smdp, solution.actions)
-        found.append(UnroundedRow(printed.overflow_cost, overflow, solution.average_cost))
+        solution = policy_iteration(smdp)
+        found.append(
+            UnroundedRow(
+                printed.overflow_cost, solution.overflow_cost_per_ms, solution.average_cost
+            )
+        )
     return found
 
 

@@ -15,7 +15,7 @@ from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, service_model
-from policy.solvers.reference.stopping import solve_within
+from policy.solvers.reference.methods import solve_within
 from policy.solvers.solution import Solution
 from policy.tables.file import TableFile
 from policy.tables.solving import solve_table
@@ -140,7 +140,13 @@ def command(
     solve_ms = 1e3 * (time.perf_counter() - begin)
     result = {**_describe(solution, weights), "solve_ms": solve_ms}
     if truncated is not None:
-        result["truncated"] = {**vars(truncated), "policy": solution.policy.to_dict()}
+        result["truncated"] = {
+            "policy": solution.policy.to_dict(),
+            "max_queue_length": truncated.smdp.max_queue_length,
+            "rounds": truncated.rounds,
+            "overflow_cost_per_ms": truncated.overflow_cost_per_ms,
+            "average_cost": truncated.average_cost,
+        }
     if export is not None:
         _export(export, profile, objective, weights)
     if plot is not None:

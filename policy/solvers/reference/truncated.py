@@ -29,14 +29,10 @@ Platforms", IEEE ICC 2023, arXiv 2301.12865: equations (4)-(9) for the process, 
 the overflow state.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import pdtrc
 
-from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
 from policy.numerics.probability import poisson_table
 from policy.objective import Weights
 from policy.profile import Profile
@@ -46,13 +42,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 
-@dataclass(frozen=True, eq=False)
 class TruncatedSmdp:
     """The SMDP of a profile at an arrival rate, with an overflow state.
 
     States are numbered 0 to `max_queue_length`, then the overflow state.
 
-    Attributes
+    Parameters
     ----------
     arrival_rate_per_s : float
         Below the profile's capacity.
@@ -60,6 +55,11 @@ class TruncatedSmdp:
         The paper's s_max; at least the maximum batch size.
     overflow_cost : float
         The paper's c_o, per millisecond in the overflow state.
+
+    Attributes
+    ----------
+    states : int
+        Number of states, the overflow state included.
     period_ms : ndarray of float, shape (max_batch_size + 1,)
         Mean time to the next decision epoch by action.
     cost : ndarray of float, shape (states, max_batch_size + 1)
@@ -67,52 +67,40 @@ class TruncatedSmdp:
         be larger than the queue.
     """
 
-    profile: Profile
-    arrival_rate_per_s: float
-    weights: Weights
-    max_queue_length: int
-    overflow_cost: float
-    period_ms: FloatArray = field(init=False)
-    cost: FloatArray = field(init=False)
-    _arrivals: FloatArray = field(init=False, repr=False)
-    _after_start: IntArray = field(init=False, repr=False)
+    def __init__(
+        self,
+        profile: Profile,
+        arrival_rate_per_s: float,
+        weights: Weights,
+        max_queue_length: int,
+        overflow_cost: float,
+    ) -> None:
+        rate = profile.arrivals_per_ms(arrival_rate_per_s)
+        check_at_least(profile.max_batch_size, "max queue length", max_queue_length)
+        check_at_least(0, "overflow cost", overflow_cost)
+        self.profile = profile
+        self.max_queue_length, self.states = max_queue_length, max_queue_length + 2
+        latency_ms = profile.latency_ms
+        lengths = np.append(np.arange(max_queue_length + 1), max_queue_length)
+        sizes = np.arange(profile.max_batch_size + 1)
 
-    def __post_init__(self) -> None:
-        rate = self.profile.arrivals_per_ms(self.arrival_rate_per_s)
-        largest = self.profile.max_batch_size
-        if self.max_queue_length < largest:
-            raise InvalidInputError(
-                f"max queue length: must be at least the maximum batch size {largest}, "
-                f"not {self.max_queue_length}"
-            )
-        check_at_least(0, "overflow cost", self.overflow_cost)
-        energy_mj = self.profile.energy_mj_for_weight(self.weights.energy_weight)
-        latency_ms = self.profile.latency_ms
-        lengths = np.append(np.arange(self.max_queue_length + 1), self.max_queue_length)
-        sizes = np.arange(largest + 1)
-
-        period = np.append(1 / rate, latency_ms)
-        in_system = np.multiply.outer(lengths, period)
+        self.period_ms: FloatArray = np.append(1 / rate, latency_ms)
+        in_system = np.multiply.outer(lengths, self.period_ms)
         in_system[:, 1:] += rate * latency_ms**2 / 2
-        cost = self.weights.latency_weight * in_system / rate
-        cost[:, 1:] += self.weights.energy_weight * energy_mj
-        cost[-1] += self.overflow_cost * period
-        cost[sizes > lengths[:, np.newaxis]] = np.inf
+        self.cost: FloatArray = weights.latency_weight * in_system / rate
+        energy_mj = profile.energy_mj_for_weight(weights.energy_weight)
+        self.cost[:, 1:] += weights.energy_weight * energy_mj
+        self.cost[-1] += overflow_cost * self.period_ms
+        self.cost[sizes > lengths[:, np.newaxis]] = np.inf
 
-        object.__setattr__(self, "period_ms", period)
-        object.__setattr__(self, "cost", cost)
         # The last column is the probability of so many arrivals that any queue overflows.
-        arrivals = poisson_table(self.max_queue_length + 1, rate * latency_ms)
-        more = pdtrc(self.max_queue_length, rate * latency_ms)[:, np.newaxis]
-        object.__setattr__(self, "_arrivals", np.hstack([arrivals, more]))
+        self._means = rate * latency_ms
+        arrivals = poisson_table(max_queue_length + 1, self._means)
+        more = pdtrc(max_queue_length, self._means)[:, np.newaxis]
+        self._arrivals = np.hstack([arrivals, more])
         # Flat indices into a table by the number left behind and the batch size.
         left = np.maximum(lengths[:, np.newaxis] - sizes[1:], 0)
-        object.__setattr__(self, "_after_start", left * largest + sizes[:-1])
-
-    @property
-    def states(self) -> int:
-        """Number of states, the overflow state included."""
-        return self.max_queue_length + 2
+        self._after_start = left * profile.max_batch_size + sizes[:-1]
 
     def expected_values(self, values: FloatArray) -> FloatArray:
         """Return the mean of `values` at the next decision epoch.
@@ -150,32 +138,9 @@ class TruncatedSmdp:
 
     def staying_probabilities(self) -> FloatArray:
         """Return the probability of staying in a state, shape (states, max_batch_size + 1)."""
-        means = self.arrival_rate_per_s / 1e3 * self.profile.latency_ms
         sizes = np.arange(1, self.profile.max_batch_size + 1)
         staying = np.zeros_like(self.cost)
         staying[:, 1:] = self._arrivals[sizes - 1, sizes]
         staying[-1, 0] = 1
-        staying[-1, 1:] = pdtrc(sizes, means)
+        staying[-1, 1:] = pdtrc(sizes, self._means)
         return staying
-
-    def batching_policy(self, actions: IntArray) -> BatchingPolicy:
-        return BatchingPolicy.from_actions(actions[:-1].tolist())
-
-
-@dataclass(frozen=True, eq=False)
-class TruncatedSolution:
-    """An optimal policy of the truncated SMDP.
-
-    Attributes
-    ----------
-    actions : ndarray of int, shape (states,)
-        Batch size to start by state, the overflow state last; 0 is to wait.
-    average_cost : float
-        Cost per millisecond, the overflow cost included.
-    rounds : int
-        Sweeps of value iteration, or policies tried by policy iteration.
-    """
-
-    actions: IntArray
-    average_cost: float
-    rounds: int

@@ -11,7 +11,7 @@ from policy.objective import Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers import exact
-from policy.solvers.reference import policy_iteration
+from policy.solvers.reference.methods import policy_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
 
 
@@ -61,7 +61,7 @@ def test_batch_times_that_vary_count_as_they_are_sampled(load, energy_weight):
 
 def brute_force(profile, rate, weights, max_queue_length):
     smdp = TruncatedSmdp(profile, rate, weights, max_queue_length, 1e7)
-    return cost_of(smdp, policy_iteration.solve(smdp).actions)
+    return cost_of(smdp, policy_iteration(smdp).actions)
 
 
 def test_the_setting_of_the_paper():
@@ -129,7 +129,7 @@ def test_the_average_cost_is_that_of_the_policy_and_no_policy_costs_less(
     smdp = TruncatedSmdp(profile, rate, weights, 250, 1e4)
     own = np.array([solution.policy.batch_size(min(q, 250)) for q in range(smdp.states)])
     assert solution.average_cost == pytest.approx(cost_of(smdp, own), rel=1e-10)
-    best = policy_iteration.solve(smdp).actions
+    best = policy_iteration(smdp).actions
     assert solution.average_cost <= cost_of(smdp, best) * (1 + 1e-10)
 
 

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.profile import Profile
-from policy.solvers.reference import policy_iteration, relative_value_iteration
+from policy.solvers.reference.methods import (
+    TruncatedSolution,
+    policy_iteration,
+    value_iteration,
+)
 from policy.solvers.reference.truncated import TruncatedSmdp
 from tests.support.profiles import GOOGLENET_P4
 
@@ -30,16 +33,12 @@ def paper_smdp(max_queue_length, overflow_cost, energy_weight=1.0):
 def test_the_least_queue_length_and_the_overflow_share_in_the_papers_setting(
     overflow_cost, max_queue_length, share
 ):
-    smdp = paper_smdp(max_queue_length, overflow_cost)
-    solution = policy_iteration.solve(smdp)
+    solution = policy_iteration(paper_smdp(max_queue_length, overflow_cost))
     assert solution.average_cost == pytest.approx(66.134, abs=1e-3)
-    assert smdp.batching_policy(solution.actions).control_limit == 7
-    found = policy_iteration.overflow_cost_per_ms(smdp, solution.actions)
-    assert found == pytest.approx(share, rel=1e-3)
-
-    shorter = paper_smdp(max_queue_length - 1, overflow_cost)
-    actions = policy_iteration.solve(shorter).actions
-    assert policy_iteration.overflow_cost_per_ms(shorter, actions) > 1e-3
+    assert solution.policy.control_limit == 7
+    assert solution.overflow_cost_per_ms == pytest.approx(share, rel=1e-3)
+    shorter = policy_iteration(paper_smdp(max_queue_length - 1, overflow_cost))
+    assert shorter.overflow_cost_per_ms > 1e-3
 
 
 @pytest.mark.parametrize("max_queue_length", [177, 190, 191])
@@ -51,23 +50,21 @@ def test_the_cost_of_waiting_for_ever_is_that_of_the_overflow_state(max_queue_le
     actions[-1] = 0
     # s_max requests wait, at a cost of 1/λ each, where λ is 0.9 * 32 / 10.8152 per ms.
     cost = max_queue_length * 10.8152 / 28.8
-    assert policy_iteration.evaluate(smdp, actions)[0] == pytest.approx(cost, rel=1e-12)
-    assert policy_iteration.overflow_cost_per_ms(smdp, actions) == pytest.approx(cost, rel=1e-12)
+    waits = TruncatedSolution(smdp, actions, 0)
+    assert waits.average_cost == pytest.approx(cost, rel=1e-12)
+    assert waits.overflow_cost_per_ms == pytest.approx(cost, rel=1e-12)
 
 
 def test_an_unfinished_relative_value_iteration_recommends_never_to_serve():
     """As in the paper's Table I, where 10,000 sweeps decide which queue suffices."""
     smdp = paper_smdp(60, 50.0)
-    unfinished = relative_value_iteration.solve(smdp, max_sweeps=100, must_converge=False)
-    assert unfinished.rounds == 100
-    assert unfinished.actions[-1] == 0
-    finished = relative_value_iteration.solve(smdp)
+    unfinished = value_iteration(smdp, max_sweeps=100)
+    assert (unfinished.rounds, unfinished.policy) == (100, None)
+    finished = value_iteration(smdp)
     assert finished.rounds > 100
-    assert finished.actions[-1] > 0
+    assert finished.policy is not None
     # Table I of arXiv 2301.12865: 70 states and an overflow cost of 100 suffice.
-    assert relative_value_iteration.solve(paper_smdp(70, 1e2), span=0.01).rounds == 1482
-    with pytest.raises(InfeasibleError, match="not solved in 10 sweeps"):
-        relative_value_iteration.solve(smdp, max_sweeps=10)
+    assert value_iteration(paper_smdp(70, 1e2)).rounds == 1482
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
@@ -81,9 +78,7 @@ def test_both_solvers_agree(steps, fixed, load, energy_weight):
     latency_ms = fixed + np.cumsum([0, *steps])
     profile = Profile("m", "d", latency_ms, 3 + np.arange(latency_ms.size))
     smdp = TruncatedSmdp(profile, load * profile.capacity_per_s, Weights(1, energy_weight), 60, 1e5)
-    by_policy = policy_iteration.solve(smdp)
-    by_value = relative_value_iteration.solve(smdp, span=1e-6)
-    assert by_value.average_cost == pytest.approx(by_policy.average_cost, abs=1e-5)
+    by_policy = policy_iteration(smdp)
+    by_value = value_iteration(smdp, span=1e-6, max_sweeps=1_000_000)
     # The actions may differ where they tie, but not what they cost.
-    cost, _ = policy_iteration.evaluate(smdp, by_value.actions)
-    assert cost == pytest.approx(by_policy.average_cost, abs=1e-5)
+    assert by_value.average_cost == pytest.approx(by_policy.average_cost, abs=1e-5)

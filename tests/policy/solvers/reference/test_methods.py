@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.optimization import average_cost, solve
-from policy.solvers.reference.stopping import TOLERANCE, solve_within
+from policy.solvers.reference.methods import TOLERANCE, solve_within
 from tests.support.profiles import GOOGLENET_P4
 
 
